@@ -1,1 +1,1 @@
-"""What one process brings: the one place where engine, drivers and stores meet."""
+"""What one process contributes: settings, heartbeat, checkpoints, notices, secrets. Engine, drivers and stores meet here."""

@@ -1,1 +1,1 @@
-"""The record, played again, forked and compared."""
+"""Replaying a recorded run, forking it, and comparing two runs."""

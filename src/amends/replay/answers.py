@@ -1,4 +1,4 @@
-"""Replaying: a request is answered from the record, or the replay ends there. Nothing is started, nothing written."""
+"""Answers of a replay: each request is answered from the record, or the replay ends there with ``Diverged``."""
 
 from __future__ import annotations
 
@@ -24,18 +24,22 @@ _CALL: Final = re.compile(r"\((call_[^)]+)\)")
 PAUSE_S: Final = 0.001
 PAUSE_S_MAX: Final = 0.05
 ORDER_S_MAX: Final = 5.0
-"""How long a request that comes before its turn waits: other threads and tasks may be about to ask for what is due."""
+"""How long a request waits for its turn: other threads and tasks may be about to make the requests before it."""
 
 
 class Replay:
-    """One replay: what was asked for so far, and whether it has ended."""
+    """One replay: the requests so far, and whether it has ended.
+
+    A *place* is a position in the ledger's order, the number of an event. The program has *reached* a place when it has
+    made the requests up to it.
+    """
 
     def __init__(self, record: Record, *, until: str = "", strict: bool = True) -> None:
         self.record, self.until, self.strict = record, until, strict
         self.reached = 0.0
-        """How far in the ledger's order the program has come."""
+        """The place that the program has reached."""
         self.broken: Error | None = None
-        """The first divergence, or what was refused around the record: whatever the program made of it."""
+        """The first divergence or denied access, even if the program caught the error."""
         self.stopped = False
         self.asked: list[Entry] = []
         due = [entry for entry in record.entries if entry.needed and entry.answered_at < inf]
@@ -43,42 +47,42 @@ class Replay:
         self._first = 0
         self._left = sum(entry.required for entry in record.entries)
         self.lookup: Callable[[Ask], CallRow | None] = lambda _: None
-        """Finds the call of another run that answered, for tools that are once in the ledger."""
+        """Finds the call of another run that answered, for tools with ``scope="ledger"``."""
         self.rebuild: Callable[[CallRow, ToolFailed], Exception] = lambda _, known: known
-        """Makes the error that a call ended with."""
+        """Rebuilds the error that a call ended with."""
         self.alone: Callable[[], bool] = lambda: True
-        """Whether nobody but who asks is at work in the replay: then nobody else will ask for what is due."""
+        """Whether no other thread or task is at work in the replay, so that nobody else will make the due request."""
         self.pooled: set[object] = set()
-        """What was given to the threads of a pool, and is not done."""
+        """Work that was submitted to a thread pool and has not ended."""
         self.side_by_side = 0
-        """Requests of a plan's group that are under way."""
+        """Requests of a parallel group that are under way."""
         self.seen: dict[str, float] = {}
-        """How far in the ledger's order the program has come with each run, by opening and by leaving it."""
+        """The place that the program has reached in each run by opening and leaving it."""
         self.undone: set[str] = set()
-        """Runs that the program has rolled back by ``run.rollback``: leaving their block changes nothing more."""
+        """Runs that the program has rolled back by ``run.rollback``: the end of their block changes nothing more."""
         self.opened = False
         """Whether the program has opened the run itself."""
         self.raised = False
-        """Whether the program has left the run by an error of its own, or asked for its end."""
+        """Whether the program has left the run by an error, or rolled it back itself."""
         self.around = False
-        """Whether it did so by a block, and is in it."""
+        """Whether the program has opened the run with a block and is inside it."""
         self.over = False
         self.finished = False
 
     def check(self) -> None:
-        """Raise what has ended the replay, if something has."""
+        """Raise the error that ended the replay, if it has ended."""
         if self.broken is not None:
             raise self.broken
         if self.stopped:
             raise Stopped
 
     def stop(self, error: Error) -> NoReturn:
-        """Nothing is answered any more."""
+        """End the replay with this error: nothing is answered any more."""
         self.broken = self.broken or error
         raise error
 
     def find(self, session: Session, ask: Ask) -> Entry | None:
-        """Return the entry that answers this request, as the ledger chose it then; None if there is none."""
+        """Return the entry that answers this request, chosen as the ledger chose it; None if there is none."""
         if ask.spec.kind == "read":
             return self._find_read(session, ask)
         alike = self._alike(ask)
@@ -88,7 +92,7 @@ class Replay:
             return following
         waits = self.state_of(known) in ("held", "ready")
         refused = following is not None and following.row is None and following.asked_at < known.begun_at
-        return following if waits and refused else known  # what a person let go may still be refused by law
+        return following if waits and refused else known  # a call that a person released may still be refused
 
     def _find_read(self, session: Session, ask: Ask) -> Entry | None:
         spare: Entry | None = None
@@ -105,9 +109,9 @@ class Replay:
         return None if any_asked else spare
 
     def _known(self, ask: Ask, alike: Sequence[Entry]) -> Entry | None:
-        """Return the call that the ledger had under this key and answered from; None: the key was free.
+        """Return the call that the ledger had under this key and answered from; None if the key was free.
 
-        The same choice as in ``store.admission``: in a resumed run the nth request gets the nth generation.
+        This is the choice of ``ledger/admission.py``: in a resumed run the nth request gets the nth generation.
         """
         recorded = self.record.by_key.get(ask.key) or [one for one in alike if one.row is not None]
         known = [entry for entry in recorded if self._is_there(entry)]
@@ -130,15 +134,15 @@ class Replay:
         return state not in ("dropped", "compensated") and (state not in FREES_KEY or same)
 
     def _is_there(self, entry: Entry) -> bool:
-        """Return whether the call had been made when the program had come as far as it has."""
+        """Return whether the call existed at the place that the program has reached."""
         return entry.old or bool(entry.asks) or (entry.nested and self._is_inside(entry))
 
     def _is_next(self, session: Session, entry: Entry) -> bool:
-        """Return whether this is a request of the replayed execution that is still to be made, in this run."""
+        """Return whether the replayed execution made this request, in this run, and the program has not made it yet."""
         return not (entry.asks or entry.nested or entry.old) and entry.run == session.uid
 
     def may_stand(self, row: CallRow, run: str) -> bool:
-        """Return whether the call is no obstacle to committing this run: it had succeeded, and nothing undoes it."""
+        """Return whether the call does not block the commit of this run: it succeeded, and nothing rolls it back."""
         entry = self.record.by_call.get(row.id)
         if entry is None or self.state_of(entry) != "succeeded":
             return False
@@ -153,49 +157,48 @@ class Replay:
     def is_worded(self, entry: Entry, ask: Ask) -> bool:
         """Return whether the request has the version and all arguments that were recorded.
 
-        A call from before the replayed execution may have been made by another request of the same key, which was
-        worded otherwise; then the wording of any of them is a recorded one.
+        A call from before the replayed execution may have been made by another request of the same key with other
+        words; then the words of each of them count as recorded.
         """
         same = self.record.by_key.get(ask.key, ()) if entry.old else ()
         rows = [one.row for one in (entry, *same) if one.row is not None]
         return any(_is_same(ask, row) for row in rows if row.ident == ask.ident)
 
     def state_of(self, entry: Entry) -> str:
-        """Return the state that the call had when the program had come as far as it has."""
+        """Return the state of the call at the place that the program has reached."""
         return entry.state_at(self.place_of(entry.run), self.reached)
 
     def _alike(self, ask: Ask) -> Sequence[Entry]:
-        """The entries of what this request asks for; under its own key, unless the tool names its calls anew by now."""
+        """Return the entries with the meaning of this request: those with its key, or all if the tool's keys have changed."""
         entries = self.record.by_name.get((ask.spec.name, ask.ident, ask.again), ())
         if len(entries) < 2:
             return entries
         key = ask.key
-        mine = [
-            one for one in entries if one.row is None or key in one.row.key
-        ]  # a read's, and a loaded one, is longer
+        # ``in``: the recorded key of a read, and of a loaded call, is longer.
+        mine = [one for one in entries if one.row is None or key in one.row.key]
         return mine if any(one.row is not None for one in mine) else entries
 
     def _is_inside(self, entry: Entry) -> bool:
-        """Whether the call in whose body it was asked for has been answered here."""
+        """Return whether the call in whose body it was requested has been answered here."""
         parent = entry.facts.get("parent", "") if entry.row is None else entry.row.parent
         outer = self.record.by_call.get(str(parent))
         return outer is not None and (bool(outer.asks) or (outer.nested and self._is_inside(outer)))
 
     def first_due(self) -> Entry | None:
-        """What was answered first of all that has not been asked for."""
+        """Return the entry that was answered first, of those that the program has not requested yet."""
         while self._first < len(self._due) and self._due[self._first].asks:
             self._first += 1
         return self._due[self._first] if self._first < len(self._due) else None
 
     def is_early(self, entry: Entry) -> bool:
-        """Whether something that the record has before it has not been asked for."""
+        """Return whether the program has not requested something that was answered before this request was made."""
         if entry.asks or not entry.needed:
             return False
         due = self.first_due()
         return due is not None and due is not entry and due.answered_at < entry.asked_at
 
     def take(self, entry: Entry) -> tuple[Sight, bool]:
-        """What this request is told, and whether it was asked for before."""
+        """Note the request for this entry; return what it is told, and whether it is a repeat."""
         repeated = bool(entry.asks) or entry.nested
         sight = entry.sights[min(entry.asks, len(entry.sights) - 1)]
         if not entry.asks:
@@ -208,11 +211,11 @@ class Replay:
         return sight, repeated
 
     def left(self) -> list[Entry]:
-        """What the program asked for then and has not asked for now, in order."""
+        """Return the recorded requests that the program has not made, in order."""
         return [entry for entry in self.record.entries if entry.required and not entry.asks] if self._left else []
 
     def end(self) -> None:
-        """The program has ended: raises what it did not ask for."""
+        """End the replay after the program has ended; raise ``Diverged`` for requests that it did not make."""
         if self.broken is not None:
             raise self.broken
         if self.stopped:
@@ -226,9 +229,10 @@ class Replay:
             self.stop(other_end(self.record, run.id, f"ended by {then}", "ended without an error"))
 
     def end_by(self, error: BaseException) -> None:
-        """The program has ended by an error. Raise what ended the replay before, or what it did not ask for.
+        """End the replay after the program has ended with an error.
 
-        Another error than the recorded one is told as it is; the same one hides nothing that was not asked for.
+        Raise what ended the replay before. If the error is the recorded one, raise ``Diverged`` for requests that the
+        program did not make. Another error is the caller's to raise.
         """
         if self.broken is not None and error is not self.broken:
             raise self.broken from error
@@ -240,10 +244,10 @@ class Replay:
             self.broken = missing_at_end(self.record, missing, "")
             raise self.broken from error
 
-    # ---- runs inside the run ---------------------------------------------------------------
+    # ---- Child runs
 
     def place_of(self, run: str) -> float:
-        """Return how far in the ledger's order the program has come with this run or a run around it."""
+        """Return the place that the program has reached in this run or a run around it."""
         place = self.record.began
         while run:
             place = max(place, self.seen.get(run, 0.0))
@@ -252,23 +256,23 @@ class Replay:
         return place
 
     def move_of(self, run: str) -> EventRow | None:
-        """Return the last change of this run's state as far as the program has come; None: it is not there yet."""
+        """Return the last change of this run's state that the program has reached; None if the run does not exist yet."""
         place = self.place_of(run)
         return next((move for move in reversed(self.record.moves.get(run, ())) if move.seq <= place), None)
 
     def pass_by(self, run: str, move: EventRow) -> None:
-        """Note that opening or leaving a run has brought the program to this change of the run's state."""
+        """Note that the program has reached this change of the run's state by opening or leaving the run."""
         self.seen[run] = max(self.seen.get(run, 0.0), move.seq)
         self.reached = max(self.reached, move.seq)
 
     def resume(self, run: str) -> EventRow | None:
-        """Go on with a run that is there, as opening it again did; return the move that keeps the program out of it.
+        """Open an existing run again; return the event that blocked it, or None.
 
-        The same cases as in ``engine.opening.go_on``. What opening it brought about was written down before the
-        program did anything else.
+        These are the cases of ``engine.opening.go_on``. What the opening changed was recorded before the program did
+        anything else.
         """
         record, move = self.record, self.move_of(run)
-        assert move is not None, "only a run that is there is opened again"
+        assert move is not None, "only an existing run is opened again"
         place = self.place_of(run)
         limit = record.next_place(max(place, self.reached), run)
         goals = [goal.to_state for goal in record.goals.get(run, ()) if goal.seq <= place]
@@ -284,35 +288,35 @@ class Replay:
         return move if move.to_state == "blocked" else None
 
     def is_pivoting(self, run: str) -> bool:
-        """Return whether nobody knows of this run's pivot whether it happened, as far as the program has come."""
+        """Return whether this run's pivot is started or in doubt at the place that the program has reached."""
         pivots = (
             one for one in self.record.entries if one.run == run and one.row is not None and one.row.kind == "pivot"
         )
         return any(self._is_there(one) and self.state_of(one) in ("started", "in_doubt") for one in pivots)
 
     def run_state(self, run: str) -> str:
-        """Return the state of a run as far as the program has come."""
+        """Return the state of a run at the place that the program has reached."""
         place, state = self.place_of(run), "open"
         for move in self.record.moves.get(run, ()):
             if move.seq <= place or (move.to_state == "pivoted" and move.seq <= self.reached):
-                # The program is in the block of the root: if that was blocked, it was opened again.
+                # The program is inside the block of the root: if the root was blocked, it was opened again.
                 is_reopened = move.to_state == "blocked" and not self.record.runs[run].parent
                 state = move.frm if is_reopened else move.to_state
         told = (one for one in self.asked if one.run == run and one.row is not None and one.row.kind == "pivot")
         return "pivoted" if state == "open" and any(self.state_of(one) == "succeeded" for one in told) else state
 
     def had_ended(self, run: str) -> bool:
-        """Whether this run inside the run only answers by now: it has committed."""
+        """Return whether this child run has committed, so that it only answers from its record."""
         move = self.move_of(run)
         return move is not None and move.to_state == "committed"
 
 
 class Stopped(BaseException):
-    """The replay has come to where it was to end. Not an ``Exception``: no program takes it for a failure."""
+    """The replay has reached ``until``. Not an ``Exception``, so that no program takes it for a failure."""
 
 
 async def recorded_call(replay: Replay, session: Session, ask: Ask) -> Done:
-    """Answer a request as the record says; raises what it raised then, and ``Diverged`` where there is no answer."""
+    """Answer a request from the record; raise what it raised then, and ``Diverged`` if there is no answer."""
     replay.check()
     pause, waited = PAUSE_S, 0.0
     while True:
@@ -327,7 +331,7 @@ async def recorded_call(replay: Replay, session: Session, ask: Ask) -> Done:
         replay.check()
         waited, pause = waited + pause, min(pause * 2, PAUSE_S_MAX)
     row = entry.row
-    first = not entry.asks and not entry.nested  # how a repeat was worded is not recorded
+    first = not entry.asks and not entry.nested  # the words of a repeat are not recorded
     if replay.strict and first and row is not None and not replay.is_worded(entry, ask):
         replay.stop(unlike(session, ask, entry))
     sight, repeated = replay.take(entry)
@@ -337,12 +341,12 @@ async def recorded_call(replay: Replay, session: Session, ask: Ask) -> Done:
 
 
 def _is_same(ask: Ask, row: CallRow) -> bool:
-    """Whether version and all arguments are as they were; the same text needs no digest."""
+    """Return whether version and all arguments are the recorded ones; the same text needs no digest."""
     return (row.args == ask.text and row.version == ask.spec.version) or row.digest == ask.digest
 
 
 async def _unrecorded(replay: Replay, session: Session, ask: Ask) -> Done:
-    """No entry answers it: another run's call does, or the run took nothing more, or the replay ends here."""
+    """Answer a request without an entry: from another run's call, or from an ended run, or end the replay."""
     if ask.spec.scope == "ledger":
         row = replay.lookup(ask)
         if row is not None:
@@ -356,7 +360,7 @@ async def _unrecorded(replay: Replay, session: Session, ask: Ask) -> Done:
 
 
 def _from_closed(replay: Replay, session: Session, ask: Ask) -> Done:
-    """A run that had ended before: it answered what it had read, and took nothing new."""
+    """Answer in a run that had ended: it answers its recorded reads, and takes no new call."""
     entries = replay.record.by_name.get((ask.spec.name, ask.ident, ask.again), ())
     known = [entry for entry in entries if entry.asks or not entry.asked_at or entry.nested]
     known = [entry for entry in known if entry.row is not None and entry.row.state == "succeeded"]
@@ -371,13 +375,13 @@ def _from_closed(replay: Replay, session: Session, ask: Ask) -> Done:
 
 
 def told(replay: Replay, session: Session, ask: Ask, entry: Entry, sight: Sight, *, repeated: bool) -> Done:
-    """What the program was told of this call."""
+    """Return or raise what the program was told of this call."""
     row, spec = entry.row, ask.spec
     assert row is not None, "a refusal is told elsewhere"
     match sight:
         case "done" | "recorded":
             done = recorded_done(session, spec, _as_done(row))
-            if row.shared:  # it tells how far a fork's program has come: see ``values``
+            if row.shared:  # recorded values need to know how far a fork's program has come
                 session.replays[row.id] = 1
             return Done(done.row, done.value, replayed=repeated or sight == "recorded", staged=done.staged)
         case "staged":
@@ -407,7 +411,7 @@ def _doubt(replay: Replay, session: Session, entry: Entry) -> Exception:
 
 
 def _let_through(replay: Replay, session: Session, ask: Ask, row: CallRow) -> Exception | None:
-    """Return the error of amends itself that a call inside the body had raised and the body let through."""
+    """Return the error of amends that a call inside the body raised and the body did not catch."""
     name, message = error_parts(row.error)
     inside: Iterable[Exception] = ()
     if name == "amends.errors.InDoubt":
@@ -425,24 +429,24 @@ def _twin(replay: Replay, row: CallRow) -> CallRow | None:
 
 
 def _as_done(row: CallRow) -> CallRow:
-    """The call as it was when it had been done, whatever became of it since."""
+    """Return the call as it was when it had succeeded."""
     return row if row.state == "succeeded" else changed(row, {"state": "succeeded"})
 
 
 def as_staged(row: CallRow) -> CallRow:
-    """The call as it was when it had been accepted for later."""
+    """Return the call as it was when it had been staged."""
     return changed(
         row, {"state": "held", "result": None, "loss": "", "attempt": 0, "started_at": None, "settled_at": None}
     )
 
 
 def as_held(row: CallRow) -> CallRow:
-    """The call as it was while a person was asked."""
+    """Return the call as it was while it waited for a person."""
     return changed(row, {"state": "held", "result": None, "attempt": 0, "started_at": None, "settled_at": None})
 
 
 def refusal_of(replay: Replay, session: Session, ask: Ask, entry: Entry) -> Exception:
-    """The typed error of a refusal, from its event."""
+    """Return the typed error of a refusal, from its event."""
     facts, tool = entry.facts, entry.tool
     match facts.get("law"):
         case "rule":
@@ -463,12 +467,12 @@ def refusal_of(replay: Replay, session: Session, ask: Ask, entry: Entry) -> Exce
 
 
 def blocked_by(replay: Replay, session: Session, move: EventRow) -> RunBlocked:
-    """What a run that amends could do nothing more for raised, from the event that says so."""
+    """Return the error of a blocked run, from the event that recorded it."""
     causes = [str(cause) for cause in json.loads(move.facts).get("causes", ())]
     doubts, residue, names, named = [], [], [], []
     for cause in causes:
         found = _CALL.search(cause)
-        # Among all of the tree's: what was taken back before answers nobody any more, and is named all the same.
+        # Among all calls of the tree: a call that was rolled back answers no request, but may be a cause.
         row = next((one for one in replay.record.tree.calls if found is not None and one.id == found.group(1)), None)
         if row is None or (move.frm != "rolling_back" and replay.may_stand(row, move.run)):
             continue

@@ -1,4 +1,7 @@
-"""Replaying, for both colours: reading the record, and a driver that starts nothing and writes nothing."""
+"""The driver of a replay, for both colours: it reads the record, and starts and writes nothing.
+
+It also denies the replayed program the network, other processes and the ledger (the last section).
+"""
 
 from __future__ import annotations
 
@@ -52,19 +55,19 @@ from amends.replay.answers import Replay, as_staged, blocked_by, recorded_call
 from amends.replay.record import Record, clock_past_end, no_such_child, other_end, other_input, read_record
 from amends.report import Report
 
-# ---- Recorded failures as the errors that they were, where their types are at hand and can be made of a m
+# ---- Recorded errors
 
 
 GROUP_MAX: Final = 10_000
-"""How many errors a group is made again with."""
+"""The largest group of errors that is rebuilt."""
 _GROUP: Final = re.compile(r"(.*) \((\d+) sub-exceptions?\)", re.DOTALL)
-NOTE = "amends: made from its record by a replay; only its type and its message are recorded"
+NOTE = "amends: rebuilt from the record by a replay; only its type and its message are recorded"
 
 
 def error_of(row: CallRow, known: ToolFailed) -> Exception:
-    """The error that a call ended with; ``known``: what to say where it cannot be made again."""
+    """Return the error that a call ended with, rebuilt from its type and message; ``known`` if that is impossible."""
     name, message = error_parts(row.error)
-    if name == "amends.errors.ToolFailed":  # of a call that its body had asked for
+    if name == "amends.errors.ToolFailed":  # of a call that its body made
         inner, _, said = message.partition(": ")
         return ToolFailed(said or message, call=known.call, type_name=inner if said else "", run_id=known.run_id)
     found = _class_named(name)
@@ -76,10 +79,10 @@ def error_of(row: CallRow, known: ToolFailed) -> Exception:
 
 
 def _class_named(name: str) -> type[Exception] | None:
-    """The class, if its module is loaded: a record never makes this process import something."""
+    """Return the class if its module is loaded: a record never makes this process import something."""
     module, _, qualname = name.rpartition(".") if "." in name else ("builtins", "", name)
     parts = [qualname]
-    while module and module not in sys.modules:  # an inner class: part of the path is a class and no module
+    while module and module not in sys.modules:  # an inner class: part of the path is a class, not a module
         module, _, outer = module.rpartition(".")
         parts.insert(0, outer)
     found: Any = sys.modules.get(module)
@@ -92,7 +95,7 @@ def _class_named(name: str) -> type[Exception] | None:
 def _made(cls: type[Exception], message: str, known: ToolFailed) -> Exception | None:
     makes: tuple[Callable[[], Exception], ...] = (
         lambda: cls(message) if message else cls(),
-        lambda: cls(literal_eval(message)),  # KeyError says what it was given as Python would write it
+        lambda: cls(literal_eval(message)),  # the message of a KeyError is the repr of its argument
         lambda: _bare(cls, message),
         lambda: _group(cls, message, known),
     )
@@ -107,24 +110,24 @@ def _made(cls: type[Exception], message: str, known: ToolFailed) -> Exception | 
 
 
 def _bare(cls: type[Exception], message: str) -> Exception:
-    """Without its own constructor, which wants more than a message: it is caught as what it is, and says what it said."""
+    """Make the error without its constructor, which takes more than a message; its type and its message are right."""
     made = cls.__new__(cls)
     made.args = (message,)
     return made
 
 
 def _group(cls: type[Exception], message: str, known: ToolFailed) -> Exception:
-    """A group of as many errors as it had. Which they were is not recorded: each is the failure of the call."""
+    """Make a group of as many errors as it had. They are not recorded: each is the failure of the call."""
     found = _GROUP.fullmatch(message)
     if found is None or not issubclass(cls, ExceptionGroup):
-        raise TypeError("no group of errors")
+        raise TypeError("not a group of errors")
     count = int(found.group(2))
     if count > GROUP_MAX:
         raise ValueError("too many errors in one group")
     return cls(found.group(1), [known] * count)
 
 
-# ---- Replaying, for both colours: reading the record, and a driver that starts nothing and writes nothing
+# ---- The record
 
 
 T = TypeVar("T")
@@ -134,18 +137,15 @@ EVENTS_PAGE: Final = 5_000
 PAGES_MAX: Final = 100_000
 CALLS_PAGE: Final = 500
 CALL_PAGES_MAX: Final = 200
-"""How far back the ledger is looked through for a call of another run that answered this one."""
+"""How far back the ledger is searched for a call of another run that answered a request."""
 NAMED_MAX: Final = 5
 WHY_CHARS_MAX: Final = 500
 NEW_CHILD: Final = "child_"
-"""How the made-up name of a child run begins that its program gave none."""
-
-
-# ---- the record ---------------------------------------------------------------------------
+"""How the generated name of a child run begins that its program did not name."""
 
 
 async def read_from_ledger(view: View, run_id: str) -> Record:
-    """One run's tree and all its events."""
+    """Read the tree of one run and all its events."""
     tree = runs.found(await ReadRun(view.tenant or "", run_id), run_id)
     events: list[EventRow] = []
     after = 0
@@ -159,39 +159,39 @@ async def read_from_ledger(view: View, run_id: str) -> Record:
 
 
 async def read(host: Host, view: View, run_id: str) -> Source:
-    """What a replay of this run needs, read before it begins: during it nobody asks the ledger."""
+    """Read everything that a replay of this run needs; during the replay the ledger is not used."""
     record = await read_from_ledger(view, run_id)
-    if record.run.forked_from:  # what it had read before it was forked stands in the record of another run
+    if record.run.forked_from:  # values that it read before the fork are in the record of another run
         record.values = await recorded_values(host.reader(record.run))
     return record, await calls_of_ledger(host, record.tree)
 
 
 def unpacked(host: Host, bundle: bytes, run_id: str = "") -> Source:
-    """The same from an exported bundle; ``run_id``: which of its runs, where it has several."""
-    from amends.audit.bundles import unpack  # here: who replays from a ledger needs no zips
+    """Read the same from an exported bundle; ``run_id``: which of its runs, if it has several."""
+    from amends.audit.bundles import unpack  # here: a replay from a ledger needs no zip files
 
     if host.hides:
-        host.ready()  # what is hidden is compared by commitments, which take the ledger's key
+        host.ready()  # redacted values are compared by commitments, which need the ledger's key
     trees = unpack(bundle)
     newest = {tree.root.id: tree for tree in sorted(trees, key=lambda tree: tree.root.generation)}
     ids = [run_id] if run_id in newest else list(newest)
     if len(ids) != 1 or (run_id and run_id not in newest):
         has = ", ".join(list(newest)[:NAMED_MAX])
-        raise UsageError(f"the bundle has {has}: which one?", hint="export one run, or name one of these")
+        raise UsageError(f"the bundle has the runs {has}; name one", hint="export one run, or name one of these")
     chosen = newest[ids[0]]
     others = {row.key: row for tree in trees if tree is not chosen for row in tree.calls if row.scope == "ledger"}
     return _opened(host, chosen.runs[0], chosen), others
 
 
 def runs_in(bundle: bytes) -> list[str]:
-    """The ids of the runs that an exported bundle has, without those inside them."""
+    """Return the ids of the root runs in an exported bundle."""
     from amends.audit.bundles import unpack
 
     return list(dict.fromkeys(tree.root.id for tree in unpack(bundle)))
 
 
 def _opened(host: Host, root: RunRow, found: Any) -> Record:
-    """One tree of a bundle as the ledger that wrote it would read it, if this process has its keys."""
+    """Return one tree of a bundle as its own ledger would read it, decrypted if this process has the keys."""
     rows = (found.runs, found.calls, found.events, found.approvals)
     runs, calls, events, approvals = rows if host.hiding.sealing is None else host.hiding.sealing.opened(rows)
     tree = Tree(runs[0], tuple(runs), tuple(calls), root.closed_at or root.created_at, (), tuple(approvals))
@@ -199,7 +199,7 @@ def _opened(host: Host, root: RunRow, found: Any) -> Record:
 
 
 async def calls_of_ledger(host: Host, tree: Tree) -> dict[str, CallRow]:
-    """Calls of other runs that may have answered this one, by key: of tools that are once in the ledger."""
+    """Return calls of other runs that may have answered this one, by key: of tools with ``scope="ledger"``."""
     tools = [spec.name for spec in host.specs.values() if spec.scope == "ledger"]
     found: dict[str, CallRow] = {}
     for tool in tools:
@@ -216,7 +216,7 @@ async def calls_of_ledger(host: Host, tree: Tree) -> dict[str, CallRow]:
 
 
 def begun(record: Record, others: dict[str, CallRow], *, until: str | None, strict: bool) -> Replay:
-    """A replay of this record from its beginning."""
+    """Begin a replay of this record; ``until``: the call where it ends, ``strict``: compare versions and all arguments."""
     if until is not None and until not in record.by_call:
         raise UsageError(f"run {record.run.id} has no call {until!r} to replay up to")
     replay = Replay(record, until=until or "", strict=strict)
@@ -231,7 +231,7 @@ def begun(record: Record, others: dict[str, CallRow], *, until: str | None, stri
 
 
 def session_of(host: Host, replay: Replay) -> Session:
-    """The recorded run as the engine sees it: with its own names, so that requests have theirs, and no lease."""
+    """Return the session of the recorded run: with its recorded ids, so that requests get the same keys, and no lease."""
     row = replay.record.run
     lease = Lease(row.root, "", -1, host.lease_s, 0.0, lost=True)
     session = host.session(row, lease, resumed=replay.record.resumed)
@@ -242,11 +242,11 @@ def session_of(host: Host, replay: Replay) -> Session:
     return session
 
 
-# ---- a driver -----------------------------------------------------------------------------
+# ---- Operations
 
 
 def refuse(replay: Replay, op: Op[Any]) -> NoReturn:
-    """What a flow of a replay asks of the world, it does not get."""
+    """Raise for an operation that a replay does not perform."""
     if isinstance(op, NoteValue):
         if replay.had_ended(op.run):
             raise clock_stopped(replay.record.runs[op.run].id, "committed")
@@ -255,7 +255,7 @@ def refuse(replay: Replay, op: Op[Any]) -> NoReturn:
 
 
 def in_turn(replay: Replay, flows: Sequence[Flow[Any]], perform: Callable[[Op[Any]], Any]) -> list[Any]:
-    """Flows that ran side by side, in one thread: one that must wait for its turn lets the others go on."""
+    """Run flows of a parallel group in one thread: one that must wait for its turn lets the others continue."""
     ends: list[Any] = [None] * len(flows)
     waiting: dict[int, Op[Any] | None] = dict.fromkeys(range(len(flows)))
     while waiting:
@@ -273,11 +273,11 @@ def in_turn(replay: Replay, flows: Sequence[Flow[Any]], perform: Callable[[Op[An
     return ends
 
 
-# ---- runs inside the run ------------------------------------------------------------------
+# ---- Child runs, and the ends of runs
 
 
 def child_row(replay: Replay, session: Session, id: str | None, input: object) -> tuple[RunRow, Session]:
-    """The recorded run inside this one that is opened next by this name; raises ``Diverged`` where there is none."""
+    """Return the recorded child run that is opened next by this name; raise ``Diverged`` if there is none."""
     replay.check()
     said = input_said(session.redactor, session.tenant, input)
     record = replay.record
@@ -299,7 +299,7 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
     row = _next_child(replay, session, full, is_named=bool(name))
     if row is None:
         for run in (record.runs[session.uid], record.run):
-            if replay.is_pivoting(run.uid):  # refused then, of which nothing is written down, and refused now
+            if replay.is_pivoting(run.uid):  # refused then as well; such a refusal is not recorded
                 words = f"run {run.id} takes no new child: its pivot is in flight"
                 raise RunEnded(words, state="open", run_id=run.id)
         replay.stop(no_such_child(record, session, full))
@@ -310,7 +310,7 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
 
 
 def _existing(replay: Replay, full: str) -> RunRow | None:
-    """Return the newest run of this name that was there when the program had come as far as it has."""
+    """Return the newest run of this name that exists at the place that the program has reached."""
     found = [run for run in replay.record.runs.values() if run.id == full and replay.move_of(run.uid) is not None]
     newest = max(found, key=lambda run: run.generation, default=None)
     return None if newest is None or _was_rolled_back(replay, newest) else newest
@@ -322,7 +322,7 @@ def _was_rolled_back(replay: Replay, run: RunRow) -> bool:
 
 
 def _next_child(replay: Replay, session: Session, full: str, *, is_named: bool) -> RunRow | None:
-    """Return the run that the replayed execution created next by this name inside this one."""
+    """Return the child run that the replayed execution created next by this name."""
     record = replay.record
     inside = [run for run in record.runs.values() if run.parent == session.uid]
     if is_named:
@@ -340,17 +340,17 @@ def _check_input(replay: Replay, row: RunRow, said: Said) -> None:
 
 
 def left(replay: Replay, session: Session, error: BaseException | None) -> None:
-    """A run of the record is left as it was then: what was taken back is free again, and what blocked it is raised."""
+    """Leave a run as it was left then: what was rolled back may be requested again, and what blocked it is raised."""
     record, uid = replay.record, session.uid
     if not session.above:
         replay.around = False
-        # With its program's own history the record is of all executions: the next one opens the run once more.
+        # With ``history`` the record covers all executions, and the next one opens the run again.
         replay.opened = replay.opened and not (is_a(error, Waiting) and record.run.history)
     replay.raised = replay.raised or (error is not None and not session.above)
     if is_a(error, Waiting, Diverged, ReplayDenied) or (error is not None and not isinstance(error, Exception)):
         return
     if session.above and (replay.had_ended(uid) or uid in replay.undone):
-        return  # it only answered, or its end came before
+        return  # it only answered from its record, or it had ended before
     place = replay.place_of(uid)
     end = record.end_after(uid, place)
     _check_end(replay, session, error, place, end)
@@ -365,7 +365,7 @@ def left(replay: Replay, session: Session, error: BaseException | None) -> None:
 def _check_end(
     replay: Replay, session: Session, error: BaseException | None, place: float, end: EventRow | None
 ) -> None:
-    """A block that ends otherwise than then is a divergence, whatever the program around it makes of its error."""
+    """End the replay if the block ends in another way than the recorded one, even if the program catches the error."""
     record, uid = replay.record, session.uid
     if replay.over:
         return
@@ -378,10 +378,10 @@ def _check_end(
 
 
 def open_again(host: Host, replay: Replay, session: Session, id: str | None, input: object, *, block: bool) -> bool:
-    """Whether ``rt.run(...)`` inside a replay opens the run that is replayed: its program does that itself, once.
+    """Return whether ``rt.run(...)`` inside a replay opens the replayed run; its program does that itself, once.
 
-    Once more where it has let the run go and went on with it, as a server does with each request. Raises ``Diverged``
-    when it is opened by another name, or with another input.
+    It does so again if it suspended the run and continues it, as a server does with each request. Raise ``Diverged`` if
+    it uses another id or another input.
     """
     if replay.opened:
         return False
@@ -397,11 +397,11 @@ def open_again(host: Host, replay: Replay, session: Session, id: str | None, inp
     return True
 
 
-# ---- what a run tells of itself -----------------------------------------------------------
+# ---- Reports and states
 
 
 def report_now(host: Host, replay: Replay) -> Report:
-    """What the run had done when its program had come as far as it has; after its end, what became of it."""
+    """Return the report of the run at the place that its program has reached; after its end, the final report."""
     record, tree = replay.record, replay.record.tree
     if not replay.over:
         seen = {entry.row.id for entry in record.entries if entry.row is not None and (entry.old or entry.asks)}
@@ -413,7 +413,7 @@ def report_now(host: Host, replay: Replay) -> Report:
 
 
 def report_named(host: Host, replay: Replay, run_id: str) -> Report | None:
-    """What ``rt.report`` says of the run that is replayed; None: it is about another one."""
+    """Return what ``rt.report`` says of the replayed run; None if ``run_id`` is another run."""
     if run_id != replay.record.run.id:
         return None
     if not (replay.opened or replay.asked or replay.record.resumed):
@@ -422,7 +422,7 @@ def report_named(host: Host, replay: Replay, run_id: str) -> Report | None:
 
 
 def taken_back(host: Host, replay: Replay, session: Session, why: str) -> RolledBack | RunBlocked:
-    """The end that a program asked for itself."""
+    """Return the error of ``run.rollback``: how the rollback ended then."""
     record, uid = replay.record, session.uid
     replay.raised = True
     end = record.end_after(uid, replay.place_of(uid))
@@ -440,7 +440,7 @@ def taken_back(host: Host, replay: Replay, session: Session, why: str) -> Rolled
 
 
 def staged_now(host: Host, replay: Replay, call_id: str) -> Call:
-    """A staged call as it stood when the program had come as far as it has."""
+    """Return a staged call as it was at the place that the program has reached."""
     entry = replay.record.by_call[call_id]
     row = entry.row
     assert row is not None, "a staged call is a call"
@@ -449,23 +449,23 @@ def staged_now(host: Host, replay: Replay, call_id: str) -> Call:
 
 
 def state_now(replay: Replay, uid: str) -> str:
-    """The state of a run as far as the program has come."""
+    """Return the state of a run at the place that the program has reached; after its end, the final state."""
     if replay.over:
         return replay.record.runs[uid].state
     return replay.run_state(uid)
 
 
-# ---- Inside a replay nothing leaves the process: sockets, name look-ups and new processes are refused
+# ---- Denied access
 
-# Python tells an audit hook of each of them before it happens. A hook stays for as long as the process lives, so it is
-# added with the first replay, and looks only at code that runs inside one. Code is inside a replay if one of these is:
-# its context, its thread, its task, or the callback of an event loop that it runs in.
+# Inside a replay, sockets, name lookups and new processes are refused. Python calls an audit hook before each of them. A
+# hook cannot be removed, so it is added with the first replay, and it checks only code that runs inside a replay. Code is
+# inside a replay if one of these is: its context, its thread, its task, or the event-loop callback that it runs in.
 #
-# A replayed program may also hand work to threads and tasks that are older than the replay, and do live work besides.
-# So the places where work is handed over are watched: pools, queues, and the callbacks and tasks of event loops. Whoever
-# takes an item that the replay put into a queue is inside the replay until it takes the next one. What is handed over by
-# other means, such as a list that another task looks into, is not seen; nor is what a C extension does without Python's
-# modules.
+# A replayed program may also hand work to threads and tasks that are older than the replay and also do live work. So the
+# places where work is handed over are patched: pools, queues, and the callbacks and tasks of event loops. A thread or
+# task that takes an item which the replay put into a queue is inside the replay until it takes the next item. Work that
+# is handed over by other means, such as a list that another task reads, is not seen; nor is what a C extension does
+# without Python's modules.
 
 
 REFUSED: Final = {
@@ -477,21 +477,21 @@ REFUSED: Final = {
 }
 THREAD: Final = "_thread.start_new_thread"
 JOINABLE: Final = "_thread.start_joinable_thread"
-"""What the event of a new thread is called since Python 3.13."""
+"""The name of the event of a new thread since Python 3.13."""
 
 _replay: ContextVar[Replay | None] = ContextVar("amends.replay", default=None)
 _born: Final[weakref.WeakKeyDictionary[threading.Thread, Replay]] = weakref.WeakKeyDictionary()
-"""Threads that code inside a replay has started: they do not have its context."""
+"""Threads that code inside a replay has started; they do not inherit its context."""
 _tasks: Final[weakref.WeakKeyDictionary[asyncio.Future[Any], Replay]] = weakref.WeakKeyDictionary()
-"""Tasks that a replay runs in, or has started: with another context, too."""
+"""Tasks that a replay runs in or has started, even with another context."""
 _takers: Final[weakref.WeakKeyDictionary[Any, Replay]] = weakref.WeakKeyDictionary()
 """Threads and tasks that have taken an item of a replay from a queue, until they take the next one."""
 _items: Final[weakref.WeakKeyDictionary[Any, list[tuple[object, Replay]]]] = weakref.WeakKeyDictionary()
-"""What replays have put into queues."""
+"""Items that replays have put into queues."""
 
 
 class _Now(threading.local):
-    """What this thread does at this moment."""
+    """What this thread is doing now."""
 
     replay: Replay | None = None
     """The replay on whose behalf it runs a callback or a piece of work."""
@@ -505,14 +505,14 @@ _added = False
 _active = 0
 """How many replays are under way in this process."""
 _watched: Final[set[type]] = set()
-"""Classes of event loops and executors that tell what is handed to them."""
+"""Classes of event loops and executors that are patched."""
 
 
 @contextmanager
 def denied(replay: Replay) -> Iterator[None]:
-    """Inside this block the code reaches nothing but its run.
+    """Deny the code inside this block everything but its run.
 
-    This thread does nothing else meanwhile, whatever context its code runs in; unless it is that of an event loop.
+    The whole thread counts as inside, whatever context its code runs in, unless it runs an event loop.
     """
     global _active
     _add_hook()
@@ -532,7 +532,7 @@ def denied(replay: Replay) -> Iterator[None]:
     finally:
         with _adding:
             _active -= 1
-        # Contexts that still have it, this one or another, see that it is over: the block may be left anywhere.
+        # Other contexts may still refer to the replay, so it is marked as finished; the block may be left anywhere.
         replay.finished = True
         places: Any = _born if isinstance(here, threading.Thread) else _tasks
         if here is not None and places.get(here) is replay:
@@ -542,6 +542,7 @@ def denied(replay: Replay) -> Iterator[None]:
 
 
 def current_task() -> asyncio.Task[Any] | None:
+    """Return the current task; None if no event loop runs in this thread."""
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -549,7 +550,7 @@ def current_task() -> asyncio.Task[Any] | None:
 
 
 def replay_here() -> Replay | None:
-    """The replay that this code runs inside of, if any."""
+    """Return the replay that this code runs inside of, if any."""
     if not _active:
         return None
     thread, task = threading.current_thread(), current_task()
@@ -560,7 +561,7 @@ def replay_here() -> Replay | None:
 
 
 def born_in(replay: Replay) -> bool:
-    """Whether threads that were started inside this replay, or given something to do, are at work beside this one."""
+    """Return whether other threads are at work for this replay: started inside it, or in a pool."""
     if replay.pooled:
         return True
     here = threading.current_thread()
@@ -568,7 +569,7 @@ def born_in(replay: Replay) -> bool:
 
 
 def refuse_in_replay(what: str) -> None:
-    """The ledger is neither asked nor told anything by a program that is replayed."""
+    """Raise ``ReplayDenied`` inside a replay: a replayed program neither reads nor writes the ledger."""
     replay = replay_here()
     if replay is not None:
         replay.stop(_denial(replay, what, "the ledger"))
@@ -589,7 +590,7 @@ def _add_hook() -> None:
 
 
 def _watch_threads() -> None:
-    """Before Python 3.12 no hook is told of new threads: the one place where they begin tells it."""
+    """Patch the start of threads: before Python 3.12 there is no audit event for it."""
     module: Any = threading
     begin = module._start_new_thread
 
@@ -601,7 +602,7 @@ def _watch_threads() -> None:
 
 
 def _watch_pools() -> None:
-    """The threads of a pool are older than the replay, and have no context of it: what is given to them there has."""
+    """Patch thread pools: their threads are older than the replay and do not have its context."""
     pool: Any = ThreadPoolExecutor
     submit = pool.submit
 
@@ -628,7 +629,7 @@ def _inside(replay: Replay, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _patched(owner: Any, name: str, told: Callable[..., Any]) -> None:
-    """Let ``told`` stand for a method of a class; its first argument is the method itself."""
+    """Replace a method of a class by ``told``, whose first argument is the method itself."""
     method = getattr(owner, name)
 
     @wraps(method)
@@ -639,7 +640,7 @@ def _patched(owner: Any, name: str, told: Callable[..., Any]) -> None:
 
 
 def _watch_processes() -> None:
-    """A pool of processes that is older than the replay starts none, and would be seen by no hook."""
+    """Patch process pools: one that is older than the replay starts no process, so no audit event is raised."""
     module = sys.modules.get("concurrent.futures.process")
     pool: Any = getattr(module, "ProcessPoolExecutor", None)
     if pool is None or pool in _watched:
@@ -656,7 +657,7 @@ def _watch_processes() -> None:
 
 
 def _watch_loops(loop: Any) -> None:
-    """Tasks that a replay starts, and callbacks that it asks for, belong to it in any context and on any loop."""
+    """Patch event loops: tasks and callbacks of a replay belong to it, in any context and on any loop."""
     if any(one in _watched for one in loop.__mro__):
         return
 
@@ -670,7 +671,7 @@ def _watch_loops(loop: Any) -> None:
         replay = replay_here()
         if replay is None:
             return method(self, coroutine, **kwargs)
-        task = _inside(replay, method, self, coroutine, **kwargs)  # an eager task has begun by then
+        task = _inside(replay, method, self, coroutine, **kwargs)  # an eager task starts inside of this call
         _tasks[task] = replay
         return task
 
@@ -679,14 +680,14 @@ def _watch_loops(loop: Any) -> None:
     _patched(loop, "call_soon_threadsafe", soon)
     _patched(loop, "call_at", at)
     if not issubclass(loop, asyncio.BaseEventLoop):
-        _patched(loop, "call_later", at)  # elsewhere it asks call_at
+        _patched(loop, "call_later", at)  # that of asyncio uses call_at
     _patched(loop, "create_task", create_task)
 
 
 def _owned(callback: Any, args: tuple[Any, ...]) -> Any:
-    """Return a callback that the replay asks for here so that it runs on its behalf.
+    """Return a callback that the replay schedules here, so that it runs on behalf of the replay.
 
-    A task or a future that the replay only wakes goes on as it was: others wait for them, too.
+    A task or a future that the replay only wakes stays as it is: others may wait for it too.
     """
     replay = replay_here()
     task = getattr(callback, "__self__", None)
@@ -704,12 +705,12 @@ def _owned(callback: Any, args: tuple[Any, ...]) -> Any:
         return partial(_inside, replay, callback)
     coroutine = task.get_coro()
     if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-        _tasks[task] = replay  # it begins, and whoever made it did not ask the loop
+        _tasks[task] = replay  # it starts now, and was not created by the loop's create_task
     return callback
 
 
 def _passed_on(ended: asyncio.Future[Any]) -> Replay | None:
-    """The replay whose item this task has taken from a queue, if it did nothing else: ``wait_for(queue.get(), 1)``."""
+    """Return the replay whose item this task took from a queue, if it did only that: ``wait_for(queue.get(), 1)``."""
     replay = _takers.get(ended)
     if replay is None or replay.finished or not isinstance(ended, asyncio.Task):
         return None
@@ -725,7 +726,7 @@ def _pass(replay: Replay, callback: Any, /, *args: Any) -> Any:
 
 
 def _watch_queues() -> None:
-    """Whoever takes what a replay has put into a queue works for the replay; what others have put there stays live."""
+    """Patch queues: a thread or task that takes an item of a replay works for the replay until it takes another item."""
 
     def put(method: Any, self: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
         replay = replay_here()
@@ -755,11 +756,11 @@ def _watch_queues() -> None:
     _patched(asyncio.Queue, "get_nowait", get)
     _patched(queue.Queue, "put", put)
     for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
-        _patched(kind, "_get", get)  # not get: threads may be waiting inside of it
+        _patched(kind, "_get", get)  # not get: threads may already be waiting inside it
 
 
 def _of_replay(source: Any, item: object) -> Replay | None:
-    """The replay that has put this item into this queue, which is not asked again; None: somebody else has."""
+    """Return the replay that put this item into this queue, and forget the item; None if no replay did."""
     with _adding:
         known = _items.get(source, [])
         for place, (one, replay) in enumerate(known):
@@ -792,7 +793,7 @@ def _denial(replay: Replay, what: str, where: str) -> ReplayDenied:
 
 
 def _target(event: str, args: tuple[Any, ...]) -> str:
-    """What it was about, as far as that is no secret: an address, a program."""
+    """Return the target of an audit event that is no secret: an address or a program."""
     if event.startswith("socket.") and event != "socket.getaddrinfo" and len(args) > 1:
         return str(args[1])[:200]
     return str(args[0])[:200] if args else ""

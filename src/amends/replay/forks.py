@@ -1,4 +1,7 @@
-"""Forking a run: which calls its fork has as already done, and as what."""
+"""Forking a run, and comparing two runs.
+
+A fork is a new run that shares the calls of its source up to one call: it has them as already done.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,13 @@ if TYPE_CHECKING:
 
 
 CALLS_MAX: Final = 10_000
-"""Calls that a fork may share: they are copied in one transaction."""
+"""How many calls a fork may share: they are copied in one transaction."""
 LOOKS_MAX: Final = 20
-"""How often a run that moves while it is forked is looked at again."""
+"""How often to read a run again that changes while it is forked."""
 ID_CHARS_MAX: Final = 512
 SETTLED: Final = ("succeeded", "failed", "refused")
 NOT_DONE: Final = ("dropped", "compensated")
-"""What left nothing: asked for again in a fork, it is done there."""
+"""States of calls that left no effect: a fork that requests them does them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Wish:
 
 
 async def _fork(session: Session, wish: Wish) -> str:
-    """A run that shares what this one did up to a call, and is opened as any other; its id."""
+    """Create a run that shares what this one did up to a call; return its id. It is opened like any other run."""
     for _ in range(LOOKS_MAX):
         tree = await ReadRun(wish.tenant, wish.run_id)
         op = planned(session, tree, wish)
@@ -61,36 +64,34 @@ async def _fork(session: Session, wish: Wish) -> str:
                 return made.run.id
             case "taken":
                 raise RunConflict(
-                    f"run {made.run.id} is there already, and is not this fork; nothing was made",
+                    f"run {made.run.id} exists already, and is not this fork; nothing was created",
                     recorded=made.run.id,
                     given=wish.id,
                     run_id=made.run.id,
-                    hint="give the fork an id of its own",
+                    hint="give the fork another id",
                 )
             case "back":
                 raise _taken_back(made.run, wish)
             case "moved":
                 continue
     raise CannotFork(
-        f"run {wish.run_id} moves faster than it can be forked; nothing was made",
+        f"run {wish.run_id} changes faster than it can be forked; nothing was created",
         why="moved", run_id=wish.run_id, hint="fork it when its calls have settled",
     )  # fmt: skip
 
 
 def planned(session: Session, tree: Tree | None, wish: Wish) -> ForkRun:
-    """Everything that the fork will have; raises what stands in the way."""
+    """Return the operation that creates the fork; raise if the run cannot be forked there."""
     if tree is None:
         raise UsageError(
             f"there is no run {wish.run_id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?"
         )
     run = tree.run
     if run.parent:
-        raise UsageError(
-            f"run {run.id} is a child: fork its root", hint="a call of the child can be what it is forked at"
-        )
+        raise UsageError(f"run {run.id} is a child: fork its root", hint="at= may be a call of the child")
     if wish.principal and run.principal and wish.principal != run.principal:
         raise RunConflict(
-            f"run {run.id} is {run.principal}'s and was to be forked for {wish.principal}; nothing was made",
+            f"run {run.id} belongs to {run.principal} and cannot be forked for {wish.principal}; nothing was created",
             recorded=run.principal, given=wish.principal, run_id=run.id,
             hint="fork it for the principal that it is recorded with",
         )  # fmt: skip
@@ -101,16 +102,16 @@ def planned(session: Session, tree: Tree | None, wish: Wish) -> ForkRun:
 
 
 def prefix(session: Session, tree: Tree, at: str) -> list[CallRow]:
-    """What was done when this call was: all that was asked for up to it, and what was asked for inside of that.
+    """Return the calls that were requested up to this one, and the calls inside of their bodies.
 
-    By the order in which it was asked for, not in which it was settled: that one is the program's, this one the
-    world's. All of it must have come to its end; what is staged has not been done, and is not shared.
+    The order of requests counts, which is the program's; the order of settling is the world's. Each of the calls must
+    be settled. Staged calls have not been done and are not shared.
     """
     last = next((row for row in tree.calls if row.id == at), None)
     if last is None:
         raise UsageError(f"run {tree.run.id} has no call {at!r}", hint=f"rt.report({tree.run.id!r}) lists its calls")
     inside: set[str] = set()
-    for row in tree.calls:  # in the order of the ledger: whoever asks comes before what it asks for
+    for row in tree.calls:  # in the order of the ledger: a call comes before the calls that its body makes
         if row.seq <= last.seq or row.parent in inside:
             inside.add(row.id)
     rows = [row for row in tree.calls if row.id in inside and _counts(row, last)]
@@ -132,14 +133,14 @@ def prefix(session: Session, tree: Tree, at: str) -> list[CallRow]:
 
 
 def _counts(row: CallRow, last: CallRow) -> bool:
-    """Whether the row is part of what was done. The call that was named must have been."""
+    """Return whether the call was done; the last one always counts, because its caller named it."""
     if row.id == last.id:
         return True
     return not row.is_staged and (row.state not in NOT_DONE or bool(row.alias))
 
 
 def made(tree: Tree, wish: Wish, shared: list[CallRow]) -> ForkRun:
-    """The operation that makes a fork with these calls of the tree."""
+    """Return the operation that creates a fork with these calls of the tree."""
     return _Maker(tree, wish).made(shared)
 
 
@@ -155,14 +156,14 @@ class _Maker:
         self._id = wish.id or _named(tree.run.id, self._root)
 
     def made(self, shared: list[CallRow]) -> ForkRun:
-        """The operation that makes it."""
+        """Return the operation that creates the fork."""
         self._ids = {row.id: self._wish.new_id("call") for row in shared}
         runs = self._runs(shared)
         calls = tuple(self._call(row, runs) for row in shared if not row.alias or row.alias in self._ids)
         return ForkRun(self._tree.run.uid, tuple(runs.values()), calls, self._wish.by)
 
     def _runs(self, shared: list[CallRow]) -> dict[str, RunRow]:
-        """The fork and the children that did some of it, by the uid of what each was copied from."""
+        """Return the rows of the fork and of the children with shared calls, by the uid of their source."""
         source = self._tree.run
         point = point_of(source)
         place = Point(source.id, self._wish.at, source.uid if point is None else point.kin, self._phases(shared))
@@ -187,7 +188,10 @@ class _Maker:
         return {uid: replace(row, pivot=self._pivot(self._row(uid), shared)) for uid, row in runs.items()}
 
     def _phases(self, shared: list[CallRow]) -> tuple[tuple[str, str, str], ...]:
-        """Whose clock, dice and names its program reads until it has asked for what it shares: see ``Point.phases``."""
+        """Return whose clock, random numbers and ids the program reads until it has requested what it shares.
+
+        See ``Point.phases``.
+        """
         done = [row for row in shared if row.state == "succeeded"]
         if not done:
             return ()
@@ -195,7 +199,7 @@ class _Maker:
         point = point_of(self._tree.run)
         phases: list[tuple[str, str, str]] = []
         for root, call, mine in () if point is None else point.phases:
-            if mine not in self._ids or mine == last.id:  # the fork ends inside of it
+            if mine not in self._ids or mine == last.id:  # the shared calls end inside this phase
                 shared_of = {row.id: row.shared for row in shared}
                 return (*phases, (root, shared_of[last.id], self._ids[last.id]))
             phases.append((root, call, self._ids[mine]))
@@ -215,7 +219,7 @@ class _Maker:
         return next(row for row in self._tree.runs if row.uid == uid)
 
     def _blank(self, row: RunRow) -> RunRow:
-        """A run that says of itself what this one says, and has done nothing."""
+        """Return an empty run with the settings of this one."""
         return RunRow(
             uid=row.uid, id=row.id, tenant=row.tenant, generation=1, root=row.root, parent=row.parent, state="open",
             created_at=0.0, policy=row.policy, order_mode=row.order_mode, agent=row.agent, principal=row.principal,
@@ -223,12 +227,12 @@ class _Maker:
         )  # fmt: skip
 
     def _pivot(self, run: RunRow, shared: Iterable[CallRow]) -> str:
-        """The fork's name for the pivot of this run, if it had passed by then."""
+        """Return the fork's id of this run's pivot, if the pivot is among the shared calls; else an empty string."""
         passed = (row for row in shared if row.id == run.pivot and row.state == "succeeded" and not row.violation)
         return next((self._ids[row.id] for row in passed), "")
 
     def _state(self, child: RunRow, shared: list[CallRow]) -> str:
-        """Closed if all that it did is shared; else it is open, and the fork's to go on with."""
+        """Return "committed" if everything that the child did is shared; else the fork continues it."""
         have = {row.id for row in shared}
         below = {child.uid}
         for row in self._tree.runs:
@@ -240,7 +244,7 @@ class _Maker:
         return "pivoted" if self._pivot(child, shared) else "open"
 
     def _call(self, row: CallRow, runs: dict[str, RunRow]) -> Copied:
-        """The call as the fork has it: its request and its answer, and nothing that would make it the fork's own."""
+        """Return the fork's copy of a call: its request and its answer, and nothing for which the fork is responsible."""
         id, run = self._ids[row.id], runs[row.run]
         key = forked_key(row.key, self._root)
         if row.kind == "read":
@@ -264,15 +268,15 @@ def _named(run_id: str, uid: str) -> str:
     return id if len(id) <= ID_CHARS_MAX else uid
 
 
-# ---- what stands in the way ---------------------------------------------------------------
+# ---- Refusals
 
 _WHY: Final = {
     "unsettled": (
         "is not settled",
         "wait for it, settle its doubt (rt.resolve) or decide it, or fork at an earlier call",
     ),
-    "gone": ("has lost its arguments or its result to gc", "a run is forked before gc has removed what it said"),
-    "sealed": ("is encrypted with a key that is not here", "give Runtime(encrypt=...) the keys of the ledger"),
+    "gone": ("has lost its arguments or its result to gc", "a run can be forked only before gc removes its payloads"),
+    "sealed": ("is encrypted with a key that is missing here", "give Runtime(encrypt=...) the keys of the ledger"),
 }
 
 
@@ -281,7 +285,7 @@ def _refusal(session: Session, run: RunRow, rows: list[CallRow], why: str) -> Ca
     named = ", ".join(f"{row.tool} ({row.id}, {row.state.replace('_', ' ')})" for row in rows[:5])
     more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
     return CannotFork(
-        f"run {run.id} cannot be forked there: {named}{more} {words}; nothing was made",
+        f"run {run.id} cannot be forked there: {named}{more} {words}; nothing was created",
         calls=[call_of(row, session.spec(row.tool)) for row in rows], why=why, run_id=run.id, hint=hint,
     )  # fmt: skip
 
@@ -289,22 +293,22 @@ def _refusal(session: Session, run: RunRow, rows: list[CallRow], why: str) -> Ca
 def _taken_back(run: RunRow, wish: Wish) -> CannotFork:
     is_over = run.state in RUN_FINAL
     return CannotFork(
-        f"run {wish.run_id} cannot be forked: what it did {'was taken back' if is_over else 'is being taken back'}"
+        f"run {wish.run_id} cannot be forked: it {'was rolled back' if is_over else 'is being rolled back'}"
         + (f" with run {run.id}" if run.id != wish.run_id else ""),
-        why="taken_back", run_id=wish.run_id, hint="begin a run of its own",
+        why="taken_back", run_id=wish.run_id, hint="start a new run",
     )  # fmt: skip
 
 
-# ---- Two trees side by side, aligned by what was asked for
+# ---- Comparing two trees
 
 
 CELLS_MAX: Final = 4_000_000
-"""Calls of one side times calls of the other that are aligned with care; beyond it they are taken in turn."""
+"""The largest product of both numbers of calls that is aligned exactly; beyond it calls are paired in order."""
 Two = tuple[CallRow | None, CallRow | None]
 
 
 def _compare(session: Session, left: Tree, right: Tree) -> Comparison:
-    """What the two did alike, and what not."""
+    """Compare two trees: their calls in pairs, their outputs and their costs."""
     places = {uid: row.id.removeprefix(tree.run.id) for tree in (left, right) for uid, row in _runs(tree)}
     mine, others = ([row for row in tree.calls if row.state != "dropped"] for tree in (left, right))
     pairs = tuple(_pair(session, one, other) for one, other in _aligned(mine, others, places))
@@ -320,11 +324,11 @@ def _runs(tree: Tree) -> Iterator[tuple[str, Any]]:
         yield row.uid, row
 
 
-# ---- which call answers to which ----------------------------------------------------------
+# ---- Pairs of calls
 
 
 def _aligned(left: list[CallRow], right: list[CallRow], places: dict[str, str]) -> Iterator[Two]:
-    """Pairs in order; what was asked for alike first of all, then what is of the same tool in the same place."""
+    """Return the calls in pairs, in order: first by the same request, then by the same tool in the same run."""
 
     def asked(row: CallRow) -> tuple[str, ...]:
         return (places.get(row.run, ""), row.tool, row.ident, row.again)
@@ -347,7 +351,7 @@ def _aligned(left: list[CallRow], right: list[CallRow], places: dict[str, str]) 
 
 
 def _in_turn(left: Sequence[CallRow], right: Sequence[CallRow], places: dict[str, str]) -> Iterator[Two]:
-    """What was asked for otherwise: each with the next one of its tool, if there is one."""
+    """Pair different requests: each with the next one of its tool, if there is one."""
     todo = list(right)
     for row in left:
         meant = (places.get(row.run, ""), row.tool)
@@ -361,7 +365,7 @@ def _in_turn(left: Sequence[CallRow], right: Sequence[CallRow], places: dict[str
     yield from ((None, one) for one in todo)
 
 
-# ---- in what they differ ------------------------------------------------------------------
+# ---- Differences
 
 
 def _pair(session: Session, left: CallRow | None, right: CallRow | None) -> Pair:
@@ -372,7 +376,7 @@ def _pair(session: Session, left: CallRow | None, right: CallRow | None) -> Pair
         return Pair("shared", one, other)
     args = differences(_value(left.args), _value(right.args))
     if left.digest == right.digest and left.version == right.version:
-        args = ()  # gc may have removed them on one side: by their digest they are the same
+        args = ()  # equal by their digest, even if gc has removed them on one side
     result = _outcome(left, right)
     costs = _two_costs(_sum([left]), _sum([right]), same=False)
     return Pair("changed" if args or result or costs else "same", one, other, args, result, costs)
@@ -406,7 +410,7 @@ def _sum(rows: Sequence[CallRow]) -> dict[str, Decimal]:
 def _two_costs(
     left: dict[str, Decimal], right: dict[str, Decimal], *, same: bool = True
 ) -> dict[str, tuple[Decimal, Decimal]]:
-    """Both sides by unit; without ``same`` only where they differ."""
+    """Return the costs of both sides by unit; without ``same``, only those that differ."""
     none = Decimal(0)
     both = {unit: (left.get(unit, none), right.get(unit, none)) for unit in dict.fromkeys([*left, *right])}
     return {unit: two for unit, two in both.items() if same or two[0] != two[1]}

@@ -1,8 +1,8 @@
-"""What the record of a run says that its program saw: every request, what it was told, and in which order.
+"""The record of a run as its program saw it: every request, what it was told, and in which order.
 
-A run may have been executed more than once: it was held and opened again, or a worker went on with it after a crash.
-Its program began anew each time, was answered from the record, and read anew. The execution that is replayed is the
-last one; what only earlier ones asked for is there to answer, and nobody has to ask for it.
+A run may have been executed more than once: it was held and opened again, or a worker resumed it after a crash. Each
+time its program started from the beginning, was answered from the record, and did its reads again. The last execution is
+replayed. Requests that only earlier executions made can be answered, and need not be made.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from amends.ledger.rows import ApprovalRow, CallRow, EventRow, RunRow, lost_at
 Sight: TypeAlias = Literal[
     "done", "recorded", "failed", "told_failed", "staged", "held", "rejected", "doubt", "refused"
 ]
-"""What a request was told. ``recorded``: its result from an earlier execution; ``told_failed``: its failure from one."""
+"""What a request was told. ``recorded`` and ``told_failed``: its result and its failure from an earlier execution."""
 _SETTLED: Final = frozenset({"done", "recorded", "failed", "told_failed", "rejected"})
 _ERROR: Final = re.compile(r"[A-Z]\w*: ")
-"""How the word for a rollback begins where an error was the reason: with the name of its class."""
+"""How the reason of a rollback begins if it was an error: with the name of its class."""
 _FLOWS: Final = frozenset({"probe", "evidence"})
 _UNDOING: Final = frozenset(
     {"compensating", "compensated", "dropped", "compensation_failed", "compensation_in_doubt", "residue"}
@@ -44,7 +44,7 @@ _ENDS: Final = frozenset({"blocked", "committed", "rolled_back"})
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One request of the record. ``row`` is None for one that was refused: that is an event and no call."""
+    """One request of the record. ``row`` is None for a refused request, which is an event and not a call."""
 
     row: CallRow | None
     run: str
@@ -52,34 +52,34 @@ class Entry:
     sights: tuple[Sight, ...]
     asked_at: float = 0.0
     answered_at: float = inf
-    """Its places in the ledger's order; what was answered before another was asked for must come before it."""
+    """Its places in the ledger's order. A request must come after all that were answered before it was made."""
     needed: bool = True
-    """Whether the program asked for it in the execution that is replayed."""
+    """Whether the program made it in the replayed execution."""
     required: bool = True
-    """Whether it must be asked for. A failure from before may have been passed over for other arguments."""
+    """Whether the program must make it. It may skip an earlier failure and use other arguments."""
     nested: bool = False
-    """The body of another call asked for it; no body runs here."""
+    """Whether the body of another call made it; in a replay no body runs."""
     landed_at: float = inf
-    """Of what was staged: when it had run."""
+    """The place at which a staged call had run."""
     old: bool = False
-    """It was there before the execution that is replayed: it answers the whole tree."""
+    """Whether it existed before the replayed execution, so that it answers the whole tree."""
     begun_at: float = inf
-    """When its first attempt began."""
+    """The place at which its first attempt began."""
     moves: Sequence[EventRow] = ()
-    """Every change of the call's state, in ledger order."""
+    """Every change of the call's state, in the ledger's order."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     asks: int = 0
 
     @property
     def last(self) -> Sight:
-        """What it was told in the end."""
+        """What it was told last."""
         return self.sights[-1]
 
     def state_at(self, undone: float, reached: float) -> str:
         """Return the call's state at a place in the ledger.
 
-        ``undone``: up to where rollbacks of its run have happened for the program; ``reached``: the same for
-        everything else. They differ because other threads may be further than the one that leaves a run.
+        ``undone``: the place up to which rollbacks of its run count; ``reached``: the place up to which everything else
+        counts. They differ because other threads may be ahead of the one that leaves a run.
         """
         state = "" if self.moves or self.row is None else self.row.state
         for move in self.moves:
@@ -90,60 +90,60 @@ class Entry:
 
 
 Name: TypeAlias = tuple[str, str, str]
-"""A request by what it asks for: the tool, the digest of its meaning, the word for a deliberate repeat."""
+"""The meaning of a request: the tool, the digest of its identity, the reason for a deliberate repeat."""
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """One run's tree, as a replay needs it."""
+    """The tree of one run, as a replay needs it."""
 
     run: RunRow
     runs: dict[str, RunRow]
     entries: list[Entry]
-    """In the order in which they were asked for."""
+    """In the order of the requests."""
     by_name: dict[Name, list[Entry]]
     by_call: dict[str, Entry]
     values: dict[tuple[str, str], list[float]]
-    """What the clock said, by run and by the call in whose body it was read."""
+    """Recorded times, by run and by the call in whose body the clock was read."""
     approvals: dict[str, ApprovalRow]
     by_key: dict[str, list[Entry]]
     """Calls by their key, in order of generation."""
     began: float
-    """Where in the ledger's order the execution that is replayed began."""
+    """The place at which the replayed execution began."""
     moves: dict[str, list[EventRow]]
     """Every change of a run's state, by run."""
     goals: dict[str, list[EventRow]]
     """Every decision to commit a run or to roll it back, by run."""
     places: list[tuple[float, str]]
-    """Places, in order, at which the program itself did something: asked, read the clock, opened or left a run.
+    """Places, in order, at which the program itself acted: made a request, read the clock, opened or left a run.
 
-    With the run that it left, if it did that.
+    Each with the run that it left, or empty.
     """
     resumed: bool
     tree: Tree
 
     def went_back_over(self, uid: str) -> str:
-        """Return the error that the program left this run by; empty if it did not, or if nobody can tell."""
+        """Return the error by which the program left this run; empty if there was none, or if it is not known."""
         run = self.runs[uid]
         end = self.end_after(uid, self.began)
         own = run.goal == "rollback" and run.goal_by == "self" and (end is None or end.to_state != "committed")
         return run.goal_why if own and _ERROR.match(run.goal_why) else ""
 
     def left_by(self, uid: str, place: float) -> str:
-        """Return the error by which the program next left this run after ``place``; empty if by none."""
+        """Return the error by which the program next left this run after ``place``; empty if there was none."""
         goal = next((goal for goal in self.goals.get(uid, ()) if goal.seq > place), None)
         why = "" if goal is None or goal.to_state != "rollback" else str(json.loads(goal.facts).get("why", ""))
         return why if _ERROR.match(why) else ""
 
     def end_after(self, uid: str, place: float, before: float = inf) -> EventRow | None:
-        """Return what the run came to first between two places, where it was blocked, committed or rolled back."""
+        """Return the first event between two places that blocked, committed or rolled back the run."""
         moves = self.moves.get(uid, ())
         return next((move for move in moves if place < move.seq < before and move.to_state in _ENDS), None)
 
     def next_place(self, place: float, opens: str) -> float:
-        """Return the place after this one at which the program itself did something next, once it opened a run.
+        """Return the next place at which the program itself acted, after it opened the run ``opens``.
 
-        That the runs inside it are closed is brought about by opening it.
+        Ends of runs inside it do not count: the opening itself closed them.
         """
         for at in range(bisect_right(self.places, (place, "~")), len(self.places)):
             seq, left = self.places[at]
@@ -167,7 +167,7 @@ class Record:
 
 @dataclass(slots=True)
 class _Events:
-    """The events of a tree, by what they tell."""
+    """The events of a tree, by kind."""
 
     moves: dict[str, list[EventRow]] = field(default_factory=dict)
     refusals: list[EventRow] = field(default_factory=list)
@@ -175,9 +175,9 @@ class _Events:
     states: dict[str, list[EventRow]] = field(default_factory=dict)
     goals: dict[str, list[EventRow]] = field(default_factory=dict)
     clock: list[float] = field(default_factory=list)
-    """Where the program itself read the clock."""
+    """The places at which the program itself read the clock."""
     last: int = 1
-    """The newest epoch in which the program did something that is no call."""
+    """The newest epoch in which the program did something other than a call."""
     starts: dict[int, float] = field(default_factory=dict)
     """The place of the first event of each epoch."""
 
@@ -214,7 +214,7 @@ def _is_programs(goal: EventRow) -> bool:
 
 
 def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
-    """Return the record of this tree; ``events``: all of the tree's, in ledger order."""
+    """Return the record of this tree; ``events``: all events of the tree, in the ledger's order."""
     mine = {run.uid: run for run in tree.runs}
     told = _told(events, tree)
     moves = told.moves
@@ -260,9 +260,9 @@ def _places(entries: Iterable[Entry], told: _Events) -> list[tuple[float, str]]:
 
 
 def _order(generations: list[Entry]) -> None:
-    """Sort the calls of one key by generation, and find those that only made way for their successor.
+    """Sort the calls of one key by generation; those that were rolled back before the next one are not required.
 
-    The ledger marks the newest generation as asked for even where that was rolled back and answered nobody.
+    The ledger marks the newest generation as requested even if it was rolled back and answered no request.
     """
     generations.sort(key=lambda entry: 0 if entry.row is None else entry.row.generation)
     for older, newer in pairwise(generations):
@@ -286,29 +286,30 @@ def _refusal(event: EventRow) -> Entry:
 
 
 def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) -> Entry:
-    """Where it stood when the last execution began, and what that was told of it.
+    """Return the entry of a call: its state when the last execution began, and what that execution was told of it.
 
-    ``first``: the epoch in which that execution began; with the model's own history it is all of them.
+    ``last``: the newest epoch of the program. ``first``: the epoch in which the replayed execution began; 0 for a run
+    with ``history``, whose executions are all replayed.
     """
-    # Where it was asked for: what a child had staged is its parent's once the child has committed.
+    # The run that made the request: a staged call of a child belongs to the parent after the child has committed.
     asked_in = moves[0].run if moves else row.run
     entry = Entry(row, asked_in, row.tool, (), asked_at=row.seq, nested=bool(row.parent), moves=moves)
     asked = row.asked_epoch == last or row.created_epoch == last
     if row.kind == "read" and not row.shared and row.created_epoch < first:
-        asked = False  # a child that had committed gave it again: it answers that child, and nobody has to ask for it
+        asked = False  # a committed child returned it again: it answers that child, and need not be requested
     entry.needed = not entry.nested and (asked or (first < last and row.kind != "read"))
     before = [move for move in moves if move.epoch < first] if row.created_epoch < first else ()
     if before:
         moves = moves[len(before) :]
         entry.old = True
-        entry.asked_at = 0.0  # asked for again, nobody wrote down when
+        entry.asked_at = 0.0  # it was requested again, but it is not recorded when
         sights = _sights_before(row, before[-1].to_state)
         if not sights and before[-1].to_state not in ("started", "ready", "backing_off"):
-            entry.needed = False  # it was rolled back before, or half: it answers nobody, or says that it is in doubt
+            entry.needed = False  # it was rolled back, fully or in part: it answers no request, or is in doubt
     else:
         sights = []
     for move in moves:
-        if move.epoch <= last:  # what became of it later the program was not told
+        if move.epoch <= last:  # the program was not told of later changes
             _see(entry, sights, move)
     entry.sights = tuple(sights) or ("doubt",)
     entry.required = entry.needed and entry.sights != ("told_failed",)
@@ -336,21 +337,21 @@ def _sights_before(row: CallRow, state: str) -> list[Sight]:
 
 
 def _see(entry: Entry, sights: list[Sight], move: EventRow) -> None:
-    """What one change of the call's state meant to who had asked for it."""
+    """Add to ``sights`` what one change of the call's state told the program."""
     row = entry.row
-    assert row is not None, "only a call moves"
+    assert row is not None, "only a call changes its state"
     told: Sight | None = None
     if move.to_state == "started" and entry.begun_at == inf:
         entry.begun_at = move.seq
         if not entry.asked_at and sights[:1] != ["staged"]:
-            entry.asked_at = move.seq  # it had waited for a person; asked for again it began
+            entry.asked_at = move.seq  # it had waited for a person; requested again, it started
     match move.to_state:
         case "held":
             told = "staged" if row.reason in ("order", "lock") else "held"
         case "succeeded" if sights[-1:] == ["staged"]:
             entry.landed_at = move.seq
         case "succeeded" if move.frm in ("failed", "compensated"):
-            pass  # late evidence: whoever asked was told something else
+            pass  # late evidence: the program was told something else
         case "succeeded":
             told = "done"
         case "failed" if move.frm != "in_doubt" or sights[-1:] == ["doubt"]:
@@ -364,16 +365,16 @@ def _see(entry: Entry, sights: list[Sight], move: EventRow) -> None:
     if told is None:
         return
     if sights[-1:] == ["doubt"] and (move.by_whom in _FLOWS or move.frm == "started"):
-        sights.pop()  # the doubt was settled while its caller waited
+        sights.pop()  # the doubt was resolved while the caller waited
     sights.append(told)
     if entry.answered_at == inf and entry.asked_at:
         entry.answered_at = move.seq
 
 
 def _show_holds(record: Record) -> None:
-    """Keep the word that a call is held only where its caller went on with it.
+    """Keep "held" in what a request was told only if its caller continued after it.
 
-    Who waits in place is told the decision alone; then nothing else was asked for between the two.
+    A caller that waits is told only the decision; then there is no other request in between.
     """
     held = [entry for entry in record.entries if len(entry.sights) > 1 and entry.sights[0] == "held"]
     for entry in held:
@@ -382,51 +383,51 @@ def _show_holds(record: Record) -> None:
             entry.sights = entry.sights[1:]
 
 
-# ---- Divergences in words: what the record has, what was asked for instead, and what most often is behind
+# ---- Messages of divergences
 
 
 TEXT_CHARS_MAX: Final = 1_000
-"""Of the arguments on each side of a divergence; ``.diff`` has them whole."""
+"""How much of the arguments a message shows on each side; ``.diff`` has them whole."""
 NAMED_MAX: Final = 5
 EPOCH_S: Final = (1e9, 4e9)
-"""Between these a number is most likely a time: the years 2001 to 2096."""
+"""A number between these is probably a timestamp: the years 2001 to 2096."""
 _ID: Final = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
 _SPELLED: Final = {
-    "time": "datetime.now() and time.time() are not recorded: say run.now()",
-    "id": "uuid4() is not recorded: say run.uuid()",
-    "chance": "random is not recorded: say run.random()",
+    "time": "datetime.now() and time.time() are not recorded: use run.now()",
+    "id": "uuid4() is not recorded: use run.uuid()",
+    "chance": "random is not recorded: use run.random()",
 }
 
 
 def unlike(session: Session, ask: Ask, entry: Entry) -> Diverged:
-    """The request was recorded with another version, or with another wording of what means nothing to its key."""
+    """Return the divergence of a request with another version, or with other arguments that are not part of its key."""
     row = entry.row
     assert row is not None, "a refusal has no version"
     if row.version != ask.spec.version:
-        words = f"{row.tool} was recorded in version {row.version}, and is version {ask.spec.version} here"
+        words = f"{row.tool} was recorded in version {row.version}, but is version {ask.spec.version} here"
         hint = "record a new run with this version, or replay with strict=False"
         return _diverged(session, ask, row, "version", words, hint=hint)
     return _other_arguments(session, ask, row)
 
 
 def out_of_turn(session: Session, ask: Ask, entry: Entry, due: Entry | None) -> Diverged:
-    """The request is recorded, after others that have not been asked for."""
+    """Return the divergence of a request that is recorded after others that were not made yet."""
     row = None if due is None else due.row
-    first = "" if due is None else f" {_said(due.tool, _written(row))} comes before it, and was not asked for"
-    words = f"{_said(ask.spec.name, decode(ask.text))} was asked for before its turn:{first}"
+    first = "" if due is None else f" {_said(due.tool, _written(row))} comes before it in the record"
+    words = f"{_said(ask.spec.name, decode(ask.text))} was requested too early:{first}"
     return _diverged(session, ask, row or entry.row, "order", words, differs=False)
 
 
 def unrecorded(record: Record, session: Session, ask: Ask, left: Sequence[Entry], due: Entry | None) -> Diverged:
-    """The request is not recorded here: in other words, in another run of the tree, once more than then, or at all."""
+    """Return the divergence of a request that is not recorded, or elsewhere, or with other arguments, or less often."""
     tool, name = ask.spec.name, (ask.spec.name, ask.ident, ask.again)
     here = _said(tool, decode(ask.text))
     same = record.by_name.get(name, [])
     elsewhere = next((entry for entry in same if not entry.asks and entry.run != session.uid), None)
     if elsewhere is not None and elsewhere.needed:
         where = record.runs[elsewhere.run].id
-        words = f"{here} was asked for in run {session.id}, and is recorded in run {where}"
+        words = f"{here} was requested in run {session.id}, but is recorded in run {where}"
         return _diverged(session, ask, elsewhere.row, "order", words, differs=False)
     alike = [entry for entry in left if entry.tool == tool and entry.run == session.uid and entry.row is not None]
     if alike and not same:
@@ -434,60 +435,60 @@ def unrecorded(record: Record, session: Session, ask: Ask, left: Sequence[Entry]
         assert row is not None, "only calls are alike"
         return _other_arguments(session, ask, row)
     if not left:
-        words = f"{here} was asked for past the end of the record of run {record.run.id} ({record.run.state})"
+        words = f"{here} was requested after the end of the record of run {record.run.id} ({record.run.state})"
         return _diverged(session, ask, None, "past_end", words)
     following = due or left[0]
     instead = _said(following.tool, _written(following.row))
     if same:
-        words = f"{here} was asked for once more than it is recorded; the record goes on with {instead}"
+        words = f"{here} was requested once more than it is recorded; the record continues with {instead}"
         return _diverged(session, ask, following.row, "extra", words, differs=False)
-    words = f"{here} was asked for, and the record has {instead} there"
+    words = f"{here} was requested, but the record has {instead} there"
     return _diverged(session, ask, following.row, "tool", words, differs=False)
 
 
 def missing_at_end(record: Record, missing: Sequence[Entry], until: str) -> Diverged:
-    """The program ended, and the record goes on."""
+    """Return the divergence of a program that ended before its record."""
     if until and not missing:
-        words = f"the program ended before it asked for call {until}"
+        words = f"the program ended before it requested call {until}"
         return Diverged(words, how="missing", tool="", run_id=record.run.id)
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     first = missing[0]
     args = "" if first.row is None or lost_at(first.row.args) is not None else _shown(first.row.args)
-    words = f"the program ended, and the record goes on with {first.tool}({args}){more}"
+    words = f"the program ended, but the record continues with {first.tool}({args}){more}"
     call = None if first.row is None else call_of(first.row, None)
     return Diverged(words, how="missing", tool=first.tool, call=call, run_id=record.run.id)
 
 
 def other_end(record: Record, id: str, then: str, now: str) -> Diverged:
-    """Everything was asked for as then, and the run, or one inside it, comes to another end."""
-    words = f"run {id} is recorded as {then}, and {now}"
+    """Return the divergence of a run, or of a child run, that ends in another way than recorded."""
+    words = f"run {id} is recorded as {then}, but {now}"
     return Diverged(words, how="end", tool="", run_id=record.run.id)
 
 
 def other_input(record: Record, id: str, recorded: Any, given: Any) -> Diverged:
-    """A run was opened with another input than then."""
-    words = f"run {id} is recorded with input {_text(recorded)}, and was opened with {_text(given)}"
+    """Return the divergence of a run that was opened with another input."""
+    words = f"run {id} is recorded with input {_text(recorded)}, but was opened with {_text(given)}"
     return Diverged(
         words, how="input", tool="", given={"input": given}, diff={"input": (recorded, given)}, run_id=record.run.id
     )
 
 
 def no_such_child(record: Record, session: Session, id: str) -> Diverged:
-    """A child run was opened that the record does not have."""
+    """Return the divergence of a child run that the record does not have."""
     inside = [run.id for run in record.runs.values() if run.parent == session.uid]
     has = f"; it has {', '.join(inside[:NAMED_MAX])}" if inside else ""
-    words = f"run {id} was opened inside {session.id}, and the record has no such run{has}"
+    words = f"run {id} was opened inside {session.id}, but the record has no such run{has}"
     return Diverged(words, how="child", tool="", run_id=session.id)
 
 
 def clock_past_end(record: Record, run: str) -> Diverged:
-    """The clock was read once more than it is recorded."""
-    words = f"run.now() was read once more in run {record.runs[run].id} than it is recorded"
+    """Return the divergence of a clock that was read more often than recorded."""
+    words = f"run.now() was called once more in run {record.runs[run].id} than it is recorded"
     return Diverged(words, how="past_end", tool="", run_id=record.run.id)
 
 
 def _other_arguments(session: Session, ask: Ask, row: CallRow) -> Diverged:
-    words = f"{row.tool} was recorded with {_text(_written(row))}, and was asked for with {_text(decode(ask.text))}"
+    words = f"{row.tool} was recorded with {_text(_written(row))}, but was requested with {_text(decode(ask.text))}"
     return _diverged(session, ask, row, "arguments", words)
 
 
@@ -512,7 +513,7 @@ def _diverged(
 
 
 def hint_for(changes: Mapping[str, tuple[Any, Any]]) -> str | None:
-    """What to say instead, where what differs looks like a clock, a die or an id; None: it does not."""
+    """Return a hint if the differences look like a time, a random number or an id; else None."""
     kinds = dict.fromkeys(kind for was, now in changes.values() for kind in _kinds(was, now))
     return "; ".join(_SPELLED[kind] for kind in kinds) or None
 
@@ -551,7 +552,7 @@ def _recorded(session: Session, row: CallRow | None) -> Mapping[str, Any] | None
 
 
 def _written(row: CallRow | None) -> Mapping[str, Any] | None:
-    """The recorded arguments as plain data, with the classes that are named in it."""
+    """Return the recorded arguments as plain data, with the classes that are recorded in it."""
     if row is None or lost_at(row.args) is not None or row.args.startswith(SEALED):
         return None
     found: Mapping[str, Any] = decode(row.args)
@@ -563,7 +564,7 @@ def _said(tool: str, args: Mapping[str, Any] | None) -> str:
 
 
 def _text(value: Any) -> str:
-    """The canonical text: both sides are spelled alike, and differ only where they mean something else."""
+    """Return the canonical text of a value, so that two values differ only where their meaning differs."""
     try:
         return _shown(canonical(dict(value) if isinstance(value, Mapping) else value, path="args"))
     except NotStorable:

@@ -1,4 +1,4 @@
-"""Replaying a record against the program that made it, in both colours."""
+"""Replaying a record against the program that made it: one run, or many for CI."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-# What replays is imported where it is asked for: few programs replay, and they are not the ones that must start fast.
+# The replay itself is imported where it is needed: few programs replay, and those need not start fast.
 
 
 def reopened(id: str | None, input: object, *, is_async: bool, block: bool = False) -> Any:
-    """The run that is replayed here, opened by its program itself; None: this is no replay, or it was opened.
+    """Return the replayed run if its program opens it here; None outside a replay, or if it was opened before.
 
-    ``block``: by a block, which is around what it asks for then.
+    ``block``: the program opens it with ``with rt.run(...)``.
     """
     caller: Any = caller_here()
     again = getattr(caller, "opened_again", None)
@@ -38,49 +38,49 @@ def reopened(id: str | None, input: object, *, is_async: bool, block: bool = Fal
     if found is not None and caller.is_async != is_async:
         runtime, other = ("Runtime", "AsyncRuntime") if caller.is_async else ("AsyncRuntime", "Runtime")
         raise UsageError(
-            f"run {found.id} is replayed by {other}.replay, and was opened with {runtime}.run",
-            hint=f"replay it with the replay of the {runtime}",
+            f"run {found.id} is replayed by {other}.replay, but was opened with {runtime}.run",
+            hint=f"use {runtime}.replay",
         )
     return found
 
 
 def reported(run_id: str) -> Report | None:
-    """What is told of the run that is replayed here; None: this is no replay, or of another run."""
+    """Return the report of the replayed run; None outside a replay, or for another run."""
     tell = getattr(caller_here(), "report_named", None)
     found: Report | None = None if tell is None else tell(run_id)
     return found
 
 
-# ---- Replaying many recorded runs against one function, and saying of each how it went: for CI
+# ---- Many runs against one function
 
 
 Sources: TypeAlias = Mapping[str, str | bytes] | Iterable[str]
-"""Run ids; or bundles, and ids, by the names that reports know them by."""
+"""Run ids; or bundles and ids, by the names that reports use."""
 LEDGER: Final = "ledger"
 WHY_CHARS_MAX: Final = 2_000
 _REST: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def each(runs: Sources) -> Iterator[tuple[str, str | bytes, str]]:
-    """Name, record and run id of everything that is to be replayed: a bundle may have several runs."""
+    """Return name, record and run id of everything to replay; a bundle may have several runs."""
     given = runs.items() if isinstance(runs, Mapping) else ((LEDGER, run) for run in runs)
     for name, record in given:
         if isinstance(record, bytes):
             try:
                 ids = driver.runs_in(record)
             except Error:
-                ids = [""]  # reading it says what is wrong
+                ids = [""]  # reading it later raises what is wrong
             yield from ((name, record, id) for id in ids)
         else:
             yield name, record, record
 
 
 def arguments(fn: Callable[..., object], run: Any, row: RunRow) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a recorded run gives to the function that made it: itself, its input by name, or its input as it is."""
+    """Return the arguments for the function of a recorded run: the run, its input by name, or its input as a whole."""
     try:
         found = [one for one in inspect.signature(fn).parameters.values() if one.kind not in _REST]
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{fn!r} cannot be replayed against: {error}") from error
+        raise UsageError(f"no run can be replayed against {fn!r}: {error}") from error
     needed = [one for one in found if one.default is one.empty]
     hints = _hints(fn)
     if len(needed) == 1 and _is_run(needed[0], hints):
@@ -93,8 +93,8 @@ def arguments(fn: Callable[..., object], run: Any, row: RunRow) -> tuple[tuple[A
     if len(needed) > 1:
         names = ", ".join(one.name for one in needed)
         raise UsageError(
-            f"{getattr(fn, '__name__', fn)} takes {names}, and the input of run {row.id} does not have them",
-            hint="replay against a function of the run, of its input, or of nothing",
+            f"{getattr(fn, '__name__', fn)} takes {names}, but the input of run {row.id} does not have them",
+            hint="replay against a function that takes the run, its input, or nothing",
         )
     return _given(needed[0], decode(text, _hint(needed[0], hints)) if text else None) if needed else ((), {})
 
@@ -120,7 +120,7 @@ def _hints(fn: Callable[..., object]) -> dict[str, Any]:
 
 
 def ended(name: str, replay: Replay, run: Any, value: object, error: BaseException | None) -> Replayed:
-    """How one replay went, after its program has ended."""
+    """Return the result of one replay, after its program has ended."""
     row = replay.record.run
     calls = sum(bool(entry.asks) for entry in replay.record.entries if entry.needed)
     facts: dict[str, Any] = {"calls": calls, "of": sum(entry.needed for entry in replay.record.entries)}
@@ -135,13 +135,13 @@ def ended(name: str, replay: Replay, run: Any, value: object, error: BaseExcepti
         return Replayed(row.id, name, how, why=why, hint=error.hint if why and is_a(error, Error) else "", **facts)
     given = value if run is None or run._output is run._output_was else run._output
     if given is not None and not replay.stopped and not _is_output(row, given):
-        why = f"its output was {cut(row.output, WHY_CHARS_MAX)}, and is {cut(repr(given), WHY_CHARS_MAX)}"
+        why = f"its output was {cut(row.output, WHY_CHARS_MAX)}, but is {cut(repr(given), WHY_CHARS_MAX)}"
         return Replayed(row.id, name, "output", why=why, **facts)
     return Replayed(row.id, name, "same", **facts)
 
 
 def _is_output(row: RunRow, value: object) -> bool:
-    """Whether this is what the run gave back, as far as the record says that."""
+    """Return whether this is the recorded output; True if the record cannot tell."""
     text = row.output
     if not text or lost_at(text) is not None or text.startswith(SEALED) or MARK in text:
         return True
@@ -152,5 +152,5 @@ def _is_output(row: RunRow, value: object) -> bool:
 
 
 def unreadable(name: str, run_id: str, error: Exception | str) -> Replayed:
-    """A record that could not be replayed at all."""
+    """Return the result for a record that could not be replayed at all."""
     return Replayed(run_id, name, "unreadable", why=cut(str(error), WHY_CHARS_MAX), hint=getattr(error, "hint", ""))
