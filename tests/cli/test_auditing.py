@@ -47,7 +47,7 @@ def test_a_whole_ledger_is_whole_and_what_is_not_anchored_is_said(shop: Path) ->
     done = here("audit", "verify", *URL, cwd=shop)
     assert done.returncode == 0
     assert "whole" in done.stdout
-    assert "could be cut off unseen: amends audit checkpoint" in done.stderr
+    assert "could be removed unnoticed: amends audit checkpoint" in done.stderr
     written = here("audit", "checkpoint", *URL, cwd=shop)
     assert written.returncode == 0
     assert "it is not signed" in written.stderr
@@ -111,7 +111,7 @@ def test_a_key_is_for_its_owners_eyes_and_is_never_written_over(tmp_path: Path) 
     assert load_key(str(tmp_path / "audit.key")).name == done.stdout.strip()
     assert f"--key {done.stdout.strip()}" in done.stderr
     before = (tmp_path / "audit.key").read_bytes()
-    assert_refused(here("audit", "keygen", "-o", "audit.key", cwd=tmp_path), "is there already")
+    assert_refused(here("audit", "keygen", "-o", "audit.key", cwd=tmp_path), "already exists")
     assert (tmp_path / "audit.key").read_bytes() == before
     assert_refused(here("audit", "keygen", "-o", "no/such/folder", cwd=tmp_path), "cannot be written")
 

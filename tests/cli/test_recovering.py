@@ -106,7 +106,7 @@ def test_a_worker_makes_no_ledger_and_says_so(shop: Path) -> None:
         ("app:", "MODULE:NAME"),
         ("nosuch:rt", "nosuch"),
         ("nosuch.py:rt", "nosuch.py"),
-        ("app:nosuch", "it has: rt"),
+        ("app:nosuch", "these runtimes: rt"),
         ("app:pay", "not a Runtime"),
         ("app:Shop", "not a Runtime"),
         ("broken:rt", "ZeroDivisionError"),

@@ -493,7 +493,7 @@ def test_going_on_with_other_words_of_the_system_loses_nothing(agent: Agent, wor
 
 def test_going_on_in_another_wire_format_is_refused_and_leaves_the_run_alone(rt: Runtime, world: World) -> None:
     agent_of(rt, "messages")(*BIG, "Done.", id="o-7")
-    with pytest.raises(UsageError, match="by messages, not by chat"):
+    with pytest.raises(UsageError, match="API messages, not chat"):
         agent_of(rt, "chat.completions")(*BIG, "Done.", id="o-7")
     assert rt.report("o-7").state == "open"
     assert effects(world) == ["charge big", "reserve box"]

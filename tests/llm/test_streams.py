@@ -98,7 +98,7 @@ def test_a_chat_whose_caller_wants_no_usage_has_none(rt: Runtime, openai: OpenAI
         list(chat(record(openai), stream=True, stream_options={"include_usage": False}))
     result = only(rt).result
     assert (result["tokens"], result["cost_usd"]) == (None, None)
-    assert result["notes"] == ["the answer reports no usage"]
+    assert result["notes"] == ["the response reports no usage"]
 
 
 def test_the_sdks_own_stream_helpers_are_recorded(rt: Runtime, openai: OpenAI, anthropic: Anthropic) -> None:

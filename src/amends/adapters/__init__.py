@@ -1,1 +1,1 @@
-"""One module for each framework or SDK, named after its distribution; each brings its own extra."""
+"""One module for each framework or SDK, named after its distribution; each is an extra of its own."""

@@ -1,4 +1,4 @@
-"""aiohttp: a client middleware that sends the key of the current call along."""
+"""aiohttp: a client middleware that sends the idempotency key of the current call."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from amends.idempotency import HEADER, STATUSES, WAIT_S, sending
 
 
 class IdempotencyMiddleware:
-    """Puts the key of the call whose body sends a request into its ``Idempotency-Key``: ``ClientSession(middlewares=[…])``.
+    """Adds the ``Idempotency-Key`` of the current call to its requests: ``ClientSession(middlewares=[…])``.
 
-    A header that the request already has stays as it is; requests outside a tool's body, and those that only read, pass
-    by. ``wait``: for how many seconds a request that the destination is still at work on (409) is asked for again.
+    A request that already has the header, is sent outside a tool's body, or only reads, is not changed. ``wait`` is for
+    how many seconds a request is sent again while the destination still works on it (409).
     """
 
     def __init__(self, *, header: str = HEADER, wait: float = WAIT_S) -> None:
         self._header, self._wait_s = header, wait
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        """Send it, with the key."""
+        """Send the request with the key."""
         sent = None if self._header in request.headers else sending(request.method, wait_s=self._wait_s)
         if sent is not None:
             request.headers[self._header] = sent.key
         try:
-            while True:  # until the answer is the caller's, or sending.read has no more patience
+            while True:  # sending.read bounds how long it is repeated
                 response = await handler(request)
                 if sent is None or response.status not in STATUSES:
                     return response
@@ -39,5 +39,5 @@ class IdempotencyMiddleware:
                 response.release()
                 await asyncio.sleep(pause)
         finally:
-            if sent is not None:  # a middleware around this one may send it again
+            if sent is not None:  # an outer middleware may send the request again
                 request.headers.pop(self._header, None)

@@ -1,4 +1,4 @@
-"""The Anthropic SDK: the tool calls of a message, and of its tool runner, go through the run."""
+"""The Anthropic SDK: tool calls of a message, and of the SDK's tool runner, are calls of a run."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from amends import Answer, AsyncRun, AsyncRuntime, Run, Runtime, ToolCall, Usage
 Handlers = Mapping[str, Callable[..., object]]
 _CUTS: Final = (None, "max_tokens", "model_context_window_exceeded", "refusal")
 _held: ContextVar[list[Exception] | None] = ContextVar("amends.adapters.anthropic.held", default=None)
-"""What a turn of the runner has left waiting for a person; None: nobody asks."""
+"""Errors of calls that wait for a person in this turn of the runner; None outside ``until_done``."""
 
 
 def answer_tool_calls(
     run: Run, message: Message | BetaMessage, *, handlers: Handlers | None = None
 ) -> list[dict[str, Any]]:
-    """The calls that a message asks for were done in the run, side by side; the messages to append, its own first.
+    """Run the calls of a message in the run, in parallel; return the messages to append, beginning with the model's own.
 
-    Empty: it asks for none, and the model is done. ``handlers``: the functions of tools that are declared without a
-    body. Raises ``Held`` where a person decides first, which lets the run go: keep the message, and give it again when
-    the run is opened again.
+    The list is empty if the message has no calls: the model is done. ``handlers`` are the functions of tools that are
+    declared without a body. Raise ``Held`` if a person must decide first, which releases the run: keep the message, and
+    pass it again when the run is opened again.
     """
     calls = _calls(message, handlers)
-    return _messages(message, calls, _told(run.answer_all(calls))) if calls else []
+    return _messages(message, calls, _raise_held(run.answer_all(calls))) if calls else []
 
 
 async def answer_tool_calls_async(
     run: AsyncRun, message: Message | BetaMessage, *, handlers: Handlers | None = None
 ) -> list[dict[str, Any]]:
-    """The same in an async run, awaited."""
+    """Do the same as ``answer_tool_calls`` in an async run."""
     calls = _calls(message, handlers)
-    return _messages(message, calls, _told(await run.answer_all(calls))) if calls else []
+    return _messages(message, calls, _raise_held(await run.answer_all(calls))) if calls else []
 
 
-# ---- the SDK's own runner -----------------------------------------------------------------
+# ---- The SDK's own tool runner
 
 
 class _Tool(BetaBuiltinFunctionTool):
@@ -80,9 +80,10 @@ def _awaited(inner: Callable[[object], Any]) -> Callable[..., object]:
 
 
 def runner_tools(run: Run, tools: Runtime | Iterable[Any]) -> list[BetaBuiltinFunctionTool]:
-    """Tools for ``client.beta.messages.tool_runner(tools=…)``, each done in the run.
+    """Return tools for ``client.beta.messages.tool_runner(tools=…)`` whose calls are calls of the run.
 
-    Those of a program (``@beta_tool`` and its kin), declared to the runtime by name, or all of a runtime.
+    ``tools`` are those of a program (``@beta_tool`` and similar), declared to the runtime by name, or a runtime with all
+    its tools.
     """
     if isinstance(tools, Runtime):
         return [_Tool(run, schema) for schema in tools.schemas("anthropic")]
@@ -90,17 +91,17 @@ def runner_tools(run: Run, tools: Runtime | Iterable[Any]) -> list[BetaBuiltinFu
 
 
 def runner_tools_async(run: AsyncRun, tools: AsyncRuntime | Iterable[Any]) -> list[BetaAsyncBuiltinFunctionTool]:
-    """The same for the runner of an ``AsyncAnthropic`` client."""
+    """Do the same as ``runner_tools`` for the runner of an ``AsyncAnthropic`` client."""
     if isinstance(tools, AsyncRuntime):
         return [_AsyncTool(run, schema) for schema in tools.schemas("anthropic")]
     return [_AsyncTool(run, one.to_dict(), one.call) for one in tools]
 
 
 def until_done(runner: BetaToolRunner[Any]) -> BetaMessage:
-    """The runner's last message; ``Held`` is raised as soon as a call waits for a person.
+    """Return the runner's last message; raise ``Held`` as soon as a call waits for a person.
 
-    ``runner.until_done()`` of the SDK goes on over such a call: then the model is told, and the run raises ``Held`` when
-    it is left.
+    The SDK's own ``runner.until_done()`` continues after such a call: the model is told, and the end of the run's block
+    raises ``Held``.
     """
     last: BetaMessage | None = None
     for message in runner:
@@ -109,18 +110,18 @@ def until_done(runner: BetaToolRunner[Any]) -> BetaMessage:
         before = _held.get()
         _held.set(held)
         try:
-            runner.generate_tool_call_response()  # which the runner keeps, so that no call runs twice
+            runner.generate_tool_call_response()  # the runner caches it, so that no call runs twice
         finally:
             if _held.get() is held:
                 _held.set(before)
         if held:
             raise held[0]
-    assert last is not None, "a runner gives one message at least"
+    assert last is not None, "a runner yields at least one message"
     return last
 
 
 async def until_done_async(runner: BetaAsyncToolRunner[Any]) -> BetaMessage:
-    """The same for the runner of an ``AsyncAnthropic`` client, awaited."""
+    """Do the same as ``until_done`` for the runner of an ``AsyncAnthropic`` client."""
     last: BetaMessage | None = None
     async for message in runner:
         last = message
@@ -134,12 +135,12 @@ async def until_done_async(runner: BetaAsyncToolRunner[Any]) -> BetaMessage:
                 _held.set(before)
         if held:
             raise held[0]
-    assert last is not None, "a runner gives one message at least"
+    assert last is not None, "a runner yields at least one message"
     return last
 
 
 def _arguments(input: Any) -> Mapping[str, Any] | str:
-    """As they are: what is no object is refused by the run, and is no call without arguments."""
+    """Return the input as it is: the run refuses what is not an object, which must not become a call without arguments."""
     arguments: Mapping[str, Any] | str = {} if input is None else input
     return arguments
 
@@ -153,19 +154,19 @@ def _result(answer: Answer) -> str:
     return answer.text
 
 
-# ---- messages -----------------------------------------------------------------------------
+# ---- Messages
 
 
 def _calls(message: Message | BetaMessage, handlers: Handlers | None) -> list[ToolCall]:
     known = handlers or {}
     asked = [block for block in message.content if block.type == "tool_use"]
-    if asked and message.stop_reason in _CUTS:  # half of what was meant may read as the whole of something else
+    if asked and message.stop_reason in _CUTS:  # half an argument can look like a whole one
         why = message.stop_reason or "it broke off"
-        raise UsageError(f"the message was cut ({why}); its calls are not done", hint="raise max_tokens, or ask again")
+        raise UsageError(f"the message was cut ({why}); its calls were not run", hint="raise max_tokens, or ask again")
     return [ToolCall(block.name, _arguments(block.input), block.id, handler=known.get(block.name)) for block in asked]
 
 
-def _told(answers: Sequence[Answer]) -> Sequence[Answer]:
+def _raise_held(answers: Sequence[Answer]) -> Sequence[Answer]:
     for answer in answers:
         if answer.waits and answer.error is not None:
             raise answer.error
@@ -176,10 +177,10 @@ def _messages(
     message: Message | BetaMessage, calls: Sequence[ToolCall], answers: Sequence[Answer]
 ) -> list[dict[str, Any]]:
     blocks = [block.to_dict(mode="json", warnings=False) for block in message.content]
-    said = [{name: value for name, value in block.items() if value is not None} for block in blocks]
+    content = [{name: value for name, value in block.items() if value is not None} for block in blocks]
     results = [
         {"type": "tool_result", "tool_use_id": call.tool_call_id, "content": answer.text}
         | ({"is_error": True} if answer.is_error else {})
         for call, answer in zip(calls, answers, strict=True)
     ]
-    return [{"role": "assistant", "content": said}, {"role": "user", "content": results}]
+    return [{"role": "assistant", "content": content}, {"role": "user", "content": results}]

@@ -1,7 +1,7 @@
-"""FastMCP servers: a middleware that puts every tool call of the server into the ledger.
+"""FastMCP servers: a middleware that records every tool call of the server in the ledger.
 
-The protocol knows no task, so a request is a run of its own, unless the client names one in ``_meta``
-(``{"amends/run": "order-7"}``): then its calls are one run, which the tool ``end_run`` commits or takes back.
+The protocol has no notion of a longer task, so each request is a run of its own, unless the client names a run in
+``_meta`` (``{"amends/run": "order-7"}``): then its calls are one run, which the tool ``end_run`` commits or rolls back.
 """
 
 from __future__ import annotations
@@ -29,24 +29,27 @@ from amends.visible import visible, visible_value
 RUN_META: Final = "amends/run"
 """The key in ``_meta`` under which a client names the run that a request belongs to."""
 THREAD_META: Final = "amends/thread"
-"""The same for the conversation, which becomes a tag of the run."""
+"""The key in ``_meta`` for the conversation, which becomes a tag of the run."""
 REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 END: Final = "end_run"
 CAUSES_MAX: Final = 20
-"""So far back is looked for what really happened in a tool."""
+"""How many causes of an error are searched for a timeout."""
 
 RunId = str | Callable[[str, Mapping[str, Any]], str]
 Next = CallNext[CallToolRequestParams, ToolResult]
 
 
 class AmendsMiddleware(Middleware):
-    """Each call is written down first and done at most once; ``server.add_middleware(AmendsMiddleware(rt))``.
+    """Records each call first and runs it at most once: ``server.add_middleware(AmendsMiddleware(rt))``.
 
-    ``run_id``: the run of a request, or what makes it of the tool's name and the arguments. ``notice``: a client that
-    can ask its user is told that a call waits for approval; its answer decides nothing, the ledger is looked at again.
-    ``repeats``: a model may say that it means a call once more, in an argument of its own; default: as the runtime says.
-    ``options``: those of ``rt.run``. A tool that says ``readOnlyHint`` and is not declared is a read.
+    - ``run_id``: the run of a request, or a function of the tool's name and the arguments that returns it.
+    - ``notice``: tell a client that can ask its user when a call waits for approval. The user's answer decides nothing;
+      the server then checks the ledger again.
+    - ``repeats``: a model may repeat a call on purpose, with an extra argument. Default: the runtime's setting.
+    - ``options``: those of ``rt.run``.
+
+    A tool with ``readOnlyHint`` that is not declared is a read.
     """
 
     def __init__(
@@ -60,17 +63,17 @@ class AmendsMiddleware(Middleware):
     ) -> None:
         self._rt, self._run_id, self._notice, self._repeats, self._options = rt, run_id, notice, repeats, options
         self._hinted: set[str] = set()
-        _ = rt.schemas(repeats=repeats)  # raises where the runtime would not honour it
+        _ = rt.schemas(repeats=repeats)  # raises if the runtime does not allow it
 
     async def on_call_tool(self, context: MiddlewareContext[CallToolRequestParams], call_next: Next) -> ToolResult:
-        """The call, done at most once."""
+        """Run the call at most once."""
         name = context.message.name
         asking = context.fastmcp_context
         tool = None if asking is None else await asking.fastmcp.get_tool(name)
         if name == END:
             return await call_next(context)
         if asking is not None and tool is None and parse_hashed_backend_name(name) is None:
-            # A name that the model made up is nobody's to approve.
+            # Nobody should be asked to approve a name that the model made up.
             raise NotFoundError(f"Unknown tool: {name!r}")
         self._take_hint(tool)
         request = _Request(self, context, call_next, tool)
@@ -80,14 +83,14 @@ class AmendsMiddleware(Middleware):
         if context.message.request_state is None and asking.request_context is not None:
             if asking.request_context.protocol_version >= _STATELESS:
                 return _input_required(request)
-            await asking.session.elicit_form(_words(request), _NOTHING)
+            await asking.session.elicit_form(_notice_text(request), _NOTHING)
             await self._once(request)
         return request.result()
 
     async def on_list_tools(
         self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]
     ) -> Sequence[Tool]:
-        """The tools as a model sees them: with a word for a repeat, where it may ask for one."""
+        """Return the tools as a model sees them: with ``again_because`` where a call may be repeated."""
         tools = await call_next(context)
         return [_repeatable(one) if one.name != END and self._offers(one.name) else one for one in tools]
 
@@ -103,23 +106,23 @@ class AmendsMiddleware(Middleware):
             async with self._rt.run(run_id, history=True, **self._options) as run:
                 if how == "rollback":
                     await run.rollback(why or "asked for by the client")
-                await self._ask_left(run, await run.report(), ctx)
+                await self._request_again(run, await run.report(), ctx)
         except amends.RolledBack as back:
             return back.for_model()
         except amends.Error as error:
             raise ToolError(error.for_model()) from error
         return f"Committed: run {run_id}."
 
-    async def _ask_left(self, run: amends.AsyncRun, report: amends.Report, ctx: Context) -> None:
-        """What was accepted or held in earlier requests, asked for again: its body is the server's, and known here."""
+    async def _request_again(self, run: amends.AsyncRun, report: amends.Report, ctx: Context) -> None:
+        """Request the staged and held calls of earlier requests again: only the server has their bodies."""
         for call in report.calls:
             if call.state in ("held", "ready"):
                 await run.answer(call.tool, call.args, handler=_served(ctx, call.tool))
         for child in report.children:
-            await self._ask_left(run, child, ctx)
+            await self._request_again(run, child, ctx)
 
     def _take_hint(self, tool: Tool | None) -> None:
-        """A tool of the server's own that says that it only reads is declared so, unless it is declared already."""
+        """Declare a tool of the server with ``readOnlyHint`` as a read, unless it is already declared."""
         if tool is None or tool.name in self._hinted or tool.annotations is None or not tool.annotations.read_only_hint:
             return
         self._hinted.add(tool.name)
@@ -141,7 +144,7 @@ class AmendsMiddleware(Middleware):
 
 
 class _Request:
-    """One ``tools/call``: the run it belongs to, and what the client is told in the end."""
+    """One ``tools/call``: the run it belongs to, and the result for the client."""
 
     def __init__(
         self,
@@ -155,92 +158,92 @@ class _Request:
         asking = context.fastmcp_context
         named, thread = _run_named(asking), _meta(asking, THREAD_META)
         self._stays = named is not None
-        said = guard._run_id(self.tool, self.args) if callable(guard._run_id) else guard._run_id
-        self.run_id = named or said or (context.message.request_state if guard._notice else None)
+        chosen = guard._run_id(self.tool, self.args) if callable(guard._run_id) else guard._run_id
+        self.run_id = named or chosen or (context.message.request_state if guard._notice else None)
         tag = f"request:{_digest([self.tool, self.args, _principal()])[:32]}"
         self.waiting = f'tag:"{tag}" status:open'
-        """Finds the run of the same request, which was made before and waits for a person since."""
+        """A filter that finds the run of the same earlier request, which waits for a person."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
         recover = {"recover": "wait"} if self._stays else {}
         self.options = {**recover, **guard._options, "tags": tags, "history": True}
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was answered before: it is asked again."""
+        """Clear the earlier answer, before the call is requested again."""
         self.answer: amends.Answer | None = None
         self._failed: amends.Error | None = None
-        self._came: ToolResult | Exception | None = None
-        self._let_go: amends.Waiting | None = None
+        self._outcome: ToolResult | Exception | None = None
+        self._released: amends.Waiting | None = None
 
     @property
     def asked(self) -> amends.Approval | None:
-        """The request for a person's yes that the call waits for."""
+        """Return the request for approval that the call waits for."""
         error = None if self.answer is None else self.answer.error
         return error.approval if isinstance(error, amends.Held) else None
 
     async def body(self, /, **args: Any) -> Any:
-        """The server's own execution; its error as the tool raised it, which the server has wrapped."""
+        """Run the tool on the server; raise its own error, which the server has wrapped."""
         message = self._context.message.model_copy(update={"arguments": args})
         try:
-            self._came = await self._call_next(self._context.copy(message=message))
+            self._outcome = await self._call_next(self._context.copy(message=message))
         except Exception as error:
-            self._came = error
+            self._outcome = error
             raise _behind(error) from error
-        return _value_of(self._came)
+        return _value_of(self._outcome)
 
     def leave(self, run_id: str) -> None:
-        """Raise where the run goes on: the client has named it, or it waits for a person."""
+        """Raise if the run continues with a later request: the client has named it, or it waits for a person."""
         self.run_id = run_id
         if self._stays or (self.answer is not None and self.answer.status == "held"):
-            self._let_go = amends.Waiting("the run goes on with the next request", run_id=run_id)
-            raise self._let_go
+            self._released = amends.Waiting("the run continues with the next request", run_id=run_id)
+            raise self._released
 
     def left(self, error: amends.Error) -> None:
-        """The run could not be opened, or not be left as it was meant to."""
-        if error is not self._let_go:
+        """Note the error with which the run could not be opened or closed."""
+        if error is not self._released:
             self._failed = error
 
     def result(self) -> ToolResult:
-        """What the client is told: the tool's own result or error where there is one, else words for the model."""
-        answer, came = self.answer, self._came
+        """Return the tool's own result, or else a text for the model; raise the tool's own error."""
+        answer, outcome = self.answer, self._outcome
         if answer is None or (self._failed is not None and answer.status in ("done", "replayed", "staged")):
-            assert self._failed is not None, "a request has an answer or a reason why not"
-            return _said(self._failed.for_model(), is_error=True)
-        if isinstance(came, Exception) and answer.status == "failed":
-            raise came
-        if isinstance(came, ToolResult) and answer.status in ("done", "failed"):
-            return came
-        if answer.status == "done" and self._declared is not None:  # its body did not run here: it is replayed
+            assert self._failed is not None, "a request has an answer or an error"
+            return _text_result(self._failed.for_model(), is_error=True)
+        if isinstance(outcome, Exception) and answer.status == "failed":
+            raise outcome
+        if isinstance(outcome, ToolResult) and answer.status in ("done", "failed"):
+            return outcome
+        if answer.status == "done" and self._declared is not None:  # a replay: its body did not run here
             return self._declared.convert_result(answer.value)
         if answer.status in ("done", "replayed"):
             return self._shaped(answer.text, answer.value)
         return self._shaped(answer.text, answer.text, is_error=answer.is_error)
 
     def _shaped(self, text: str, value: Any, *, is_error: bool = False) -> ToolResult:
-        """Words, and the value in the shape that the tool's schema promises; where it has another, an error."""
+        """Return a text, and the value in the shape of the tool's output schema; an error if it does not fit."""
         schema = None if self._declared is None else self._declared.output_schema
         if schema is None or is_error:
-            return _said(text, is_error=is_error)
+            return _text_result(text, is_error=is_error)
         if schema.get("x-fastmcp-wrap-result"):
             fits = value is not text or schema.get("properties", {}).get("result", {}).get("type") == "string"
             made = {"result": value}
         else:
             fits, made = isinstance(value, dict), value
         if not fits:
-            return _said(text, is_error=True)
+            return _text_result(text, is_error=True)
         meta = {"fastmcp": {"wrap_result": True}} if schema.get("x-fastmcp-wrap-result") else None
         return ToolResult(content=text, structured_content=made, meta=meta)
 
 
-# ---- words and shapes ---------------------------------------------------------------------
+# ---- Texts and shapes
 
 _NOTHING: Final = {"type": "object", "properties": {}}
 _STATELESS: Final = "2026-07-28"
-"""From this version on a server cannot ask in the middle of a request: it answers that it needs an input."""
+"""From this protocol version on, a server cannot ask during a request: its response says that it needs an input."""
 
 
 def _served(ctx: Context, name: str) -> Callable[..., Any]:
-    """The server's own execution of one tool; what it is called with can be called anything."""
+    """Return a body that runs one tool on the server. It is a closure, so that a tool's argument can have any name."""
 
     async def body(**args: Any) -> Any:
         return _value_of(await ctx.fastmcp.call_tool(name, args, run_middleware=False))
@@ -254,7 +257,7 @@ def _repeatable(tool: Tool) -> Tool:
 
 
 def _value_of(result: ToolResult) -> Any:
-    """What is recorded: the tool's own value. Raises where the result is an error, or none yet."""
+    """Return the tool's own value, which is recorded; raise if the result is an error, or asks for an input."""
     if isinstance(result, InputRequiredToolResult):
         raise amends.NoEffect("the tool itself asked the client for an input first")
     text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
@@ -267,7 +270,7 @@ def _value_of(result: ToolResult) -> Any:
 
 
 def _behind(error: Exception) -> Exception:
-    """The error that the tool raised: an answer that was lost must not look like a failure."""
+    """Return the error that the tool raised. A timeout, after which the outcome is unknown, must not look like a failure."""
     found: BaseException = error
     for _ in range(CAUSES_MAX):
         below = found.__cause__ or found.__context__
@@ -282,28 +285,28 @@ def _behind(error: Exception) -> Exception:
 
 def _meta(context: Context | None, key: str) -> str | None:
     asked = None if context is None else context.request_context
-    said = None if asked is None else (asked.meta or {}).get(key)
-    return None if said is None else str(said)
+    value = None if asked is None else (asked.meta or {}).get(key)
+    return None if value is None else str(value)
 
 
 def _run_named(context: Context | None) -> str | None:
-    """The run that the client has named; where clients log in, a name is its client's own."""
+    """Return the run that the client has named; if clients log in, each has its own names."""
     named, principal = _meta(context, RUN_META), _principal()
     return named if named is None or principal is None else f"{named}@{_digest(principal)[:12]}"
 
 
 def _principal() -> list[str | None] | None:
-    """Who asks, where the server makes clients log in."""
+    """Return who the client is, if the server makes clients log in."""
     token = get_access_token()
     return None if token is None else [*principal_components(token)]
 
 
-def _digest(said: Any) -> str:
-    return sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _is_replay() -> bool:
-    """Whether the run is handed over by a replay: nobody looks for it in the ledger."""
+    """Return whether this is a replay, which supplies the run, so that the ledger is not searched."""
     try:
         return bool(amends.current_run().awaits_opening)
     except NoRun:
@@ -315,19 +318,19 @@ def _can_ask(context: Context) -> bool:
     return can is not None and can.elicitation is not None
 
 
-def _words(request: _Request) -> str:
-    assert request.asked is not None, "a notice is about a request"
+def _notice_text(request: _Request) -> str:
+    assert request.asked is not None, "only a held call has a notice"
     args = ", ".join(f"{visible(name)}={visible_value(value)}" for name, value in request.asked.call.args.items())
     return (
         f"{visible(request.tool)}({args}) waits for a person's approval ({request.asked.id}). Approve or reject it there; "
-        "what you answer here decides nothing, it only looks again."
+        "your answer here decides nothing, it only makes the server check again."
     )
 
 
 def _input_required(request: _Request) -> ToolResult:
-    ask = ElicitRequest(params=ElicitRequestFormParams(message=_words(request), requested_schema=_NOTHING))
+    ask = ElicitRequest(params=ElicitRequestFormParams(message=_notice_text(request), requested_schema=_NOTHING))
     return InputRequiredToolResult(InputRequiredResult(input_requests={"approval": ask}, request_state=request.run_id))
 
 
-def _said(text: str, *, is_error: bool) -> ToolResult:
+def _text_result(text: str, *, is_error: bool) -> ToolResult:
     return ToolResult(content=text, is_error=is_error)

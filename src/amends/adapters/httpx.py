@@ -1,4 +1,4 @@
-"""httpx (and httpx2): a transport that sends the key of the current call along."""
+"""httpx (and httpx2): a transport that sends the idempotency key of the current call."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 else:
 
     class _Transport:
-        """Both packages take whatever has the methods; whichever is installed."""
+        """No base class: both packages accept any object with these methods, and either may be installed."""
 
 
 class IdempotencyTransport(_Transport):
-    """Puts the key of the call whose body sends a request into its ``Idempotency-Key``, for both colours.
+    """Adds the ``Idempotency-Key`` of the current call to its requests, blocking and async.
 
-    A header that the request already has stays as it is; requests outside a tool's body, and those that only read, pass
-    by. ``inner``: the transport that sends them; None: the package's own. ``wait``: for how many seconds a request that
-    the destination is still at work on (409) is asked for again.
+    A request that already has the header, is sent outside a tool's body, or only reads, is not changed. ``inner`` is
+    the transport that sends requests; by default that of the package. ``wait`` is for how many seconds a request is
+    sent again while the destination still works on it (409).
     """
 
     def __init__(self, inner: Any = None, *, header: str = HEADER, wait: float = WAIT_S) -> None:
         self._inner, self._header, self._wait_s = inner, header, wait
 
     def handle_request(self, request: Any) -> Any:
-        """Send it, with the key."""
+        """Send the request with the key."""
         inner = self._sender(request, "HTTPTransport")
         sent = self._sending(request)
         try:
-            while True:  # until the answer is the caller's, or sending.read has no more patience
+            while True:  # sending.read bounds how long it is repeated
                 response = inner.handle_request(request)
                 if sent is None or response.status_code not in STATUSES:
                     return response
@@ -52,7 +52,7 @@ class IdempotencyTransport(_Transport):
             self._sent(sent, request)
 
     async def handle_async_request(self, request: Any) -> Any:
-        """The same, awaited."""
+        """Send the request with the key, on an event loop."""
         inner = self._sender(request, "AsyncHTTPTransport")
         sent = self._sending(request)
         try:
@@ -82,23 +82,23 @@ class IdempotencyTransport(_Transport):
         return sent
 
     def _sent(self, sent: Sending | None, request: Any) -> None:
-        """The key is gone from a request that may be sent again, redirected, or by another call."""
+        """Remove the key: the same object may be sent again, after a redirect or by another call."""
         if sent is not None:
             request.headers.pop(self._header, None)
 
     def _read(self, sent: Sending, request: Any, response: Any) -> float | None:
         text = response.text + response.headers.get("link", "")
-        # A body that is made while it is sent cannot be sent again.
+        # A body that is generated while it is sent cannot be sent again.
         again = type(request.stream).__name__ == "ByteStream"
         return sent.read(response.status_code, text, retry_after=response.headers.get("retry-after"), again=again)
 
     def close(self) -> None:
-        """Close the inner one."""
+        """Close the inner transport."""
         if self._inner is not None:
             self._inner.close()
 
     async def aclose(self) -> None:
-        """The same, awaited."""
+        """Close the inner async transport."""
         if self._inner is not None:
             await self._inner.aclose()
 

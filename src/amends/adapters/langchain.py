@@ -1,6 +1,6 @@
-"""LangChain and LangGraph: every tool call of an agent goes through a run, and a pause is the graph's own interrupt.
+"""LangChain and LangGraph: tool calls of an agent are calls of a run, and a held call pauses the graph by an interrupt.
 
-``AmendsMiddleware(rt)`` goes into ``create_agent(middleware=[...])``; its two wrappers also fit a bare ``ToolNode``.
+Pass ``AmendsMiddleware(rt)`` to ``create_agent(middleware=[...])``; its two wrappers also fit a bare ``ToolNode``.
 """
 
 from __future__ import annotations
@@ -46,343 +46,7 @@ from amends.errors import ApprovalVoid, Busy, NoRun, RunEnded, UnknownTool
 from amends.notify import exact
 from amends.visible import visible_log
 
-# ---- The framework's own execution of one tool call as a body, and an answer as the framework's own resul
-
-
-Handled: TypeAlias = ToolMessage | Command[Any]
-
-PAUSED: Final = "the tool has paused by itself; when the graph goes on it runs from its beginning"
-_NOTHING: Final = object()
-_PACKED: Final = "langgraph"
-"""Marks a result that is no message: a ``Command``, as the graph's own checkpoints keep it."""
-_SERDE: Final = JsonPlusSerializer()
-
-
-class Body:
-    """One call, done by the framework when amends lets it start."""
-
-    def __init__(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> None:
-        self._request, self._handler = request, handler
-        self._seen = _Seen()
-        self._said: Handled | None = None
-        self.bubble: GraphBubbleUp | None = None
-        """The pause, or the way out of its graph, that the tool itself took."""
-
-    def run(self, /, **args: Any) -> Any:
-        """The result as it is written down; raises what the tool raised, whatever the framework made of it."""
-        try:
-            return self._result(self._handler(self._watched(args)))
-        except GraphBubbleUp as bubble:
-            self.bubble = bubble
-            raise NoEffect(PAUSED) from bubble
-
-    async def arun(self, /, **args: Any) -> Any:
-        """The same, awaited."""
-        try:
-            return self._result(await self._handler(self._watched(args)))
-        except GraphBubbleUp as bubble:
-            self.bubble = bubble
-            raise NoEffect(PAUSED) from bubble
-
-    def told(self, answer: Answer) -> Handled:
-        """The answer as the framework's own result."""
-        failed = isinstance(self._said, ToolMessage) and self._said.status == "error"
-        if self._said is not None and answer.status == ("failed" if failed else "done"):
-            return self._said
-        if answer.status not in ("done", "replayed"):
-            return self.message(answer.text, is_error=answer.is_error)
-        if answer.status == "replayed" and getattr(answer.call, "tool_call_id", "") != self._request.tool_call["id"]:
-            return self.message(answer.text)
-        # The very same call again: the graph lost its result, or never had it. It looks as it would have then.
-        if isinstance(answer.value, dict) and _PACKED in answer.value:
-            unpacked: Handled = _SERDE.loads_typed((answer.value[_PACKED], b64decode(answer.value["data"])))
-            return unpacked
-        value = answer.value
-        return self.message(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
-
-    def message(self, text: str, *, is_error: bool = False) -> ToolMessage:
-        """What the model is told of this call."""
-        call = self._request.tool_call
-        return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error" if is_error else "success")
-
-    def _watched(self, args: dict[str, Any]) -> ToolCallRequest:
-        self._said, self._seen = None, _Seen()
-        asked = self._request.override(tool_call={**self._request.tool_call, "args": args})
-        return asked if asked.tool is None else asked.override(tool=self._seen.through(asked.tool))
-
-    def _result(self, said: Any) -> Any:
-        self._said = said
-        if self._seen.error is not None:  # swallowed on its way up: what it means is not the framework's to say
-            raise self._seen.error
-        if not isinstance(said, ToolMessage):
-            kind, data = _SERDE.dumps_typed(said)
-            return {_PACKED: kind, "data": b64encode(data).decode()}
-        if said.status == "error":
-            raise (ToolException if self._seen.has_run else NoEffect)(str(said.content))
-        return self._seen.value if _is_plain(self._seen.value) else said.content
-
-
-class _Seen:
-    """What a tool itself returned or raised, below all that the framework makes of it."""
-
-    def __init__(self) -> None:
-        self.has_run = False
-        self.value: Any = _NOTHING
-        self.error: Exception | None = None
-
-    def through(self, tool: BaseTool) -> BaseTool:
-        """The same tool, seen."""
-
-        @functools.wraps(tool._run)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            self.has_run = True
-            try:
-                return self._took(tool, tool._run(*args, **kwargs))
-            except Exception as error:
-                self.error = error
-                raise
-
-        @functools.wraps(tool._arun)
-        async def arun(*args: Any, **kwargs: Any) -> Any:
-            self.has_run = True
-            try:
-                return self._took(tool, await tool._arun(*args, **kwargs))
-            except Exception as error:
-                self.error = error
-                raise
-
-        copy = tool.model_copy()
-        # A tool is a pydantic model, and these two are no fields of it.
-        object.__setattr__(copy, "_run", run)
-        object.__setattr__(copy, "_arun", arun)
-        return copy
-
-    def _took(self, tool: BaseTool, value: Any) -> Any:
-        is_pair = tool.response_format == "content_and_artifact" and isinstance(value, tuple) and len(value) == 2
-        self.value = value[0] if is_pair else value
-        return value
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether it can be written down as it is: what a compensation is handed."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | int | float | bool)
-
-
-def no_such_tool(request: ToolCallRequest) -> UnknownTool:
-    """A name that the model made up is nobody's to approve; a tool that only the runtime has is not this agent's."""
-    return UnknownTool(request.tool_call["name"], known=sorted(tool.name for tool in request.runtime.tools))
-
-
-def reached(tool: BaseTool, *, is_async: bool) -> Callable[..., Any]:
-    """A tool outside any graph, as a function of its arguments: to take back by, or to finish what was staged."""
-
-    def call(**args: Any) -> Any:
-        return tool.invoke(args)
-
-    async def call_async(**args: Any) -> Any:
-        return await tool.ainvoke(args)
-
-    made: Callable[..., Any] | Callable[..., Awaitable[Any]] = call_async if is_async else call
-    names = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in tool.args if name.isidentifier()]
-    made.__name__ = tool.name
-    made.__signature__ = inspect.Signature(names)  # type: ignore[union-attr]
-    return made
-
-
-# ---- What a graph says of itself: its thread, its messages, whether something keeps it
-
-
-def thread_of(config: Mapping[str, Any]) -> str | None:
-    """The conversation; None: it has no name."""
-    thread = config.get("configurable", {}).get("thread_id")
-    return None if thread is None else str(thread)
-
-
-def inside(config: Mapping[str, Any]) -> str:
-    """Which graph inside another one this is; empty: the outermost."""
-    return str(config.get("configurable", {}).get("checkpoint_ns", "")).rpartition("|")[0]
-
-
-def is_resumable(config: Mapping[str, Any]) -> bool:
-    """Whether a pause can be come back from: every graph says what keeps it, and None says that nothing does."""
-    return config.get("configurable", {}).get("__pregel_checkpointer", True) is not None
-
-
-def messages_of(state: Any) -> Sequence[BaseMessage]:
-    """The conversation so far, whatever the state's type."""
-    if isinstance(state, list):
-        return state
-    found: Sequence[BaseMessage]
-    found = state.get("messages", ()) if isinstance(state, Mapping) else getattr(state, "messages", ())
-    return found
-
-
-def turns_in(state: Any) -> int:
-    """How often the user has spoken."""
-    return sum(isinstance(message, HumanMessage) for message in messages_of(state))
-
-
-def has_answers(state: Any) -> bool:
-    """Whether a tool has answered since the user spoke."""
-    for message in reversed(messages_of(state)):
-        if isinstance(message, HumanMessage):
-            return False
-        if isinstance(message, ToolMessage):
-            return True
-    return False
-
-
-def asked_ids(state: Any) -> set[str | None]:
-    """The ids of all calls that the model knows it has made."""
-    return {call["id"] for one in messages_of(state) if isinstance(one, AIMessage) for call in one.tool_calls}
-
-
-def neighbours(config: Mapping[str, Any], state: Any, call_id: str | None) -> set[str | None]:
-    """The other calls that are done in the very same node; none where the graph gives each call one of its own."""
-    path = config.get("metadata", {}).get("langgraph_path", ())
-    if not path or path[0] != "__pregel_pull":
-        return set()
-    for message in reversed(messages_of(state)):
-        if isinstance(message, AIMessage):
-            return {call["id"] for call in message.tool_calls} - {call_id}
-    return set()
-
-
-# ---- One turn of a conversation: the run that is open for it, and the block that ends it
-
-
-class Seat:
-    """One run that is open here, and how many calls are in it."""
-
-    def __init__(self, run_id: str, config: Mapping[str, Any], *, run: Run | AsyncRun | None = None) -> None:
-        self.run_id, self.run, self.thread = run_id, run, thread_of(config)
-        self.is_resumable = is_resumable(config)
-        self.users, self.pausing = 0, False
-        self.paused: set[str | None] = set()
-        """The ids of calls that have paused the graph, and of those the ones whose tool did so by itself."""
-        self.by_itself: set[str | None] = set()
-        self.lock, self.alock = threading.Lock(), asyncio.Lock()
-
-
-_open: WeakKeyDictionary[Runtime | AsyncRuntime, tuple[dict[str, Seat], threading.Lock]] = WeakKeyDictionary()
-_opening = threading.Lock()
-
-
-def seats_of(rt: Runtime | AsyncRuntime) -> tuple[dict[str, Seat], threading.Lock]:
-    """The runs that are open here and what guards them, shared by all agents of one runtime.
-
-    A program that makes its agent anew for each request finds the turn that an earlier one left.
-    """
-    with _opening:
-        return _open.setdefault(rt, ({}, threading.Lock()))
-
-
-class Turn:
-    """One run for all that happens inside the block; it is ended by how the block ends."""
-
-    def __init__(self, rt: Runtime | AsyncRuntime, config: Mapping[str, Any], forget: Callable[[Seat], object]) -> None:
-        self._rt, self._config, self._forget = rt, config, forget
-        self._outer: Turn | None = None
-        self._is_left = False
-        self.seat: Seat | None = None
-        self.reached_end: bool | None = None
-        """Whether the last agent inside has ended; None: there was none, only tool nodes."""
-
-    def __enter__(self) -> Self:
-        self._outer, self._is_left = turn_here(), False
-        _turn.set(self)
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        run = self._left()
-        if run is None and isinstance(error, Exception) and isinstance(self._rt, Runtime) and (words := self._words()):
-            found = next(self._rt.runs(words), None)
-            run = None if found is None else self._rt.open(found.id)
-        if run is not None:
-            blocking(run).leave(self._why(error))
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        run = self._left()
-        if run is None and isinstance(error, Exception) and isinstance(self._rt, AsyncRuntime):
-            found = [one async for one in self._rt.runs(words)][:1] if (words := self._words()) else []
-            run = await self._rt.open(found[0].id) if found else None
-        if run is not None:
-            await awaited(run).leave(self._why(error))
-
-    def _left(self) -> Run | AsyncRun | None:
-        self._is_left = True  # no token is put back: the block may be left in another context than it was entered in
-        if _turn.get() is self:
-            _turn.set(self._outer)
-        if self.seat is None:
-            return None
-        self._forget(self.seat)
-        return self.seat.run
-
-    def _words(self) -> str:
-        """What finds the run of a turn that was begun elsewhere, and failed here before it asked for a tool."""
-        thread = thread_of(self._config)
-        return "" if thread is None or '"' in thread else f'tag:"thread:{thread}" status:open,pivoted'
-
-    def _why(self, error: BaseException | None) -> BaseException | None:
-        is_pause = isinstance(error, GraphBubbleUp) or (error is None and self.reached_end is False)
-        return Waiting("the graph pauses") if is_pause else error
-
-    @property
-    def around(self) -> Turn | None:
-        """This turn while its block lasts, else the one around it."""
-        turn: Turn | None = self
-        while turn is not None and turn._is_left:
-            turn = turn._outer
-        return turn
-
-
-_turn: ContextVar[Turn | None] = ContextVar("amends.langchain.turn", default=None)
-
-
-def turn_here() -> Turn | None:
-    """Return the turn whose block this code is in, if any."""
-    turn = _turn.get()
-    return None if turn is None else turn.around
-
-
-def surrounding(own: Callable[[], str]) -> Run | AsyncRun | None:
-    """The run that the program has opened around the graph, or in a tool of which this agent runs.
-
-    ``own``: says the id of the turn's own run. In a replay of that one it is to be opened as it was then.
-    """
-    try:
-        found: Run | AsyncRun = current_run()
-    except NoRun:
-        return None
-    if found.awaits_opening:
-        with suppress(UsageError):  # it has no id of its own
-            return None if found.id == own() else found
-    return found
-
-
-def blocking(run: Run | AsyncRun | None) -> Run:
-    """This run, which must be a blocking one."""
-    if not isinstance(run, Run):
-        raise UsageError("the run around this graph is async", hint="use ainvoke inside it")
-    return run
-
-
-def awaited(run: Run | AsyncRun | None) -> AsyncRun:
-    """This run, which must be an async one."""
-    if not isinstance(run, AsyncRun):
-        raise UsageError("the run around this graph is blocking", hint="use invoke inside it")
-    return run
-
-
-# ---- The middleware: which run a tool call belongs to, when that run begins and ends, and when the graph
-
+__all__ = ["AmendsMiddleware", "Turn", "TurnState"]
 
 log = visible_log("amends")
 
@@ -391,30 +55,30 @@ Recover: TypeAlias = Literal["rollback", "resume", "wait"]
 OnError: TypeAlias = Literal["tell", "raise"]
 
 WAKES_MAX: Final = 1_000
-"""How often one call may be woken without a decision before it gives up: a graph that is resumed in a loop."""
+"""How often a graph may be resumed without a decision about one call; more is a loop."""
 UNFINISHED: Final = ("open", "pivoted", "rolling_back", "blocked")
 
 
 class TurnState(AgentState[Any]):
-    """What the middleware keeps in the graph's state: which run the current turn is, and how many there were."""
+    """What the middleware keeps in the graph's state: the run of the current turn, and the number of turns."""
 
     amends_run: NotRequired[Annotated[str, PrivateStateAttr]]
     amends_turn: NotRequired[Annotated[int, PrivateStateAttr]]
 
 
 class GivenUp(Exception):
-    """A new turn began while the one before had not ended."""
+    """A new turn began before the last one had ended."""
 
 
 class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
-    """Each turn of a conversation is one run: a tool runs at most once in it, and it commits when the agent has ended.
+    """Makes each turn of a conversation one run: each call runs at most once, and the run commits when the agent ends.
 
-    ``rt``: a ``Runtime`` for ``invoke`` and ``stream``, an ``AsyncRuntime`` for ``ainvoke`` and ``astream``.
-    ``tools``: the agent's tools, where one of them takes another one back by name, or is staged and may outlive the
-    process. ``run_id``: the id of the run, or a function of the config; without it thread and number of the turn.
-    ``recover``: what a worker does with a turn that died; without it ``wait`` where the graph has a checkpointer, since
-    whoever resumes the thread goes on, else ``rollback``. ``on_error``: a tool's own error is told to the model
-    (``tell``), or comes out of ``invoke`` as ever (``raise``).
+    - ``rt``: a ``Runtime`` for ``invoke`` and ``stream``, an ``AsyncRuntime`` for ``ainvoke`` and ``astream``.
+    - ``tools``: the agent's tools, if one compensates another by name, or is staged and may outlive the process.
+    - ``run_id``: the id of the run, or a function of the config. Default: the thread and the number of the turn.
+    - ``recover``: what a worker does with a turn whose process died. Default: ``wait`` if the graph has a checkpointer,
+      because whoever resumes the thread continues it, else ``rollback``.
+    - ``on_error``: whether the model is told a tool's own error (``tell``), or ``invoke`` raises it (``raise``).
     """
 
     state_schema = TurnState
@@ -429,22 +93,20 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         on_error: OnError = "tell",
     ) -> None:
         super().__init__()
-        self._rt, self._said_id, self._recover, self._on_error = rt, run_id, recover, on_error
+        self._rt, self._given_id, self._recover, self._on_error = rt, run_id, recover, on_error
         self._seats, self._lock = seats_of(rt)
         is_async = isinstance(rt, AsyncRuntime)
         rt.reach({tool.name: reached(tool, is_async=is_async) for tool in tools})
 
     def turn(self, config: RunnableConfig | None = None) -> Turn:
-        """A block around ``invoke``, ``with`` or ``async with``: what comes out of it takes the turn's run back.
+        """Return a block for ``with`` or ``async with`` around ``invoke``: an exception rolls the turn's run back.
 
-        All agents and tool nodes inside it share that run, and it ends with the block. ``config``: that of ``invoke``.
+        All agents and tool nodes inside it share that run, and it ends with the block. ``config`` is that of ``invoke``.
         """
         return Turn(self._rt, config or {}, self._forget)
 
-    # ---- a turn begins and ends -------------------------------------------------------------------
-
     def before_agent(self, state: TurnState, runtime: Any) -> dict[str, Any]:
-        """The turn has its run's id, kept in the graph; an earlier one that was given up is taken back and told."""
+        """Choose the run of the turn; roll back an earlier turn that was given up, and tell the model."""
         made, rt = self._begun(state), self._rt
         before = state.get("amends_run")
         if before is None or before == made.get("amends_run") or not isinstance(rt, Runtime):
@@ -461,7 +123,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         return self._telling(made, report)
 
     async def abefore_agent(self, state: TurnState, runtime: Any) -> dict[str, Any]:
-        """The same, awaited."""
+        """Do the same as ``before_agent`` on an event loop."""
         made, rt = self._begun(state), self._rt
         before = state.get("amends_run")
         if before is None or before == made.get("amends_run") or not isinstance(rt, AsyncRuntime):
@@ -478,18 +140,18 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         return self._telling(made, report)
 
     def after_agent(self, state: TurnState, runtime: Any) -> None:
-        """The agent has ended: its run commits, unless a block around it is to do that."""
+        """Commit the run when the agent has ended, unless a block around it does that."""
         seat = self._ended(state)
         if seat is not None:
             try:
                 self._open(seat, state).leave()
-            except RunEnded as over:  # taken back by a person meanwhile; the model was told with its calls
+            except RunEnded as over:  # a person has rolled it back; the model was told in the results of its calls
                 log.warning("%s", over)
             finally:
                 self._forget(seat)
 
     async def aafter_agent(self, state: TurnState, runtime: Any) -> None:
-        """The same, awaited."""
+        """Do the same as ``after_agent`` on an event loop."""
         seat = self._ended(state)
         if seat is not None:
             try:
@@ -499,10 +161,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             finally:
                 self._forget(seat)
 
-    # ---- a tool call ------------------------------------------------------------------------------
-
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Handled]) -> Handled:
-        """The tool is run at most once, or the record answers, or the graph pauses for a person."""
+        """Run the tool at most once, or answer from the record, or pause the graph for a person."""
         body, call = Body(request, handler), request.tool_call
         if request.tool is None:
             return body.message(no_such_tool(request).for_model(), is_error=True)
@@ -526,7 +186,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Handled]]
     ) -> Handled:
-        """The same, awaited."""
+        """Do the same as ``wrap_tool_call`` on an event loop."""
         body, call = Body(request, handler), request.tool_call
         if request.tool is None:
             return body.message(no_such_tool(request).for_model(), is_error=True)
@@ -548,7 +208,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         raise _never_decided(call["name"])
 
     def _is_pause(self, answer: Answer, body: Body, seat: Seat, request: ToolCallRequest) -> bool:
-        """Whether the graph pauses for what was answered; a pause of the tool's own comes out here."""
+        """Return whether the graph must pause for this answer; raise the interrupt of the tool itself, if there is one."""
         waits = answer.status == "held" and getattr(answer.error, "reason", "") in ("approval", "budget")
         asked_anew = isinstance(answer.error, ApprovalVoid) and answer.error.asked
         if body.bubble is None and (not (waits or asked_anew) or not seat.is_resumable):
@@ -568,7 +228,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         return True
 
     def _refuse_crossing(self, seat: Seat, request: ToolCallRequest) -> None:
-        """Of two that paused in one node only the first pause was seen: before either runs again it is said."""
+        """Raise before either of two calls runs again that paused in one node: only the first pause was seen."""
         call_id = request.tool_call["id"]
         others = neighbours(request.runtime.config, request.state, call_id) & seat.paused
         if others and ({call_id} | others) & seat.by_itself and call_id in seat.paused:
@@ -579,26 +239,24 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             raise answer.error
         return body.told(answer)
 
-    # ---- which run --------------------------------------------------------------------------------
-
     def _begun(self, state: TurnState) -> dict[str, Any]:
         config, number = get_config(), state.get("amends_turn", 0) + 1
         if (block := turn_here()) is not None:
             block.reached_end = False
         thread = thread_of(config)
-        # What nothing keeps has no number: each of its turns would be the first.
+        # Without a checkpointer there is no number: each turn would be the first.
         is_kept = thread is not None and is_resumable(config)
         run_id = f"{thread}/{inside(config) or number}" if is_kept else f"run-{uuid4().hex}"
-        if self._said_id is not None or surrounding(lambda: run_id) is not None:
+        if self._given_id is not None or surrounding(lambda: run_id) is not None:
             return {"amends_turn": number}
         return {"amends_turn": number, "amends_run": run_id}
 
     def _telling(self, made: dict[str, Any], before: Report | None) -> dict[str, Any]:
-        """A model that has the results of a turn must know that they were taken back."""
+        """Tell a model that has the results of an earlier turn that they were rolled back."""
         if before is None or before.run.state != "rolled_back" or not before.calls:
             return made
-        words = RolledBack("", report=before, run_id=before.run.id).for_model()
-        return {**made, "messages": [HumanMessage(f"Of the turn before: {words}", name="amends")]}
+        text = RolledBack("", report=before, run_id=before.run.id).for_model()
+        return {**made, "messages": [HumanMessage(f"Of the turn before: {text}", name="amends")]}
 
     def _ended(self, state: TurnState) -> Seat | None:
         if (block := turn_here()) is not None:
@@ -609,8 +267,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             return None
         with self._lock:
             run_id = self._id_of(config, state)
-            # What is open here has called a tool, whatever a middleware has put between its answer and the end.
-            is_open = self._said_id is None and run_id in self._seats
+            # An open run has called a tool, even if a middleware has added messages after its result.
+            is_open = self._given_id is None and run_id in self._seats
             return self._seat(run_id, config) if is_open or has_answers(state) else None
 
     def _seat_of(self, request: ToolCallRequest) -> Seat:
@@ -633,8 +291,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         return self._seats[run_id]
 
     def _id_of(self, config: RunnableConfig, state: Any) -> str:
-        if self._said_id is not None:
-            return self._said_id if isinstance(self._said_id, str) else self._said_id(config)
+        if self._given_id is not None:
+            return self._given_id if isinstance(self._given_id, str) else self._given_id(config)
         kept = state.get("amends_run") if isinstance(state, dict) else None
         if kept:
             return str(kept)
@@ -643,16 +301,14 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         if turn_here() is not None:
             return f"run-{uuid4().hex}"
         raise UsageError(
-            "a tool node without a thread does not say which run its calls belong to",
-            hint="give the config a thread_id, say run_id=, or put `with middleware.turn():` around invoke",
+            "this tool node has no thread, so the run of its calls is not known",
+            hint="put a thread_id into the config, pass run_id=, or put `with middleware.turn():` around invoke",
         )
-
-    # ---- opening and leaving ----------------------------------------------------------------------
 
     def _open(self, seat: Seat, state: Any) -> Run:
         if seat.run is None:
             if not isinstance(self._rt, Runtime):
-                raise UsageError("this middleware has an AsyncRuntime", hint="use ainvoke, or give it a Runtime")
+                raise UsageError("this middleware has an AsyncRuntime", hint="use ainvoke, or pass it a Runtime")
             seat.run = self._rt.open(seat.run_id, **self._options(seat, state, self._report(seat.run_id)))
         return blocking(seat.run)
 
@@ -660,34 +316,34 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         if seat.run is None:
             if not isinstance(self._rt, AsyncRuntime):
                 raise UsageError(
-                    "this middleware has a blocking Runtime", hint="use invoke, or give it an AsyncRuntime"
+                    "this middleware has a blocking Runtime", hint="use invoke, or pass it an AsyncRuntime"
                 )
             seat.run = await self._rt.open(seat.run_id, **self._options(seat, state, await self._areport(seat.run_id)))
         return awaited(seat.run)
 
     def _report(self, run_id: str) -> Report | None:
-        assert isinstance(self._rt, Runtime), "the async twin has its own"
+        assert isinstance(self._rt, Runtime), "_areport is for the other"
         try:
             return self._rt.report(run_id)
-        except UsageError:  # the ledger has none yet
+        except UsageError:  # it is not in the ledger yet
             return None
 
     async def _areport(self, run_id: str) -> Report | None:
-        assert isinstance(self._rt, AsyncRuntime), "the blocking twin has its own"
+        assert isinstance(self._rt, AsyncRuntime), "_report is for the other"
         try:
             return await self._rt.report(run_id)
         except UsageError:
             return None
 
     def _options(self, seat: Seat, state: Any, known: Report | None) -> dict[str, Any]:
-        """How the run is opened; ``known``: what the ledger has of it.
+        """Return the options that open the run; ``known`` is its report, if the ledger has it.
 
-        The model remembers what stands in the messages. Under a model that has seen results, a run that was taken back
-        meanwhile is not begun anew.
+        The model knows what the messages have. If it has seen results, a run that was rolled back meanwhile must not
+        start again.
         """
         calls = [] if known is None else [*known.calls, *(call for child in known.children for call in child.calls)]
         done = [call.tool_call_id for call in calls if call.state == "succeeded"]
-        seat.pausing = any(call.state == "held" for call in calls)  # another call has paused the graph before this one
+        seat.pausing = any(call.state == "held" for call in calls)  # another call has already paused the graph
         seat.by_itself = {call.tool_call_id for call in calls if PAUSED in (call.error or "")}
         seat.paused = seat.by_itself | {call.tool_call_id for call in calls if call.state in ("held", "ready")}
         return {
@@ -698,7 +354,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         }
 
     def _is_last(self, seat: Seat) -> bool:
-        """One call less; True: it was the last one of a turn that pauses, and the run is to be given back."""
+        """Count one call less; return whether it was the last of a turn that pauses, so that the run must be released."""
         with self._lock:
             seat.users -= 1
             if seat.run_id not in self._seats or seat.users > 0 or not seat.pausing or seat.run is None:
@@ -714,7 +370,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
 
 def _asked(answer: Answer) -> dict[str, Any]:
-    """What whoever runs the graph is shown while it pauses; deciding is done in the ledger."""
+    """Return the value of the interrupt, which the graph's caller sees; the decision is made in the ledger."""
     approval, call = getattr(answer.error, "approval", None), answer.call
     shown: dict[str, Any] = {"amends": "approval", "text": answer.text}
     if call is not None:
@@ -723,20 +379,357 @@ def _asked(answer: Answer) -> dict[str, Any]:
 
 
 def _would_cross(tool: str) -> UsageError:
-    """The graph hands out answers by their order in a node, and a call that is answered from the record asks no more."""
+    """Return the error for two pauses in one node.
+
+    The graph assigns resume values by their order in a node, and a call that is answered from the record takes none.
+    """
     return UsageError(
-        f"{tool} pauses by itself, in one node with another call that waits: one would get the other's answer",
-        hint="say needs_approval= instead of interrupt(), or give each call a node of its own, as create_agent does",
+        f"{tool} itself pauses, in one node with another call that waits: one would get the other's answer",
+        hint="use needs_approval= instead of interrupt(), or give each call a node of its own, as create_agent does",
     )
 
 
 def _never_decided(tool: str) -> UsageError:
-    return UsageError(f"{tool} was woken {WAKES_MAX} times in one go, and nobody has decided about it")
+    return UsageError(f"the graph was resumed {WAKES_MAX} times, and {tool} has not been decided")
 
 
-# ---- LangChain and LangGraph: every tool call of an agent goes through a run, and a pause is the graph's
-
-# ``AmendsMiddleware(rt)`` goes into ``create_agent(middleware=[...])``; its two wrappers also fit a bare ``ToolNode``.
+# ---- One turn of a conversation: its open run, and the block that ends it
 
 
-__all__ = ["AmendsMiddleware", "Turn", "TurnState"]
+class Seat:
+    """One open run of this process, and how many calls are using it."""
+
+    def __init__(self, run_id: str, config: Mapping[str, Any], *, run: Run | AsyncRun | None = None) -> None:
+        self.run_id, self.run, self.thread = run_id, run, thread_of(config)
+        self.is_resumable = is_resumable(config)
+        self.users, self.pausing = 0, False
+        self.paused: set[str | None] = set()
+        """The ids of calls that have paused the graph."""
+        self.by_itself: set[str | None] = set()
+        """Those of them whose tool itself has paused the graph."""
+        self.lock, self.alock = threading.Lock(), asyncio.Lock()
+
+
+_open: WeakKeyDictionary[Runtime | AsyncRuntime, tuple[dict[str, Seat], threading.Lock]] = WeakKeyDictionary()
+_opening = threading.Lock()
+
+
+def seats_of(rt: Runtime | AsyncRuntime) -> tuple[dict[str, Seat], threading.Lock]:
+    """Return the open runs and their lock, shared by all agents of one runtime.
+
+    So a program that makes a new agent for each request finds the turn of an earlier agent.
+    """
+    with _opening:
+        return _open.setdefault(rt, ({}, threading.Lock()))
+
+
+class Turn:
+    """One run for everything inside the block; the end of the block commits it or rolls it back."""
+
+    def __init__(self, rt: Runtime | AsyncRuntime, config: Mapping[str, Any], forget: Callable[[Seat], object]) -> None:
+        self._rt, self._config, self._forget = rt, config, forget
+        self._outer: Turn | None = None
+        self._is_left = False
+        self.seat: Seat | None = None
+        self.reached_end: bool | None = None
+        """Whether the last agent inside has ended; None if there were only tool nodes."""
+
+    def __enter__(self) -> Self:
+        self._outer, self._is_left = turn_here(), False
+        _turn.set(self)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        run = self._left()
+        if (
+            run is None
+            and isinstance(error, Exception)
+            and isinstance(self._rt, Runtime)
+            and (wanted := self._filter())
+        ):
+            found = next(self._rt.runs(wanted), None)
+            run = None if found is None else self._rt.open(found.id)
+        if run is not None:
+            blocking(run).leave(self._why(error))
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        run = self._left()
+        if run is None and isinstance(error, Exception) and isinstance(self._rt, AsyncRuntime):
+            found = [one async for one in self._rt.runs(wanted)][:1] if (wanted := self._filter()) else []
+            run = await self._rt.open(found[0].id) if found else None
+        if run is not None:
+            await awaited(run).leave(self._why(error))
+
+    def _left(self) -> Run | AsyncRun | None:
+        self._is_left = True  # no ContextVar token: the block may end in another context than it began in
+        if _turn.get() is self:
+            _turn.set(self._outer)
+        if self.seat is None:
+            return None
+        self._forget(self.seat)
+        return self.seat.run
+
+    def _filter(self) -> str:
+        """Return a filter for the run of a turn that began elsewhere, and failed here before its first tool call."""
+        thread = thread_of(self._config)
+        return "" if thread is None or '"' in thread else f'tag:"thread:{thread}" status:open,pivoted'
+
+    def _why(self, error: BaseException | None) -> BaseException | None:
+        is_pause = isinstance(error, GraphBubbleUp) or (error is None and self.reached_end is False)
+        return Waiting("the graph pauses") if is_pause else error
+
+    @property
+    def around(self) -> Turn | None:
+        """Return this turn while its block is open, else the one around it."""
+        turn: Turn | None = self
+        while turn is not None and turn._is_left:
+            turn = turn._outer
+        return turn
+
+
+_turn: ContextVar[Turn | None] = ContextVar("amends.langchain.turn", default=None)
+
+
+def turn_here() -> Turn | None:
+    """Return the turn whose block this code is in, if any."""
+    turn = _turn.get()
+    return None if turn is None else turn.around
+
+
+def surrounding(own: Callable[[], str]) -> Run | AsyncRun | None:
+    """Return the run that the program has opened around the graph, or the run of the tool in which this agent runs.
+
+    ``own`` returns the id of the turn's own run; a replay opens that run again as it was recorded.
+    """
+    try:
+        found: Run | AsyncRun = current_run()
+    except NoRun:
+        return None
+    if found.awaits_opening:
+        with suppress(UsageError):  # the turn has no id of its own
+            return None if found.id == own() else found
+    return found
+
+
+def blocking(run: Run | AsyncRun | None) -> Run:
+    """Return this run; raise ``UsageError`` if it is async."""
+    if not isinstance(run, Run):
+        raise UsageError("the run around this graph is async", hint="use ainvoke inside it")
+    return run
+
+
+def awaited(run: Run | AsyncRun | None) -> AsyncRun:
+    """Return this run; raise ``UsageError`` if it is blocking."""
+    if not isinstance(run, AsyncRun):
+        raise UsageError("the run around this graph is blocking", hint="use invoke inside it")
+    return run
+
+
+# ---- One tool call as a body of amends, and its answer as a result of the framework
+
+
+Handled: TypeAlias = ToolMessage | Command[Any]
+
+PAUSED: Final = "the tool has paused by itself; when the graph goes on it runs from its beginning"
+"""Recorded as the error of such a call, and recognized by this text when the run is opened again."""
+_NOTHING: Final = object()
+_PACKED: Final = "langgraph"
+"""Marks a result that is not a message: a ``Command``, serialized as in the graph's own checkpoints."""
+_SERDE: Final = JsonPlusSerializer()
+
+
+class Body:
+    """One call, which the framework runs when amends starts it."""
+
+    def __init__(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> None:
+        self._request, self._handler = request, handler
+        self._seen = _Seen()
+        self._handled: Handled | None = None
+        self.bubble: GraphBubbleUp | None = None
+        """The interrupt or the jump out of the graph that the tool itself raised."""
+
+    def run(self, /, **args: Any) -> Any:
+        """Return the result as it is recorded; raise the tool's own error, even if the framework has swallowed it."""
+        try:
+            return self._result(self._handler(self._watched(args)))
+        except GraphBubbleUp as bubble:
+            self.bubble = bubble
+            raise NoEffect(PAUSED) from bubble
+
+    async def arun(self, /, **args: Any) -> Any:
+        """Do the same as ``run`` on an event loop."""
+        try:
+            return self._result(await self._handler(self._watched(args)))
+        except GraphBubbleUp as bubble:
+            self.bubble = bubble
+            raise NoEffect(PAUSED) from bubble
+
+    def told(self, answer: Answer) -> Handled:
+        """Return the answer as a result of the framework."""
+        failed = isinstance(self._handled, ToolMessage) and self._handled.status == "error"
+        if self._handled is not None and answer.status == ("failed" if failed else "done"):
+            return self._handled
+        if answer.status not in ("done", "replayed"):
+            return self.message(answer.text, is_error=answer.is_error)
+        if answer.status == "replayed" and getattr(answer.call, "tool_call_id", "") != self._request.tool_call["id"]:
+            return self.message(answer.text)
+        # The same call of the model again: the graph has lost its result. Return it as it would have been.
+        if isinstance(answer.value, dict) and _PACKED in answer.value:
+            unpacked: Handled = _SERDE.loads_typed((answer.value[_PACKED], b64decode(answer.value["data"])))
+            return unpacked
+        value = answer.value
+        return self.message(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+
+    def message(self, text: str, *, is_error: bool = False) -> ToolMessage:
+        """Return a message to the model about this call."""
+        call = self._request.tool_call
+        return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error" if is_error else "success")
+
+    def _watched(self, args: dict[str, Any]) -> ToolCallRequest:
+        self._handled, self._seen = None, _Seen()
+        asked = self._request.override(tool_call={**self._request.tool_call, "args": args})
+        return asked if asked.tool is None else asked.override(tool=self._seen.through(asked.tool))
+
+    def _result(self, handled: Any) -> Any:
+        self._handled = handled
+        if self._seen.error is not None:  # the framework has swallowed it, but amends must judge it
+            raise self._seen.error
+        if not isinstance(handled, ToolMessage):
+            kind, data = _SERDE.dumps_typed(handled)
+            return {_PACKED: kind, "data": b64encode(data).decode()}
+        if handled.status == "error":
+            raise (ToolException if self._seen.has_run else NoEffect)(str(handled.content))
+        return self._seen.value if _is_plain(self._seen.value) else handled.content
+
+
+class _Seen:
+    """Keeps what a tool itself returned or raised, before the framework changes it."""
+
+    def __init__(self) -> None:
+        self.has_run = False
+        self.value: Any = _NOTHING
+        self.error: Exception | None = None
+
+    def through(self, tool: BaseTool) -> BaseTool:
+        """Return a copy of the tool that keeps its result or error here."""
+
+        @functools.wraps(tool._run)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.has_run = True
+            try:
+                return self._keep(tool, tool._run(*args, **kwargs))
+            except Exception as error:
+                self.error = error
+                raise
+
+        @functools.wraps(tool._arun)
+        async def arun(*args: Any, **kwargs: Any) -> Any:
+            self.has_run = True
+            try:
+                return self._keep(tool, await tool._arun(*args, **kwargs))
+            except Exception as error:
+                self.error = error
+                raise
+
+        copy = tool.model_copy()
+        # A tool is a pydantic model, and these two are not fields of it.
+        object.__setattr__(copy, "_run", run)
+        object.__setattr__(copy, "_arun", arun)
+        return copy
+
+    def _keep(self, tool: BaseTool, value: Any) -> Any:
+        is_pair = tool.response_format == "content_and_artifact" and isinstance(value, tuple) and len(value) == 2
+        self.value = value[0] if is_pair else value
+        return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value can be recorded as it is, for a compensation to use."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def no_such_tool(request: ToolCallRequest) -> UnknownTool:
+    """Return the error for a name that this agent does not have: made up by the model, or known only to the runtime."""
+    return UnknownTool(request.tool_call["name"], known=sorted(tool.name for tool in request.runtime.tools))
+
+
+def reached(tool: BaseTool, *, is_async: bool) -> Callable[..., Any]:
+    """Return a tool as a plain function, to compensate another call or to run a staged one outside any graph."""
+
+    def call(**args: Any) -> Any:
+        return tool.invoke(args)
+
+    async def call_async(**args: Any) -> Any:
+        return await tool.ainvoke(args)
+
+    made: Callable[..., Any] | Callable[..., Awaitable[Any]] = call_async if is_async else call
+    names = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in tool.args if name.isidentifier()]
+    made.__name__ = tool.name
+    made.__signature__ = inspect.Signature(names)  # type: ignore[union-attr]
+    return made
+
+
+# ---- What the config and the state of a graph tell
+
+
+def thread_of(config: Mapping[str, Any]) -> str | None:
+    """Return the id of the conversation, or None."""
+    thread = config.get("configurable", {}).get("thread_id")
+    return None if thread is None else str(thread)
+
+
+def inside(config: Mapping[str, Any]) -> str:
+    """Return the path of this graph inside other graphs; empty for the outermost."""
+    return str(config.get("configurable", {}).get("checkpoint_ns", "")).rpartition("|")[0]
+
+
+def is_resumable(config: Mapping[str, Any]) -> bool:
+    """Return whether a paused graph can be resumed: whether it has a checkpointer."""
+    return config.get("configurable", {}).get("__pregel_checkpointer", True) is not None
+
+
+def messages_of(state: Any) -> Sequence[BaseMessage]:
+    """Return the messages of a state of any type."""
+    if isinstance(state, list):
+        return state
+    found: Sequence[BaseMessage]
+    found = state.get("messages", ()) if isinstance(state, Mapping) else getattr(state, "messages", ())
+    return found
+
+
+def turns_in(state: Any) -> int:
+    """Count the messages of the user."""
+    return sum(isinstance(message, HumanMessage) for message in messages_of(state))
+
+
+def has_answers(state: Any) -> bool:
+    """Return whether there is a tool result since the last message of the user."""
+    for message in reversed(messages_of(state)):
+        if isinstance(message, HumanMessage):
+            return False
+        if isinstance(message, ToolMessage):
+            return True
+    return False
+
+
+def asked_ids(state: Any) -> set[str | None]:
+    """Return the ids of all calls in the conversation."""
+    return {call["id"] for one in messages_of(state) if isinstance(one, AIMessage) for call in one.tool_calls}
+
+
+def neighbours(config: Mapping[str, Any], state: Any, call_id: str | None) -> set[str | None]:
+    """Return the ids of the other calls that run in the same node; none if each call has a node of its own."""
+    path = config.get("metadata", {}).get("langgraph_path", ())
+    if not path or path[0] != "__pregel_pull":
+        return set()
+    for message in reversed(messages_of(state)):
+        if isinstance(message, AIMessage):
+            return {call["id"] for call in message.tool_calls} - {call_id}
+    return set()

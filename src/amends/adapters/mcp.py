@@ -1,7 +1,7 @@
-"""MCP servers that people write with ``mcp``: a decorator that puts a tool's calls into the ledger.
+"""MCP servers written with ``mcp``: a decorator that records the calls of a tool in the ledger.
 
-The protocol knows no task, so a request is a run of its own, unless the client names one in ``_meta``
-(``{"amends/run": "order-7"}``): then its calls are one run, which ``end_run`` commits or takes back.
+The protocol has no notion of a longer task, so each request is a run of its own, unless the client names a run in
+``_meta`` (``{"amends/run": "order-7"}``): then its calls are one run, which ``end_run`` commits or rolls back.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ RUN_META: Final = "amends/run"
 REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 THREAD_META: Final = "amends/thread"
-"""The same for the conversation, which becomes a tag of the run."""
+"""The key in ``_meta`` for the conversation, which becomes a tag of the run."""
 _REQUEST: Final = "amends_request"
 _NOTHING: Final = {"type": "object", "properties": {}}
 _STATELESS: Final = "2026-07-28"
-"""From this version on a server cannot ask in the middle of a request: it answers that it needs an input."""
+"""From this protocol version on, a server cannot ask during a request: its response says that it needs an input."""
 
 RunId = str | Callable[[Mapping[str, Any]], str]
 
@@ -55,18 +55,19 @@ def guarded(
     repeats: bool | None = None,
     **options: Any,
 ) -> Guard:
-    """A decorator for the tools of one server: each call is written down first and done at most once.
+    """Return a decorator for the tools of one server: each call is recorded first and runs at most once.
 
-    ``run_id``: the run of a request, or what makes it of the arguments. ``notice``: a client that can ask its user is
-    told that a call waits for approval; its answer decides nothing, the ledger is looked at again. ``repeats``: a model
-    may say that it means a call once more, in an argument of its own; default: as the runtime says.
-    ``options``: those of ``rt.run``.
+    - ``run_id``: the run of a request, or a function of the arguments that returns it.
+    - ``notice``: tell a client that can ask its user when a call waits for approval. The user's answer decides nothing;
+      the server then checks the ledger again.
+    - ``repeats``: a model may repeat a call on purpose, with an extra argument. Default: the runtime's setting.
+    - ``options``: those of ``rt.run``.
 
-    With an ``AsyncRuntime`` every tool becomes async, with a ``Runtime`` only ``def`` tools can be guarded.
+    With an ``AsyncRuntime`` every tool becomes async; with a ``Runtime`` only ``def`` tools can be decorated.
     """
     if notice and not isinstance(rt, amends.AsyncRuntime):
         raise amends.UsageError("notice=True needs an AsyncRuntime: a blocking tool cannot ask the client")
-    _ = rt.schemas(repeats=repeats)  # raises where the runtime would not honour it
+    _ = rt.schemas(repeats=repeats)  # raises if the runtime does not allow it
     return Guard(rt, run_id, notice, repeats, options)
 
 
@@ -80,12 +81,12 @@ class Guard:
         self._made: dict[str, Callable[[dict[str, Any]], _Request]] = {}
 
     def __call__(self, fn: Callable[..., Any], /, *, name: str | None = None) -> Callable[..., Any]:
-        """The same tool, guarded; ``name`` where the server calls it otherwise than its function."""
+        """Return the tool with recorded calls; ``name`` is its name on the server, if not that of the function."""
         is_ours = hasattr(fn, "__amends__")
         name = name or str(getattr(fn, "name", "") if is_ours else fn.__name__)
         context = find_context_parameter(fn)
         if not is_ours and context is None:
-            self._rt.reach({name: fn})  # what is staged or approved is done although its request is long over
+            self._rt.reach({name: fn})  # so that a staged or approved call can run after its request has ended
 
         def asked(kwargs: dict[str, Any]) -> _Request:
             return _Request(self, name, fn, kwargs, context, shape)
@@ -108,16 +109,16 @@ class Guard:
             return self._do(asked(kwargs))
 
         made = _with_context(call, fn, context, repeats=self.offers(name))
-        shape = func_metadata(made, skip_names=[context or _REQUEST])  # as the server will see it
+        shape = func_metadata(made, skip_names=[context or _REQUEST])  # as the server sees it
         return made
 
     def offers(self, tool: str) -> bool:
-        """Whether a model is offered a deliberate repeat of this tool."""
+        """Return whether a model may repeat a call of this tool on purpose."""
         return self._repeats is not False and bool(self._rt.may_repeat(tool))
 
     @property
     def end_run(self) -> Callable[..., Any]:
-        """A tool for the server: ends the run that the client named, by a commit or by taking everything back."""
+        """Return a tool for the server that commits or rolls back the run that the client named."""
         if isinstance(self._rt, amends.AsyncRuntime):
 
             async def end_run(ctx: Context[Any, Any], how: Literal["commit", "rollback"], why: str = "") -> str:
@@ -152,12 +153,10 @@ class Guard:
         return end_run_blocking
 
     def _left(self, report: amends.Report, ctx: Context[Any, Any]) -> list[_Request]:
-        """What was accepted or held in earlier requests, asked for again: only here its body is known."""
+        """Return the staged and held calls of earlier requests as new requests: only here are their bodies known."""
         waiting = [call for call in report.calls if call.state in ("held", "ready") and call.tool in self._made]
         found = [self._made[call.tool]({**call.args, _REQUEST: ctx}) for call in waiting]
         return found + [one for child in report.children for one in self._left(child, ctx)]
-
-    # ---- one request --------------------------------------------------------------------------
 
     def _do(self, request: _Request) -> Any:
         run_id = request.run_id
@@ -183,7 +182,7 @@ class Guard:
                 return request.result()
             if (request.context.protocol_version or "") >= _STATELESS:
                 return _input_required(request)
-            await request.context.request_context.session.elicit_form(_words(request), _NOTHING)
+            await request.context.request_context.session.elicit_form(_notice_text(request), _NOTHING)
             await self._once(request, request.opened)
         return request.result()
 
@@ -200,7 +199,7 @@ class Guard:
 
 
 class _Request:
-    """One ``tools/call``: the run it belongs to, and what the client is told in the end."""
+    """One ``tools/call``: the run it belongs to, and the result for the server."""
 
     def __init__(
         self,
@@ -212,54 +211,54 @@ class _Request:
         shape: FuncMetadata,
     ) -> None:
         self.tool, self._fn, self._shape = tool, fn, shape
-        asked_by = kwargs.pop(_REQUEST, None)
-        self.context: Context[Any, Any] | None = kwargs.pop(own_context or _REQUEST, asked_by)
+        context = kwargs.pop(_REQUEST, None)
+        self.context: Context[Any, Any] | None = kwargs.pop(own_context or _REQUEST, context)
         self._given = {} if own_context is None else {own_context: self.context}
         self.again: str | None = kwargs.pop(REPEAT, None) if guard.offers(tool) else None
         self.args = kwargs
         named, thread = _run_named(self.context), _meta(self.context, THREAD_META)
         self._stays = named is not None
         state = None if self.context is None or not guard._notice else self.context.request_state
-        said = guard._run_id(kwargs) if callable(guard._run_id) else guard._run_id
-        self.run_id = self.opened = named or said or state
+        chosen = guard._run_id(kwargs) if callable(guard._run_id) else guard._run_id
+        self.run_id = self.opened = named or chosen or state
         tag = f"request:{_digest([tool, self.again, to_jsonable_python(kwargs, fallback=str), _principal()])[:32]}"
         self.waiting = f'tag:"{tag}" status:open'
-        """Finds the run of the same request, which was made before and waits for a person since."""
+        """A filter that finds the run of the same earlier request, which waits for a person."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
         recover = {"recover": "wait"} if self._stays else {}
         self.options = {**recover, **guard._options, "tags": tags, "history": True}
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was answered before: it is asked again."""
+        """Clear the earlier answer, before the call is requested again."""
         self.answer: amends.Answer | None = None
         self._failed: amends.Error | None = None
         self._returned: list[Any] = []
-        self._let_go: amends.Waiting | None = None
+        self._released: amends.Waiting | None = None
 
     @property
     def asked(self) -> amends.Approval | None:
-        """The request for a person's yes that the call waits for."""
+        """Return the request for approval that the call waits for."""
         error = None if self.answer is None else self.answer.error
         return error.approval if isinstance(error, amends.Held) else None
 
     def body(self) -> Callable[..., Any] | None:
-        """What does it; None: the runtime knows."""
+        """Return the function that runs the tool, or None if the runtime has it."""
         if hasattr(self._fn, "__amends__"):
             return None
         if inspect.iscoroutinefunction(self._fn):
 
             async def body_async(**args: Any) -> Any:
-                return self._took(await self._fn(**args, **self._given))
+                return self._keep(await self._fn(**args, **self._given))
 
             return body_async
 
         def body(**args: Any) -> Any:
-            return self._took(self._fn(**args, **self._given))
+            return self._keep(self._fn(**args, **self._given))
 
         return body
 
-    def _took(self, value: Any) -> Any:
+    def _keep(self, value: Any) -> Any:
         self._returned.append(value)
         if isinstance(value, InputRequiredResult):
             raise amends.NoEffect("the tool itself asked the client for an input first")
@@ -270,43 +269,43 @@ class _Request:
         return value
 
     def leave(self, run_id: str) -> None:
-        """Raise where the run goes on: the client has named it, or it waits for a person."""
+        """Raise if the run continues with a later request: the client has named it, or it waits for a person."""
         self.opened = run_id
         if self._stays or (self.answer is not None and self.answer.status == "held"):
-            self._let_go = amends.Waiting("the run goes on with the next request", run_id=run_id)
-            raise self._let_go
+            self._released = amends.Waiting("the run continues with the next request", run_id=run_id)
+            raise self._released
 
     def left(self, error: amends.Error) -> None:
-        """The run could not be opened, or not be left as it was meant to."""
-        if error is not self._let_go:
+        """Note the error with which the run could not be opened or closed."""
+        if error is not self._released:
             self._failed = error
 
     def result(self) -> Any:
-        """What the server is given: the tool's own value or error where there is one, else words for the model."""
+        """Return the tool's own value, or else a text for the model; raise the tool's own error."""
         answer = self.answer
         if answer is None:
-            assert self._failed is not None, "a request has an answer or a reason why not"
-            return _said(self._failed.for_model(), self._shape, is_error=True)
+            assert self._failed is not None, "a request has an answer or an error"
+            return _text_result(self._failed.for_model(), self._shape, is_error=True)
         if self._returned and isinstance(self._returned[-1], InputRequiredResult | CallToolResult):
             return self._returned[-1]
         if answer.error is not None and not isinstance(answer.error, amends.Error):
             raise answer.error
         if self._failed is not None and answer.status in ("done", "replayed", "staged"):
-            return _said(self._failed.for_model(), self._shape, is_error=True)
+            return _text_result(self._failed.for_model(), self._shape, is_error=True)
         if answer.status == "done":
             return self._returned[-1] if self._returned else answer.value
         if answer.status == "replayed":
             return _replayed(answer, self._shape)
-        return _said(answer.text, self._shape, is_error=answer.is_error)
+        return _text_result(answer.text, self._shape, is_error=answer.is_error)
 
 
-# ---- words and shapes ---------------------------------------------------------------------
+# ---- Texts and shapes
 
 
 def _with_context(
     wrapper: Callable[..., Any], fn: Callable[..., Any], own: str | None, *, repeats: bool
 ) -> Callable[..., Any]:
-    """The server hands over the request's context, under a name that no schema shows, and a word for a repeat."""
+    """Add parameters to the wrapper: the request's context, which no schema shows, and ``again_because``."""
     more: dict[str, Any] = {} if own is not None else {_REQUEST: Context}
     if repeats:
         more[REPEAT] = Annotated[str | None, Field(description=WHY_AGAIN)]
@@ -323,28 +322,28 @@ def _meta(context: Context[Any, Any] | None, key: str) -> str | None:
     if context is None:
         return None
     meta: Mapping[str, Any] = context.request_context.meta or {}
-    said = meta.get(key)
-    return None if said is None else str(said)
+    value = meta.get(key)
+    return None if value is None else str(value)
 
 
 def _run_named(context: Context[Any, Any] | None) -> str | None:
-    """The run that the client has named; where clients log in, a name is its client's own."""
+    """Return the run that the client has named; if clients log in, each has its own names."""
     named, principal = _meta(context, RUN_META), _principal()
     return named if named is None or principal is None else f"{named}@{_digest(principal)[:12]}"
 
 
 def _principal() -> list[str | None] | None:
-    """Who asks, where the server makes clients log in."""
+    """Return who the client is, if the server makes clients log in."""
     token = get_access_token()
     return None if token is None else [*principal_components(token)]
 
 
-def _digest(said: Any) -> str:
-    return sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _is_replay() -> bool:
-    """Whether the run is handed over by a replay: nobody looks for it in the ledger."""
+    """Return whether this is a replay, which supplies the run, so that the ledger is not searched."""
     try:
         return bool(amends.current_run().awaits_opening)
     except NoRun:
@@ -369,31 +368,31 @@ def _can_ask(context: Context[Any, Any]) -> bool:
     return can is not None and can.elicitation is not None
 
 
-def _words(request: _Request) -> str:
-    assert request.asked is not None, "a notice is about a request"
+def _notice_text(request: _Request) -> str:
+    assert request.asked is not None, "only a held call has a notice"
     args = ", ".join(f"{visible(name)}={visible_value(value)}" for name, value in request.asked.call.args.items())
     return (
         f"{visible(request.tool)}({args}) waits for a person's approval ({request.asked.id}). Approve or reject it there; "
-        "what you answer here decides nothing, it only looks again."
+        "your answer here decides nothing, it only makes the server check again."
     )
 
 
 def _input_required(request: _Request) -> InputRequiredResult:
-    assert request.asked is not None, "a notice is about a request"
-    ask = ElicitRequest(params=ElicitRequestFormParams(message=_words(request), requested_schema=_NOTHING))
+    assert request.asked is not None, "only a held call has a notice"
+    ask = ElicitRequest(params=ElicitRequestFormParams(message=_notice_text(request), requested_schema=_NOTHING))
     return InputRequiredResult(input_requests={"approval": ask}, request_state=request.opened)
 
 
 def _replayed(answer: amends.Answer, shape: FuncMetadata) -> CallToolResult:
-    """The words for the model, and the value in the shape that the tool's schema promises."""
+    """Return the text for the model, and the value in the shape of the tool's output schema."""
     made = shape.convert_result(answer.value)
     structured = made.structured_content if isinstance(made, CallToolResult) else None
     return CallToolResult(content=[TextContent(text=answer.text)], structured_content=structured)
 
 
-def _said(text: str, shape: FuncMetadata, *, is_error: bool) -> CallToolResult:
-    """Words instead of a value. Where the schema promises another shape they can only be an error."""
-    said, structured = [TextContent(text=text)], None
+def _text_result(text: str, shape: FuncMetadata, *, is_error: bool) -> CallToolResult:
+    """Return a text instead of a value; if the output schema requires another shape, as an error."""
+    content, structured = [TextContent(text=text)], None
     if shape.output_schema is not None and not is_error:
         try:
             made = shape.convert_result(text)
@@ -401,7 +400,7 @@ def _said(text: str, shape: FuncMetadata, *, is_error: bool) -> CallToolResult:
             is_error = True
         else:
             structured = made.structured_content if isinstance(made, CallToolResult) else None
-    return CallToolResult(content=[*said], structured_content=structured, is_error=is_error)
+    return CallToolResult(content=[*content], structured_content=structured, is_error=is_error)
 
 
 def _text_of(result: CallToolResult) -> str:

@@ -1,4 +1,4 @@
-"""The OpenAI SDK: the tool calls of an answer, and of its Responses tool runner, go through the run."""
+"""The OpenAI SDK: tool calls of a response, and of the SDK's Responses tool runner, are calls of a run."""
 
 from __future__ import annotations
 
@@ -14,37 +14,40 @@ from amends import Answer, AsyncRun, AsyncRuntime, Run, Runtime, ToolCall, Usage
 
 Handlers = Mapping[str, Callable[..., object] | None]
 _CUTS: Final = frozenset({"length", "content_filter", "error", "abort", "None"})
-"""What makes an answer end before its model did; those of servers that speak this format too."""
+"""Reasons for an end that is not the model's own, also those of other servers with this format."""
 _ANSWER_ONLY: Final = frozenset({"created_by", "parsed_arguments"})
-"""What an item of an answer has and an item of a request must not have."""
+"""Fields that an item of a response has and an item of a request must not have."""
 
 
 def answer_tool_calls(
     run: Run, response: ChatCompletion | Response, *, handlers: Handlers | None = None
 ) -> list[dict[str, Any]]:
-    """The calls that an answer asks for were done in the run, side by side; the messages to append, its own first.
+    """Run the calls of a response in the run, in parallel; return the messages to append, beginning with the model's own.
 
-    For chat completions and responses. Empty: it asks for none, and the model is done. ``handlers``: the functions of
-    tools that are declared without a body. Raises ``Held`` where a person decides first, which lets the run go: keep
-    the answer, and give it again when the run is opened again.
+    For chat completions and responses. The list is empty if there are no calls: the model is done. ``handlers`` are the
+    functions of tools that are declared without a body. Raise ``Held`` if a person must decide first, which releases
+    the run: keep the response, and pass it again when the run is opened again.
     """
     calls = _calls(response, handlers)
-    return _messages(response, calls, _told(run.answer_all(calls))) if calls else []
+    return _messages(response, calls, _raise_held(run.answer_all(calls))) if calls else []
 
 
 async def answer_tool_calls_async(
     run: AsyncRun, response: ChatCompletion | Response, *, handlers: Handlers | None = None
 ) -> list[dict[str, Any]]:
-    """The same in an async run, awaited."""
+    """Do the same as ``answer_tool_calls`` in an async run."""
     calls = _calls(response, handlers)
-    return _messages(response, calls, _told(await run.answer_all(calls))) if calls else []
+    return _messages(response, calls, _raise_held(await run.answer_all(calls))) if calls else []
 
 
-# ---- the SDK's own runner -----------------------------------------------------------------
+# ---- The SDK's own tool runner
 
 
 def registered_functions(run: Run, functions: Runtime | Iterable[RegisteredFunction]) -> list[RegisteredFunction]:
-    """Functions for a ``ResponsesToolRunner``, each done in the run: those of a program, or the tools of a runtime."""
+    """Return functions for a ``ResponsesToolRunner`` whose calls are calls of the run.
+
+    ``functions`` are those of a program, or a runtime with all its tools.
+    """
     if isinstance(functions, Runtime):
         schemas: list[Any] = functions.schemas("responses")
         made = [_Guarded(run, one["name"], None) for one in schemas]
@@ -55,7 +58,7 @@ def registered_functions(run: Run, functions: Runtime | Iterable[RegisteredFunct
 def registered_functions_async(
     run: AsyncRun, functions: AsyncRuntime | Iterable[AsyncRegisteredFunction]
 ) -> list[AsyncRegisteredFunction]:
-    """The same for an ``AsyncResponsesToolRunner``."""
+    """Do the same as ``registered_functions`` for an ``AsyncResponsesToolRunner``."""
     if isinstance(functions, AsyncRuntime):
         schemas: list[Any] = functions.schemas("responses")
         made = [_AsyncGuarded(run, one["name"], None) for one in schemas]
@@ -66,10 +69,10 @@ def registered_functions_async(
 def answer_turns(
     run: Run, turns: Generator[ResponsesRunnerTurn, None, None], functions: Iterable[RegisteredFunction]
 ) -> Response:
-    """The final answer of ``runner.iterate(...)``; the calls of each turn were one group of the run, by their ids.
+    """Run the turns of ``runner.iterate(...)``, and return the final response.
 
-    Without it the runner calls each function by itself, and goes on over one that waits for a person. Here ``Held`` is
-    raised, and the runner is closed.
+    The calls of each turn are one parallel group, with their ids. The runner itself would call each function on its
+    own, and continue after one that waits for a person; this raises ``Held`` and closes the runner.
     """
     handlers = _handlers(functions)
     try:
@@ -77,30 +80,30 @@ def answer_turns(
             if turn.final:
                 return turn.response
             calls = [call for call in _calls(turn.response, handlers) if call.tool in handlers]
-            turn.supply_outputs(_outputs(calls, _told(run.answer_all(calls))))
+            turn.supply_outputs(_outputs(calls, _raise_held(run.answer_all(calls))))
     finally:
         turns.close()
-    raise UsageError("the runner ended without a final answer", hint="give it more turns with max_steps")
+    raise UsageError("the runner ended without a final response", hint="give it more turns with max_steps")
 
 
 async def answer_turns_async(
     run: AsyncRun, turns: AsyncGenerator[ResponsesRunnerTurn, None], functions: Iterable[AsyncRegisteredFunction]
 ) -> Response:
-    """The same for an ``AsyncResponsesToolRunner``, awaited."""
+    """Do the same as ``answer_turns`` for an ``AsyncResponsesToolRunner``."""
     handlers = _handlers(functions)
     try:
         async for turn in turns:
             if turn.final:
                 return turn.response
             calls = [call for call in _calls(turn.response, handlers) if call.tool in handlers]
-            turn.supply_outputs(_outputs(calls, _told(await run.answer_all(calls))))
+            turn.supply_outputs(_outputs(calls, _raise_held(await run.answer_all(calls))))
     finally:
         await turns.aclose()
-    raise UsageError("the runner ended without a final answer", hint="give it more turns with max_steps")
+    raise UsageError("the runner ended without a final response", hint="give it more turns with max_steps")
 
 
 class _Guarded:
-    """What the runner calls: the function, in the run. It gets no call id, and tells the model whatever came of it."""
+    """The function as the runner calls it: a call of the run, without a call id. It returns the text for the model."""
 
     def __init__(self, run: Run, name: str, inner: Callable[[dict[str, object]], object] | None) -> None:
         self._run, self._name = run, name
@@ -111,7 +114,7 @@ class _Guarded:
 
 
 class _AsyncGuarded:
-    """The same, awaited."""
+    """The same for an async run."""
 
     def __init__(self, run: AsyncRun, name: str, inner: Callable[[dict[str, object]], Any] | None) -> None:
         self._run, self._name = run, name
@@ -146,11 +149,11 @@ def _plain(function: Any) -> Any:
 
 
 def _handlers(functions: Iterable[Any]) -> dict[str, Any]:
-    """By name, the functions that this module has guarded."""
+    """Return the functions that this module has wrapped, by name."""
     return {one.tool["name"]: one.execute.handler for one in functions if hasattr(one.execute, "handler")}
 
 
-# ---- both wire formats --------------------------------------------------------------------
+# ---- Chat completions and responses
 
 
 def _calls(response: ChatCompletion | Response, handlers: Handlers | None) -> list[ToolCall]:
@@ -160,17 +163,17 @@ def _calls(response: ChatCompletion | Response, handlers: Handlers | None) -> li
         is_cut = response.status not in (None, "completed")
     else:
         if not response.choices:
-            raise UsageError("the answer says nothing: it has no choices", hint="ask the model again")
+            raise UsageError("the response has no choices", hint="ask the model again")
         choice = response.choices[0]
         functions = [one for one in choice.message.tool_calls or () if one.type == "function"]
         asked = [(one.function.name, one.function.arguments, one.id) for one in functions]
         is_cut = str(choice.finish_reason) in _CUTS
-    if asked and is_cut:  # the last one may be half of what was meant, and read as the whole of something else
-        raise UsageError("the answer was cut; its calls are not done", hint="raise its limit of tokens, or ask again")
+    if asked and is_cut:  # half an argument can look like a whole one
+        raise UsageError("the response was cut; its calls were not run", hint="raise its token limit, or ask again")
     return [ToolCall(name, arguments or "{}", id, handler=known.get(name)) for name, arguments, id in asked]
 
 
-def _told(answers: Sequence[Answer]) -> Sequence[Answer]:
+def _raise_held(answers: Sequence[Answer]) -> Sequence[Answer]:
     for answer in answers:
         if answer.waits and answer.error is not None:
             raise answer.error
@@ -187,8 +190,8 @@ def _messages(
 ) -> list[dict[str, Any]]:
     if isinstance(response, Response):
         items = [item.to_dict(mode="json", warnings=False) for item in response.output]
-        said = [{k: v for k, v in item.items() if v is not None and k not in _ANSWER_ONLY} for item in items]
-        return [*said, *_outputs(calls, answers)]
+        own_items = [{k: v for k, v in item.items() if v is not None and k not in _ANSWER_ONLY} for item in items]
+        return [*own_items, *_outputs(calls, answers)]
     message = response.choices[0].message
     asked = [one.to_dict(mode="json", warnings=False) for one in message.tool_calls or ()]
     own = {"role": "assistant", "content": message.content, "tool_calls": asked}

@@ -1,7 +1,7 @@
-"""OpenAI Agents SDK: its function tools go through the ledger, and its pause waits for the ledger's yes.
+"""OpenAI Agents SDK: calls of its function tools are recorded in the ledger, and its pauses wait for approvals there.
 
-``amends_tools`` gives an agent the same tools, guarded. ``AmendsRunner`` is ``Runner`` with a run of amends around
-each turn. Nothing that the SDK keeps (a ``RunState``, an approval in it) can start a call: the ledger decides.
+``amends_tools`` wraps the tools of an agent. ``AmendsRunner`` is ``Runner`` with a run of amends around each turn.
+Nothing that the SDK keeps (a ``RunState``, an approval in it) can start a call: the ledger decides.
 """
 
 from __future__ import annotations
@@ -38,39 +38,40 @@ Input = str | list[TResponseInputItem] | RunState[Any]
 
 REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
-LOOKED_AT_MAX: Final = 1000
-"""So many requests are read to find the run of a state that comes back; with ``run_id=`` none is."""
+APPROVALS_READ_MAX: Final = 1000
+"""How many requests for approval are read to find the run of a state; with ``run_id=`` none is."""
 
 
 def amends_tools(tools: Iterable[Any], *, repeats: bool = False) -> list[Tool]:
-    """The same tools, each call of theirs written down first, done at most once, and waiting where a yes is needed.
+    """Return the same tools, whose calls are recorded first, run at most once, and wait for approval where it is needed.
 
-    Takes the SDK's function tools and functions declared with ``amends.tool``. Other kinds (hosted tools, computers,
-    shells) are done by others, unseen: they are refused. ``repeats``: a model may say that it means a call once more.
+    ``tools`` are the SDK's function tools and functions declared with ``amends.tool``. Other kinds (hosted tools,
+    computers, shells) run elsewhere and cannot be recorded: they are refused. With ``repeats``, a model may repeat a
+    call on purpose.
     """
     made = [_guarded(one) if isinstance(one, FunctionTool) else _own(one) for one in tools]
     return [_repeatable(one) for one in made] if repeats else [*made]
 
 
 class AmendsHooks(RunHooks[Any]):
-    """What the agent ends with is the run's output. For those who open the run themselves: ``async with rt.run()``."""
+    """Records the agent's final output as the run's output. For programs that open the run: ``async with rt.run()``."""
 
     async def on_agent_end(self, context: AgentHookContext[Any], agent: Any, output: Any) -> None:
         _current().output = to_jsonable_python(output, fallback=str)
 
 
 class AmendsRunner:
-    """``Runner``, with one run of amends around each turn: it commits when the agent ends, and goes back when it fails.
+    """``Runner`` with one run of amends around each turn: it commits when the agent ends, and is rolled back if it fails.
 
-    ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, … A run that is open already
-    is joined: then its own block says what becomes of it.
+    ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, … If a run is already open,
+    the turn joins it, and the end of that run's own block decides.
     """
 
     def __init__(self, rt: amends.AsyncRuntime, **options: Any) -> None:
         self._rt, self._options = rt, options
 
     async def run(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
-        """As ``Runner.run``. A result with ``interruptions`` waits: give its state back here once they are decided."""
+        """Do the same as ``Runner.run``. If the result has ``interruptions``, pass its state here when they are decided."""
         async with self._turn(input, run_id, options) as ends:
             result = await Runner.run(agent, input, **options)
             ends(result)
@@ -80,13 +81,13 @@ class AmendsRunner:
     async def run_streamed(
         self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any
     ) -> AsyncIterator[RunResultStreaming]:
-        """As ``Runner.run_streamed``, in a block: the turn has ended when the block has."""
+        """Do the same as ``Runner.run_streamed``, as a context manager: the turn ends with the block."""
         async with self._turn(input, run_id, options) as ends:
             result = Runner.run_streamed(agent, input, **options)
             try:
                 yield result
                 async for _ in result.stream_events():
-                    pass  # what the caller did not read: the turn is not over before
+                    pass  # read the rest: the turn is not over before
             finally:
                 if not result.is_complete:
                     result.cancel()
@@ -98,7 +99,7 @@ class AmendsRunner:
     async def _turn(
         self, input: Input, run_id: str | None, options: dict[str, Any]
     ) -> AsyncIterator[Callable[[RunResultBase], None]]:
-        """The run of this turn, and what to call with its result before it is left."""
+        """Open the run of this turn; yield a function to call with the result before the block ends."""
         if _is_inside(run_id):
             if isinstance(input, RunState):
                 _as_decided(input, await _current().report())
@@ -107,10 +108,10 @@ class AmendsRunner:
         is_back = isinstance(input, RunState)
         if run_id is None and isinstance(input, RunState):
             run_id = await self._run_of(input)
-        said = {**self._options, "tags": (*self._options.get("tags", ()), *_thread_of(options))}
+        run_options = {**self._options, "tags": (*self._options.get("tags", ()), *_thread_of(options))}
         async with AsyncExitStack() as stack:
             paused = stack.enter_context(_Pausing())
-            run = await stack.enter_async_context(self._rt.run(run_id, history=is_back, **said))
+            run = await stack.enter_async_context(self._rt.run(run_id, history=is_back, **run_options))
             if isinstance(input, RunState):
                 _as_decided(input, await run.report())
 
@@ -122,56 +123,61 @@ class AmendsRunner:
             yield ends
 
     async def _run_of(self, state: RunState[Any]) -> str:
-        """The run that waits for what this state waits for."""
+        """Return the id of the run that waits for the same calls as this state."""
         wanted = {item.call_id: item.tool_name for item in state.get_interruptions()}
         found: set[str] = set()
         seen = 0
         async for asked in self._rt.approvals(""):
             seen += 1
             if wanted.get(asked.call.tool_call_id) == asked.call.tool:
-                above, _, _ = asked.call.run_id.rpartition(f"/{asked.call.tool}:")  # undeclared: in a run of its own
+                above, _, _ = asked.call.run_id.rpartition(
+                    f"/{asked.call.tool}:"
+                )  # an undeclared tool has a run of its own
                 found.add(above or asked.call.run_id)
-            if seen == LOOKED_AT_MAX:
+            if seen == APPROVALS_READ_MAX:
                 break
         if len(found) != 1:
             raise amends.UsageError(
                 f"{len(found)} runs wait for what this state waits for: {', '.join(sorted(found)) or 'none known'}",
-                hint="say which one goes on: run(agent, state, run_id=...)",
+                hint="name the run: run(agent, state, run_id=...)",
             )
         return found.pop()
 
 
-# ---- one tool -----------------------------------------------------------------------------
+# ---- One tool
 
 
 def _guarded(tool: FunctionTool) -> FunctionTool:
-    # A tool of the SDK tells the model of its own errors; the ledger must see the error itself, not that text.
+    # The SDK turns a tool's error into a text for the model; the ledger needs the error itself.
     bare = replace(tool, _use_default_failure_error_function=False, _failure_error_function=None)
 
     async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
         if _is_body_of(tool.name, ctx.tool_call_id):
-            return await bare.on_invoke_tool(ctx, arguments)  # guarded twice: once is enough
+            return await bare.on_invoke_tool(ctx, arguments)  # wrapped twice: record it once
         returned: list[Any] = []
 
         async def body(**args: Any) -> Any:
-            returned.append(await bare.on_invoke_tool(ctx, _worded(arguments, args)))
+            returned.append(await bare.on_invoke_tool(ctx, _as_json(arguments, args)))
             if _pauses(ctx):
-                raise amends.NoEffect("the agent that is this tool has paused; it goes on when it is called again")
+                raise amends.NoEffect("this tool is an agent, and has paused; it continues when it is called again")
             return returned[-1]
 
         answer = await _current().answer(tool.name, arguments, handler=body, tool_call_id=ctx.tool_call_id)
         if returned and _pauses(ctx):
             return returned[-1]
-        return _told(answer, returned, raises=not tool._use_default_failure_error_function or not wraps)
+        return _result_for_sdk(answer, returned, raises=not tool._use_default_failure_error_function or not wraps)
 
-    # As the SDK wraps its own: a `failure_error_function` of the program's is kept, and None still ends the run.
+    # Wrapped as the SDK does it: the program's own `failure_error_function` is kept, and None still ends the run.
     wraps = hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__")
-    on_invoke = with_function_tool_failure_error_handler(invoke, _unheard) if wraps else invoke
+    on_invoke = with_function_tool_failure_error_handler(invoke, _no_message) if wraps else invoke
     return replace(tool, on_invoke_tool=on_invoke, needs_approval=_gate(tool.name, tool.needs_approval))
 
 
 def _pauses(ctx: ToolContext[Any]) -> bool:
-    """Whether the tool is an agent that waits for a decision: what it returned is no result, and the SDK looks as here."""
+    """Return whether the tool is an agent that waits for a decision, so that what it returned is not a result.
+
+    The SDK itself checks it in this way.
+    """
     if ctx.tool_call is None:
         return False
     nested = peek_agent_tool_run_result(ctx.tool_call, scope_id=get_agent_tool_state_scope(ctx))
@@ -179,16 +185,18 @@ def _pauses(ctx: ToolContext[Any]) -> bool:
 
 
 def _own(tool: Any) -> FunctionTool:
-    """A tool of amends as the SDK's: the runtime has its body."""
+    """Return a tool of amends as a tool of the SDK; the runtime has its body."""
     if not hasattr(tool, "__amends__"):
         raise amends.UsageError(
-            f"{getattr(tool, 'name', tool)!r} is neither a FunctionTool nor declared with amends.tool: nothing of it "
-            "would be recorded",
-            hint="give it to the agent beside the guarded ones if that is what you want",
+            f"{getattr(tool, 'name', tool)!r} is neither a FunctionTool nor declared with amends.tool: its calls "
+            "cannot be recorded",
+            hint="to use it unrecorded, pass it to the agent beside the result of amends_tools",
         )
 
     async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
-        return _told(await _current().answer(tool.name, arguments, tool_call_id=ctx.tool_call_id), [], raises=False)
+        return _result_for_sdk(
+            await _current().answer(tool.name, arguments, tool_call_id=ctx.tool_call_id), [], raises=False
+        )
 
     return FunctionTool(
         name=tool.name,
@@ -201,7 +209,7 @@ def _own(tool: Any) -> FunctionTool:
 
 
 def _repeatable(tool: FunctionTool) -> FunctionTool:
-    """The same with one more argument, which is amends' own and never reaches the body."""
+    """Return the tool with the argument ``again_because``, which never reaches its body."""
     schema = tool.params_json_schema
     kind: Any = ["string", "null"] if tool.strict_json_schema else "string"
     shown = {**schema.get("properties", {}), REPEAT: {"type": kind, "description": WHY_AGAIN}}
@@ -213,7 +221,7 @@ Approves = bool | Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaita
 
 
 def _gate(name: str, own: Approves) -> Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]:
-    """Whether the SDK pauses before a call: while the ledger waits for a yes, or where the tool itself wants one."""
+    """Return a function that tells whether the SDK pauses before a call: if the ledger or the tool itself requires it."""
 
     async def needs_approval(ctx: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
         run = _current()
@@ -221,14 +229,14 @@ def _gate(name: str, own: Approves) -> Callable[[RunContextWrapper[Any], dict[st
             if await run.approval_for(name, args, tool_call_id=call_id) is not None:
                 return True
         except amends.Error:
-            pass  # the call itself will say it, in words for the model
+            pass  # the call itself gets the same error, as text for the model
         return await own(ctx, args, call_id) if callable(own) else own
 
     return needs_approval
 
 
-def _told(answer: amends.Answer, returned: list[Any], *, raises: bool) -> Any:
-    """What the SDK is given: the tool's own value, its error if the program wants to see it, or words for the model."""
+def _result_for_sdk(answer: amends.Answer, returned: list[Any], *, raises: bool) -> Any:
+    """Return the tool's own value, or the text for the model; raise the tool's error if the program wants to see it."""
     if answer.status == "done":
         return returned[-1] if returned else answer.value
     if raises and answer.error is not None and not isinstance(answer.error, amends.Error):
@@ -236,8 +244,8 @@ def _told(answer: amends.Answer, returned: list[Any], *, raises: bool) -> Any:
     return answer.text
 
 
-def _worded(arguments: str, args: dict[str, Any]) -> str:
-    """The arguments as the SDK reads them: as they came, unless somebody said yes to other words."""
+def _as_json(arguments: str, args: dict[str, Any]) -> str:
+    """Return the arguments for the SDK: the original text, unless a person has approved edited ones."""
     try:
         is_same = json.loads(arguments or "{}") == args
     except ValueError:
@@ -245,21 +253,21 @@ def _worded(arguments: str, args: dict[str, Any]) -> str:
     return arguments if is_same else to_json(args).decode()
 
 
-def _unheard(tool: FunctionTool, error: Exception, arguments: str) -> None:
-    """The ledger has the error already."""
+def _no_message(tool: FunctionTool, error: Exception, arguments: str) -> None:
+    """Return no message for the model: the ledger already has the error."""
 
 
-# ---- the run around it --------------------------------------------------------------------
+# ---- The run around a turn
 
 
 class _Pausing:
-    """Lets the run go as it is when the agent pauses, and the result through."""
+    """Swallows the exception that releases the run when the agent pauses, so that the caller gets the result."""
 
     def __init__(self) -> None:
         self._because: amends.Waiting | None = None
 
     def because(self, run_id: str, interruptions: list[ToolApprovalItem]) -> amends.Waiting:
-        """What is raised inside the run's block: a pause is no end, whoever asked for it."""
+        """Return the exception to raise inside the run's block: a pause is not an end."""
         names = ", ".join(sorted({item.tool_name or "a tool" for item in interruptions}))
         self._because = amends.Waiting(f"the agent waits for a decision about {names}", run_id=run_id)
         return self._because
@@ -272,15 +280,16 @@ class _Pausing:
 
 
 def _as_decided(state: RunState[Any], report: amends.Report) -> None:
-    """The state says of each call what the ledger says: what was approved in the state alone was approved by nobody.
+    """Make the state agree with the ledger: an approval that only the state has does not count.
 
-    What a person refused passes here too: the call is answered with the reason. A no of the program's own stays.
+    A call that a person rejected counts as approved here, so that it runs and is answered with the reason. A rejection
+    by the program itself stays.
     """
     known = _states_of(report)
     undecided = {call_id for call_id, call_state in known.items() if call_state == "held"}
     records = (
         [] if state._context is None else list(state._context._approvals.values())
-    )  # no public way to take it back
+    )  # there is no public way to revoke an approval
     for record in records:
         if isinstance(record.approved, list):
             record.approved = [one for one in record.approved if one not in undecided]
@@ -291,7 +300,7 @@ def _as_decided(state: RunState[Any], report: amends.Report) -> None:
 
 
 def _states_of(report: amends.Report) -> dict[str, str]:
-    """The calls that somebody was asked about, by the SDK's own ids."""
+    """Return the states of the calls by the SDK's own ids."""
     found = {call.tool_call_id: str(call.state) for call in report.calls if call.tool_call_id}
     for child in report.children:
         found |= _states_of(child)
@@ -314,7 +323,7 @@ def _is_body_of(name: str, call_id: str) -> bool:
 
 
 def _is_inside(run_id: str | None) -> bool:
-    """Whether a run is open around; in a replay the run by this id is to be opened as it was then."""
+    """Return whether a run is already open. In a replay, the run with this id is opened again as it was recorded."""
     try:
         run = amends.current_run()
     except NoRun:
@@ -323,7 +332,7 @@ def _is_inside(run_id: str | None) -> bool:
 
 
 def _thread_of(options: dict[str, Any]) -> tuple[str, ...]:
-    """The conversation that the turn belongs to, as a tag."""
+    """Return a tag for the conversation of the turn."""
     session = options.get("session")
     thread = options.get("conversation_id") if session is None else getattr(session, "session_id", None)
     return () if thread is None else (f"thread:{thread}",)

@@ -1,8 +1,8 @@
-"""Pydantic AI: a capability that gives each agent run a run of amends, and every tool call its place in the ledger.
+"""Pydantic AI: each agent run is a run of amends, and its tool calls are recorded in the ledger.
 
-``AmendsCapability`` is all that an agent needs. ``AmendsToolset`` guards one toolset, in a run that is opened around
-it. A call that waits for a person is the framework's own ``ApprovalRequired``; what comes back as approved only wakes
-it up: the ledger decides.
+``AmendsCapability`` is all that an agent needs. ``AmendsToolset`` wraps one toolset, inside a run that the program
+opens. A call that waits for a person raises the framework's own ``ApprovalRequired``; an approval in the framework only
+makes amends check again: the ledger decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from amends.errors import NoRun
 REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 CAUSES_MAX: Final = 20
-"""So far back is looked for a timeout behind an error."""
+"""How many causes of an error are searched for a timeout."""
 
 ENDED: Final = ("committed", "rolled_back", "abandoned")
 
@@ -34,40 +34,41 @@ Execute = Callable[[dict[str, Any]], Awaitable[Any]]
 
 @dataclass
 class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
-    """One run of amends around each agent run: it commits when the agent ends, and goes back when it fails.
+    """One run of amends around each agent run: it commits when the agent ends, and is rolled back if it fails.
 
-    The run has the agent run's own id (``agent.run(run_id=...)``), so a turn that was killed goes on when it is begun
-    again under the same id; a turn that was paused goes on under the id it had. A run that is open already is joined.
+    The run has the id of the agent run (``agent.run(run_id=...)``), so a turn that was killed is resumed when it is
+    started again with the same id; a turn that was paused is resumed with the id it had. If a run is already open, its
+    calls join that run.
     """
 
     rt: amends.AsyncRuntime
     run_id: str | None = None
-    """The run, whatever the agent run is called."""
+    """The id of the run, instead of that of the agent run."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, …"""
+    """Options of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, …"""
     repeats: bool | None = None
-    """Whether a model is offered ``again_because``, to say that it means a call once more; default: as the runtime says."""
+    """Whether a model gets ``again_because``, to repeat a call on purpose. Default: the runtime's setting."""
 
     def __post_init__(self) -> None:
-        _ = self.rt.schemas(repeats=self.repeats)  # raises where the runtime would not honour it
+        _ = self.rt.schemas(repeats=self.repeats)  # raises if the runtime does not allow it
 
     async def wrap_run(
         self, ctx: RunContext[AgentDepsT], *, handler: Callable[[], Awaitable[AgentRunResult[Any]]]
     ) -> AgentRunResult[Any]:
-        """The agent run, inside its run of amends."""
+        """Run the agent inside its run of amends."""
         if _is_inside(self.run_id or ctx.run_id):
             return await handler()
         thread, is_back = f"thread:{ctx.conversation_id}", bool(_open_calls(ctx.messages))
         run_id = self.run_id or (await self._paused(thread) if is_back else None) or ctx.run_id
-        # Under a model that has seen results, a run that was taken back meanwhile is not begun anew.
+        # If the model has seen results, a run that was rolled back meanwhile must not start again.
         again = "raise" if is_back and _has_answers(ctx.messages) else "again"
-        said = {"if_rolled_back": again, **self.options, "tags": (*self.options.get("tags", ()), thread)}
+        options = {"if_rolled_back": again, **self.options, "tags": (*self.options.get("tags", ()), thread)}
         paused, result = amends.Waiting("the agent waits for a decision", run_id=run_id), None
         try:
-            async with self.rt.run(run_id, history=is_back, **said) as run:
+            async with self.rt.run(run_id, history=is_back, **options) as run:
                 result = await handler()
                 if isinstance(result.output, DeferredToolRequests):
-                    raise paused  # a pause is no end, whoever asked for it: the run is let go as it is
+                    raise paused  # a pause is not an end: release the run as it is
                 run.output = to_jsonable_python(result.output, fallback=str)
         except amends.Waiting as waits:
             if waits is not paused or result is None:
@@ -83,12 +84,12 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         args: dict[str, Any],
         handler: Execute,
     ) -> Any:
-        """The call, done at most once."""
+        """Run the call at most once."""
         again = call.args_as_dict().get(REPEAT) if self._offers(tool_def.name) else None
         return await _guarded(tool_def.name, args, ctx.tool_call_id, handler, again=again)
 
     async def prepare_tools(self, ctx: RunContext[AgentDepsT], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
-        """The tools as the model sees them."""
+        """Return the tools as the model sees them."""
         return [_repeatable(one) if self._offers(one.name) else one for one in tool_defs]
 
     def _offers(self, tool: str) -> bool:
@@ -102,16 +103,16 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         tool_def: ToolDefinition,
         args: str | dict[str, Any],
     ) -> str | dict[str, Any]:
-        """The arguments as the tool knows them."""
-        if not self._offers(tool_def.name) or REPEAT not in (said := call.args_as_dict()):
+        """Return the arguments without ``again_because``, which the tool does not know."""
+        if not self._offers(tool_def.name) or REPEAT not in (given := call.args_as_dict()):
             return args
-        return {name: value for name, value in said.items() if name != REPEAT}
+        return {name: value for name, value in given.items() if name != REPEAT}
 
     async def _paused(self, thread: str) -> str | None:
-        """The newest run of this conversation that has not ended: its calls are answered now.
+        """Return the newest run of this conversation that has not ended, or else the newest.
 
-        Where all have, the newest: somebody resumes once more what was resumed, or what was taken back; never an older
-        one, whose record is of another turn.
+        If all have ended, somebody resumes again what was already resumed or rolled back. An older run would be wrong:
+        its record is of another turn.
         """
         newest = None
         async for info in self.rt.runs(f'tag:"{thread}"'):
@@ -123,12 +124,12 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
 
 @dataclass
 class AmendsToolset(WrapperToolset[AgentDepsT], Generic[AgentDepsT]):
-    """The same toolset, each call done at most once in the current run: open one around it with ``rt.run``."""
+    """A toolset whose calls each run at most once in the current run: open one around it with ``rt.run``."""
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
     ) -> Any:
-        """The call, done at most once."""
+        """Run the call at most once."""
 
         async def execute(args: dict[str, Any]) -> Any:
             return await self.wrapped.call_tool(name, args, ctx, tool)
@@ -137,32 +138,32 @@ class AmendsToolset(WrapperToolset[AgentDepsT], Generic[AgentDepsT]):
 
 
 def wake(messages: Sequence[ModelMessage]) -> DeferredToolResults:
-    """What resumes a conversation that was paused: every call that has no answer is asked for again.
+    """Return what resumes a paused conversation: every call without an answer is requested again.
 
-    It approves nothing. What has been decided meanwhile stands in the ledger; what has not pauses again.
+    This approves nothing. The ledger has the decisions; a call that is still undecided pauses again.
     """
     return DeferredToolResults(approvals=dict.fromkeys(_open_calls(messages), True))
 
 
-# ---- inside -------------------------------------------------------------------------------
+# ---- One call
 
 
 async def _guarded(
     name: str, args: dict[str, Any], call_id: str | None, execute: Execute, *, again: str | None = None
 ) -> Any:
     if _is_body_of(name, call_id):
-        return await execute(args)  # a guarded toolset of a guarded agent: once is enough
+        return await execute(args)  # a wrapped toolset of a wrapped agent: record it once
     returned: list[Any] = []
     deferred: list[Exception] = []
 
     async def body(**given: Any) -> Any:
         try:
             returned.append(await execute(given))
-        except (ApprovalRequired, CallDeferred) as pause:  # the tool's own: it has done nothing yet
+        except (ApprovalRequired, CallDeferred) as pause:  # raised by the tool itself, which has done nothing yet
             deferred.append(pause)
             raise amends.NoEffect("the tool itself asked to be called later") from pause
         except (ModelRetry, ToolRetryError) as error:
-            if _timed_out(error):  # the framework says "try again"; nobody knows whether it happened
+            if _timed_out(error):  # the framework says "try again", but the call may have happened
                 raise TimeoutError(str(error)) from error
             raise
         return returned[-1]
@@ -199,7 +200,7 @@ def _timed_out(error: BaseException) -> bool:
 
 
 def _open_calls(messages: Sequence[ModelMessage]) -> list[str]:
-    """The calls of the last response that nothing has answered."""
+    """Return the ids of the calls in the last response that have no answer."""
     answered: set[str] = set()
     for message in reversed(messages):
         if isinstance(message, ModelResponse):
@@ -210,7 +211,7 @@ def _open_calls(messages: Sequence[ModelMessage]) -> list[str]:
 
 
 def _has_answers(messages: Sequence[ModelMessage]) -> bool:
-    """Whether a tool has answered since the user spoke."""
+    """Return whether there is a tool result since the last user prompt."""
     for message in reversed(messages):
         parts = message.parts if isinstance(message, ModelRequest) else ()
         if any(isinstance(part, ToolReturnPart) for part in parts):
@@ -236,7 +237,7 @@ def _is_body_of(name: str, call_id: str | None) -> bool:
 
 
 def _is_inside(run_id: str | None) -> bool:
-    """Whether a run is open around; in a replay the run by this id is to be opened as it was then."""
+    """Return whether a run is already open. In a replay, the run with this id is opened again as it was recorded."""
     try:
         run = amends.current_run()
     except NoRun:

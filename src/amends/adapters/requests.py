@@ -1,4 +1,4 @@
-"""requests: a transport adapter that sends the key of the current call along."""
+"""requests: a transport adapter that sends the idempotency key of the current call."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from amends.idempotency import HEADER, STATUSES, WAIT_S, sending
 
 
 class IdempotencyAdapter(HTTPAdapter):
-    """Puts the key of the call whose body sends a request into its ``Idempotency-Key``: ``session.mount("https://", …)``.
+    """Adds the ``Idempotency-Key`` of the current call to its requests: ``session.mount("https://", …)``.
 
-    A header that the request already has stays as it is; requests outside a tool's body, and those that only read, pass
-    by. ``wait``: for how many seconds a request that the destination is still at work on (409) is asked for again. The
-    other options are those of ``HTTPAdapter``.
+    A request that already has the header, is sent outside a tool's body, or only reads, is not changed. ``wait`` is for
+    how many seconds a request is sent again while the destination still works on it (409). The other options are those
+    of ``HTTPAdapter``.
     """
 
     def __init__(self, *, header: str = HEADER, wait: float = WAIT_S, **options: Any) -> None:
@@ -24,12 +24,12 @@ class IdempotencyAdapter(HTTPAdapter):
         super().__init__(**options)
 
     def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
-        """Send it, with the key."""
+        """Send the request with the key."""
         sent = None if self._header in request.headers else sending(request.method or "GET", wait_s=self._wait_s)
         if sent is not None:
             request.headers[self._header] = sent.key
         try:
-            while True:  # until the answer is the caller's, or sending.read has no more patience
+            while True:  # sending.read bounds how long it is repeated
                 response = super().send(request, *args, **options)
                 if sent is None or response.status_code not in STATUSES:
                     return response
@@ -42,5 +42,5 @@ class IdempotencyAdapter(HTTPAdapter):
                 response.close()
                 time.sleep(pause)
         finally:
-            if sent is not None:  # it may be sent again, redirected, or by another call
+            if sent is not None:  # the same object may be sent again: after a redirect, or by another call
                 request.headers.pop(self._header, None)
