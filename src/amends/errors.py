@@ -666,7 +666,7 @@ class LinkVoid(Refused):
         self.why = why
 
 
-# ---- ToolError: a tool failed, or nobody knows whether it did
+# ---- ToolError: a tool failed, or may have failed
 
 
 class ToolFailed(ToolError):

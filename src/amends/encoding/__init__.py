@@ -1,1 +1,1 @@
-"""How a value is written down: canonical text, digests, the hash chain, redaction."""
+"""How values are written and read back: canonical text, digests, payloads, the hash chain, redaction."""

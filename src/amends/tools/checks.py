@@ -1,6 +1,6 @@
-"""What a tool may say of itself, rule by rule; each refusal names the tool, the place and the cure.
+"""Checks of declarations; each refusal names the tool, the place and the cure.
 
-Every function takes a declaration and gives back the checked value, or raises BadDeclaration.
+Every function takes a declaration and returns the checked value, or raises ``BadDeclaration``.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ _LITERALS: Final[dict[str, Any]] = {
 
 
 def bad(declared: Declaration, problem: str) -> NoReturn:
+    """Raise ``BadDeclaration`` for this declaration."""
     raise BadDeclaration(problem, tool=declared.name, where=declared.where)
 
 
-# ---- single values ------------------------------------------------------------------------
+# ---- Single options
 
 
 def check_words(declared: Declaration) -> None:
-    """Names, literals, numbers and error types, each for itself."""
+    """Check names, literals, numbers and error types, each by itself."""
     name: Any = declared.name
     version: Any = declared.version
     if not isinstance(name, str) or not name or name == "<lambda>":
-        bad(declared, f"a tool called {name!r} cannot be asked for: give it a name=")
+        bad(declared, f"a tool called {name!r} cannot be called by name: give it a name=")
     if not isinstance(version, str) or not version:
         bad(declared, f'{name}: version must be a string such as "1", not {version!r}')
     for option, literal in _LITERALS.items():
@@ -58,7 +59,7 @@ def check_words(declared: Declaration) -> None:
 
 
 def check_seconds(declared: Declaration, option: str, value: Any, *, positive: bool = False) -> None:
-    """A time is a finite number of seconds; ``positive``: and not zero either."""
+    """Check that a time is a finite number of seconds; ``positive``: and not zero."""
     if value is None:
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -68,7 +69,7 @@ def check_seconds(declared: Declaration, option: str, value: Any, *, positive: b
 
 
 def check_rules(declared: Declaration) -> None:
-    """Rules are plain functions of one request: they are read inside a decision, where nothing may wait."""
+    """Check the options that may be functions of the call: plain ones, since a decision cannot await anything."""
     for option in ("key", "needs_approval", "cost", "locks"):
         rule = getattr(declared, option)
         if callable(rule):
@@ -79,9 +80,9 @@ def check_rules(declared: Declaration) -> None:
     if not isinstance(declared.repeats, bool):
         bad(declared, f"{declared.name}: repeats must be True or False, not {declared.repeats!r}")
     if declared.locks is not None and not callable(declared.locks):
-        bad(declared, f"{declared.name}: locks must be a function of the call that gives names")
+        bad(declared, f"{declared.name}: locks must be a function of the call that returns names")
     if declared.locks is None and declared.on_lock != "wait":
-        bad(declared, f"{declared.name} says on_lock= and names no lock: add locks=lambda call: [...]")
+        bad(declared, f"{declared.name} has on_lock= but no locks: add locks=lambda call: [...]")
     if declared.cost is not None and not callable(declared.cost):
         try:
             costs_in(declared.cost)
@@ -96,14 +97,15 @@ def _check_rule(declared: Declaration, option: str, rule: Callable[..., Any]) ->
         inspect.signature(rule).bind(object())
     except TypeError:
         bad(
-            declared, f"{declared.name}: the {option} function gets one argument, the call; its fields are in call.args"
+            declared,
+            f"{declared.name}: the {option} function gets one argument, the call; the tool's own are in call.args",
         )
     except ValueError:  # a builtin without a signature
         return
 
 
 def check_listing(declared: Declaration) -> None:
-    """A listing is of the whole world of its tool: there is no call whose arguments it could ask for."""
+    """Check ``list_effects``: it lists all effects of a tool, so there is no call whose arguments it could take."""
     listing: Any = declared.list_effects
     if listing is None:
         return
@@ -113,7 +115,7 @@ def check_listing(declared: Declaration) -> None:
         given = parameter.name == "tenant" and parameter.kind is not parameter.POSITIONAL_ONLY
         optional = parameter.default is not parameter.empty
         if not (given or optional or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)):
-            bad(declared, f'{declared.name}: its list_effects asks for "{parameter.name}"; it can ask for: tenant')
+            bad(declared, f'{declared.name}: its list_effects takes "{parameter.name}"; it can take only: tenant')
 
 
 LOCKS_MAX: Final = 32
@@ -121,24 +123,24 @@ LOCK_CHARS_MAX: Final = 200
 
 
 def lock_names(spec: Spec, request: Request, hide: Callable[[str], str] | None = None) -> tuple[str, ...]:
-    """What this request must have to itself: each name once, sorted. Raises before anything is recorded.
+    """Return the locks that this request needs: each name once, sorted. Raise before anything is recorded.
 
-    ``hide``: a name without what is hidden; before anything is said of it.
+    ``hide``: redacts a name before it is used or shown.
     """
     if spec.locks is None:
         return ()
     given: Any = spec.locks(request)
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        _bad_locks(spec, f"gave {type(given).__name__}; it gives a list of names, empty where nothing is locked")
+        _bad_locks(spec, f"returned {type(given).__name__}; it must return a list of names, which may be empty")
     names = set()
     for name in given:
         name = hide(name) if hide is not None and isinstance(name, str) else name
         if not isinstance(name, str) or not 0 < len(name) <= LOCK_CHARS_MAX or not name.isprintable():
             shown = MASK if hide is not None and not isinstance(name, str) else str(name)[:40]
-            _bad_locks(spec, f"gave {shown!r}; a name is a text of 1 to {LOCK_CHARS_MAX} printable characters")
+            _bad_locks(spec, f"returned {shown!r}; a name is a text of 1 to {LOCK_CHARS_MAX} printable characters")
         names.add(name)
         if len(names) > LOCKS_MAX:
-            _bad_locks(spec, f"gave more than {LOCKS_MAX} names; name what they have in common instead")
+            _bad_locks(spec, f"returned more than {LOCKS_MAX} names; lock what they have in common instead")
     return tuple(sorted(names))
 
 
@@ -147,7 +149,7 @@ def _bad_locks(spec: Spec, problem: str) -> NoReturn:
 
 
 def idempotence(declared: Declaration) -> tuple[bool, float | None]:
-    """(idempotent, seconds for which; None: for ever)."""
+    """Return whether the tool is idempotent, and for how many seconds; None means for ever."""
     value: Any = declared.idempotent
     if isinstance(value, bool):
         return value, None
@@ -168,7 +170,11 @@ def checked_retry(
     doubt: Sequence[type[BaseException]] = (),
     is_repeatable: bool = False,
 ) -> Retry:
-    """The retry with ``on`` as a tuple. ``is_repeatable``: idempotent or probed, so that a timeout may be retried."""
+    """Return the retry with ``on`` as a tuple.
+
+    ``default``: used if none was given. ``doubt``: errors of the tool that mean doubt. ``is_repeatable``: the tool is
+    idempotent or probed, so that a timeout may be retried.
+    """
     if given is None:
         return default
     retry: Any = Retry(attempts=given) if isinstance(given, int) and not isinstance(given, bool) else given
@@ -191,56 +197,57 @@ def _check_certain(
 ) -> None:
     if not is_error(error, Exception):
         bad(declared, f"{declared.name}: Retry.on takes exception classes, not {error!r}")
-    # Exception and OSError too: they include the timeouts, and would retry a payment that may have happened.
+    # Base classes such as Exception and OSError include the timeouts, and would retry a payment that may have happened.
     lossy: tuple[type[BaseException], ...] = (TimeoutError, ConnectionError, *doubt)
     lost = next((e for e in lossy if issubclass(error, e) or issubclass(e, error)), None)
     if lost is not None and not is_repeatable:
         includes = "" if error is lost else f" ({error.__name__} and {lost.__name__} overlap)"
         bad(
             declared,
-            f"{declared.name}: Retry.on names errors that certainly had no effect, and after {lost.__name__} nobody "
-            f"knows{includes}: say idempotent=True, give it a probe, or name narrower errors",
+            f"{declared.name}: Retry.on names errors that certainly had no effect, which is unknown after "
+            f"{lost.__name__}{includes}: say idempotent=True, give it a probe, or name narrower errors",
         )
 
 
-# ---- kinds --------------------------------------------------------------------------------
+# ---- Kinds
 
 
 def checked_kind(declared: Declaration, order: Order) -> Kind:
-    """The kind, which may follow from the compensation; ``order`` is the one this tool is under."""
-    name, has_twin = declared.name, declared.compensate is not None
+    """Return the kind, which may follow from the compensation; ``order`` is the mode that applies to this tool."""
+    name, has_compensation = declared.name, declared.compensate is not None
     add = (
         f"add one with @{name}.compensate" if declared.fn is not None and declared.cls is None else "add its compensate"
     )
-    if declared.kind is None and not has_twin:
+    if declared.kind is None and not has_compensation:
         bad(
             declared,
             f"{name} has neither a kind nor a compensation; there are three ways: {add}, "
-            'say kind="pivot" if it cannot be taken back, or say kind="read" if it changes nothing',
+            'say kind="pivot" if it cannot be undone, or say kind="read" if it changes nothing',
         )
     kind = declared.kind or "compensatable"
-    if kind == "pivot" and has_twin:
+    if kind == "pivot" and has_compensation:
         bad(
             declared,
-            f'{name} is a pivot and has a compensation: drop kind="pivot" if it can be taken back, else the compensation',
+            f'{name} is a pivot and has a compensation: drop kind="pivot" if it can be undone, else the compensation',
         )
-    if kind in ("read", "retriable") and has_twin:
+    if kind in ("read", "retriable") and has_compensation:
         bad(
             declared,
-            f'{name} is {kind}, which is never taken back, and has a compensation: drop kind="{kind}" or the compensation',
+            f'{name} is {kind}, which is never undone, and has a compensation: drop kind="{kind}" or the compensation',
         )
-    if kind == "compensatable" and not has_twin and order == "strict":
+    if kind == "compensatable" and not has_compensation and order == "strict":
         bad(declared, f'{name} says kind="compensatable" and has no compensation: {add}, or start with order="advise"')
     if kind != "pivot" and declared.at != "call":
         bad(declared, f'{name}: at="{declared.at}" is for pivots only; say kind="pivot", or leave at= out')
     if kind != "pivot" and declared.after:
         bad(declared, f'{name}: after= is for pivots only; say kind="pivot", or leave after= out')
     if kind == "read" and declared.scope == "ledger":
-        bad(declared, f'{name}: a read is never deduplicated, so scope="ledger" says nothing; leave it out')
+        bad(declared, f'{name}: a read is never deduplicated, so scope="ledger" has no meaning; leave it out')
     return kind
 
 
 def check_repeatable(declared: Declaration, kind: Kind, *, is_repeatable: bool) -> None:
+    """Check that a retriable tool is idempotent or probed."""
     if kind == "retriable" and not is_repeatable:
         bad(
             declared,
@@ -250,12 +257,12 @@ def check_repeatable(declared: Declaration, kind: Kind, *, is_repeatable: bool) 
 
 
 def check_after(spec: Spec, specs: Mapping[str, Spec]) -> None:
-    """``after`` can only name what can have succeeded before a pivot."""
+    """Check that ``after`` names only tools that can have succeeded before a pivot."""
     for name in spec.after:
         if name not in specs:
             bad(
                 spec.declaration,
-                f'{spec.name}: after= names "{name}", which is no tool of this runtime{_guess(name, specs)}',
+                f'{spec.name}: after= names "{name}", which is not a tool of this runtime{_guess(name, specs)}',
             )
         if name == spec.name or specs[name].kind in ("pivot", "retriable"):
             bad(
@@ -264,11 +271,11 @@ def check_after(spec: Spec, specs: Mapping[str, Spec]) -> None:
             )
 
 
-# ---- arguments ----------------------------------------------------------------------------
+# ---- Arguments
 
 
 def checked_signature(declared: Declaration) -> Signature | None:
-    """The body's parameters, each of which can be given by name."""
+    """Return the parameters of the body, all of which can be given by name."""
     signature = declared.signature
     if signature is None:
         return None
@@ -296,7 +303,7 @@ def checked_signature(declared: Declaration) -> Signature | None:
 
 
 def check_classes(declared: Declaration, signature: Signature | None) -> None:
-    """Refuse unions whose members could not be told apart, and names for classes that no annotation has."""
+    """Refuse unions whose members cannot be told apart, and class names for classes that no annotation has."""
     names: Any = declared.class_names
     if not isinstance(names, Mapping) or not all(
         isinstance(cls, type) and isinstance(name, str) and name for cls, name in names.items()
@@ -321,24 +328,24 @@ def check_classes(declared: Declaration, signature: Signature | None) -> None:
 
 
 def has_argument(signature: Signature | None, name: str) -> bool:
-    """Whether a call of this tool can have an argument of this name."""
+    """Return whether a call of this tool can have an argument of this name."""
     return signature is None or signature.rest is not None or name in signature.names
 
 
 def checked_fields(declared: Declaration, option: str, value: Any, signature: Signature | None) -> tuple[str, ...]:
-    """Names of arguments; a single one may stand without a tuple."""
+    """Return names of arguments, checked; a single one may be given without a tuple."""
     names = listed(value)
     for name in names:
         if not isinstance(name, str):
             bad(declared, f"{declared.name}: {option} takes names of arguments, not {name!r}")
         if not has_argument(signature, name):
             known = signature.names if signature else ()
-            bad(declared, f'{declared.name}: {option} names "{name}", which is no argument{_guess(name, known)}')
+            bad(declared, f'{declared.name}: {option} names "{name}", which is not an argument{_guess(name, known)}')
     return names
 
 
 def checked_redact(declared: Declaration, signature: Signature | None, everywhere: Hidden) -> Hidden | None:
-    """What of this tool's calls is hidden: what it names itself, and what the runtime's patterns match."""
+    """Return what is redacted in calls of this tool: what it names itself, and what the runtime's patterns match."""
     places = listed(declared.redact)
     tops = [place.partition(".")[0] if isinstance(place, str) else place for place in places]
     checked_fields(declared, "redact", tops, signature)
@@ -347,14 +354,14 @@ def checked_redact(declared: Declaration, signature: Signature | None, everywher
 
 
 def check_recoverable(spec: Spec) -> None:
-    """Whoever recovers a call does not have what was hidden in it: nothing that recovery runs may need it."""
+    """Refuse a tool whose recovery needs redacted values: the process that recovers a call does not have them."""
     hidden = {place.partition(".")[0] for place in (spec.redact.places if spec.redact else ())}
     cure = "keep it encrypted with Runtime(encrypt=...), or pass a reference and look the value up in the body"
     if hidden and spec.is_staging:
         bad(
             spec.declaration,
             f"{spec.name} is accepted for later and redacts {min(hidden)}: a worker that starts it after a crash "
-            f"would not have the value; {cure}",
+            f"does not have the value; {cure}",
         )
     undo, probe = spec.compensate, spec.probe
     asked = {"probe": probe, "guard": spec.guard, "compensation": undo}
@@ -364,14 +371,15 @@ def check_recoverable(spec: Spec) -> None:
             if name in hidden:
                 bad(
                     spec.declaration,
-                    f"{spec.name}: its {role} asks for {name}, which is redacted: after a crash nobody has it; ask for "
-                    f"result or another argument, or {cure}",
+                    f"{spec.name}: its {role} takes {name}, which is redacted and lost after a crash; take result or "
+                    f"another argument, or {cure}",
                 )
 
 
 def checked_key(
     declared: Declaration, signature: Signature | None
 ) -> tuple[str, ...] | Callable[[Request], object] | None:
+    """Return the key: names of arguments, a function, or None for all arguments."""
     if declared.key is None or callable(declared.key):
         return declared.key
     names = checked_fields(declared, "key", declared.key, signature)
@@ -383,11 +391,12 @@ def checked_key(
 def checked_ignore(
     declared: Declaration, signature: Signature | None, key: tuple[str, ...] | Callable[[Request], object] | None
 ) -> tuple[str, ...] | Literal["rest"]:
+    """Return the arguments that carry no intent."""
     if declared.ignore == "rest":
         if key is None:
             bad(
                 declared,
-                f'{declared.name}: ignore="rest" ignores what is not in the key; say which arguments are: key=…',
+                f'{declared.name}: ignore="rest" ignores what is not in the key; name the arguments of the key: key=…',
             )
         return "rest"
     names = checked_fields(declared, "ignore", declared.ignore, signature)
@@ -399,11 +408,12 @@ def checked_ignore(
 
 
 def listed(value: Any) -> tuple[Any, ...]:
-    """One or many, as a tuple; a string is one, never its letters."""
+    """Return one or many values as a tuple; a string is one value."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | type) else (value,)
 
 
 def is_error(value: Any, base: type[BaseException]) -> bool:
+    """Return whether this is an exception class derived from ``base``."""
     return isinstance(value, type) and issubclass(value, base)
 
 

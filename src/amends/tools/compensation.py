@@ -1,4 +1,4 @@
-"""Who takes a call back, looks after it or guards it: functions, tools by name, tools that live elsewhere."""
+"""Resolve compensations, probes and guards: functions, tools by name, and tools whose body is elsewhere."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ EMPTY: Final[tuple[object, ...]] = (None, False, "", [], {})
 
 
 class Elsewhere:
-    """Stands for a body that this process cannot reach."""
+    """Stands for a body that this process cannot call."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __call__(self, **_: Any) -> Any:
-        """Raise: nobody here can do it."""
+        """Raise ``BadDeclaration``."""
         raise BadDeclaration(
-            f"{self.name} lives elsewhere: this process has no body to call",
+            f"{self.name} is declared without a body, and this process has none to call",
             tool=self.name,
-            hint=f"give the runtime a way to it: rt.reach({{{self.name!r}: function}})",
+            hint=f"give the runtime a function for it: rt.reach({{{self.name!r}: function}})",
         )
 
 
 def is_undoable_here(spec: Spec) -> bool:
-    """Whether this process can take a call of this tool back, as far as anybody can."""
+    """Return whether this process can compensate calls of this tool, if they can be compensated at all."""
     return spec.compensate is None or not isinstance(spec.compensate.fn, Elsewhere)
 
 
 def declared_compensation(name: str, where: str, given: object) -> DeclaredCompensation:
-    """A compensation as it was given: a function, a tool, a name, or a table that says more."""
+    """Return the compensation as declared: a function, a tool, a name, or a table with options."""
     if not isinstance(given, Mapping):
         return DeclaredCompensation(given)  # type: ignore[arg-type]  # checked when a runtime is built
     _check_table(name, where, "compensation", given, COMPENSATION_WORDS)
@@ -65,7 +65,7 @@ def declared_compensation(name: str, where: str, given: object) -> DeclaredCompe
 
 
 def with_methods(declared: Declaration, instance: Any) -> Declaration:
-    """The same tool, done by this instance: ``execute``, and its other methods where no option was given."""
+    """Return the same tool with the methods of this instance: ``execute``, and the others if no option was given."""
     names = ("compensate", "probe", "guard", "list_effects")
     own = {name: method for name in names if callable(method := getattr(instance, name, None))}
     compensate = DeclaredCompensation(own["compensate"]) if "compensate" in own else None
@@ -82,13 +82,13 @@ def with_methods(declared: Declaration, instance: Any) -> Declaration:
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """The tools of one runtime, and how it reaches those that live elsewhere."""
+    """The tools of one runtime, and its functions for those whose body is elsewhere."""
 
     tools: Mapping[str, Declaration]
     bodies: Bodies
 
     def grounded(self, declared: Declaration) -> Declaration:
-        """With its body: a declared class is made once, however many runtimes it is given to."""
+        """Return the declaration with its body; a declared class is instantiated once for all runtimes."""
         if declared.cls is None or declared.fn is not None:
             return declared
         if declared.grounded is None:
@@ -97,18 +97,18 @@ class Resolver:
             except TypeError as error:
                 own = declared.cls.__name__
                 problem = (
-                    f"{declared.name} cannot be made without arguments ({error}): make it yourself, tool({own}(…))"
+                    f"{declared.name} cannot be created without arguments ({error}): create it yourself, tool({own}(…))"
                 )
                 raise BadDeclaration(problem, tool=declared.name, where=declared.where) from error
             declared.grounded = with_methods(declared, instance)
         return declared.grounded
 
     def body(self, declared: Declaration) -> Callable[..., Any] | None:
-        """Its own, or how this runtime reaches it; None: neither."""
+        """Return its own body, or the function that this runtime has for it; None if there is neither."""
         return self.grounded(declared).fn or self.bodies.get(declared.name)
 
     def compensation(self, declared: Declaration, twin: DeclaredCompensation) -> Twin:
-        """A compensation, resolved and checked."""
+        """Return a compensation, resolved and checked."""
         asked = self.resolved(declared, twin.fn, "compensation")
         probe = self.resolved(declared, twin.probe, "compensation's probe") if twin.probe is not None else None
         for word in ("idempotent", "absent_ok", "wins"):
@@ -116,7 +116,7 @@ class Resolver:
             if not isinstance(value, bool):
                 bad(declared, f"{declared.name}: a compensation's {word} is True or False, not {value!r}")
         check_seconds(declared, "the compensation's timeout", twin.timeout, positive=True)
-        # A tool used as a twin has said of its own body that the destination deduplicates; that stays true here.
+        # A tool used as a compensation keeps its own promise that the destination deduplicates.
         own = self._tool_behind(twin.fn)
         idempotent = twin.idempotent or (own is not None and own.idempotent is True)
         retry: Retry | int | None = twin.retry
@@ -139,7 +139,10 @@ class Resolver:
         )
 
     def resolved(self, declared: Declaration, twin: FunctionLike, role: str, *, settle: float = 0.0) -> ProbeSpec:
-        """A twin, probe or guard, with the names it asks for."""
+        """Return a compensation, probe or guard with the names that it takes.
+
+        ``role``: how messages name it. ``settle``: see ``ToolOptions.settle``.
+        """
         if isinstance(twin, Mapping) and role in PROBES:
             _check_table(declared.name, declared.where, role, twin, PROBE_WORDS)
         own = self._tool_behind(twin)
@@ -155,8 +158,8 @@ class Resolver:
         if table is not None:
             needs = _named_in(table)
         if fn is None:
-            assert own is not None, "what is no tool has a function"
-            # Whoever calls it there is given all there is, and picks.
+            assert own is not None, "only a tool can lack a function"
+            # The remote side gets everything, and picks what it needs.
             fn, params = Elsewhere(own.name), (EVERYTHING, "result", "call")
         elif table is not None:
             fn, params = _with_args(declared, fn, table, role), (EVERYTHING, "result", "call")
@@ -169,7 +172,7 @@ class Resolver:
                 name = getattr(returned, "__name__", str(returned)) if isinstance(returned, type) else str(returned)
                 bad(
                     declared,
-                    f"{declared.name}: its {role} returns {name}; it returns Happened(result), Absent() or Unknown()",
+                    f"{declared.name}: its {role} returns {name}; return Happened(result), Absent() or Unknown()",
                 )
         if isinstance(fn, Elsewhere):
             return ProbeSpec(fn, params, False, settle=settle, tool=fn.name, needs=needs)
@@ -194,7 +197,7 @@ class Resolver:
             )
             return found
         if isinstance(named, str):
-            bad(declared, f'{declared.name}: its {role} "{named}" is no tool of this runtime; pass it in tools= too')
+            bad(declared, f'{declared.name}: its {role} "{named}" is not a tool of this runtime; add it to tools=')
         if not callable(named):
             bad(declared, f"{declared.name}: its {role} must be a function or the name of a tool, not {named!r}")
         function: Callable[..., Any] = named
@@ -206,23 +209,23 @@ class Resolver:
 
 
 def found_at(path: str, refuse: Callable[[str], object]) -> Any:
-    """What stands at ``package.module:name``; ``refuse`` is told why there is nothing, and raises."""
-    from importlib import import_module  # few are named by where they are
+    """Return the object at ``package.module:name``; ``refuse`` is called with the problem, and must raise."""
+    from importlib import import_module  # imported here: few tools are named by path
 
     module, _, name = path.partition(":")
     try:
         found: Any = functools.reduce(getattr, name.split("."), import_module(module))
-    except Exception as error:  # of that module's own code too, which is run here for the first time
+    except Exception as error:  # also from the code of that module, which may run here for the first time
         refuse(f'"{path}" cannot be imported: {error}')
         raise AssertionError("refuse raises") from error
     return found
 
 
-# ---- the names it asks for ----------------------------------------------------------------
+# ---- Parameters of compensations, probes and guards
 
 
 def _params(declared: Declaration, fn: Callable[..., Any], role: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names it asks for, and those of them that have no default: without these it is not started."""
+    """Return the names that it takes, and those of them without a default, which it cannot be started without."""
     name = getattr(fn, "__name__", None) or repr(fn)
     try:
         parameters = inspect.signature(fn).parameters.values()
@@ -234,7 +237,7 @@ def _params(declared: Declaration, fn: Callable[..., Any], role: str) -> tuple[t
         if parameter.kind is parameter.VAR_KEYWORD:
             asked.append(EVERYTHING)
         elif parameter.kind is parameter.POSITIONAL_ONLY:
-            bad(declared, f"{declared.name}: its {role} {name} is asked by name; remove the / after {parameter.name}")
+            bad(declared, f"{declared.name}: its {role} {name} is called by name; remove the / after {parameter.name}")
         elif parameter.kind is not parameter.VAR_POSITIONAL and _is_askable(declared, parameter, role, name):
             asked.append(parameter.name)
             if parameter.default is parameter.empty and parameter.name != "call":
@@ -243,16 +246,16 @@ def _params(declared: Declaration, fn: Callable[..., Any], role: str) -> tuple[t
 
 
 def _is_no_answer(hint: Any) -> bool:
-    """Whether a probe that is annotated so can never give one of the three answers."""
+    """Return whether a probe with this annotation can never give one of the three answers."""
     if get_origin(hint) in (Union, UnionType):
         return all(map(_is_no_answer, get_args(hint)))
     return (get_origin(hint) or hint) in (bool, int, float, str, bytes, list, tuple, dict, set, type(None))
 
 
 def _takes_none(declared: Declaration, fn: Callable[..., Any]) -> bool:
-    """Return whether ``result`` is annotated as None or something else, and the tool's own result is never None.
+    """Return whether the annotation of ``result`` allows None, although the tool's own result is never None.
 
-    Only then does the annotation say anything about a result that nobody has.
+    Only then does None mean that the result is not available.
     """
     if declared.signature is None or admits_none(declared.signature.hints.get("return", Any)):
         return False
@@ -261,9 +264,9 @@ def _takes_none(declared: Declaration, fn: Callable[..., Any]) -> bool:
 
 
 def _result_type(declared: Declaration, fn: Callable[..., Any]) -> Any:
-    """Return the one class that ``result`` is annotated with, where the tool does not say what it returns.
+    """Return the one class that ``result`` is annotated with, if the tool does not annotate what it returns.
 
-    Without the tool's word no class was written down: an annotation that allows several would be a guess.
+    Then no class was stored, and an annotation that allows several classes would be a guess.
     """
     if declared.signature is None or declared.signature.hints.get("return", Any) is not Any:
         return Any
@@ -272,7 +275,7 @@ def _result_type(declared: Declaration, fn: Callable[..., Any]) -> Any:
 
 
 def _named_in(table: Any) -> tuple[str, ...]:
-    """Return what a table of arguments cannot do without: the result, and arguments of the call."""
+    """Return what a table of arguments needs: the result, and arguments of the call."""
     paths = [value.split(".") for value in table.values() if isinstance(value, str)]
     named = ["result" if path[0] == "$result" else path[1] for path in paths if _is_needed(path)]
     return tuple(dict.fromkeys(named))
@@ -291,42 +294,42 @@ def _is_askable(declared: Declaration, parameter: inspect.Parameter, role: str, 
     if parameter.default is not parameter.empty:
         return False
     can = ", ".join([*ours, *(declared.signature.names if declared.signature else ())])
-    problem = f'{declared.name}: its {role} {name} asks for "{parameter.name}"; it can ask for: {can}'
+    problem = f'{declared.name}: its {role} {name} takes "{parameter.name}"; it can take: {can}'
     raise BadDeclaration(problem, tool=declared.name, where=declared.where)
 
 
-# ---- tables -------------------------------------------------------------------------------
+# ---- Tables of arguments
 
 
 def _check_table(name: str, where: str, role: str, table: Mapping[str, Any], words: tuple[str, ...]) -> None:
     strange = sorted(set(table) - set(words))
     problem = ""
     if strange:
-        problem = f"has {strange[0]!r}, which means nothing; its parts are {', '.join(words)}"
+        problem = f"has {strange[0]!r}, which is unknown; its parts are {', '.join(words)}"
     elif not isinstance(table.get("tool"), str) and not callable(table.get("tool")):
         problem = 'names no tool: tool = "name", or "package.module:function"'
     elif not isinstance(table.get("args", {}), Mapping):
-        problem = f"has args={table['args']!r}; it is a table of the arguments to call it with"
+        problem = f"has args={table['args']!r}; args is a table of the arguments to call it with"
     elif str(table.get("result", "$result")).partition(".")[0] != "$result":
-        problem = f"has result={table['result']!r}; it is a path in its answer, $result or $result.id"
+        problem = f"has result={table['result']!r}; result is a path in its answer, $result or $result.id"
     if problem:
         raise BadDeclaration(f"{name}: its {role} {problem}", tool=name, where=where)
 
 
 def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: str) -> Callable[..., Any]:
-    """The same function, called with the arguments that a table says instead of by the names it has."""
+    """Return the function, called with the arguments from a table instead of by its own names."""
     table: Mapping[str, Any] = said
     for value in table.values():
         if isinstance(value, str) and value.startswith("$") and value.partition(".")[0] not in _ROOTS:
-            bad(declared, f"{declared.name}: its {role} is given {value!r}; it begins with {', '.join(_ROOTS)}")
+            bad(declared, f"{declared.name}: its {role} is given {value!r}; a path begins with {', '.join(_ROOTS)}")
         if role in PROBES and isinstance(value, str) and value.startswith("$result"):
-            bad(declared, f"{declared.name}: its probe is given {value!r}, and a call in doubt has no result")
+            bad(declared, f"{declared.name}: its probe is given {value!r}, but a call in doubt has no result")
         if _names_within(value):
-            bad(declared, f"{declared.name}: its {role} is given {value!r}; a path stands for a whole argument only")
+            bad(declared, f"{declared.name}: its {role} is given {value!r}; a path must be the whole argument")
 
     def given(args: dict[str, Any]) -> dict[str, Any]:
         result, call = args.pop("result", None), args.pop("call")
-        # A provider that is sent a refund with the charge's key answers from its memory of the charge.
+        # A provider that gets a refund with the key of the charge would answer with the stored charge.
         key = call.compensation.key if role == "compensation" else call.key
         roots = {"$result": result, "$args": args, "$key": key, "$call": {"id": call.id, "key": call.key}}
         return {name: _at(roots, value, f"a call of {declared.name}") for name, value in table.items()}
@@ -344,13 +347,13 @@ _ROOTS: Final = ("$result", "$args", "$key", "$call")
 
 
 def _names_within(value: Any) -> bool:
-    """Whether a table or a list holds what looks like a path: it would be handed on as it is written."""
+    """Return whether a table or a list contains what looks like a path, which would be passed on as plain text."""
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return any(_names_within(one) or (isinstance(one, str) and one.partition(".")[0] in _ROOTS) for one in inner)
 
 
 class _NotThere(LookupError):
-    """A path that leads nowhere; ``within`` is the last thing that it led to."""
+    """A path does not exist; ``within`` is the last value on it."""
 
     def __init__(self, problem: str, within: object) -> None:
         super().__init__(problem)
@@ -358,7 +361,7 @@ class _NotThere(LookupError):
 
 
 def _at(roots: Mapping[str, Any], value: Any, whose: str) -> Any:
-    """What a word such as ``$result.id`` stands for; anything else stands for itself."""
+    """Return the value at a path such as ``$result.id``; anything else stands for itself."""
     if not isinstance(value, str) or not value.startswith("$"):
         return value
     root, *path = value.split(".")
@@ -374,17 +377,17 @@ def _at(roots: Mapping[str, Any], value: Any, whose: str) -> Any:
 
 
 def _answering(fn: Callable[..., Any], path: str) -> Callable[..., Any]:
-    """A tool that finds things, as a probe: what it finds has happened, nothing is absent, what cannot be read says nothing."""
+    """Return a tool that looks something up as a probe: found means happened, empty means absent, else unknown."""
 
     def heard(found: Any) -> Probed[Any]:
         if isinstance(found, Happened | Absent | Unknown):
             return found
         if isinstance(found, str) and found:
-            return Unknown(f"it answered in words: {found[:100]}")
+            return Unknown(f"it answered with text: {found[:100]}")
         try:
             at = _at({"$result": found}, path, "its answer")
         except _NotThere as nothing:
-            # An empty list has no first entry. A table without the field may be an error, or of another version.
+            # An empty list has no first entry. A table without the field may be an error, or from another version.
             return Absent() if nothing.within in EMPTY else Unknown(str(nothing))
         return Absent() if at in EMPTY else Happened(at)
 

@@ -25,9 +25,9 @@ from amends.encoding.secret import MASK, Secret
 from amends.errors import folded, is_slip, shown
 
 PARTS_MAX: Final = 10_000
-"""So many values are compared for one condition; a longer list is unclear."""
+"""How many values are compared for one condition; a longer list is unclear."""
 NAMES_MAX: Final = 100
-"""A dict with more keys has no names of its own, so none of them is mistyped."""
+"""A dict with more keys holds data rather than names, so its keys are not checked for typing errors."""
 
 
 # ---- Reading conditions
@@ -35,7 +35,7 @@ NAMES_MAX: Final = 100
 _SIGN: Final = re.compile(r"(>=|<=|>|<|!=|!)\s*")
 _NO_SIGN: Final = re.compile(
     r"""(?ix)^(
-        [=≠≤≥≦≧≮≯~≈]                                            # "=>5", "==5": no sign, or not one of ours
+        [=≠≤≥≦≧≮≯~≈]                                            # "=>5", "==5": not a sign of this grammar
       | (gt|gte|ge|lt|lte|le|eq|ne|neq|not|over|under|above|below|exceeds|min|max|from|between
          |(more|greater|less|larger|smaller|higher|lower|bigger)(\s+than)?|at\s+(least|most))[\s:=(]*[-+$€£]?\d
       | [-+]?[\d.,_]+\s*(<|>|=|≤|≥|\.\.|and\b|or\b|to\b|or\s+more)  # "10000<", "1..5"
@@ -47,33 +47,35 @@ _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Condition:
-    """A text as it is meant: ``sign`` is empty (equal, or a pattern), ``!`` or one of the four comparisons."""
+    """A parsed condition: ``sign`` is empty (equal, or a pattern), ``!`` or one of the four comparisons."""
 
     sign: str
     text: str
 
     @property
     def compares(self) -> bool:
+        """Whether it is one of the four comparisons."""
         return self.sign not in ("", "!")
 
     @property
     def is_pattern(self) -> bool:
+        """Whether the text has wildcards."""
         return bool(WILD.search(self.text))
 
 
 @lru_cache(maxsize=1024)
 def read_condition(said: str) -> Condition:
-    """Take a condition apart; raises ValueError for one that cannot be read."""
+    """Parse a condition; raise ``ValueError`` for an invalid one."""
     if not said.isprintable():
-        raise ValueError(f"{said!a} has characters that cannot be seen; write ? for one of them")
+        raise ValueError(f"{said!a} has invisible characters; write ? for one of them")
     text = said.strip()
     found = _SIGN.match(text)
     if found is None:
         looks = normalize("NFKC", text)
         if _NO_SIGN.match(looks) or (looks != text and _SIGN.match(looks)):
             raise ValueError(
-                f'{said!r} is no condition: write ">5", ">=5", "<5", "<=5", "5" or "!5"; '
-                f"a text that begins so is written with its first character in brackets: {_bracketed(text)!r}"
+                f'{said!r} is not a condition: write ">5", ">=5", "<5", "<=5", "5" or "!5"; '
+                f"for a text that really begins so, put its first character in brackets: {_bracketed(text)!r}"
             )
         return Condition("", nfc(said))
     sign = "!" if found[1] == "!=" else found[1]
@@ -90,7 +92,7 @@ def _bracketed(text: str) -> str:
 
 
 def number_of(value: object) -> Decimal | None:
-    """Return an exact, finite number, or None. A float is the number that it is written as."""
+    """Return an exact, finite number, or None. A float counts as its shortest decimal."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         return None
     try:
@@ -102,7 +104,7 @@ def number_of(value: object) -> Decimal | None:
 
 def moment_of(text: str) -> datetime | date | time | None:
     if not _MOMENT.match(text.strip()):
-        return None  # Python reads "10,000" as a time of day
+        return None  # Python would read "10,000" as a time of day
     for read in (date.fromisoformat, datetime.fromisoformat, time.fromisoformat):
         try:
             found: datetime | date | time = read(text.strip())
@@ -114,7 +116,7 @@ def moment_of(text: str) -> datetime | date | time | None:
 
 @lru_cache(maxsize=256)
 def _duration(text: str) -> timedelta | None:
-    """Return a duration as pydantic reads it ("PT1H", "01:00:00"); None for a number of seconds, and for no duration."""
+    """Return a duration as pydantic reads it ("PT1H", "01:00:00"); None for a number of seconds, or no duration."""
     if number_of(text) is not None:
         return None
     from pydantic import TypeAdapter, ValidationError
@@ -152,7 +154,7 @@ def any_of(answers: Iterable[bool | None]) -> bool | None:
 
 
 def every_of(answers: Iterable[bool | None]) -> bool | None:
-    """Return whether there are answers, and each is yes."""
+    """Return whether there are answers and all are True."""
     found = [*islice(answers, PARTS_MAX + 1)]
     if not found or False in found:
         return False
@@ -163,7 +165,7 @@ Among: TypeAlias = Callable[[Iterable[bool | None]], bool | None]
 
 
 def holds(value: Any, parts: tuple[str, ...], said: object, among: Among) -> bool | None:
-    """Return whether what stands at a path is as a condition says."""
+    """Return whether the value at a path meets a condition; ``among`` combines the answers for several values."""
     if isinstance(said, Mapping):
         return every_of(holds(value, (*parts, *path_parts(path)), one, among) for path, one in said.items())
     return among(is_as(one, said, among) for one in _at(value, parts))
@@ -174,7 +176,7 @@ def path_parts(path: str) -> tuple[str, ...]:
 
 
 def _at(value: Any, parts: tuple[str, ...]) -> Iterator[Any]:
-    """Yield every value at a path: of a list, those of its elements; ``_MISSING`` where there is none."""
+    """Yield every value at a path, looking into the elements of lists; ``_MISSING`` if there is none."""
     if not parts:
         yield value
         return
@@ -195,10 +197,10 @@ def _at(value: Any, parts: tuple[str, ...]) -> Iterator[Any]:
     elif isinstance(value, Enum):
         yield from _at(value.value, parts)
     elif (fields := fields_of_type(type(value))) is not None:
-        # Another member of the union has it.
+        # The type has it under another spelling, or another member of the union has it.
         yield _UNCLEAR if folded(parts[0]) in map(folded, fields) else _MISSING
     else:
-        # A text may be JSON with the very thing in it, an object may have it under another name.
+        # A text may be JSON that contains the value; an object may have it under another name.
         yield _UNCLEAR
 
 
@@ -213,18 +215,18 @@ def _in_mapping(value: Mapping[Any, Any], parts: tuple[str, ...]) -> Iterator[An
                 found = True
                 yield from _at(one, parts[count:])
             elif alike in map(folded, names):
-                # Whoever reads it may take either spelling, also where both are there.
+                # The tool may read either spelling, even if both are there.
                 found = True
                 yield _UNCLEAR
     if not found:
-        # Where nobody declared what the names are, one was checked by nobody.
+        # The names of an undeclared dict were never checked.
         known = value if len(value) <= NAMES_MAX else ()
         slip = any(is_slip(parts[0], name) for key in known for name in names_of(key))
         yield _UNCLEAR if slip else _MISSING
 
 
 def names_of(key: object) -> tuple[str, ...]:
-    """Return what a key may be called: an enum by its value or its name."""
+    """Return the names of a key; an Enum has its value and its name."""
     if isinstance(key, Enum):
         return nfc(str(key.value)), nfc(str(key.name))
     return (nfc(str(key)),)
@@ -248,7 +250,7 @@ def _is_list(value: object) -> bool:
 
 
 def fields_of_type(hint: Any) -> dict[str, Any] | None:
-    """Return the named parts of a class with their types; None where it has none, or any name."""
+    """Return the named parts of a class with their types; None if it has none, or allows any name."""
     cls = get_origin(hint) or hint
     if not isinstance(cls, type) or issubclass(cls, Enum) or cls in SCALARS:
         return None
@@ -273,7 +275,7 @@ def fields_of_type(hint: Any) -> dict[str, Any] | None:
         names = {name: hints.get(name, Any) for name in (listed or hints)}
     else:
         return None
-    # A property can be read too, although no model has it as a field.
+    # A property can be read too, although it is not a field.
     names |= {name: Any for name, one in inspect.getmembers_static(cls) if isinstance(one, property) and name[0] != "_"}
     return names
 
@@ -293,16 +295,16 @@ _TEXTUAL: Final = (
     "pydantic_core._pydantic_core",
     "yarl",
 )
-"""Modules whose classes are texts with a meaning: compared by how they are written."""
+"""Modules whose classes are compared by their text."""
 
 
 def is_as(value: Any, said: object, among: Among) -> bool | None:
-    """Return whether one value is as a condition says. An argument that is not there is not."""
+    """Return whether one value meets a condition. A missing argument does not."""
     if value is _UNCLEAR or isinstance(value, Secret):
         return None
     condition = read_condition(said) if isinstance(said, str) else None
     if value is _MISSING:
-        # "not DE" cannot be said of what is not there, nor its opposite.
+        # "not DE" is neither true nor false for a missing value.
         return None if condition is not None and condition.sign == "!" else False
     if _is_list(value):
         return among(is_as(one, said, among) for one in value)
@@ -323,13 +325,13 @@ def is_many(said: object) -> typing.TypeGuard[Iterable[object]]:
 
 
 def is_equal(value: Any, said: Any) -> bool | None:
-    """Return whether a value means what was said: a text is read as the value's type."""
+    """Return whether a value equals the condition, whose text is read as the type of the value."""
     if isinstance(said, Enum) and not isinstance(value, type(said)):
         said = said.value
     if hasattr(value, "get_secret_value"):
         value = value.get_secret_value()
     if isinstance(value, Enum):
-        name: Any = value.name  # a sum of flags has none
+        name: Any = value.name  # a combination of flags has none
         return said is value or any_of((is_equal(value.value, said), False if name is None else is_equal(name, said)))
     if value is None or said is None:
         return value is said or (isinstance(said, str) and (said == "*" or said.strip().casefold() in _NONES))
@@ -350,7 +352,7 @@ def is_equal(value: Any, said: Any) -> bool | None:
 
 
 def text_matches(text: str, said: str) -> bool:
-    """Return whether a text is, or matches, another; both in one Unicode form."""
+    """Return whether a text equals or matches another, both in the same Unicode form."""
     text, said = nfc(text), nfc(said)
     return text == said or fnmatchcase(text, said)
 
@@ -399,7 +401,7 @@ def _equal_moment(value: date | time, said: Any) -> bool | None:
 
 
 def _comparable(value: date | time, other: Any) -> tuple[Any, Any] | None:
-    """Return both so that they can be compared: a date is the whole day of a moment; None where they cannot be."""
+    """Return both in comparable form (a date is the whole day of a moment); None if they cannot be compared."""
     if isinstance(value, datetime) and isinstance(other, date) and not isinstance(other, datetime):
         return value.date(), other
     if isinstance(other, datetime) and isinstance(value, date) and not isinstance(value, datetime):
@@ -437,7 +439,7 @@ def _equal_other(value: Any, said: Any) -> bool | None:
 
 
 def _ordered(value: Any, condition: Condition) -> bool | None:
-    """Return whether a value is larger or smaller; None where it has no such order."""
+    """Return whether a value is larger or smaller; None if it has no such order."""
     if isinstance(value, Enum):
         value = value.value
     if hasattr(value, "get_secret_value"):
@@ -469,5 +471,5 @@ def _ordered(value: Any, condition: Condition) -> bool | None:
 
 
 def _infinite(value: object) -> Decimal | float | None:
-    """Return a number that may be infinite: that is larger than every limit; None for what has no order."""
+    """Return a number that may be infinite, which exceeds every limit; None for a value without order."""
     return value if value in (float("inf"), float("-inf")) and isinstance(value, float | Decimal) else number_of(value)

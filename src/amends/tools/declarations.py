@@ -1,4 +1,4 @@
-"""From what is said of tools to specs: collecting, giving classes their instance, finding the twins."""
+"""Turn declarations into specs: collect them, instantiate classes, resolve compensations and probes."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ _ONCE: Final = Retry(attempts=1)
 
 
 def declare(name: str, /, **options: Unpack[DeclareOptions]) -> Declaration:
-    """Say what a tool that lives elsewhere is (a framework's, an MCP server's), by its name."""
+    """Declare a tool whose body is elsewhere (in a framework, on an MCP server), by its name."""
     return declaration(name, _line_of(sys._getframe(1)), options=options)
 
 
 def specs_of(
     tools: Iterable[object], *, order: Order, redact: Hidden = NOTHING, bodies: Bodies = NO_BODIES
 ) -> dict[str, Spec]:
-    """Every tool of these, by name; raises BadDeclaration that says which and where.
+    """Return the specs of these tools by name; raise ``BadDeclaration``, which names the tool and its place.
 
-    ``redact``: patterns of what the runtime hides in every tool. ``bodies``: how tools that live elsewhere are reached.
+    ``order``: the mode of the ordering law. ``redact``: the runtime's redaction rules. ``bodies``: functions for tools
+    whose body is elsewhere.
     """
     found = Resolver(_collected(tools), bodies)
     specs = {name: _spec(declared, found, order=order, redact=redact) for name, declared in found.tools.items()}
@@ -58,13 +59,13 @@ def specs_of(
     return specs
 
 
-# ---- collecting ---------------------------------------------------------------------------
+# ---- Collecting declarations
 
 _OPTIONS: Final = frozenset(DeclareOptions.__annotations__)
 
 
 def declaration(name: str, where: str, *, options: Mapping[str, Any], like: Declaration | None = None) -> Declaration:
-    """A declaration of these options, over those of ``like``; an option that is None was not given."""
+    """Return a declaration with these options, over those of ``like``; an option that is None was not given."""
     given = {option: value for option, value in options.items() if value is not None}
     if unknown := sorted(given.keys() - _OPTIONS):
         close = close_to(unknown[0], _OPTIONS, cutoff=0.4)
@@ -87,7 +88,7 @@ def _collected(tools: Iterable[object]) -> dict[str, Declaration]:
 
 def _declarations_in(thing: object) -> Iterator[Declaration]:
     if isinstance(thing, ModuleType):
-        # Only what can carry a declaration is looked at: a lazy proxy in a module may raise when touched.
+        # Only these types can carry a declaration; a lazy proxy in a module may raise when it is touched.
         held = [value for value in vars(thing).values() if isinstance(value, FunctionType | type | Declaration)]
         found = [declared for value in held if (declared := declaration_of(value))]
         if not found:
@@ -100,20 +101,20 @@ def _declarations_in(thing: object) -> Iterator[Declaration]:
         raise BadDeclaration(f"{name} is not a tool: decorate it with @tool, or pass tool({name}, …)", tool=name)
 
 
-# ---- what can be a tool -------------------------------------------------------------------
+# ---- Declaring a function, class or instance
 
 
 def declared_target(target: Any, options: Mapping[str, Any], frame: FrameType) -> Declaration:
-    """What these options say of a function, a class with ``execute``, an instance or a bound method.
+    """Return the declaration of a function, a class with ``execute``, an instance or a bound method.
 
-    ``frame`` is the caller's. What cannot become a tool at all is refused here: nobody would check it later.
+    ``frame`` is the caller's. What cannot be a tool at all is refused here, because it would not be checked later.
     """
     if isinstance(target, type):
         made = _made(getattr(target, "execute", None), options, frame, name=target.__name__)
         made.cls = target
         return made
     if not inspect.isroutine(target) and callable(getattr(target, "execute", None)):
-        like = declaration_of(type(target))  # the options of its class, where that is a tool itself
+        like = declaration_of(type(target))  # the options of its class, if that is a tool itself
         name = like.name if like else type(target).__name__
         return with_methods(_made(target.execute, options, frame, name=name, like=like), target)
     name = _name_of(target)
@@ -148,7 +149,7 @@ def _line_of(frame: FrameType) -> str:
 
 
 def _local_names(plain: Any, frame: FrameType) -> dict[str, Any]:
-    """What the postponed annotations of a nested function may mean: its own globals do not have it."""
+    """Return the local names that the postponed annotations of a nested function may use."""
     if "<locals>" not in getattr(plain, "__qualname__", ""):
         return {}
     written = [note for note in getattr(plain, "__annotations__", {}).values() if isinstance(note, str)]
@@ -162,13 +163,13 @@ def _check_target(target: Any, name: str, where: str) -> None:
     owner = getattr(target, "__qualname__", "").rpartition(".")[0]
     own = owner.rpartition(".")[2].lower()
     if declaration_of(target) is not None:
-        problem = f"{name} is a tool already: declare its body again, tool({name}.fn, …)"
+        problem = f"{name} is already a tool: declare its body again, tool({name}.fn, …)"
     elif isinstance(target, staticmethod | classmethod):
         problem = f"{name}: put @tool below @{type(target).__name__}, or declare it bound: tool({owner}.{name})"
     elif not callable(target):
-        problem = f"{name} is no function, and no object with a method execute"
+        problem = f"{name} is neither a function nor an object with a method execute"
     elif inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
-        problem = f"{name} is a generator: a tool returns one result, which is written down"
+        problem = f"{name} is a generator: a tool returns one result, which is recorded"
     elif owner and not owner.endswith("<locals>") and not inspect.ismethod(target) and _takes_self(plain):
         problem = f"{name} is a method of {owner} and has no object yet; bind first: tool({own}.{name})"
     if problem:
@@ -180,7 +181,7 @@ def _takes_self(plain: Any) -> bool:
     return code is not None and code.co_argcount > 0 and code.co_varnames[0] in ("self", "cls")
 
 
-# ---- one spec -----------------------------------------------------------------------------
+# ---- Making a spec
 
 _COPIED: Final = (
     "name", "version", "scope", "on_conflict", "on_failure", "at", "needs_approval", "timeout", "cost", "locks",
@@ -239,7 +240,7 @@ def _result_type(declared: Declaration, signature: Signature | None) -> Any:
 
 
 def _description(declared: Declaration) -> str:
-    """The docstring, for a model: the body's, else its class's."""
+    """Return the docstring for a model: that of the body, or of its class."""
     if declared.fn is None:
         return ""
     found = inspect.getdoc(plain_function(declared.fn))

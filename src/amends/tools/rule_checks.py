@@ -48,7 +48,7 @@ from amends.tools.spec import Spec
 def check_rules_for(
     rules: Sequence[Rule], specs: Mapping[str, Spec], *, origin: str, approvers: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Raise ``BadRule`` for a rule that can never match a declared tool as it is meant; return what is only odd."""
+    """Raise ``BadRule`` for a rule that can never match a declared tool as intended; return warnings about others."""
     warnings: list[str] = []
     for number, rule in enumerate(rules, 1):
         warnings += _check_tool(rule, number, specs, origin)
@@ -67,23 +67,23 @@ def check_rules_for(
 
 
 def check_agents(rules: Sequence[Rule], known: Iterable[str], *, origin: str) -> None:
-    """Raise ``BadRule`` for a rule about an agent whose name is a known one, mistyped."""
+    """Raise ``BadRule`` for a rule whose agent is a mistyped known name."""
     names = [*known]
     for number, rule in enumerate(rules, 1):
         if any(matches_name(name, rule.agent) for name in names):
             continue
         if alike := [name for name in names if _may_be(rule.agent, name)]:
-            text = f"is about the agent {rule.agent!r}, which is none; did you mean {alike[0]!r}?"
+            text = f"is for the agent {rule.agent!r}, which does not exist; did you mean {alike[0]!r}?"
             raise bad_rule(number, origin, text, tool=rule.tool, meant=alike[0])
 
 
 def _check_tool(rule: Rule, number: int, specs: Mapping[str, Spec], origin: str) -> list[str]:
     if not specs:
-        return []  # a program without tools reads the ledger only
+        return []  # a program without tools only reads the ledger
     meant = [spec for name, spec in specs.items() if matches_name(name, rule.tool)]
     if meant:
         if rule.undeclared and not WILD.search(rule.tool):
-            return [f"rule {number} ({origin}) is about {rule.tool} while nobody has declared it, and it is declared"]
+            return [f"rule {number} ({origin}) is for {rule.tool} only while it is undeclared, but it is declared"]
         if not rule.undeclared:
             _check_args(rule, number, meant, origin)
         return []
@@ -92,7 +92,7 @@ def _check_tool(rule: Rule, number: int, specs: Mapping[str, Spec], origin: str)
     if several:
         advice = "write one rule for each" if len(names) > 1 else f"did you mean {several[0]!r}?"
         raise bad_rule(
-            number, origin, f"is about {rule.tool!r}, which is no pattern of one tool; {advice}",
+            number, origin, f"is for {rule.tool!r}, which is not a pattern for one tool; {advice}",
             tool=rule.tool, meant=several[0],
         )  # fmt: skip
     if rule.undeclared:
@@ -101,16 +101,16 @@ def _check_tool(rule: Rule, number: int, specs: Mapping[str, Spec], origin: str)
         alike = next((name for name in specs if _may_be(rule.tool, name)), None)
     if alike is not None:
         raise bad_rule(
-            number, origin, f"is about {rule.tool!r}, which is no tool; did you mean {alike!r}?",
+            number, origin, f"is for {rule.tool!r}, which is not a tool; did you mean {alike!r}?",
             tool=rule.tool, meant=alike,
         )  # fmt: skip
     if rule.undeclared:
         return []
-    return [f"rule {number} ({origin}) is about {rule.tool!r}, which is no tool here{did_you_mean(rule.tool, specs)}"]
+    return [f"rule {number} ({origin}) is for {rule.tool!r}, which is not a tool here{did_you_mean(rule.tool, specs)}"]
 
 
 def _may_be(pattern: str, name: str) -> bool:
-    """Return whether a pattern that does not match a tool's name was probably meant to."""
+    """Return whether a pattern that does not match a name was probably meant to."""
     if fnmatchcase(folded(name), folded(pattern)):
         return True
     head = WILD.split(pattern, maxsplit=1)[0]
@@ -126,8 +126,8 @@ def _check_args(rule: Rule, number: int, meant: Sequence[Spec], origin: str) -> 
         closed = [
             one for spec, one in zip(meant, problems, strict=True) if one is not None or not _is_open(spec, path[0])
         ]
-        # Of several tools that a pattern names, those that have the argument are meant. A tool that takes any name does
-        # not excuse a name that another one of them has almost.
+        # If a pattern names several tools, those that have the argument are meant. A tool that takes any name does not
+        # excuse a name that is a typing error for another of them.
         if all(problem is not None for problem in problems) or (slips and all(one is not None for one in closed)):
             first = next((one for one in problems if one is not None and one.known), problems[0])
             first = first or slips[0]
@@ -135,7 +135,7 @@ def _check_args(rule: Rule, number: int, meant: Sequence[Spec], origin: str) -> 
 
 
 def _is_open(spec: Spec, name: str) -> bool:
-    """Whether the tool takes this argument only because it takes any."""
+    """Return whether the tool takes this argument only because it takes any name."""
     return spec.signature is None or (spec.signature.rest is not None and name not in map(nfc, spec.signature.names))
 
 
@@ -157,7 +157,7 @@ class _Problem:
 
 
 class _Strange(Exception):
-    """A path, or a value, that a type does not have."""
+    """A type does not have this path or value."""
 
     def __init__(self, text: str, meant: str = "") -> None:
         super().__init__(text)
@@ -167,7 +167,7 @@ class _Strange(Exception):
 def _argument_problem(spec: Spec, path: tuple[str, ...], said: object) -> _Problem | None:
     signature = spec.signature
     if signature is None:
-        return None  # it lives elsewhere: what it takes is not known
+        return None  # its body is elsewhere, so its arguments are not known
     place = f"{spec.name}.{'.'.join(path)}"
     try:
         hint = _hint_of(signature, path[0])
@@ -207,7 +207,7 @@ def _hint_of(signature: Signature, name: str) -> Any:
 
 
 def _below(hint: Any, parts: tuple[str, ...]) -> list[Any]:
-    """Return what may stand at a path below a type; raises ``_Strange``. ``Any``: it is not known."""
+    """Return the types at a path below a type (``Any`` if unknown); raise ``_Strange`` if there is no such path."""
     whole, hint = hint, _plain_hint(hint)
     if hint is Any:
         return [Any]
@@ -242,7 +242,7 @@ def _below(hint: Any, parts: tuple[str, ...]) -> list[Any]:
 
 
 def _below_places(hint: Any, parts: tuple[str, ...]) -> list[Any]:
-    """Return what may stand at a path below a list, or below a tuple, whose places may have types of their own."""
+    """Return the types at a path below a list, or below a tuple, whose places may have types of their own."""
     inner = [one for one in get_args(hint) if one is not ...] or [Any]
     if not re.fullmatch(r"-?\d+", parts[0]):
         return _below_any(inner, parts, ())
@@ -255,12 +255,12 @@ def _below_places(hint: Any, parts: tuple[str, ...]) -> list[Any]:
 
 
 def _below_keys(key: Any, hint: Any, parts: tuple[str, ...]) -> list[Any]:
-    """Return what may stand at a path below a dict; raises ``_Strange`` for a key that its keys' type never has."""
+    """Return the types at a path below a dict; raise ``_Strange`` for a key that the type of its keys excludes."""
     plain = _plain_hint(key)
     if parts[0] == "*":
         return _below(hint, parts[1:])
     if plain is int and not re.fullmatch(r"-?\d+", parts[0]):
-        raise _Strange(f"{parts[0]!r} is no key there: keys are whole numbers")
+        raise _Strange(f"{parts[0]!r} is not a key there: keys are whole numbers")
     if not (options := _options_of(plain)):
         return _below(hint, parts[1:])
     names = [name for one in options for name in names_of(one)]
@@ -269,7 +269,7 @@ def _below_keys(key: Any, hint: Any, parts: tuple[str, ...]) -> list[Any]:
             return _below(hint, parts[count:])
     guess = did_you_mean(parts[0], names)
     raise _Strange(
-        f"{parts[0]!r} is no key there; keys are {', '.join(names[:10])}{guess}", "".join(close_to(parts[0], names))
+        f"{parts[0]!r} is not a key there; keys are {', '.join(names[:10])}{guess}", "".join(close_to(parts[0], names))
     )
 
 
@@ -287,7 +287,7 @@ def _below_any(hints: Iterable[Any], parts: tuple[str, ...], every: Sequence[Any
 
 
 def _plain_hint(hint: Any) -> Any:
-    """Return a type without its wrappings: Annotated, NewType, an alias; Any where it is none that we can look at."""
+    """Return a type without its wrappers: Annotated, NewType, an alias; ``Any`` if it cannot be inspected."""
     while True:
         if get_origin(hint) in (typing.Annotated, typing.Required, typing.NotRequired, typing.Final):
             hint = get_args(hint)[0]
@@ -321,7 +321,7 @@ def _type_name(hint: Any) -> str:
 
 
 def _check_leaves(leaves: Sequence[Any], said: object) -> None:
-    """Raise ``_Strange`` where none of these types can ever have such a value."""
+    """Raise ``_Strange`` if none of these types can ever have such a value."""
     strange: _Strange | None = None
     for leaf in leaves:
         try:
@@ -369,10 +369,10 @@ def _check_options(plain: Any, options: Sequence[Any], said: object) -> None:
     from enum import Flag
 
     if isinstance(plain, type) and issubclass(plain, Flag):
-        return  # any sum of its members
+        return  # any combination of its members
     tried: object = said
     if isinstance(said, str) and (condition := read_condition(said)).sign == "!":
-        tried = condition.text  # "not x" is a mistake too where x can never be
+        tried = condition.text  # "not x" is a mistake too if the value can never be x
     answers = [is_as(one, tried, any_of) for one in options]
     if not any(answers):
         texts = [str(one.value if isinstance(one, Enum) else one) for one in options]
@@ -396,7 +396,7 @@ _SCALAR_WORDS: Final[dict[type, str]] = {
 
 
 def _check_scalar(cls: type, hint: Any, said: object, condition: Condition | None) -> None:
-    """Raise ``_Strange`` where no value of this built-in type is so."""
+    """Raise ``_Strange`` if no value of this built-in type can meet the condition."""
     wanted = f"it is {_SCALAR_WORDS.get(cls, cls.__name__)}"
     if condition is not None and condition.compares:
         if not _has_order(cls, condition.text):
@@ -438,7 +438,7 @@ def _check_pattern(cls: type, hint: Any, text: str, wanted: str) -> None:
 
 
 def _has_order(cls: type, text: str) -> bool:
-    """Whether values of this type can be larger or smaller than what is written."""
+    """Return whether values of this type can be larger or smaller than this text."""
     moment = moment_of(text)
     if cls is date:
         return isinstance(moment, date) and (not isinstance(moment, datetime) or moment.time() == time())
@@ -447,12 +447,12 @@ def _has_order(cls: type, text: str) -> bool:
     if cls is time:
         return isinstance(moment, time)
     if cls is str:
-        return True  # it may be a number, or a date, in words; what is neither is held
+        return True  # the text may be a number or a date; a call with neither is held
     return cls in (int, float, Decimal, timedelta) and number_of(text) is not None
 
 
 def _check_valid(hint: Any, value: object) -> None:
-    """Raise ``_Strange`` where pydantic refuses the value for this type; nothing where it has no schema for it."""
+    """Raise ``_Strange`` if pydantic refuses the value for this type; do nothing if it has no schema for it."""
     if isinstance(value, str) and _plain_hint(hint) is str and get_origin(hint) is not typing.Annotated:
         return
     from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -462,22 +462,22 @@ def _check_valid(hint: Any, value: object) -> None:
         read = adapter.validate_python(value)
     except ValidationError as error:
         raise _Strange(f"that can never be: {error.errors()[0]['msg']}") from None
-    except Exception:  # an annotation may raise anything while pydantic looks at it
+    except Exception:  # an annotation may raise anything while pydantic inspects it
         return
     if is_equal(read, value) is False:
-        # The type takes it, and makes something else of it: lower case, another time zone, a date of a number.
+        # The type accepts and changes it: lower case, another time zone, a date from a number.
         raise _Strange(f"that becomes {shown_condition(read)!r} there: write it so")
 
 
 def _check_letters(hint: Any, pattern: str) -> None:
-    """Raise ``_Strange`` where the type writes every text in other letters than a pattern has."""
+    """Raise ``_Strange`` if the type changes the case of every text, so that the pattern can never match."""
     if get_origin(hint) is not typing.Annotated:
         return
     from pydantic import TypeAdapter
 
     try:
         read = TypeAdapter(hint).validate_python(pattern)
-    except Exception:  # a pattern need not be such a text itself
+    except Exception:  # a pattern need not be valid itself
         return
     if isinstance(read, str) and read != pattern and read.casefold() == pattern.casefold():
         raise _Strange(f"that becomes {read!r} there: write it so")

@@ -40,7 +40,7 @@ Decides = Literal["allow", "approve", "refuse"]
 Verdict: TypeAlias = Literal["matches", "no", "unclear"]
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 EXPIRES_S: Final = 86_400.0
-"""How long a request may be decided and used, where no rule says otherwise: a day."""
+"""How long a request can be decided and used, unless a rule says otherwise: one day."""
 APPROVERS_MAX: Final = 100
 RAISED_CHARS_MAX: Final = 500
 _HOURS: Final = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)")
@@ -51,44 +51,44 @@ _HOURS: Final = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """What is true of the calls it matches. The first rule that matches decides; one that raises holds the call."""
+    """A decision about the calls that it matches. The first matching rule decides; one that raises holds the call."""
 
     tool: str = "*"
-    """A pattern over the names of tools."""
+    """A pattern for the names of tools."""
     when: Callable[[Request], bool] | None = None
     """Python only: whether it matches this request."""
     decision: Decides = "approve"
-    """``allow`` never lifts what a tool says of itself (``needs_approval=``)."""
+    """``allow`` never overrides the tool's own ``needs_approval=``."""
     approvers: int = 1
-    """How many different people must say yes."""
+    """How many different people must approve."""
     roles: Sequence[str] = ()
-    """Of which roles they must be; none: anybody but who asks."""
+    """The roles that may approve; empty: anybody except the requester."""
     expires: float = EXPIRES_S
-    """Seconds in which a request must be decided and used."""
+    """Seconds within which a request must be decided and used."""
     reasons: Sequence[str] = ()
-    """The reasons that a no may have; none: any."""
+    """The reasons that a rejection may give; empty: any."""
     why: str = ""
-    """In words: shown to who decides, and to a model that is refused."""
+    """The reason in words, shown to the person who decides, and to a model that is refused."""
     args: Mapping[str, object] = field(default_factory=dict)
     """Conditions on arguments: ``{"cents": ">100000", "payee.iban": "DE*"}``; all must hold."""
     hours: str = ""
-    """Only then: ``"18:00-08:00"`` goes over midnight."""
+    """Match only in these hours: ``"18:00-08:00"`` crosses midnight."""
     days: Sequence[str] = ()
-    """Only on these: ``("sat", "sun")``."""
+    """Match only on these days: ``("sat", "sun")``."""
     tz: str = "UTC"
-    """Whose clock hours and days are read on."""
+    """The time zone of ``hours`` and ``days``."""
     agent: str = "*"
-    """A pattern over the names of agents."""
+    """A pattern for the names of agents."""
     first_use: bool = False
-    """Only until this agent has used the tool once with somebody's yes; the rules after it hold for every use."""
+    """Match only until this agent has used the tool once with approval; the rules after it apply to every use."""
     undeclared: bool = False
-    """Only tools that nobody declared; ``allow`` lifts their need only where this is said."""
+    """Match only undeclared tools; ``allow`` removes their need for approval only with this option."""
     residue: Literal["", "accept"] = ""
-    """``accept``: what an undeclared tool leaves behind is taken by who wrote this."""
+    """``accept``: the author of the rule accepts the residue that an undeclared tool leaves."""
 
     @property
     def name(self) -> str:
-        """What it is called in a record: its words, else its pattern."""
+        """Its name in a record: ``why``, or else its decision and pattern."""
         return self.why or f"{self.decision} {self.tool}"
 
     @property
@@ -97,19 +97,19 @@ class Rule:
         return bool(self.hours or self.days)
 
     def matches(self, request: Request, at: datetime | None, *, undeclared: bool = False) -> bool:
-        """Return whether this rule is certainly about this request."""
+        """Return whether this rule certainly matches this request."""
         return self.judge(request, at, undeclared=undeclared).verdict == "matches"
 
     def judge(self, request: Request, at: datetime | None, *, undeclared: bool = False) -> Judged:
-        """Return whether this rule is about this request; ``unclear`` where that cannot be known. Never raises.
+        """Return whether this rule matches this request; ``unclear`` if that cannot be known. Never raise.
 
-        A part that is certainly not so decides, whatever is unclear beside it.
+        A part that certainly does not match decides, even if other parts are unclear.
         """
         unclear: list[str] = []
         for part in (self._names, self._times, self._args, self._asks):
             try:
                 found = part(request, at, undeclared)
-            except Exception as error:  # whatever it is: it must not let the call pass
+            except Exception as error:  # no error may let the call pass
                 found = Judged("unclear", f"the rule raised {_raised(error)}")
             if found.verdict == "no":
                 return found
@@ -122,19 +122,19 @@ class Rule:
             return Judged("no", "the tool is declared")
         agent = request.agent or ""
         if not matches_name(agent, self.agent) and not fnmatchcase(folded(agent), folded(self.agent)):
-            return Judged("no", f"it is about the agent {self.agent}")
+            return Judged("no", f"the rule is for the agent {self.agent}")
         if matches_name(request.tool, self.tool):
             if matches_name(agent, self.agent):
                 return Judged("matches")
             return Judged("unclear", f"{agent} may be another spelling of {self.agent}")
         if undeclared and fnmatchcase(folded(request.tool), folded(self.tool)):
-            # Nobody declared the tool, so no spelling of its name was checked before.
+            # The tool is undeclared, so the spelling of its name was never checked.
             return Judged("unclear", f"{request.tool} may be another spelling of {self.tool}")
-        return Judged("no", f"it is about {self.tool}")
+        return Judged("no", f"the rule is for {self.tool}")
 
     def _times(self, request: Request, at: datetime | None, undeclared: bool) -> Judged:
         if self.tells_time and not self._is_time(at):
-            return Judged("no", f"it is about {' '.join([*self.days, self.hours]).strip()} ({self.tz})")
+            return Judged("no", f"the rule is for {' '.join([*self.days, self.hours]).strip()} ({self.tz})")
         return Judged("matches")
 
     def _args(self, request: Request, at: datetime | None, undeclared: bool) -> Judged:
@@ -149,22 +149,22 @@ class Rule:
 
     @property
     def _among(self) -> Among:
-        """Of several values at a path: one holds a call, but only all of them let it pass."""
+        """How to combine several values at a path: one suffices to hold a call, all are needed to allow it."""
         return every_of if self.decision == "allow" else any_of
 
     def _asks(self, request: Request, at: datetime | None, undeclared: bool) -> Judged:
         if self.when is None:
             return Judged("matches")
-        # The rules after it judge the same request: what this function takes out of the arguments is there for them.
+        # A copy of the arguments, because the rules after it judge the same request.
         found = yes_or_no(self.when(dataclasses.replace(request, args={**request.args})))
         if found is None:
             return Judged("unclear", "its when= returned neither True nor False")
-        return Judged("matches" if found else "no", "" if found else "its when= says no")
+        return Judged("matches" if found else "no", "" if found else "its when= returned False")
 
     def _is_time(self, at: datetime | None) -> bool:
-        from zoneinfo import ZoneInfo  # few rules tell the time
+        from zoneinfo import ZoneInfo  # imported here: few rules depend on the time
 
-        assert at is not None, "a rule that tells the time is told it"
+        assert at is not None, "a rule that depends on the clock gets the time"
         here = at.astimezone(ZoneInfo(self.tz))
         if self.days and DAYS[here.weekday()] not in self.days:
             return False
@@ -177,7 +177,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judged:
-    """Whether one rule is about one request, and why."""
+    """Whether one rule matches one request, and why."""
 
     verdict: Verdict
     why: str = ""
@@ -185,54 +185,54 @@ class Judged:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """What one rule makes of one call."""
+    """What one rule decides about one call."""
 
     number: int
-    """Its place among the rules, from 1."""
+    """Its position among the rules, from 1."""
     name: str
     decision: Decides
     verdict: Verdict
-    """``matches``, ``no``, or ``unclear``: then it holds the call, or refuses it."""
+    """``matches``, ``no``, or ``unclear``, which holds the call or refuses it."""
     why: str
     decides: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON data."""
+        """Return plain JSON data."""
         return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleTest:
-    """What would become of a call, by the rules, by the tool's own word and by the budgets of a single call."""
+    """What would happen to a call by the rules, by the tool's own declaration and by budgets per call."""
 
     tool: str
     declared: bool
     decision: Literal["run", "approve", "refuse"]
     by: str
-    """Who decides: ``rule 2``, ``tool``, ``undeclared``, ``budget``; empty where nothing is asked."""
+    """What decides: ``rule 2``, ``tool``, ``undeclared``, ``budget``; empty if nothing does."""
     why: str
     needed: int
-    """How many people must say yes; 0 where it simply runs or is refused."""
+    """How many people must approve; 0 if it simply runs or is refused."""
     roles: tuple[str, ...]
     first_use: bool
-    """It is asked only until this agent has used the tool once with somebody's yes."""
+    """Whether approval is needed only until this agent has used the tool once with approval."""
     rules: tuple[RuleVerdict, ...]
     meant: str = ""
-    """The declared tool whose name is probably meant, where nobody has declared this one."""
+    """The declared tool whose name is probably meant, if this one is undeclared."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON data."""
+        """Return plain JSON data."""
         return {**dataclasses.asdict(self), "roles": list(self.roles), "rules": [one.to_dict() for one in self.rules]}
 
 
 def yes_or_no(answer: object) -> bool | None:
-    """Return what a function of a call answered; None where it is no bool.
+    """Return the answer of a function of a call; None if it is not a bool.
 
-    A coroutine is true and says nothing; None is what a function without a return gives.
+    A coroutine is truthy but no answer, and None is the result of a function without a return statement.
     """
     if inspect.iscoroutine(answer):
-        answer.close()  # nobody awaits it: without this Python warns at a place that tells nothing
-    if type(answer).__name__ in ("bool", "bool_"):  # numpy's too
+        answer.close()  # it is never awaited; without this Python would warn at an unrelated place
+    if type(answer).__name__ in ("bool", "bool_"):  # also that of numpy
         return bool(answer)
     return None
 
@@ -251,7 +251,7 @@ def _hours(text: str) -> tuple[time, time]:
         raise ValueError(f'hours are written "18:00-08:00", not {text!r}')
     a, b, c, d = map(int, found.groups())
     if (a, b) == (c, d) or (c == 24 and d):
-        raise ValueError(f"no time is within {text!r}")
+        raise ValueError(f"{text!r} contains no time")
     return time(a, b), time(0 if c == 24 else c, d)
 
 
@@ -259,7 +259,7 @@ def _hours(text: str) -> tuple[time, time]:
 
 
 def checked_rules(rules: Iterable[object], origin: str = "argument") -> tuple[Rule, ...]:
-    """Return rules from Python or from TOML tables; raises ``BadRule`` for one that cannot be kept."""
+    """Return rules from Python or from TOML tables, checked; raise ``BadRule`` for an invalid one."""
     if isinstance(rules, Mapping | str | Rule) or not isinstance(rules, Iterable):
         what = type(rules).__name__
         raise BadConfig(f"rules ({origin}) is a list of Rule, not {what}", setting="rules", origin=origin)
@@ -267,7 +267,7 @@ def checked_rules(rules: Iterable[object], origin: str = "argument") -> tuple[Ru
 
 
 def checked_approvers(given: object, origin: str = "argument") -> dict[str, tuple[str, ...]]:
-    """Which people have which role; raises ``BadConfig`` for a table that is none."""
+    """Return the people of each role, checked; raise ``BadConfig`` for an invalid table."""
     if not isinstance(given, Mapping):
         raise BadConfig(f"approvers ({origin}) is no table of roles", setting="approvers", origin=origin)
     found: dict[str, tuple[str, ...]] = {}
@@ -284,11 +284,11 @@ def _checked(rule: object, number: int, origin: str) -> Rule:
         strange = sorted(set(rule) - known)
         if strange:
             raise bad_rule(
-                number, origin, f"has {', '.join(strange)}, which means nothing{did_you_mean(strange[0], known)}"
+                number, origin, f"has {', '.join(strange)}, which is unknown{did_you_mean(strange[0], known)}"
             )
         rule = Rule(**rule)
     if not isinstance(rule, Rule):
-        raise bad_rule(number, origin, f"is {rule!r}, which is no Rule")
+        raise bad_rule(number, origin, f"is {rule!r}, which is not a Rule")
     problem = _problem(rule)
     if problem:
         raise bad_rule(number, origin, problem, tool=rule.tool)
@@ -306,7 +306,7 @@ def _problem(rule: Rule) -> str:
         return f"decides {rule.decision!r}; it is one of {', '.join(get_args(Decides))}"
     if problem := _mistyped(rule):
         return problem
-    approvers: Any = rule.approvers  # a table may say anything
+    approvers: Any = rule.approvers  # a table may hold anything
     if type(approvers) is not int or not 1 <= approvers <= APPROVERS_MAX:
         return f"needs {rule.approvers!r} approvers; it is a number from 1 to {APPROVERS_MAX}"
     expires: Any = rule.expires
@@ -321,7 +321,7 @@ def _problem(rule: Rule) -> str:
     if strange := [day for day in rule.days if day not in DAYS]:
         return f"has the day {strange[0]!r}; days are {', '.join(DAYS)}"
     if rule.first_use and rule.decision != "approve":
-        return f"decides {rule.decision!r} of the first use only, so there would never be another; it is approve"
+        return f"decides {rule.decision!r} for the first use only; first_use needs the decision approve"
     if rule.residue not in ("", "accept"):
         return f"has residue={rule.residue!r}; it is accept, or left out"
     return _unaskable(rule.when) or _unreadable(rule)
@@ -331,7 +331,7 @@ def _mistyped(rule: Rule) -> str:
     for name in ("tool", "agent", "tz"):
         text: Any = getattr(rule, name)
         if not isinstance(text, str) or not text or text != text.strip() or not text.isprintable():
-            return f"has {name}={text!r}; it is a text without blanks around it"
+            return f"has {name}={text!r}; it is a text without spaces around it"
     for name in ("why", "hours"):
         if not isinstance(getattr(rule, name), str):
             return f"has {name}={getattr(rule, name)!r}; it is a text"
@@ -345,7 +345,7 @@ def _unaskable(when: Any) -> str:
     if when is None:
         return ""
     if not callable(when):
-        return "has a when= that is no function"
+        return "has a when= that is not a function"
     if is_async_function(when):
         return "has a when= that is async; make it a plain def, nothing is awaited there"
     try:
@@ -358,7 +358,7 @@ def _unaskable(when: Any) -> str:
 
 
 def _unreadable(rule: Rule) -> str:
-    """Return what would only be found out when the first call comes."""
+    """Return a problem that would otherwise appear only at the first call."""
     from zoneinfo import ZoneInfo
 
     args: Any = rule.args
@@ -378,9 +378,9 @@ def _unreadable(rule: Rule) -> str:
 
 def _check_condition(path: Any, said: object) -> None:
     if not isinstance(path, str) or not all(path.split(".")) or path != path.strip() or not path.isprintable():
-        raise ValueError(f"{path!r} names no argument")
+        raise ValueError(f"{path!r} does not name an argument")
     if re.search(r"[\[\]]|^\$\.", path):
-        raise ValueError(f"{path!r} is no path: write items.0.cents for one of a list, items.cents for any")
+        raise ValueError(f"{path!r} is not a path: write items.0.cents for one of a list, items.cents for any")
     _check_said(path, said)
 
 
@@ -392,7 +392,7 @@ def _check_said(path: str, said: object) -> None:
             _check_condition(below, one)
     elif is_many(said):
         if not said:
-            raise ValueError(f"{path} is one of nothing")
+            raise ValueError(f"{path} has an empty list of values")
         for one in said:
             if isinstance(one, Mapping):
                 raise ValueError(f"{path} has a table in a list; write one rule for each")  # noqa: TRY004 (of a setting)
@@ -402,7 +402,7 @@ def _check_said(path: str, said: object) -> None:
     elif isinstance(said, float | Decimal) and number_of(said) is None:
         raise ValueError(f"{path} is {said}, which no number equals")
     elif callable(said) and not isinstance(said, Enum):
-        raise ValueError(f"{path} is a function; a function of the request is said with when=")
+        raise ValueError(f"{path} is a function; use when= for a function of the request")
     elif said is not None and not isinstance(said, bool | int | float | Decimal | date | time | UUID | Enum | bytes):
         raise ValueError(f"{path} is a {type(said).__name__}, which cannot be compared")
 

@@ -1,4 +1,4 @@
-"""How a direct call finds its run: the scopes of blocks, bound functions and bodies, and the calls still to be awaited."""
+"""How a direct call finds its run: the scopes of blocks, bound functions and bodies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What ``with_options`` says of one call."""
+    """The options that ``with_options`` sets for one call."""
 
     again: str | None = None
     timeout: float | None = None
@@ -30,25 +30,25 @@ class Options:
 
 
 class Caller(Protocol):
-    """What a run gives to the tools that are called inside it."""
+    """What performs the tools that are called inside a run."""
 
     is_async: bool
     _is_nowhere: bool
-    """Whether this is no run: the inside of a probe, a compensation or a hook, where nothing may be started."""
+    """Whether this is not a run but the inside of a probe, a compensation or a hook, where nothing may start."""
     _is_replay: bool
 
     def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Do this call; an async run returns an awaitable."""
+        """Perform this call; an async run returns an awaitable."""
 
 
 # ---- Scopes
 
 
 class Scope:
-    """A stretch of code that belongs to a run: a block, a bound function, or a body. Linked to the one around it.
+    """Code that belongs to a run: a block, a bound function, or a body. Linked to the scope around it.
 
-    Leaving a scope marks it instead of resetting a context variable: a block may be left in another context, thread
-    or task than it was entered in, and a token works only in the context that made it.
+    Leaving a scope marks it instead of resetting a context variable: a block may be left in another context, thread or
+    task than it was entered in, and a token works only in the context that made it.
     """
 
     __slots__ = ("call", "caller", "is_left", "is_over", "outer", "place", "use")
@@ -59,7 +59,7 @@ class Scope:
         """The call whose body this code is part of, if any."""
         self.use: BareUse | None = None if outer is None else outer.use
         self.is_left = self.is_over = False
-        """Left: nothing begins in it any more. Over: its run has been committed, taken back or let go, too."""
+        """Left: nothing starts in it any more. Over: its run has also been committed, rolled back or released."""
 
 
 _Place: TypeAlias = tuple[int, weakref.ref[Any] | None]
@@ -68,36 +68,36 @@ _scope: ContextVar[Scope | None] = ContextVar("amends.scope", default=None)
 
 
 def enter_scope(caller: Any) -> Scope:
-    """Begin a scope that the same function leaves: a body, or a function that carries its run."""
+    """Enter a scope that the same function leaves: a body, or a function bound to a run."""
     scope = Scope(caller, scope_here())
     _scope.set(scope)
     return scope
 
 
 def enter_block(caller: Any) -> Scope:
-    """Begin the scope of a block, which may be left anywhere."""
+    """Enter the scope of a block, which may be left in any context."""
     scope = Scope(caller, scope_here(), _place())
     _scope.set(scope)
     return scope
 
 
 def leave_scope(scope: Scope, *, is_over: bool = True) -> None:
-    """End a scope, in any context. Raises nothing; leaving twice is leaving once."""
+    """Leave a scope, in any context. Never raise; leaving twice has no further effect."""
     scope.is_left, scope.is_over = True, is_over
     here = _scope.get()
     if here is not scope and scope.place is None:
         while here is not None and here is not scope:
-            here = here.outer  # a block that a body has entered and not left ends for its caller with the body
+            here = here.outer  # a block that a body entered but did not leave ends with the body
     if here is scope:
         _scope.set(scope.outer)
 
 
 def scope_here() -> Scope | None:
-    """Return the innermost scope that this code is in.
+    """Return the innermost scope of this code, or None.
 
-    A block that was left elsewhere is over for the task or thread that entered it: that one is in the scope around it
-    again. Work that was started inside the block, and outlives it, still belongs to its run, which refuses it: it must
-    not slip into the run around. Where everything around is over as well, it is in no scope.
+    When a block is left in another task or thread, the one that entered it is in the scope around it again. Work that
+    was started inside the block and outlives it still belongs to its run, which refuses it: it must not slip into the
+    run around. If all scopes around it are over as well, it is in no scope.
     """
     scope = _scope.get()
     if scope is None or not scope.is_left or scope.place is None:
@@ -107,7 +107,7 @@ def scope_here() -> Scope | None:
         scope = scope.outer
     if _is_all_over(scope):
         scope = None
-    _scope.set(scope)  # tasks and threads that are started from now on begin with the right one
+    _scope.set(scope)  # so that tasks and threads started from now on inherit the right scope
     return scope
 
 
@@ -118,13 +118,13 @@ def _is_all_over(scope: Scope | None) -> bool:
 
 
 def caller_here() -> Caller | None:
-    """Return what carries out a tool that is called here: a run, or what refuses; None outside of runs."""
+    """Return what performs a tool that is called here: a run, or an object that refuses; None outside of runs."""
     scope = scope_here()
     return None if scope is None else scope.caller
 
 
 def open_caller_here() -> Caller | None:
-    """Return the same without runs that have been left: code that only outlives a run is not inside it any more."""
+    """Return the caller, skipping runs that have been left: code that outlives a run is no longer inside it."""
     scope = scope_here()
     while scope is not None and scope.is_left and not scope.caller._is_nowhere:
         scope = scope.outer
@@ -159,13 +159,13 @@ class BareUse:
         self._lock = threading.Lock()
 
     def may_be_of(self, declared: Declaration) -> bool:
-        """Whether the handler of a call of this tool still runs."""
+        """Return whether the handler of a call of this tool still runs."""
         return declared is self.declared and not self._is_over
 
     def take(self, declared: Declaration, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Use it up for this call; False: it is not for this call, which is then guarded like any other.
+        """Use the right for this call; return False if it is not for this call, which is then guarded as usual.
 
-        Raises ``NoRun`` for the same call a second time: guarded, it would wait for itself.
+        Raise ``NoRun`` for the same call a second time: as a guarded call it would wait for itself.
         """
         if not self.may_be_of(declared) or not self._is_same(args, kwargs):
             return False
@@ -176,13 +176,13 @@ class BareUse:
                 raise NoRun(
                     f"{declared.name} was called a second time inside its handler; nothing was started",
                     tool=declared.name,
-                    hint="call it once in the handler, and let retry= of the tool make it again",
+                    hint="call it once in the handler, and use retry= of the tool to repeat it",
                 )
             self._is_used = True
         return True
 
     def end(self) -> None:
-        """The handler has ended: whatever it left running calls a guarded tool."""
+        """End the right with the handler: work that it left running calls the guarded tool."""
         with self._lock:
             self._is_over = True
 
@@ -191,16 +191,16 @@ class BareUse:
 
 
 class Pending:
-    """The guarded calls of one async run that were made and not awaited yet.
+    """The guarded calls of one async run that have not been awaited yet.
 
-    It holds their coroutines: one that is dropped would leave nothing behind that says whether it was closed before.
+    It holds their coroutines, because a dropped coroutine could not be asked whether it was closed.
     """
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[str, Coroutine[Any, Any, Any]]] = {}
 
     def add(self, tool: str, make: Callable[[Callable[[], None]], T]) -> T:
-        """Return the coroutine that ``make`` makes; it calls what it is given as soon as it is awaited."""
+        """Return the coroutine that ``make`` creates; it calls the function it is given as soon as it is awaited."""
         number = next(_numbers)
 
         def begun() -> None:
@@ -215,12 +215,12 @@ class Pending:
         return bool(self._made)
 
     def names(self) -> list[str]:
-        """The tools of the calls that nobody has awaited; without those that were closed or cancelled before."""
+        """Return the tools of the calls that were never awaited, without those that were closed or cancelled."""
         created = inspect.CORO_CREATED
         return [tool for tool, made in list(self._made.values()) if inspect.getcoroutinestate(made) == created]
 
     def clear(self) -> None:
-        """Let go of them: the run has been left."""
+        """Forget all calls, when the run has been left."""
         self._made.clear()
 
 

@@ -1,7 +1,7 @@
-"""A tool's own parameters: how arguments are bound, checked and described to a model.
+"""The parameters of a tool: arguments are bound, validated and described to a model.
 
-All three come from one pydantic model per tool, so what a model is told is what is checked. pydantic is
-imported, and the model built, at the first use: declaring tools stays cheap.
+All three use one pydantic model per tool, so that a model is told exactly what is checked. pydantic is imported, and
+the model built, on first use, so that declaring tools stays cheap.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails, ValidationError
 
 PROBLEMS_MAX: Final = 10
-"""No more problems of one request are told: a model corrects the first ones first."""
+"""How many problems of one request are reported: a model corrects the first ones first."""
 REPEAT: Final = "again_because"
-"""The argument by which a model says that a repeat is meant; never a tool's own."""
+"""The argument with which a model says that a repeat is deliberate; never a tool's own."""
 
 
-# ---- looking at functions -----------------------------------------------------------------
+# ---- Functions and their annotations
 
 
 def plain_function(fn: Any) -> Any:
-    """The function behind partials and callable objects: it has the code and the annotations."""
+    """Return the function behind partials and callable objects, which has the code and the annotations."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     if inspect.isroutine(fn) or inspect.isclass(fn):
@@ -60,21 +60,21 @@ def plain_function(fn: Any) -> Any:
 
 
 def is_async_function(fn: Any) -> bool:
-    """Whether calling it gives a coroutine."""
+    """Return whether calling it returns a coroutine."""
     return inspect.iscoroutinefunction(plain_function(fn))
 
 
 def globals_of(fn: Any) -> dict[str, Any]:
-    """The names that the words of its annotations are looked up in."""
+    """Return the globals in which its annotations are evaluated."""
     found: dict[str, Any] = getattr(inspect.unwrap(plain_function(fn)), "__globals__", {})
     return found
 
 
 def hints_of(fn: Any, local_names: Mapping[str, Any]) -> dict[str, Any]:
-    """Its annotations as types; one that cannot be resolved is left out.
+    """Return its annotations as types, without those that cannot be resolved.
 
-    Never an error: names imported only for the type checker are common, and an unchecked argument is better
-    than an agent that does not start.
+    Never raise: names imported only for the type checker are common, and an unchecked argument is better than an
+    agent that does not start.
     """
     plain = plain_function(fn)
     global_names = globals_of(fn)
@@ -91,7 +91,7 @@ def hints_of(fn: Any, local_names: Mapping[str, Any]) -> dict[str, Any]:
     return hints
 
 
-# ---- the signature ------------------------------------------------------------------------
+# ---- The signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ class _Model:
     validate: Callable[[object], Any]
     error: type[ValidationError]
     fields: tuple[tuple[str, str], ...]
-    """(argument, field): fields are numbered, since pydantic reserves names that an argument may have."""
+    """(argument, field): fields are numbered, since pydantic reserves some names that an argument may have."""
 
 
 @dataclass(frozen=True, eq=False)
 class Signature:
-    """The arguments of one tool. Not slotted: what is built on first use is kept on the object."""
+    """The arguments of one tool. Without slots, since cached properties are stored on the object."""
 
     tool: str
     fn: Callable[..., Any]
@@ -114,10 +114,12 @@ class Signature:
 
     @functools.cached_property
     def parameters(self) -> tuple[inspect.Parameter, ...]:
+        """The parameters of the body."""
         return tuple(inspect.signature(self.fn).parameters.values())
 
     @functools.cached_property
     def hints(self) -> dict[str, Any]:
+        """The annotations of the body as types."""
         return hints_of(self.fn, self.local_names)
 
     @functools.cached_property
@@ -132,32 +134,33 @@ class Signature:
 
     @functools.cached_property
     def shape(self) -> Shape:
-        """Which classes its arguments may have, and so what is written down of them."""
+        """Which classes its arguments may have."""
         defaults = {one.name: type(one.default) for one in self.parameters if one.default is not one.empty}
-        # A default of a class of its own says that the class is meant, beside plain data.
+        # A default of a user's class means that this class is allowed besides plain data.
         hints = {name: self.hints.get(name, Union[defaults.get(name, Any), Any]) for name in self.names}  # noqa: UP007
         rest = self.hints.get(self.rest.name, Any) if self.rest else None
-        # An alias that names itself keeps the name of itself inside: Tree = Union[Leaf, list["Tree"]].
+        # A recursive alias contains its own name as text: Tree = Union[Leaf, list["Tree"]].
         words = {**globals_of(self.fn), **self.local_names}
         return shape_of_args(hints, rest, words=words, names=self.class_names)
 
     @functools.cached_property
     def anywhere(self) -> Shape:
-        """The same for what a function of the arguments returns: a key, a hidden part."""
+        """Which classes a value that a function makes from the arguments may have, such as a key."""
         return anywhere(self.shape)
 
     @functools.cached_property
     def _open(self) -> frozenset[str]:
-        """The arguments in which an annotation leaves a class open."""
+        """The arguments whose annotation leaves a class open."""
         places = {name: self.shape.value(name) for name in self.names}
         return frozenset(name for name, place in places.items() if any(one.tagged for one in places_below(place)))
 
     @functools.cached_property
     def positional(self) -> tuple[str, ...]:
+        """The arguments that may be given by position."""
         return tuple(p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, redact: Hidden | None = None) -> dict[str, Any]:
-        """The arguments by name, as the annotated types, defaults filled in; raises BadArguments."""
+        """Return the arguments by name, as the annotated types, with defaults; raise ``BadArguments``."""
         given = self._placed(args, kwargs) if args else kwargs
         for name, value in given.items():
             if isinstance(value, Staged):
@@ -180,7 +183,7 @@ class Signature:
             values = bound.__dict__
             named = {name: values[numbered] for name, numbered in model.fields}
             return {**named, **bound.__pydantic_extra__} if self.rest else named
-        # Outside the handler: pydantic's error holds the values, redacted ones too, and must not be its context.
+        # Outside the handler: pydantic's error holds the values, redacted ones too, and must not become the context.
         raise BadArguments(self.tool, problems=problems)
 
     def _placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,7 +195,7 @@ class Signature:
         return {**given, **kwargs}
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the arguments; the caller may change it."""
+        """Return the JSON schema of the arguments, as a copy that the caller may change."""
         return copy.deepcopy(self._schema)
 
     @functools.cached_property
@@ -210,7 +213,7 @@ class Signature:
         rest = exact(self.hints.get(self.rest.name, Any)) if self.rest else None
         cls = self._made(hints, rest)
         if cls is None:
-            # pydantic has no schema for some annotation: those arguments take anything, the others stay checked.
+            # pydantic has no schema for some annotation: those arguments accept anything, the others stay checked.
             hints = {name: hint if self._made({name: hint}, None) else Any for name, hint in hints.items()}
             cls = self._made(hints, Any if self.rest else None)
         assert cls is not None, "every single hint was accepted"
@@ -232,7 +235,7 @@ class Signature:
             base: Any = type.__call__(type(BaseModel), "Base", (BaseModel,), body)
             cls: type[BaseModel] = create_model("Arguments", __base__=base, **fields)
             cls.model_rebuild(raise_errors=True)
-        except Exception:  # an annotation may raise anything while pydantic looks at it
+        except Exception:  # an annotation may raise anything while pydantic inspects it
             return None
         return cls
 
@@ -244,9 +247,10 @@ def _field(make: Callable[..., Any], name: str, *, hint: Any, default: Any) -> t
 
 
 def _chosen(value: Any, shape: Shape, place: str, tool: str) -> Any:
-    """Plain data with a value of the class in each place that names one; refuses what two classes would take.
+    """Return plain data with a value of the class at each place that names one; refuse what fits two classes.
 
-    pydantic takes the first member of a union that fits: what could be either must be said, as it is written down.
+    pydantic takes the first member of a union that fits, so data that fits several must name its class, as in the
+    stored form.
     """
     kind = type(value)
     if kind in (dict, Tagged) and len(value) == 1 and CLASS in value and shape.classes:
@@ -268,7 +272,7 @@ def _chosen(value: Any, shape: Shape, place: str, tool: str) -> Any:
 
 
 def _named(pair: Any, shape: Shape, place: str, tool: str) -> Any:
-    """A value whose class is said: ``{"$class": [name, data]}``."""
+    """Return the value of ``{"$class": [name, data]}``."""
     is_pair = isinstance(pair, list | tuple) and len(pair) == 2
     member = next((one for one in shape.classes.values() if is_pair and one.name == pair[0]), None)
     if member is None:
@@ -278,14 +282,14 @@ def _named(pair: Any, shape: Shape, place: str, tool: str) -> Any:
     try:
         made = adapter(member.hint).validate_python(data, by_alias=True, by_name=True)
     except Exception as error:
-        problem = f"{place} is no {member.name} ({type(error).__name__})"
+        problem = f"{place} is not a valid {member.name} ({type(error).__name__})"
     else:
         return made
     return refuse(tool, [problem])  # outside the handler, whose error holds the values
 
 
 def _only(value: Any, members: Sequence[Member], shape: Shape, place: str, tool: str) -> Member | None:
-    """The one class that takes this plain value best; None: none does, or it is left to pydantic to choose."""
+    """Return the one class that fits this plain value best; None if none does, or pydantic is to choose."""
     if len(members) < 2:
         return members[0] if members else None
     if shape.is_decided:
@@ -294,7 +298,7 @@ def _only(value: Any, members: Sequence[Member], shape: Shape, place: str, tool:
     for member in members:
         try:
             adapter(member.hint).validate_python(value)
-        except Exception:  # it does not fit, or its validators say no
+        except Exception:  # it does not fit, or its validators refuse it
             continue
         named = value.keys() & member.field_names if isinstance(value, dict) else ()
         fits[member.name] = (len(named), member)
@@ -308,7 +312,7 @@ def _only(value: Any, members: Sequence[Member], shape: Shape, place: str, tool:
 
 
 def parsed(tool: str, arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
-    """A model's arguments as a mapping; raises BadArguments."""
+    """Return a model's arguments as a mapping; raise ``BadArguments``."""
     value: Any = arguments
     problem = f"the arguments of {tool} must be a JSON object"
     if isinstance(arguments, str):
@@ -323,10 +327,10 @@ def parsed(tool: str, arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
-# ---- what pydantic would let through ------------------------------------------------------
+# ---- Stricter validation than pydantic's
 
 _REBUILT: Final = frozenset(
     {list, set, frozenset, tuple, dict, Sequence, Iterable, Iterator, Collection, Mapping, AbstractSet}
@@ -334,7 +338,7 @@ _REBUILT: Final = frozenset(
 
 
 def exact(hint: Any) -> Any:
-    """The hint, with True and False no longer numbers: pydantic takes them for 1 and 0, a payment must not."""
+    """Return the hint so that True and False are not numbers: pydantic takes them for 1 and 0, a payment must not."""
     origin, args = get_origin(hint), get_args(hint)
     if _is_number(hint):
         return Annotated[hint, _no_bool(hint)]
@@ -344,11 +348,11 @@ def exact(hint: Any) -> Any:
     if origin is Annotated:
         return Annotated[(exact(args[0]), *args[1:])]
     if origin in (Union, UnionType):
-        # Enums before Literals: pydantic takes a member of a str Enum for the equal Literal, if that comes first.
+        # Enums before Literals: pydantic would take a member of a str Enum for an equal Literal that comes first.
         args = tuple(sorted(args, key=_is_literal))
         return Union[tuple(exact(arg) for arg in args)]  # noqa: UP007 (known at run time only)
     if origin is Iterable or hint is Iterable:
-        # pydantic reads it lazily and once, into what cannot be written down.
+        # pydantic would read it lazily, into an iterator that cannot be stored.
         item = exact(args[0]) if args else Any
         return Union[Sequence[item], set[item], frozenset[item]]  # type: ignore[valid-type]  # noqa: UP007 (known at run time only)
     if origin in _REBUILT:
@@ -366,7 +370,7 @@ def _is_number(hint: Any) -> bool:
 
 
 def _is_closed_protocol(hint: Any) -> bool:
-    """Whether isinstance() would refuse it: such a protocol cannot be checked at a call."""
+    """Return whether isinstance() would refuse this protocol, so that it cannot be checked at a call."""
     return bool(getattr(hint, "_is_protocol", False)) and not getattr(hint, "_is_runtime_protocol", False)
 
 
@@ -390,7 +394,7 @@ def _generator() -> type[GenerateJsonSchema]:
     from pydantic.json_schema import GenerateJsonSchema
 
     class Plain(GenerateJsonSchema):
-        """Without the titles, which only cost tokens; a type that JSON does not know is any value."""
+        """Schemas without titles, which only cost tokens; a type that JSON lacks is any value."""
 
         ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 (pydantic's own type)
 
@@ -404,7 +408,7 @@ def _generator() -> type[GenerateJsonSchema]:
 
 
 def admits_none(hint: Any) -> bool:
-    """Return whether a value of this annotation may be None; also where the annotation does not say."""
+    """Return whether a value of this annotation may be None; True if the annotation does not say."""
     if isinstance(hint, str | TypeVar) or hint in (Any, object, None, type(None), inspect.Signature.empty):
         return True
     origin, args = get_origin(hint), get_args(hint)
@@ -418,7 +422,7 @@ def admits_none(hint: Any) -> bool:
     return meant is not hint and admits_none(meant)
 
 
-# ---- problems, in words -------------------------------------------------------------------
+# ---- Problems in words
 
 _WANTED: Final = {
     "int": "an integer",
@@ -442,19 +446,22 @@ _WANTED: Final = {
     "url": "a URL",
     "none": "null",
 }
-_WHOLES: Final = ("an object", "a list")  # what was given instead may have anything inside it
+_WHOLES: Final = ("an object", "a list")  # the value that was given instead may contain anything
 _WHY: Final = re.compile(r"_(parsing|type|from_float|parsing_size|required)$")
 
 
 def refuse(tool: str, problems: Sequence[str]) -> NoReturn:
+    """Raise ``BadArguments`` with these problems."""
     raise BadArguments(tool, problems=problems)
 
 
 def no_repeat(tool: str) -> str:
+    """Return the problem of a repeat that is not possible."""
     return f'{tool} has no argument "{REPEAT}": a call that was made before cannot be repeated here; leave it out'
 
 
 def staged_problem(tool: str, name: str) -> str:
+    """Return the problem of a staged call given as an argument."""
     return f"{tool}.{name} is a staged call: it has no result yet"
 
 
@@ -466,7 +473,10 @@ def problems_of(
     names: Sequence[str],
     redact: Hidden,
 ) -> list[str]:
-    """pydantic's errors in the words of the surface, at most ``PROBLEMS_MAX``."""
+    """Return pydantic's errors in our own words, at most ``PROBLEMS_MAX``.
+
+    ``given``: the arguments as given. ``names``: the arguments of the tool. ``redact``: what must not be quoted.
+    """
     told: list[str] = []
     wanted: dict[str, list[str]] = {}
     values: dict[str, str] = {}
@@ -489,12 +499,12 @@ def problems_of(
 
 
 def _path(error: ErrorDetails, given: Any) -> list[int | str]:
-    """Where it is in the arguments as given: without the names that pydantic has for a union's branches."""
+    """Return the path in the arguments as given, without pydantic's names for the members of a union."""
     first, *parts = error["loc"]
     path = [first]
     given = given.get(first)
     for part in parts:
-        # What is missing is named by the last part, although nothing is there.
+        # The last part names what is missing, although there is no such value.
         is_named = error["type"] == "missing" and part is parts[-1]
         try:
             given = given[part]
@@ -516,7 +526,7 @@ def _unknown(place: str, name: str, *, names: Sequence[str]) -> str:
 
 
 def _wants(error: ErrorDetails, *, is_secret: bool) -> str | None:
-    """What stands after "must be", where the error is a plain statement of the type."""
+    """Return the words after "must be" if the error only states a type, else None."""
     if known := _WANTED.get(_WHY.sub("", error["type"])):
         return known
     message = error["msg"]

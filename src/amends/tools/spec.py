@@ -1,6 +1,6 @@
-"""What is said of a tool (``Declaration``) and what that means once it is checked (``Spec``).
+"""The options of a tool, its ``Declaration``, and the checked ``Spec`` that the engine sees.
 
-A declaration may grow after it was made (``@charge.compensate``); a spec is all that the engine ever sees of a tool.
+A declaration may still grow after it was made (``@charge.compensate``); a spec never changes.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ FunctionLike: TypeAlias = Callable[..., object] | str | Mapping[str, Any]  # a f
 Style: TypeAlias = Literal["openai", "responses", "anthropic", "mcp"]
 
 EVERYTHING: Final = "**"
-"""In ``params``: the twin has a ``**kwargs`` and gets every argument."""
+"""In ``params``: the function has ``**kwargs`` and gets every argument."""
 COMPENSATION_RETRY: Final = Retry(attempts=5, delay=0.5, factor=2.0, max_delay=30.0)
-"""A compensation must come through; after these a person is asked."""
+"""A compensation should succeed; after these attempts a person is asked."""
 
 
-# ---- what is said -------------------------------------------------------------------------
+# ---- Options and declarations
 
 
 class ToolOptions(TypedDict, total=False):
-    """What every tool may say of itself, besides its name, kind and place."""
+    """The options of every tool, besides its name, kind and ``at``."""
 
     version: str
-    """Part of what an approval binds and of the replay check. Default: "1"."""
+    """Part of what an approval covers, and of the replay check. Default: "1"."""
     key: KeyRule
     """The identity: a name, names, or a function of the request. Default: all arguments."""
     ignore: Sequence[str]
     """Arguments that carry no intent, neither key nor conflict; "rest": all that are not in the key."""
     scope: Scope
-    """Where it happens once: "run" (default) or "ledger"."""
+    """Where a call is deduplicated: within the "run" (default) or the "ledger"."""
     on_conflict: OnConflict
     """Same key, other arguments: "raise" (default), or "hold" for a person."""
     needs_approval: ApprovalRule
-    """Whether a person must say yes first."""
+    """Whether a person must approve each call first."""
     retry: Retry | int
     """A number is the number of starts, not of repeats."""
     timeout: float
@@ -59,51 +59,51 @@ class ToolOptions(TypedDict, total=False):
     idempotent: bool | str
     """The destination deduplicates on ``current_call().key``; "24h": for that long."""
     doubt: Errors
-    """More errors that mean: perhaps it happened."""
+    """More errors after which the call may have taken effect."""
     settle: float
-    """Seconds after the last possible send in which an effect may still land."""
+    """Seconds after the last possible send in which an effect may still arrive."""
     cost: CostRule
-    """What one call costs: a number (usd), units and numbers, a ``Cost``, or a function of the call that gives one."""
+    """What one call costs: a number (usd), a mapping of units, a ``Cost``, or a function of the call that returns one."""
     locks: LockRule
     """The names of what only one run may work on at a time; held until the run has ended."""
     on_lock: OnLock
-    """Another run has one: "wait" (default; as long as the run's ``wait``), or "raise" at once."""
+    """If another run holds one: "wait" (default; as long as the run's ``wait``), or "raise" at once."""
     repeats: bool
     """False: no model may repeat it on purpose (``again_because``), whatever the runtime says. Default: True."""
     redact: Sequence[str]
-    """Arguments never written down nor shown, or paths into them: "card", "customer.iban"."""
+    """Arguments that are never stored or shown, or paths into them: "card", "customer.iban"."""
     order: Order
     """"advise": this tool's violations of the ordering law are recorded, not refused."""
     probe: FunctionLike
     """Asks the world whether a call took effect."""
     class_names: Mapping[type, str]
-    """The names under which classes of arguments and results are written down. Default: ``__name__``."""
+    """The names under which classes of arguments and results are stored. Default: ``__name__``."""
 
 
 class DeclareOptions(ToolOptions, total=False):
-    """What may be said of a tool whose kind is not known to the type checker."""
+    """The options of a tool whose kind the type checker does not know."""
 
     kind: Kind
     """Default: compensatable, which then needs a compensation."""
     at: At
-    """Pivots only: "call" (default), or "commit": accepted for later, as the first thing when the run commits."""
+    """Pivots only: "call" (default), or "commit": accepted for later, as the first call when the run commits."""
     after: Sequence[str]
     """Pivots only: tools that must have succeeded in this run before."""
     on_failure: OnFailure
-    """"raise" (default), "rollback": dooms the run even if caught, "continue": a plan goes on."""
+    """"raise" (default), "rollback": the run rolls back even if the error is caught, "continue": a plan continues."""
     compensate: FunctionLike
-    """Takes a call back; asks by name for ``result``, ``call`` or the tool's arguments."""
+    """Undoes a call; takes ``result``, ``call`` or the tool's arguments by name."""
 
 
 class ClassOptions(DeclareOptions, total=False):
-    """The same, with the name."""
+    """All options of a tool, with the name."""
 
     name: str
     """Default: the function's or class's name."""
 
 
 class DirectOptions(ToolOptions, total=False):
-    """A tool that is done when it is called."""
+    """The options of a tool that runs when it is called."""
 
     name: str
     kind: Literal["read", "compensatable", "pivot"]
@@ -114,14 +114,14 @@ class DirectOptions(ToolOptions, total=False):
 
 
 class RetriableOptions(ToolOptions, total=False):
-    """A tool that is accepted for later."""
+    """The options of a tool that is accepted for later."""
 
     name: str
     kind: Required[Literal["retriable"]]
 
 
 class CommitOptions(ToolOptions, total=False):
-    """A pivot that is accepted for later."""
+    """The options of a pivot that is accepted for later."""
 
     name: str
     kind: Required[Literal["pivot"]]
@@ -144,15 +144,15 @@ class DeclaredCompensation:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Declaration:
-    """What was said of one tool, unchecked. Two are the same tool only if they are the same object."""
+    """A declared tool, unchecked. Two declarations are the same tool only if they are the same object."""
 
     name: str
     where: str
     fn: Callable[..., Any] | None = None
-    """The body; None for a class (see ``cls``) and for a tool that lives elsewhere."""
+    """The body; None for a class (see ``cls``) and for a tool whose body is elsewhere."""
     cls: type[Any] | None = None
     local_names: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What postponed annotations of a nested function may mean."""
+    """The local names that postponed annotations of a nested function may use."""
     kind: Kind | None = None
     version: str = "1"
     key: KeyRule | None = None
@@ -181,27 +181,27 @@ class Declaration:
     list_effects: Callable[..., object] | None = None
     _signature: Signature | None = field(default=None, init=False, repr=False)
     grounded: Declaration | None = field(default=None, init=False, repr=False)
-    """A declared class with its instance, once a runtime needed it."""
+    """The declaration with the instance of its class, once a runtime has needed it."""
 
     @property
     def signature(self) -> Signature | None:
-        """The body's parameters; None where there is no body."""
+        """The parameters of the body; None without a body."""
         if self._signature is None and self.fn is not None:
             self._signature = Signature(self.name, self.fn, self.local_names, self.class_names)
         return self._signature
 
 
 def declaration_of(thing: object) -> Declaration | None:
-    """What was said of this function, class or declaration, if it is a tool."""
+    """Return the declaration of this function, class or declaration, or None if it is not a tool."""
     if isinstance(thing, Declaration):
         return thing
-    # A subclass of a tool is no tool until somebody says so.
+    # A subclass of a tool is not a tool until it is declared itself.
     found = vars(thing).get("__amends__") if isinstance(thing, type) else getattr(thing, "__amends__", None)
     return found if isinstance(found, Declaration) else None
 
 
 def place(filename: str, line: int) -> str:
-    """``file.py:12``, as short as it stays findable."""
+    """Return ``file.py:12``, relative to the working directory if possible."""
     try:
         here = f"{Path.cwd()}/"
     except OSError:
@@ -209,30 +209,30 @@ def place(filename: str, line: int) -> str:
     return f"{filename.removeprefix(here)}:{line}"
 
 
-# ---- what it means ------------------------------------------------------------------------
+# ---- Checked specs
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeSpec:
-    """A function that is asked about a call, by the names it wants: a probe or a guard."""
+    """A probe or a guard: a function that is called about a call, with the names that it takes."""
 
     fn: Callable[..., Any]
-    """Raises where the body of ``tool`` lives elsewhere: whoever can reach it puts its own function here."""
+    """Raises if the body of ``tool`` is elsewhere; a process that can reach it replaces this function."""
     params: tuple[str, ...]
     is_async: bool
     settle: float = 0.0
-    tool: str | None = None  # the tool that it is, where it is one
+    tool: str | None = None  # its name, if it is a tool itself
     needs: tuple[str, ...] = ()
-    """Those of ``params`` without which it is not started: they have no default."""
+    """Those of ``params`` that have no default; it is not started without them."""
     takes_none: bool = False
-    """Its ``result`` may be None where the tool's own result never is: None then stands for a call in doubt."""
+    """Whether its ``result`` may be None although the tool's never is: None then means a call in doubt."""
     result_type: Any = Any
-    """What its ``result`` is annotated with, where the tool itself does not say what it returns."""
+    """The annotation of its ``result``, if the tool itself does not annotate what it returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """The compensation of a tool. Nothing of the tool's own idempotence, retries or probe is implied."""
+    """The compensation of a tool. It inherits nothing of the tool's idempotence, retries or probe."""
 
     fn: Callable[..., Any]
     """As in ProbeSpec."""
@@ -245,7 +245,7 @@ class Twin:
     timeout: float | None = None
     probe: ProbeSpec | None = None
     tool: str | None = None
-    """The tool that it is, where it is one."""
+    """Its name, if it is a tool itself."""
     needs: tuple[str, ...] = ()
     """As in ProbeSpec."""
     takes_none: bool = False
@@ -255,13 +255,13 @@ class Twin:
 
     @property
     def needs_result(self) -> bool:
-        """Whether it cannot be started in doubt, since nobody has the result then."""
+        """Whether it cannot be started for a call in doubt, which has no result."""
         return "result" in self.needs and not self.takes_none
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Spec:
-    """A tool, resolved and checked."""
+    """A tool, resolved and checked: all that the engine sees of it."""
 
     name: str
     kind: Kind
@@ -275,7 +275,7 @@ class Spec:
     after: tuple[str, ...]
     needs_approval: ApprovalRule
     retry: Retry
-    """``on`` is always a tuple; empty it means any error that certainly had no effect."""
+    """``on`` is always a tuple; if it is empty, any error that certainly had no effect is retried."""
     retry_declared: bool
     timeout: float | None
     idempotent: bool
@@ -293,14 +293,14 @@ class Spec:
     guard: ProbeSpec | None
     list_effects: Callable[..., Any] | None
     fn: Callable[..., Any] | None
-    """The body; None: it lives elsewhere."""
+    """The body; None: it is elsewhere."""
     is_async: bool
     result_type: Any
     description: str
     where: str
     declared_key: bool
     declaration: Declaration
-    """What was said: a direct call is this tool only if it carries this object."""
+    """Its declaration: a direct call is of this tool only if it carries this object."""
     settle_declared: float
     signature: Signature | None
 
@@ -311,7 +311,7 @@ class Spec:
 
     @property
     def settle(self) -> float:
-        """Seconds after the last possible send in which an effect may still land; at least the timeout."""
+        """Seconds after the last possible send in which an effect may still arrive; at least the timeout."""
         return max(self.settle_declared, self.timeout or 0.0)
 
     @property
@@ -321,13 +321,13 @@ class Spec:
 
     @property
     def anywhere(self) -> Shape:
-        """Which classes a value may have that is made from the arguments."""
+        """Which classes a value made from the arguments may have."""
         return OPEN if self.signature is None else self.signature.anywhere
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by name, validated, defaults filled in; raises BadArguments.
+        """Return the arguments by name, validated, with defaults; raise ``BadArguments``.
 
-        ``again_because`` is never one: a tool that takes any name would be asked for under another identity by it.
+        ``again_because`` is refused: for a tool that takes any name it would change the identity of the call.
         """
         if REPEAT in kwargs:
             refuse(self.name, [no_repeat(self.name)])
@@ -340,15 +340,15 @@ class Spec:
         return dict(kwargs)
 
     def bind_json(self, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
-        """The same for what a model sent; the caller has taken ``again_because`` out."""
+        """Bind the arguments that a model sent; the caller has already removed ``again_because``."""
         return self.bind((), parsed(self.name, arguments))
 
     def identity(self, request: Request) -> object | None:
-        """What makes this request the same as another one; None: all its arguments."""
+        """Return what identifies this request; None means all its arguments."""
         if callable(self.key):
             found = self.key(request)
             if found is None:
-                # None stands for "all arguments": taken literally, the rule would silently identify nothing.
+                # None means "all arguments"; a function that returns it by mistake would silently change the identity.
                 raise BadDeclaration(
                     f"the key function of {self.name} returned None; return what identifies the call",
                     tool=self.name,
@@ -362,7 +362,7 @@ class Spec:
         return self.intent(request.args) if self.ignore else None
 
     def intent(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that carry intent: a repeat that differs in one of these is a conflict."""
+        """Return the arguments that carry intent: a repeat that differs in one of them is a conflict."""
         if self.ignore == "rest":
             kept = self.key if isinstance(self.key, tuple) else ()
             return {name: args[name] for name in kept if name in args}
@@ -370,11 +370,11 @@ class Spec:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a deliberate repeat means anything here, and the tool allows one."""
+        """Whether a deliberate repeat is possible, and the tool allows it."""
         return self.repeats and self.kind != "read"
 
     def schema(self, *, repeats: bool = False) -> dict[str, Any]:
-        """The JSON schema of the arguments, with ``again_because`` where a repeat may be asked for."""
+        """Return the JSON schema of the arguments, with ``again_because`` if a repeat may be asked for."""
         made: dict[str, Any] = self.signature.schema() if self.signature else {"type": "object", "properties": {}}
         if repeats and self.may_repeat:
             made["properties"][REPEAT] = {
@@ -385,10 +385,10 @@ class Spec:
 
 
 def twin_kwargs(params: Sequence[str], *, args: Mapping[str, Any], result: object, call: Call) -> dict[str, Any]:
-    """Return what a twin is called with: the names it asks for.
+    """Return the arguments of a compensation, probe or guard: the names that it takes.
 
-    ``result`` and ``call`` are those of the call, whatever the tool's own arguments are called. A name that an
-    older record does not have, and a result that is ``LOST``, are left out: the twin's default decides.
+    ``result`` and ``call`` are those of the call, even if the tool has arguments of these names. A name that an older
+    record does not have, and a result that is ``LOST``, are left out, so that the default of the function applies.
     """
     named: dict[str, Any] = dict(args) if EVERYTHING in params else {n: args[n] for n in params if n in args}
     ours = {"result": result, "call": call}
@@ -397,7 +397,7 @@ def twin_kwargs(params: Sequence[str], *, args: Mapping[str, Any], result: objec
 
 
 def schemas(specs: Iterable[Spec], style: Style, *, repeats: bool = False) -> list[dict[str, Any]]:
-    """The tools as a model is told about them; those that live elsewhere are described there."""
+    """Return the schemas of the tools for a model; tools whose body is elsewhere are described there."""
     return [_told(spec, style, repeats=repeats) for spec in specs if spec.signature is not None]
 
 
@@ -408,7 +408,7 @@ def _told(spec: Spec, style: Style, *, repeats: bool) -> dict[str, Any]:
         case "openai":
             return {"type": "function", "function": {**named, "parameters": schema}}
         case "responses":
-            # Said, since that API takes "strict" for granted and then refuses defaults.
+            # Explicit, because that API defaults to "strict" and then refuses defaults.
             return {"type": "function", **named, "parameters": schema, "strict": False}
         case "anthropic":
             return {**named, "input_schema": schema}
@@ -419,7 +419,7 @@ def _told(spec: Spec, style: Style, *, repeats: bool) -> dict[str, Any]:
 
 
 class LazySchema(Mapping[str, Any]):
-    """The JSON schema of a tool's arguments, made when somebody looks: declaring a tool imports no pydantic."""
+    """The JSON schema of a tool's arguments, made on first use, so that declaring a tool imports no pydantic."""
 
     __slots__ = ("_declared",)
 

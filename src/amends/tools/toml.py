@@ -1,4 +1,4 @@
-"""Tools that are not ours, said in a file: ``[[tools]]`` tables of ``amends.toml`` as declarations."""
+"""Tools declared in ``amends.toml``: its ``[[tools]]`` tables, for tools whose body is elsewhere."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from amends.tools.spec import Declaration, DeclareOptions
 
 TOOLS_MAX: Final = 1_000
 NOT_IN_A_TABLE: Final = frozenset({"locks"})
-"""Options that are functions of the call, and so are said in Python only."""
+"""Options that are functions of the call, and can be given in Python only."""
 WORDS: Final = ("name", *sorted(set(DeclareOptions.__annotations__) - NOT_IN_A_TABLE))
 RULES: Final = ("needs_approval", "cost", "key")
-"""Options that may be a function of the call: in a table, where one is."""
+"""Options that may be a function of the call, in a table as "package.module:name"."""
 
 
 Table: TypeAlias = Mapping[str, Any]
 
 
 def declared_in(table: Table, origin: str) -> Declaration:
-    """What one table says; functions that it names by where they are, are found."""
+    """Return the declaration of one table; functions that it names by path are imported."""
     name = table["name"]
 
     def found(word: str, path: Any) -> Any:
@@ -30,7 +30,7 @@ def declared_in(table: Table, origin: str) -> Declaration:
             raise BadDeclaration(f"{name}: its {word} {problem}", tool=name, where=origin)
 
         if not isinstance(path, str):
-            refuse(f'is {path!r}; it is said where it is: "package.module:name"')
+            refuse(f'is {path!r}; it is a path such as "package.module:name"')
         return found_at(path, refuse)
 
     def meant(word: str, value: Any) -> Any:
@@ -45,7 +45,7 @@ def declared_in(table: Table, origin: str) -> Declaration:
 
 
 def checked_tools(tables: object, origin: str = "argument") -> tuple[Table, ...]:
-    """Each table with a name and options that tools have; raises ``BadConfig``. What they mean is checked with the rest."""
+    """Check that each table has a name and only known options; raise ``BadConfig``. Values are checked later."""
     if isinstance(tables, Mapping | str) or not isinstance(tables, Iterable):
         raise _bad(f"tools is a list of tables, [[tools]], not {type(tables).__name__}", origin)
     made = tuple(_checked(table, number, origin) for number, table in enumerate(tables, 1))
@@ -56,14 +56,14 @@ def checked_tools(tables: object, origin: str = "argument") -> tuple[Table, ...]
 
 def _checked(table: object, number: int, origin: str) -> Table:
     if not isinstance(table, Mapping):
-        raise _bad(f"tool {number} is {table!r}, which is no table", origin)
+        raise _bad(f"tool {number} is {table!r}, which is not a table", origin)
     name = table.get("name")
     if not isinstance(name, str) or not name:
         raise _bad(f'tool {number} has no name: name = "charge"', origin)
     strange = sorted(set(table) - set(WORDS))
     if strange:
         close = close_to(strange[0], WORDS, cutoff=0.4)
-        why = "is a function, and is said in Python" if strange[0] in NOT_IN_A_TABLE else "is no option of a tool"
+        why = "is a function, so it needs Python" if strange[0] in NOT_IN_A_TABLE else "is not an option of a tool"
         raise _bad(f"{name}: {strange[0]!r} {why}" + (f"; did you mean {close[0]!r}?" if close else ""), origin)
     return dict(table)
 

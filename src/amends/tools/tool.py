@@ -1,7 +1,7 @@
-"""Declaring tools: the decorator, the static type of what it returns, and how a direct call finds its run.
+"""The ``tool`` decorator, and ``Tool``, the static type of what it returns.
 
-At run time a tool is a real function, since frameworks refuse or misread callable objects; ``Tool`` is its
-static type, and lends the function its methods.
+At run time a tool is a real function, since frameworks refuse or misread callable objects; ``Tool`` is its static type
+and provides the methods of the function. ``scope`` says how a direct call finds its run.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ PF = TypeVar("PF", bound=Callable[..., Probed[Any] | Coroutine[Any, Any, Probed[
 CC = TypeVar("CC", bound=type[Any])
 
 
-# ---- the static type ----------------------------------------------------------------------
+# ---- The static type
 
 
 class _BindFirst:
@@ -91,7 +91,7 @@ class _BindFirst:
 
 
 class Tool(Generic[P, R_co]):
-    """A declared tool. Static only: at run time it is a function, so ``isinstance`` says no."""
+    """A declared tool. A static type only: at run time a tool is a function, so ``isinstance`` is False."""
 
     name: str
     kind: Kind
@@ -104,7 +104,7 @@ class Tool(Generic[P, R_co]):
     __name__: str
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Do it once in the current run and return its result."""
+        """Call the tool once in the current run and return its result."""
         raise NotImplementedError("tools are functions at run time")
 
     @overload
@@ -134,11 +134,12 @@ class Tool(Generic[P, R_co]):
         probe: FunctionLike = ...,
     ) -> Callable[[F], F]: ...
     def compensate(self, fn: Any = None, /, **options: Any) -> Any:
-        """Name the twin that takes a call back; it asks by name for ``result``, ``call`` or the tool's arguments.
+        """Declare the compensation; it takes ``result``, ``call`` or the tool's arguments by name.
 
-        Nothing is implied. ``idempotent``: its destination deduplicates on ``current_call().key``. ``absent_ok``:
-        it may be started although nobody knows whether there is something to take back. ``wins``: after it the
-        destination refuses the late effect. ``probe``: asks whether the compensation itself took effect.
+        Nothing is implied. ``idempotent``: its destination deduplicates on ``current_call().key``. ``absent_ok``: it
+        may be started although it is unknown whether there is an effect to undo. ``wins``: after it the destination
+        refuses a late effect. ``retry``, ``timeout``: as for a tool. ``probe``: asks whether the compensation itself
+        took effect.
         """
 
         def attach(fn: Any) -> Any:
@@ -152,9 +153,9 @@ class Tool(Generic[P, R_co]):
     @overload
     def probe(self, fn: None = None, /, *, settle: float = ...) -> Callable[[PF], PF]: ...
     def probe(self, fn: Any = None, /, *, settle: float | None = None) -> Any:
-        """Name the function that asks the world whether a call took effect.
+        """Declare the function that asks the world whether a call took effect.
 
-        ``settle``: seconds after the last possible send in which an effect may still land; at least the timeout.
+        ``settle``: seconds after the last possible send in which an effect may still arrive; at least the timeout.
         """
 
         def attach(fn: Any) -> Any:
@@ -166,22 +167,22 @@ class Tool(Generic[P, R_co]):
         return attach if fn is None else attach(fn)
 
     def guard(self, fn: F, /) -> F:
-        """Name the check read before a compensation: False leaves the effect as residue."""
+        """Declare the check that runs before a compensation: False leaves the effect as residue."""
         self.__amends__.guard = fn
         return fn
 
     def list_effects(self, fn: F, /) -> F:
-        """Name the listing that ``rt.reconcile`` compares the ledger with."""
+        """Declare the listing with which ``rt.reconcile`` compares the ledger."""
         self.__amends__.list_effects = fn
         return fn
 
     def with_options(
         self, *, again: str | None = None, connection: object | None = None, timeout: float | None = None
     ) -> Self:
-        """The same tool for one call: a deliberate repeat, the caller's connection, another timeout."""
+        """Return the tool with options for one call: a deliberate repeat, the caller's connection, another timeout."""
         declared = self.__amends__
         if again is not None and not again.strip():
-            bad(declared, f"{declared.name}: again= says why it is done a second time; it is empty")
+            bad(declared, f"{declared.name}: again= is empty; it must say why the call is repeated")
         check_seconds(declared, "timeout", timeout, positive=True)
         given: dict[str, Any] = {"again": again, "connection": connection, "timeout": timeout}
         options: Options = getattr(self, "__amends_options__", Options())
@@ -193,12 +194,12 @@ class Tool(Generic[P, R_co]):
     @overload
     def __get__(self, instance: object, owner: type | None = None, /) -> _BindFirst: ...
     def __get__(self, instance: object, owner: type | None = None, /) -> Any:
-        """For type checkers: a tool in a class body cannot be called on an instance."""
+        """Return the tool; for type checkers, a tool in a class body cannot be called on an instance."""
         return self
 
 
 Declared: TypeAlias = Tool[..., Any] | type[Any] | Declaration | ModuleType
-"""What ``Runtime(tools=[...])`` takes."""
+"""What ``Runtime(tools=[...])`` accepts."""
 
 
 class _Executes(Protocol[P, R_co]):
@@ -223,12 +224,12 @@ class _Stages(Protocol):
     def __call__(self, target: Callable[P, R], /) -> Tool[P, Staged[R]]: ...
 
 
-# ---- the decorator ------------------------------------------------------------------------
+# ---- The decorator
 
 
 @overload
 def tool(target: CC, /, **options: Unpack[ClassOptions]) -> CC: ...  # type: ignore[overload-overlap]
-# Staged: an instance or a function, async or not, for each of the two ways to say so.
+# Staged: an instance or a function, async or not, for each of the two ways to declare it.
 @overload
 def tool(  # type: ignore[overload-overlap]
     target: _Executes[P, Coroutine[Any, Any, T]], /, **options: Unpack[RetriableOptions]
@@ -287,7 +288,7 @@ def _declared(target: Any, options: dict[str, Any], frame: FrameType) -> Any:
     return _function(declared, Options())
 
 
-# ---- the function that a tool is ----------------------------------------------------------
+# ---- The function of a tool
 
 
 def _function(declared: Declaration, options: Options) -> Any:
@@ -295,7 +296,7 @@ def _function(declared: Declaration, options: Options) -> Any:
     assert fn is not None, "only a tool with a body is a function"
     call: Any = _async_call(declared, options, fn) if is_async_function(fn) else _blocking_call(declared, options, fn)
     functools.update_wrapper(call, fn)
-    if declared.cls is not None:  # frameworks read these: the tool is the class, not one of many called execute
+    if declared.cls is not None:  # frameworks read these names: the class, not one of many methods called execute
         call.__name__, call.__qualname__ = declared.cls.__name__, declared.cls.__qualname__
         call.__doc__ = fn.__doc__ or declared.cls.__doc__
     elif not hasattr(fn, "__name__"):
@@ -346,8 +347,8 @@ def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any])
         if use is not None and not use.may_be_of(declared):
             use = None
         if caller is not None and not caller.is_async and use is None:
-            raise _misplaced(declared, fn, caller)  # now: in a blocking run nobody would ever await it
-        # A call that a replay made is the replay's in whatever task it is awaited.
+            raise _misplaced(declared, fn, caller)  # at once: in a blocking run it would never be awaited
+        # A call made in a replay belongs to the replay, whichever task awaits it.
         replayed = caller if caller is not None and caller._is_replay else None
         pending: Pending | None = getattr(caller, "_pending", None)
         if pending is None:
@@ -358,10 +359,10 @@ def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any])
 
 
 def as_coroutine_function(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Let frameworks see that a plain function returns a coroutine, as ``async def`` would tell them."""
+    """Mark a plain function as a coroutine function, so that frameworks await its result."""
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(call)
-    # Python 3.11 has no such mark and looks at this flag. Whether a call makes a coroutine is said by the bytecode.
+    # Python 3.11 has no such mark and inspects this flag, which does not change what the bytecode does.
     code: Any = call.__code__
     call.__code__ = code.replace(co_flags=code.co_flags | inspect.CO_COROUTINE)
     return call
