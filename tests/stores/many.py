@@ -52,7 +52,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def in_line(store: SqliteStore, count: int) -> Callable[[], None]:
     """Waits until so many operations wait for the one that is being written."""
-    return lambda: wait_for(lambda: len(store._commits.line) >= count)
+    return lambda: wait_for(lambda: len(store._commits.queue) >= count)
 
 
 def commits(path: Path) -> int:

@@ -65,7 +65,7 @@ def test_a_store_is_named_without_its_password(url: str, shown: str) -> None:
     store = store_for(url)
     assert isinstance(store, PostgresStore)
     assert store.url == shown
-    assert "sec" not in repr(store) + repr(store._place) + repr(store._pool)
+    assert "sec" not in repr(store) + repr(store._address) + repr(store._pool)
 
 
 def test_our_own_options_are_not_shown_to_libpq() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from amends.stores.postgres.connection import FIRST_USES, AsyncLink, Link, connect, connect_async, numbered, written
+from amends.stores.postgres.connection import FIRST_USES, AsyncConnection, Connection, connect, connect_async, numbered, written
 from amends.stores.postgres.url import read_url
 from amends.stores.sql import Execute
 from tests.stores.pg import ends_sessions, fails, works_again
@@ -27,21 +27,21 @@ VALUES: list[tuple[Any, ...]] = [
 
 
 @pytest.fixture
-def link(postgres_url: str) -> Iterator[Link]:
+def link(postgres_url: str) -> Iterator[Connection]:
     made = connect(read_url(postgres_url), opened=False)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda values: ascii(values[0]))
-def test_every_use_has_the_same_answer(link: Link, values: tuple[Any, ...]) -> None:
+def test_every_use_has_the_same_answer(link: Connection, values: tuple[Any, ...]) -> None:
     first = link.execute(Execute(ECHO, values))
     assert [link.execute(Execute(ECHO, values, prepare=True)) for _ in range(USES)] == [first] * USES
 
 
 def test_every_use_has_the_same_answer_awaited(postgres_url: str) -> None:
     async def main() -> None:
-        link: AsyncLink = await connect_async(read_url(postgres_url), opened=False)
+        link: AsyncConnection = await connect_async(read_url(postgres_url), opened=False)
         for values in VALUES:
             first = await link.execute(Execute(ECHO, values))
             for _ in range(USES):
@@ -51,7 +51,7 @@ def test_every_use_has_the_same_answer_awaited(postgres_url: str) -> None:
     asyncio.run(main())
 
 
-def test_an_error_is_the_same_and_the_connection_goes_on(link: Link) -> None:
+def test_an_error_is_the_same_and_the_connection_goes_on(link: Connection) -> None:
     for _ in range(USES):
         with pytest.raises(psycopg.errors.DivisionByZero) as caught:
             link.execute(Execute("select 1 / %s::bigint", (0,), prepare=True))
@@ -60,7 +60,7 @@ def test_an_error_is_the_same_and_the_connection_goes_on(link: Link) -> None:
 
 
 @pytest.mark.parametrize("how", ["rollback", "deallocate all"])
-def test_what_was_deallocated_is_prepared_anew(link: Link, how: str) -> None:
+def test_what_was_deallocated_is_prepared_anew(link: Connection, how: str) -> None:
     """psycopg does it after every rollback; a pooler or a person may at any time."""
     for turn in range(USES * 3):
         assert link.execute(Execute("select %s::bigint", (turn,), prepare=True))[0] == [(turn,)]
@@ -71,7 +71,7 @@ def test_what_was_deallocated_is_prepared_anew(link: Link, how: str) -> None:
                 link.command("commit")
 
 
-def test_a_lost_connection_is_the_same_error(link: Link) -> None:
+def test_a_lost_connection_is_the_same_error(link: Connection) -> None:
     for _ in range(USES):
         link.execute(Execute("select %s::text", ("x",), prepare=True))
     with pytest.raises(psycopg.OperationalError):

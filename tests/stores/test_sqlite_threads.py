@@ -220,7 +220,7 @@ def test_who_is_interrupted_in_line_leaves_it(shared: SqliteStore, gate: Gate) -
     def interrupt_the_other() -> None:
         in_line(shared, 1)()
         signal.pthread_kill(main, signal.SIGINT)
-        wait_for(lambda: not shared._commits.line)
+        wait_for(lambda: not shared._commits.queue)
 
     gate.once(interrupt_the_other)
     with ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""Ledgers: what they promise (``protocol``), how they decide (flows over rows), and where they keep it."""
+"""Stores: where a ledger is kept. ``store_for`` finds the one that a URL names."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Final, Literal
 from amends.errors import BadConfig
 from amends.ledger.operations import Store
 
-# ---- From a URL to a store. A store's module is imported when it is asked for, so that nobody pays for th
-
-
 FORMS: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/database, mysql://user@host/database"
 
 
 def store_for(url: str) -> Store:
-    """The store that this URL names, not yet opened. Raises ``BadConfig`` for what cannot be used."""
+    """Return the store that this URL names, not yet opened. Raises ``BadConfig`` for a URL that cannot be used.
+
+    A store's module is imported only when its store is asked for.
+    """
     scheme, colon, rest = url.partition(":")
     scheme = scheme.partition("+")[0].lower()
-    # A password may stand in a URL of a database server: only its scheme is ever shown.
-    if not colon or len(scheme) == 1:  # one letter: a drive
-        raise _bad(f"{url!r} is no URL", hint=f"a file is written as sqlite:///{url}")
+    # The URL of a database server may contain a password: only its scheme is ever shown.
+    if not colon or len(scheme) == 1:  # one letter: a drive of Windows
+        raise _bad(f"{url!r} is not a URL", hint=f"a file is written as sqlite:///{url}")
     if scheme == "memory":
         return _memory(rest)
     if scheme == "sqlite":
@@ -35,7 +35,7 @@ def _memory(rest: str) -> Store:
     from amends.stores.memory import MemoryStore
 
     if rest.strip("/"):
-        raise _bad("memory: has no name and no options", hint="every runtime has a memory of its own")
+        raise _bad("memory: has no name and no options", hint="every runtime has its own memory")
     return MemoryStore()
 
 
@@ -53,8 +53,8 @@ def _sqlite(rest: str) -> Store:
     if not place.startswith("///") or path in ("", "/") or path.endswith(("/", "\\")):
         raise _bad(f"sqlite:{rest} names no file", hint="use sqlite:///relative.db or sqlite:////absolute.db")
     if path == ":memory:":
-        raise _bad("sqlite:///:memory: is no ledger: every connection would see its own", hint="use memory:")
-    from urllib.parse import parse_qsl  # few URLs of files have options
+        raise _bad("sqlite:///:memory: cannot be a ledger: every connection would have its own", hint="use memory:")
+    from urllib.parse import parse_qsl  # here, because few URLs of files have options
 
     options = dict(parse_qsl(query, keep_blank_values=True))
     synchronous = _synchronous(options.pop("synchronous", "full"))
@@ -77,8 +77,8 @@ def _synchronous(value: str) -> Literal["FULL", "NORMAL"]:
             return "NORMAL"
         case _:
             raise _bad(
-                f"synchronous={value} would lose what was promised to be written down",
-                hint="full survives the loss of power, normal the death of the process",
+                f"synchronous={value} could lose committed records",
+                hint="full survives a power failure, normal the death of the process",
             )
 
 

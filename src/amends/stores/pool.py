@@ -1,7 +1,7 @@
-"""Connections that are kept: for threads, and for one event loop.
+"""Pools of connections: one for threads, and one for an event loop.
 
-Connecting happens in the caller, so that it is told at once, and exactly, why there is no connection. Whoever waits
-is served in the order of coming: a connection that comes free is handed to the first in line, not to who comes by.
+The caller itself connects, so that it learns at once, and exactly, why there is no connection. Waiters are served in
+order: a connection that becomes free goes to the first waiter, not to a newcomer.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from amends.errors import LedgerUnavailable
 
 
 class Closable(Protocol):
-    """A connection that can be ended without waiting, by anybody."""
+    """A connection that can be closed without waiting, from any thread."""
 
     @property
     def closed(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether it cannot be used any more."""
         ...
 
     def close(self) -> None:
-        """Disconnect; an open transaction is undone by the server."""
+        """Disconnect; the server rolls back an open transaction."""
         ...
 
 
@@ -33,7 +33,7 @@ C = TypeVar("C", bound=Closable)
 
 
 class Turn(Generic[C]):
-    """A place in line of a thread. ``handed``: None means that it may connect."""
+    """A waiting thread. ``handed``: None means that it may connect."""
 
     __slots__ = ("come", "handed")
 
@@ -43,7 +43,10 @@ class Turn(Generic[C]):
 
 
 class Pool(Generic[C]):
-    """Up to ``size`` connections for any number of threads; the last one used is used first."""
+    """Up to ``size`` connections for any number of threads; the one used last is reused first.
+
+    ``wait_s``: how long a thread waits for a connection. ``shown``: the ledger's URL without its password.
+    """
 
     def __init__(self, connect: Callable[[], C], *, size: int, wait_s: float, shown: str) -> None:
         self._connect, self._size, self._wait_s, self._shown = connect, size, wait_s, shown
@@ -54,7 +57,7 @@ class Pool(Generic[C]):
         self._closed = False
 
     def take(self) -> C:
-        """A connection for this caller alone."""
+        """Return a connection for this caller alone."""
         turn: Turn[C] | None = None
         with self._lock:
             if self._closed:
@@ -90,7 +93,7 @@ class Pool(Generic[C]):
         return turn.handed
 
     def _leave(self, turn: Turn[C]) -> bool:
-        """Whether its turn had not come."""
+        """Remove a waiter; return whether its turn had not come yet."""
         with self._lock:
             waits = turn in self._line
             if waits:
@@ -98,7 +101,7 @@ class Pool(Generic[C]):
             return waits
 
     def give(self, connection: C, *, keep: bool) -> None:
-        """Take it back, or end it."""
+        """Take a connection back, or close it."""
         if keep and not connection.closed and not self._closed:
             self._pass_on(connection)
         else:
@@ -106,7 +109,7 @@ class Pool(Generic[C]):
             self._pass_on(None)
 
     def _pass_on(self, connection: C | None) -> None:
-        """Hand a connection, or the right to make one, to the first in line; without a line keep it."""
+        """Hand a connection, or the right to make one, to the first waiter; keep it if nobody waits."""
         with self._lock:
             if self._line:
                 turn = self._line.popleft()
@@ -120,13 +123,13 @@ class Pool(Generic[C]):
                     connection.close()
 
     def adopt(self, connection: C) -> None:
-        """Keep a connection that was made elsewhere."""
+        """Add a connection that was made elsewhere."""
         with self._lock:
             self._count += 1
         self.give(connection, keep=True)
 
     def drop_idle(self) -> None:
-        """End those that nobody uses."""
+        """Close the connections that nobody uses."""
         with self._lock:
             idle, self._idle = self._idle, []
             self._count -= len(idle)
@@ -134,7 +137,7 @@ class Pool(Generic[C]):
             connection.close()
 
     def close(self) -> None:
-        """Refuse whoever comes or waits, and end what is idle; what is in use is ended when it is given back."""
+        """Refuse every caller and close what is idle; what is in use is closed when it is given back."""
         with self._lock:
             self._closed = True
             line, self._line = self._line, deque()
@@ -145,7 +148,7 @@ class Pool(Generic[C]):
 
 
 class LoopPool(Generic[C]):
-    """The same for the callers of one event loop. Only that loop may use it, except for ``close``."""
+    """A pool for the callers of one event loop. Only that loop may use it, except for ``close``."""
 
     def __init__(self, connect: Callable[[], Awaitable[C]], *, size: int, wait_s: float, shown: str) -> None:
         self._connect, self._size, self._wait_s, self._shown = connect, size, wait_s, shown
@@ -156,10 +159,10 @@ class LoopPool(Generic[C]):
         self._closed = False
 
     async def take(self) -> C:
-        """A connection for this caller alone."""
+        """Return a connection for this caller alone."""
         if self._closed:
             raise closed(self._shown)
-        with contextlib.suppress(IndexError):  # asked for and not looked at: another thread may be closing
+        with contextlib.suppress(IndexError):  # not checked first: another thread may be closing
             return self._idle.pop()
         handed: C | None = None
         if self._count < self._size:
@@ -192,7 +195,7 @@ class LoopPool(Generic[C]):
         return turn.result()
 
     def _refuse(self, handed: C | None) -> Never:
-        """Its turn came after the end: the next in line is told the same."""
+        """Refuse a waiter whose turn came after ``close``; the next one learns the same."""
         if handed is None:
             self._pass_on(None)
         else:
@@ -206,7 +209,7 @@ class LoopPool(Generic[C]):
         return waits
 
     def give(self, connection: C, *, keep: bool) -> None:
-        """Take it back, or end it."""
+        """Take a connection back, or close it."""
         if keep and not connection.closed and not self._closed:
             self._pass_on(connection)
         else:
@@ -223,12 +226,12 @@ class LoopPool(Generic[C]):
             self._count -= 1
 
     def drop_idle(self) -> None:
-        """End those that nobody uses."""
+        """Close the connections that nobody uses."""
         while self._idle:
             self.give(self._idle.pop(), keep=False)
 
     def close(self, *, loop_is_closed: bool) -> None:
-        """Refuse whoever comes, and end what is idle; also what is in use, if no coroutine can go on any more."""
+        """Refuse every caller and close what is idle; also what is in use, if the loop is closed."""
         self._closed = True
         with contextlib.suppress(IndexError):
             while True:
@@ -240,14 +243,14 @@ class LoopPool(Generic[C]):
 
 
 def exhausted(shown: str, size: int, wait_s: float) -> LedgerUnavailable:
-    """What to say when all connections stay in use."""
+    """Return the error for a pool whose connections all stayed in use."""
     return LedgerUnavailable(
         f"all {size} connections of this process to the ledger at {shown} were in use for {wait_s:g} s; "
         "nothing of this was written",
-        hint="raise pool_max in the URL, or ask for less at once",
+        hint="raise pool_max in the URL, or start fewer operations at once",
     )
 
 
 def closed(shown: str) -> LedgerUnavailable:
-    """What to say to whoever comes after the end."""
+    """Return the error for a caller that comes after ``close``."""
     return LedgerUnavailable(f"the ledger at {shown} is closed", hint="make a new runtime")

@@ -1,8 +1,8 @@
-"""The plain case of admitting and settling, which nearly every call is, with as few statements as it takes.
+"""Quick statements: the plain case of admission, settlement and compensation, which nearly every call is.
 
-A quick statement says its whole condition in SQL: it either does exactly what the flow of ``admission`` or
-``settlement`` would have done, or it changes nothing and the flow decides. So the decisions stay in one place, and
-the conformance suite compares both ways. Each store says the statements in its own manner; what they share is here.
+A quick statement has its whole condition in SQL: it either does exactly what the flow in ``ledger/`` would have done,
+or it changes nothing and the flow decides. So the decisions stay in one place, and the conformance suite compares both
+ways. Each store writes the statements in its own SQL; what they share is here.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from amends.ledger.rows import CALL_COLUMNS, CallRow
 from amends.states import NEW
 from amends.stores.sql import CALLS, Dialect
 
-# ---- admitting ----------------------------------------------------------------------------
+# ---- Admission
 
 OPEN_ROOT: Final = "state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''"
-"""Where a run takes a call that can be compensated, or a read, without a further question."""
+"""The condition of a run that admits a compensatable call or a read without further checks."""
 
 FROM_OP: Final = (
     "id", "run", "root", "tool", "version", "kind", "key", "ident", "digest", "args", "scope",
     "declared", "again", "call_ref", "parent", "grp", "undoable", "created_epoch", "asked_epoch",
 )  # fmt: skip
-"""The columns of a new call that its request brings."""
+"""The columns of a new call that come from its request."""
 
 SAME: Final = {"generation": 1, "state": "started", "attempt": 1}
-"""The columns that are the same in every plain admission."""
+"""The columns that have the same value in every plain admission."""
 
 WHEN: Final = ("created_at", "first_at", "started_at")
-"""The columns that hold the moment of the admission."""
+"""The columns that hold the time of the admission."""
 
 _OF_OP: Final = attrgetter(
     "call_id", "run", "root", "tool", "version", "kind", "key", "ident", "digest", "args", "scope",
@@ -51,7 +51,7 @@ _SEQ: Final = _AT["seq"]
 
 
 def is_plain_admission(op: AdmitCall) -> bool:
-    """Whether only rows of the ledger, and no rule about this request, can make it anything but a start."""
+    """Return whether nothing in the request, only rows of the ledger, can keep the call from starting."""
     return (
         (op.kind == "compensatable" or op.kind == "read")
         and op.run == op.root
@@ -68,7 +68,7 @@ def is_plain_admission(op: AdmitCall) -> bool:
 
 
 def admission_values(op: AdmitCall) -> tuple[Any, ...]:
-    """The values of ``FROM_OP``. A read's key is its own: reads are never deduplicated."""
+    """Return the values of ``FROM_OP``. A read gets a key of its own: reads are never deduplicated."""
     values = _OF_OP(op)
     if op.kind == "read":
         values = (*values[:6], f"{op.key}:{op.call_id}", *values[7:])
@@ -76,7 +76,10 @@ def admission_values(op: AdmitCall) -> tuple[Any, ...]:
 
 
 def admitted(values: tuple[Any, ...], seq: int, at: float, of_run: Sequence[str]) -> Admission:
-    """The answer to a plain admission, without reading the row back; ``of_run``: id, tenant, agent, principal."""
+    """Return the answer to a plain admission, without reading the row back.
+
+    ``values`` are those of ``admission_values``; ``of_run`` is the run's id, tenant, agent and principal.
+    """
     row = list(_BLANK)
     for place, value in zip(_OP_PLACES, values, strict=True):
         row[place] = value
@@ -89,32 +92,32 @@ def admitted(values: tuple[Any, ...], seq: int, at: float, of_run: Sequence[str]
 
 
 def admission_facts(op: AdmitCall) -> str:
-    """What the event of a plain admission says."""
+    """Return the facts of the event of a plain admission."""
     key = f"{op.key}:{op.call_id}" if op.kind == "read" else op.key
     return f'{{"tool": {quoted(op.tool)}, "args": "{op.proof or proof(op.args)}", "row": "{call_bound(op, key, 1)}"}}'
 
 
 def admission_body(op: AdmitCall, facts: str) -> str:
-    """The digest of that event; the store demands that the run has this id and tenant."""
+    """Return the body of that event's hash; the statement checks that the run has this id and tenant."""
     return body_of(
         op.root, op.run, op.run_id, op.tenant, op.call_id, "call", NEW, "started", op.owner, op.epoch, facts
     )  # fmt: skip
 
 
 def body_after(op: SettleCall | BeginCompensation | SettleCompensation, frm: str, to: str, facts: str) -> str:
-    """The digest of the event of what happened to a call that its caller has seen: it stays in its run."""
+    """Return the body of the hash of an event about a call that the caller knows: a call never changes its run."""
     seen = op.seen
-    assert seen is not None, "a plain change knows what it changes"
+    assert seen is not None, "a plain change knows its call"
     return body_of(
         seen.root, seen.run, seen.run_id, seen.tenant, seen.id, "call", frm, to, op.owner, op.epoch, facts
     )  # fmt: skip
 
 
-# ---- answering ---------------------------------------------------------------------------
+# ---- Answers from the record
 
 
 def answer_sql(dialect: Dialect) -> str:
-    """The newest generation of a key, with who owns its run tree and in which epoch; locks nothing."""
+    """Return the select of the newest generation of a key, with the owner and the epoch of its tree; locks nothing."""
     columns = ", ".join(f"c.{dialect.name_of(name)}" for name in CALL_COLUMNS)
     return (
         f"select o.owner, o.epoch, {columns} from calls c join runs o on o.uid = c.root"
@@ -123,12 +126,12 @@ def answer_sql(dialect: Dialect) -> str:
 
 
 def is_plain_question(op: AdmitCall) -> bool:
-    """Whether the record may answer it as it stands."""
+    """Return whether the record may answer the request as it is."""
     return op.expected and op.kind != "read"
 
 
 def answered(op: AdmitCall, found: Sequence[tuple[Any, ...]]) -> Admission | None:
-    """The answer from the record: a call of this very tree that has succeeded. None: the flow decides."""
+    """Return the answer from the record: a call of this tree that has succeeded. None: the flow decides."""
     if not found:
         return None
     owner, epoch, *values = found[0]
@@ -138,33 +141,33 @@ def answered(op: AdmitCall, found: Sequence[tuple[Any, ...]]) -> Admission | Non
     return Admission("replay", row) if mine and same else None
 
 
-# ---- settling -----------------------------------------------------------------------------
+# ---- Settlement
 
 SETTLED: Final = ("state", "result", "loss", "error", "why", "quiet_boot", "quiet_mono")
-"""The columns that a settlement brings, beside the moment, the place and when to try again."""
+"""The columns that a settlement sets, besides its time, its place and the time of the retry."""
 
 
 def is_plain_settlement(op: SettleCall) -> bool:
-    """Whether settling changes this call and nothing else, if the ledger still has it as its caller saw it."""
+    """Return whether the settlement changes this call only, if its row is still as the caller read it."""
     seen = op.seen
     if seen is None or seen.kind == "pivot" or op.repeated or op.doom or seen.cost or op.spent:
         return False
-    return seen.state == "started" and seen.attempt == op.attempt  # another attempt's row would answer with its times
+    return seen.state == "started" and seen.attempt == op.attempt  # the row of another attempt has other times
 
 
 def settlement_values(op: SettleCall) -> tuple[Any, ...]:
-    """The values of ``SETTLED``."""
+    """Return the values of ``SETTLED``."""
     return (op.to, op.result, op.loss, op.error, op.why, op.boot, op.mono)
 
 
 def places(op: SettleCall) -> bool:
-    """Whether the call gets its place among the settled: it has, or may have, an effect."""
+    """Return whether the call gets a place in the order of settlements: it has, or may have, an effect."""
     return op.to == "succeeded" or op.to == "in_doubt"
 
 
 def settled(op: SettleCall, seq: int, at: float) -> Settled:
-    """The answer to a plain settlement, without reading the row back."""
-    assert op.seen is not None, "a plain settlement knows what it settles"
+    """Return the answer to a plain settlement, without reading the row back."""
+    assert op.seen is not None, "a plain settlement knows its call"
     changes: dict[str, Any] = dict(zip(SETTLED, settlement_values(op), strict=True))
     changes["settled_at"] = at
     changes["retry_at"] = None if op.retry_s is None else at + op.retry_s
@@ -174,7 +177,7 @@ def settled(op: SettleCall, seq: int, at: float) -> Settled:
 
 
 def settlement_facts(op: SettleCall) -> str:
-    """What the event of a plain settlement says."""
+    """Return the facts of the event of a plain settlement."""
     why = f', "why": {quoted(op.why)}' if op.why else ""
     if op.result is not None:
         return f'{{"attempt": {op.attempt}{why}, "result": "{op.proof or proof(op.result)}"}}'
@@ -182,7 +185,7 @@ def settlement_facts(op: SettleCall) -> str:
     return f'{{"attempt": {op.attempt}{why}{failure}}}'
 
 
-# ---- compensating -------------------------------------------------------------------------
+# ---- Compensation
 
 _LATER: Final = "o.settled_seq > c.settled_seq and (c.grp = '' or o.grp <> c.grp)"
 FREE_TO_GO: Final = (
@@ -194,47 +197,47 @@ FREE_TO_GO: Final = (
     f" or (o.state = 'compensating' and {_LATER})"
     f" or (o.state = 'succeeded' and o.undoable = 1 and {_LATER})))"
 )
-"""Where call ``c`` of a run without children is next to be taken back: it is as it was seen, and no other call ``o``
-is started or was settled later. ``{0}``: the values of ``free_values``."""
+"""The condition under which call ``c`` of a run without children is the next to compensate: it is as it was read, and no
+other call ``o`` is started or was settled later. ``{0}``: the values of ``free_values``."""
 
 BEGUN: Final = {
     "comp_settled_at": None, "comp_retry_at": None, "comp_error": "", "comp_boot": "", "comp_mono": None,
     "quiet_left": None,
 }  # fmt: skip
-"""The columns that a compensation begins with, beside the state, the attempt and the moment."""
+"""The columns that the start of a compensation sets, besides the state, the attempt and the time."""
 BEGUN_SQL: Final = "".join(f", {name} = {'null' if value is None else repr(value)}" for name, value in BEGUN.items())
 
 
 def is_plain_beginning(op: BeginCompensation) -> bool:
-    """Whether a compensation begins that nothing but the order can keep from it."""
+    """Return whether only the order of compensations can keep this one from beginning."""
     seen = op.seen
     plain = seen is not None and seen.state == "succeeded" and seen.run == seen.root and seen.lost_at is None
     return plain and not op.repeated and not op.from_doubt
 
 
 def free_values(op: BeginCompensation) -> tuple[Any, ...]:
-    """What the call must still be."""
-    assert op.seen is not None, "a plain compensation knows what it takes back"
+    """Return the values that the call must still have."""
+    assert op.seen is not None, "a plain compensation knows its call"
     return (op.attempt - 1, op.seen.settled_seq, op.seen.evidence, op.seen.replays)
 
 
 def begun(op: BeginCompensation, at: float) -> CallRow:
-    """The answer to a plain beginning."""
-    assert op.seen is not None, "a plain compensation knows what it takes back"
+    """Return the answer to a plain beginning."""
+    assert op.seen is not None, "a plain compensation knows its call"
     return CALLS.changed(op.seen, {"state": "compensating", "comp_attempt": op.attempt, "comp_at": at, **BEGUN})
 
 
 def beginning_facts(op: BeginCompensation) -> str:
-    """What the event of a plain beginning says."""
+    """Return the facts of the event of a plain beginning."""
     return f'{{"attempt": {op.attempt}}}'
 
 
 UNDONE: Final = ("state", "comp_error", "comp_gave_up", "comp_boot", "comp_mono")
-"""The columns that the end of a compensation brings, beside the moment and when to try again."""
+"""The columns that the end of a compensation sets, besides its time and the time of the retry."""
 
 
 def is_plain_end(op: SettleCompensation) -> bool:
-    """Whether the end of a compensation changes its call and nothing else."""
+    """Return whether the end of a compensation changes its call only."""
     seen = op.seen
     if seen is None or op.repeated or seen.cost:
         return False
@@ -242,28 +245,28 @@ def is_plain_end(op: SettleCompensation) -> bool:
 
 
 STILL_GOING: Final = "c.state = 'compensating' and c.comp_attempt = {0} and c.evidence = {0} and c.replays = {0}"
-"""Where the compensation that ends is the one that was begun. ``{0}``: the values of ``going_values``."""
+"""The condition under which the compensation that ends is the one that began. ``{0}``: the values of ``going_values``."""
 
 
 def going_values(op: SettleCompensation) -> tuple[Any, ...]:
-    """What the call must still be."""
-    assert op.seen is not None, "a plain compensation knows what it takes back"
+    """Return the values that the call must still have."""
+    assert op.seen is not None, "a plain compensation knows its call"
     return (op.attempt, op.seen.evidence, op.seen.replays)
 
 
 def undone_values(op: SettleCompensation) -> tuple[Any, ...]:
-    """The values of ``UNDONE``."""
+    """Return the values of ``UNDONE``."""
     return (op.to, op.error, int(op.gave_up), op.boot, op.mono)
 
 
 def undone(op: SettleCompensation, at: float) -> Settled:
-    """The answer to a plain end of a compensation."""
-    assert op.seen is not None, "a plain compensation knows what it takes back"
+    """Return the answer to a plain end of a compensation."""
+    assert op.seen is not None, "a plain compensation knows its call"
     changes: dict[str, Any] = dict(zip(UNDONE, undone_values(op), strict=True))
     retry_at = None if op.retry_s is None else at + op.retry_s
     return Settled(CALLS.changed(op.seen, {**changes, "comp_settled_at": at, "comp_retry_at": retry_at}))
 
 
 def undone_facts(op: SettleCompensation) -> str:
-    """What the event of a plain end says."""
+    """Return the facts of the event of a plain end."""
     return f'{{"attempt": {op.attempt}, "error": {quoted(op.error)}}}' if op.error else f'{{"attempt": {op.attempt}}}'

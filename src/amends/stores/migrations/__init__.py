@@ -1,8 +1,8 @@
-"""The schema, forward only: numbered SQL per dialect, applied in order, each once.
+"""The schema, forward only: numbered SQL files per dialect, each applied once, in order.
 
-Rolling deploys: a migration only ever adds (a table, an index, a column with a default), so an amends that does not
-know it can go on. One that cannot be lived with says so in its first line, ``-- needs: N``: whoever knows fewer
-than N migrations refuses the ledger from then on.
+For rolling deploys, a migration only adds (a table, an index, a column with a default), so that an older amends can
+continue. A migration that breaks older ones says so in its first line, ``-- needs: N``: an amends that knows fewer
+than N migrations then refuses the ledger.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class Migrating(Protocol):
     """A store whose ledger has a schema."""
 
     def schema(self) -> Schema:
-        """What the ledger has and what this amends would have; makes and changes nothing."""
+        """Return the schema version that the ledger has and the one that this amends has; changes nothing."""
         ...
 
     def migrate(self) -> Schema:
-        """Bring the ledger up to date, making it if there is none; what it has now."""
+        """Migrate the ledger, or create it; return the schema version that it has now."""
         ...
 
 
 @cache
 def migrations(dialect: str) -> tuple[Migration, ...]:
-    """Every migration of this dialect, oldest first, numbered without a gap."""
-    from importlib.resources import files  # 4 ms that who only imports amends need not pay
+    """Return every migration of this dialect, oldest first, numbered without a gap."""
+    from importlib.resources import files  # 4 ms, which an import of amends alone need not pay
 
     folder = files(__name__).joinpath(dialect)
     found = sorted((entry.name, entry.read_text(encoding="utf-8")) for entry in folder.iterdir())
@@ -57,36 +57,38 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
 
 
 def schema_of(dialect: str, found: int, needs: int, ledger: str) -> Schema:
-    """What is there (0: nothing) beside what this amends knows."""
+    """Return what was found (0: nothing) together with what this amends knows."""
     known = migrations(dialect)
     return Schema(found, known[-1].version, needs, tuple(one.name for one in known if one.version > found), ledger)
 
 
 def check_usable(schema: Schema, where: str) -> None:
-    """Raise ``LedgerTooNew`` when a newer amends has changed the ledger beyond what this one can live with."""
+    """Raise ``LedgerTooNew`` if a newer amends has changed the ledger so that this one cannot use it."""
     if schema.needs > schema.newest:
         raise LedgerTooNew(
             f"the ledger at {where} has version {schema.version} and needs an amends that knows version "
             f"{schema.needs}; this one knows versions up to {schema.newest}",
-            hint="upgrade amends: a newer one has changed this ledger",
+            hint="upgrade amends: a newer version has migrated this ledger",
         )
 
 
 def _needs(text: str) -> int:
-    said = re.match(r"-- needs: (\d+)\n", text)
-    return int(said[1]) if said else 1
+    found = re.match(r"-- needs: (\d+)\n", text)
+    return int(found[1]) if found else 1
 
 
 def _statements(text: str) -> tuple[str, ...]:
-    """The statements of a file: each ends with a semicolon at the end of a line; comments are dropped.
+    """Split a file into statements: each ends with a semicolon at the end of a line; comments are dropped.
 
-    The body of a function stands between two lines that hold ``$$`` and is one statement, semicolons and all.
+    The body of a function is between two lines that have ``$$``; it is part of one statement, with its semicolons.
     """
     bare = re.sub(r"^\s*--.*$|\s+--.*$", "", text, flags=re.MULTILINE)
     found: list[str] = []
     for part, body in re.findall(r"((?:[^$]|\$(?!\$))+)(\$\$.*?\$\$)?", bare, flags=re.DOTALL):
         pieces = re.split(r";\s*$", part, flags=re.MULTILINE)
-        if found and found[-1].endswith("$$"):  # what follows a body up to its semicolon belongs to it
+        if found and found[-1].endswith(
+            "$$"
+        ):  # what follows a body, up to its semicolon, belongs to the same statement
             found[-1] += pieces.pop(0).rstrip()
         found += [piece.strip() for piece in pieces]
         if body:

@@ -14,11 +14,12 @@ from amends.stores.mysql.url import Address
 from amends.stores.sql import Execute, Result
 
 ROW_WAIT_S_MAX: Final = 5.0
-"""How long the server itself waits for a row before we look at the clock."""
+"""How long the server itself waits for a row lock before we check the deadline."""
 SILENCE_S: Final = 30.0
-"""How much longer than a row may be waited for a statement may take before the server counts as gone."""
+"""How much longer than a row lock a statement may take before the server counts as gone."""
 
-# READ COMMITTED: the gap locks of the usual level would deadlock inserts. A strict mode: nothing is cut or guessed.
+# READ COMMITTED: the gap locks of the default level would deadlock inserts. A strict mode: nothing is truncated or
+# guessed.
 SESSION: Final = (
     "set session transaction isolation level read committed; "
     "set session autocommit = 1, sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
@@ -27,27 +28,27 @@ SESSION: Final = (
 
 
 @dataclass(slots=True)
-class Link:
-    """A connection with the one cursor that serves it: its statements follow one another."""
+class Connection:
+    """A connection with its one cursor: its statements come one at a time."""
 
     raw: Any
     cursor: Any
     packet_max: int
     first: tuple[str, ...] = ()
-    """What is sent in one packet with the next statement: beginning costs no round trip of its own."""
+    """Statements that are sent in one packet with the next one: BEGIN costs no round trip of its own."""
     is_open: bool = False
-    """In a transaction, as far as we know."""
+    """Whether a transaction is open, as far as we know."""
     committing: bool = False
     at_once: bool = False
-    """The packet that was sent last holds its own commit."""
+    """Whether the last packet contained its own commit."""
     last: Execute | None = None
 
     def begin(self, first: tuple[str, ...]) -> None:
-        """Open a transaction together with its first statement; with no words, each statement is its own."""
+        """Open a transaction together with its first statement; with (), each statement is its own transaction."""
         self.first, self.committing, self.at_once, self.last = first, False, False, None
 
     def execute(self, op: Execute) -> Result:
-        """Answer one request of a flow."""
+        """Carry out one statement of a flow."""
         first, cursor = self.first, self.cursor
         text = self._text(op, first)
         if first:
@@ -58,9 +59,9 @@ class Link:
         return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
 
     def ask_at_once(self, sql: str, params: tuple[Any, ...], root: str) -> list[tuple[Any, ...]]:
-        """A whole transaction in one packet, which waits for this run; the rows of the statement that has any.
+        """Run a whole transaction in one packet, on this run; return the rows of the statement that has any.
 
-        An error that the server tells ended it before its commit; one of the line leaves that open.
+        An error that the server reports came before the commit; a lost connection leaves that unknown.
         """
         text, cursor = self._text(Execute(sql, params), ()), self.cursor
         self.last = Execute("select from runs", (root,))
@@ -79,23 +80,23 @@ class Link:
 
     def _text(self, op: Execute, first: tuple[str, ...]) -> str:
         escape, self.last = self.raw.escape, op
-        # The driver looks at the type, the converters and the server's state for each.
+        # Quoted here where that is safe: the driver checks the type, the converters and the server's state for each.
         literals = [f"'{value}'" if type(value) is str and _is_plain(value) else escape(value) for value in op.params]
         text = "; ".join((*first, op.sql % tuple(literals)))
         if len(text) * 4 > self.packet_max and len(text.encode()) >= self.packet_max:
             raise LedgerUnavailable(
-                f"a statement of {len(text):,} characters is more than the ledger's server takes; nothing was written",
+                f"a statement of {len(text):,} characters is larger than the ledger's server accepts; nothing was written",
                 hint="raise max_allowed_packet in the server's settings",
             )
         return text
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        """One statement outside of any transaction."""
+        """Run one statement outside any transaction; return its rows."""
         self.cursor.execute(sql)
         return list(self.cursor.fetchall())
 
     def command(self, sql: str) -> None:
-        """Commit or roll back, if a transaction was begun."""
+        """Commit or roll back, if a transaction is open."""
         if self.is_open:
             self.committing = sql == "commit"
             self.cursor.execute(sql)
@@ -107,22 +108,25 @@ class Link:
         return not self.raw.open
 
     def close(self) -> None:
-        """Disconnect; the server rolls back what is open."""
+        """Disconnect; the server rolls back an open transaction."""
         with contextlib.suppress(Exception):
             self.raw.close()
 
 
-def connect(driver: Any, address: Address, *, packet_max: int, silence_s: float = SILENCE_S) -> Link:
-    """A new connection. Raises the driver's errors, and ``LedgerUnavailable`` when nobody answers."""
+def connect(driver: Any, address: Address, *, packet_max: int, silence_s: float = SILENCE_S) -> Connection:
+    """Connect. Raises the driver's errors, and ``LedgerUnavailable`` if nobody answers.
+
+    ``silence_s``: how much longer than a row lock a statement may take.
+    """
     flags, types = driver.constants.CLIENT, driver.constants.FIELD_TYPE
     row_wait_s = max(1, math.ceil(min(ROW_WAIT_S_MAX, address.lock_wait_s)))
     raw = driver.Connection(
         **address.arguments(),
         defer_connect=True,
         charset="utf8mb4",
-        autocommit=None,  # SESSION says it
-        # Rows met and not rows changed; and BEGIN in one packet with what follows it. No text of a caller is ever
-        # part of a statement except as a literal.
+        autocommit=None,  # SESSION sets it
+        # Count the rows that matched, not those that changed; and send BEGIN in one packet with what follows it. No
+        # text of a caller is ever part of a statement except as a literal.
         client_flag=flags.FOUND_ROWS | flags.MULTI_STATEMENTS,
         conv={
             **driver.converters.encoders,
@@ -136,40 +140,40 @@ def connect(driver: Any, address: Address, *, packet_max: int, silence_s: float 
         init_command=SESSION.format(row_wait_s=row_wait_s),
         program_name="amends",
     )
-    # Dialled here: the driver leaves a socket open that nobody answered. One that it was given it takes for one that
-    # others can listen to, where some servers' passwords need a key.
+    # We open the socket: the driver would leave one open that nobody answered. It takes a given socket for insecure,
+    # and then some servers' passwords need a key.
     raw._secure = bool(address.unix_socket)
     try:
-        raw.connect(_dialled(address))
-    except RuntimeError as error:  # a password that is only sent encrypted, where there is neither TLS nor a socket
+        raw.connect(_open_socket(address))
+    except RuntimeError as error:  # the password may only be sent encrypted, and there is neither TLS nor a Unix socket
         raise LedgerUnavailable(
-            f"the ledger at {address.shown} wants a password that cannot be sent this way: {error}",
+            f"the ledger at {address.shown} needs a password that cannot be sent without encryption: {error}",
             hint="connect with TLS (ssl_ca in the URL), or pip install 'PyMySQL[rsa]'",
         ) from error
-    return Link(raw, raw.cursor(), packet_max)
+    return Connection(raw, raw.cursor(), packet_max)
 
 
-def _dialled(address: Address) -> socket.socket:
+def _open_socket(address: Address) -> socket.socket:
     try:
         if not address.unix_socket:
-            dialled = socket.create_connection((address.host, address.port), address.connect_s)
-            dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            return dialled
-        dialled = socket.socket(socket.AF_UNIX)
+            opened = socket.create_connection((address.host, address.port), address.connect_s)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return opened
+        opened = socket.socket(socket.AF_UNIX)
         try:
-            dialled.settimeout(address.connect_s)
-            dialled.connect(address.unix_socket)
+            opened.settimeout(address.connect_s)
+            opened.connect(address.unix_socket)
         except BaseException:
-            dialled.close()
+            opened.close()
             raise
     except OSError as error:
         raise errors.unreachable(error, address.shown) from error
-    return dialled
+    return opened
 
 
 def _is_plain(text: str) -> bool:
-    """Whether nothing in it needs escaping, in any mode of a server that is spoken to in UTF-8."""
+    """Return whether nothing in it needs escaping, in any mode of a server with a UTF-8 connection."""
     return "'" not in text and "\\" not in text and text.isprintable()
 
 

@@ -66,10 +66,10 @@ def joined(
             tool=tool,
             hint='connect with charset="utf8mb4"',
         )
-    return JoinedLedger(given, _Connection(given, driver, ledger(), holds, shown=shown, clock=clock))
+    return JoinedLedger(given, _CallersConnection(given, driver, ledger(), holds, shown=shown, clock=clock))
 
 
-class _Connection:
+class _CallersConnection:
     """See ``amends.stores.joined.CallersConnection``."""
 
     is_async = False

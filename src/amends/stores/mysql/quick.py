@@ -1,7 +1,7 @@
-"""Plain admissions and settlements on MariaDB and MySQL: one packet, one round trip, its own transaction.
+"""Quick statements on MariaDB and MySQL: a plain operation is one packet, one round trip and its own transaction.
 
-Several statements in one packet, because neither server can do all of it in one. ``@at`` is the moment if the run and
-the call are as they must be, and null otherwise: then every statement after it does nothing.
+The packet has several statements, because neither server can do all of it in one. ``@at`` is the time if the run and
+the call are as they must be, and null otherwise: then every later statement does nothing.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from amends.stores.sql import MYSQL
 
 Clock = Callable[[], float] | None
 Ask = Callable[[str, tuple[Any, ...], str], list[tuple[Any, ...]]]
-"""Sends statements, with literals for %s, in one packet, for the run of this uid; the rows of the one that has any."""
+"""Sends statements, with literals for %s, in one packet, for the run of this uid; returns the rows of the one that has any."""
 
 _NEWEST: Final = "greatest({clock}, coalesce((select at from events order by seq desc limit 1), 0))"
 _NOW: Final = f"round({_NEWEST} * 1e6) / 1e6"
 _ROOT: Final = (
     f"set @n = 1, @prev = '{GENESIS}', @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s"
 )
-# A statement of its own, after the one that has locked the run: it looks at what others have written until then.
+# A statement of its own, after the one that has locked the run: it sees what others have written until then.
 _TAIL: Final = "select n + 1, hash into @n, @prev from events where root = %s order by n desc limit 1"
 _EVENT: Final = (
     "insert into events (at, n, hash, root, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts)"
@@ -155,7 +155,7 @@ _SAME: Final = tuple(SAME.values())
 
 
 def admit(op: AdmitCall, clock: Clock, ask: Ask) -> Admission | None:
-    """Start the call; None: nothing was changed and the flow decides."""
+    """Start the call; return None if nothing was changed and the flow must decide."""
     values, facts = admission_values(op), admission_facts(op)
     text, now = (_SERVER[0], ()) if clock is None else (_GIVEN[0], (clock(),))
     told = ask(
@@ -173,8 +173,8 @@ def admit(op: AdmitCall, clock: Clock, ask: Ask) -> Admission | None:
 
 
 def settle(op: SettleCall, clock: Clock, ask: Ask) -> Settled | None:
-    """Settle the call; None: nothing was changed and the flow decides."""
-    assert op.seen is not None, "a plain settlement knows what it settles"
+    """Settle the call; return None if nothing was changed and the flow must decide."""
+    assert op.seen is not None, "a plain settlement knows its call"
     text, now = (_SERVER[1], ()) if clock is None else (_GIVEN[1], (clock(),))
     root, facts = op.seen.root, settlement_facts(op)
     meant = (op.call_id, root, op.seen.run, op.attempt)
@@ -190,8 +190,8 @@ def settle(op: SettleCall, clock: Clock, ask: Ask) -> Settled | None:
 
 
 def begin(op: BeginCompensation, clock: Clock, ask: Ask) -> CallRow | None:
-    """Begin the compensation; None: nothing was changed and the flow decides."""
-    assert op.seen is not None, "a plain compensation knows what it takes back"
+    """Begin the compensation; return None if nothing was changed and the flow must decide."""
+    assert op.seen is not None, "a plain compensation knows its call"
     text, now = (_SERVER[2], ()) if clock is None else (_GIVEN[2], (clock(),))
     root, facts = op.seen.root, beginning_facts(op)
     told = ask(
@@ -207,8 +207,8 @@ def begin(op: BeginCompensation, clock: Clock, ask: Ask) -> CallRow | None:
 
 
 def end(op: SettleCompensation, clock: Clock, ask: Ask) -> Settled | None:
-    """Settle the compensation; None: nothing was changed and the flow decides."""
-    assert op.seen is not None, "a plain compensation knows what it takes back"
+    """Settle the compensation; return None if nothing was changed and the flow must decide."""
+    assert op.seen is not None, "a plain compensation knows its call"
     text, now = (_SERVER[3], ()) if clock is None else (_GIVEN[3], (clock(),))
     root, facts = op.seen.root, undone_facts(op)
     told = ask(
@@ -224,7 +224,7 @@ def end(op: SettleCompensation, clock: Clock, ask: Ask) -> Settled | None:
 
 
 def quick(op: StoreOp[Any]) -> Callable[[Any, Clock, Ask], Any] | None:
-    """How to do it quickly, if it is plain."""
+    """Return the quick way to carry out the operation, if it is plain."""
     if isinstance(op, AdmitCall) and is_plain_admission(op):
         return admit
     if isinstance(op, SettleCall) and is_plain_settlement(op):

@@ -1,7 +1,7 @@
-"""The tables of a MariaDB or MySQL ledger: which server will do, what it has, and bringing it up to date.
+"""The schema of a MariaDB or MySQL ledger: which server is new enough, reading, creating and migrating it.
 
 These servers commit before and after every statement that changes a table. So each statement of a migration can be
-repeated, the version is written down last, and a lock of the server keeps two starters apart.
+repeated, the version is recorded last, and a lock of the server lets one process migrate at a time.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from amends.visible import visible_log
 log = visible_log("amends")
 
 MARIADB_MIN: Final = (10, 6, 0)
-"""SKIP LOCKED."""
+"""For SKIP LOCKED."""
 MYSQL_MIN: Final = (8, 0, 16)
-"""SKIP LOCKED, defaults of texts, and checks that are checked."""
+"""For SKIP LOCKED, defaults of text columns, and enforced CHECK constraints."""
 PACKET_BYTES_MIN: Final = 4 << 20
-"""Arguments of 1 MB may be twice that as a literal, and stand with others in one statement."""
+"""Arguments of 1 MB may be twice as long as a literal, and share a statement with others."""
 
 Ask = Callable[[str], list[tuple[Any, ...]]]
-"""One statement outside of a transaction: its rows."""
+"""Runs one statement outside a transaction; returns its rows."""
 
 
 def check_server(ask: Ask, where: str) -> int:
-    """How large a statement may be. Raises when this server cannot keep a ledger."""
-    [(said, packet)] = ask("select version(), @@max_allowed_packet")
-    numbers = tuple(int(one) for one in re.findall(r"\d+", said.removeprefix("5.5.5-"))[:3])
-    is_maria = "mariadb" in said.lower()
+    """Return how large a statement may be. Raises if this server cannot hold a ledger."""
+    [(version, packet)] = ask("select version(), @@max_allowed_packet")
+    numbers = tuple(int(one) for one in re.findall(r"\d+", version.removeprefix("5.5.5-"))[:3])
+    is_maria = "mariadb" in version.lower()
     least = MARIADB_MIN if is_maria else MYSQL_MIN
     if numbers < least:
         raise LedgerUnavailable(
-            f"the server of the ledger at {where} is {said}, which is too old",
+            f"the server of the ledger at {where} is {version}, which is too old",
             hint=f"use {'MariaDB' if is_maria else 'MySQL'} {'.'.join(map(str, least))} or newer",
         )
     if packet < PACKET_BYTES_MIN:
         raise LedgerUnavailable(
-            f"the server of the ledger at {where} takes statements of {packet:,} bytes only",
+            f"the server of the ledger at {where} accepts statements of {packet:,} bytes only",
             hint=f"set max_allowed_packet to {PACKET_BYTES_MIN >> 20}M or more in the server's settings",
         )
     return int(packet)
 
 
 def read_schema(ask: Ask) -> Schema:
-    """What the database holds; nothing is made and nothing is changed."""
+    """Return the schema version of the database; changes nothing."""
     try:
         [(version, needs, ledger)] = ask("select max(version), max(needs), max(ledger) from amends_schema")
     except Exception as error:
@@ -62,19 +62,19 @@ def read_schema(ask: Ask) -> Schema:
 
 
 def check_ledger(ask: Ask, where: str, *, create: bool) -> bool:
-    """Whether something has to be migrated. Raises when this amends may not use, or not make, the ledger."""
+    """Return whether a migration is pending. Raises if this amends may not use or create the ledger."""
     found = read_schema(ask)
     if found.version == 0 and not create:
         raise LedgerMissing(
-            f"no ledger at {where}: the database holds none, and none may be created",
-            hint="check the URL; amends db migrate, or a first start with create=True, makes the ledger",
+            f"no ledger at {where}: the database has none, and creating one was not allowed",
+            hint="check the URL; amends db migrate, or a first start with create=True, creates the ledger",
         )
     check_usable(found, where)
-    return bool(found.pending)  # where nothing has: without the lock, and without the right to change tables
+    return bool(found.pending)  # if none is, neither the lock nor the privilege to change tables is needed
 
 
 def migrate(ask: Ask, where: str, *, wait_s: float) -> bool:
-    """Bring the schema up to date; whether this call made the ledger. The lock goes when the connection is closed."""
+    """Migrate the schema; return whether this call created the ledger. Closing the connection releases the lock."""
     _lock(ask, where, wait_s)
     return _migrate(ask, where)
 
@@ -83,13 +83,13 @@ def _lock(ask: Ask, where: str, wait_s: float) -> None:
     [(got,)] = ask(f"select get_lock(concat('amends ', left(database(), 50)), {max(1, round(wait_s))})")
     if got != 1:
         raise LedgerUnavailable(
-            f"somebody else has been changing the tables of the ledger at {where} for more than {wait_s:g} s",
+            f"another process has been migrating the ledger at {where} for more than {wait_s:g} s",
             hint="wait for that migration; SHOW PROCESSLIST shows it",
         )
 
 
 def _migrate(ask: Ask, where: str) -> bool:
-    found = read_schema(ask)  # somebody may have been faster
+    found = read_schema(ask)  # another process may have been faster
     if found.version == 0:
         _check_free(ask, where)
     ledger = found.ledger or secrets.token_hex(8)
@@ -106,7 +106,7 @@ def _migrate(ask: Ask, where: str) -> bool:
 
 
 def _check_free(ask: Ask, where: str) -> None:
-    """Tables of these names without ours are somebody else's: ours is made first."""
+    """Refuse tables of these names that are not ours: ``amends_schema`` is always created first."""
     names = {
         name.decode() if isinstance(name, bytes) else name
         for (name,) in ask(
@@ -116,7 +116,7 @@ def _check_free(ask: Ask, where: str) -> None:
     }
     if names and "amends_schema" not in names:
         raise LedgerCorrupt(
-            f"the database at {where} has other tables called {', '.join(sorted(names))}; they were not touched",
+            f"the database at {where} has tables of another program: {', '.join(sorted(names))}; they were not touched",
             hint="give the ledger a database of its own",
         )
 

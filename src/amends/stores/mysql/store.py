@@ -21,7 +21,7 @@ from amends.model import Schema
 from amends.stores.cancellation import uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.mysql import errors, joined
-from amends.stores.mysql.connection import Link, connect
+from amends.stores.mysql.connection import Connection, connect
 from amends.stores.mysql.schema import PACKET_BYTES_MIN, check_ledger, check_server, migrate, read_schema
 from amends.stores.mysql.transaction import BEGIN, Attempts
 from amends.stores.mysql.url import Address, read_address
@@ -32,14 +32,14 @@ from amends.stores.sql import Execute
 T = TypeVar("T")
 
 MIGRATION_S: Final = 3600.0
-"""How long one statement of a migration may take: a large table may have to be copied."""
+"""How long one statement of a migration may take: the server may have to copy a large table."""
 RUN_ID_BYTES_MAX: Final = 2048
 TENANT_BYTES_MAX: Final = 1016
-"""Together with a number they are one entry of an index, which has 3072 bytes."""
+"""Together with a number they are one index entry, which has 3072 bytes."""
 
 
 def driver() -> Any:
-    """PyMySQL, of which this module alone knows."""
+    """Return PyMySQL. Only this module imports it."""
     try:
         return importlib.import_module("pymysql")
     except ImportError as error:
@@ -51,9 +51,10 @@ def driver() -> Any:
 
 
 class MysqlStore:
-    """Every operation is one transaction; reads look at a snapshot. No IO before ``open`` or the first operation.
+    """A ledger on MariaDB or MySQL: each operation is one transaction; reads use a snapshot.
 
-    Ledger time is the server's, unless a clock is given.
+    No IO before ``open`` or the first operation. ``clock`` replaces the server's clock, for tests; ``pool_max`` and
+    ``lock_wait_s`` replace the options of the URL.
     """
 
     def __init__(
@@ -78,47 +79,49 @@ class MysqlStore:
         self._ready = False
         self._closed = False
         self._packet_max = PACKET_BYTES_MIN
-        self._begin_anew()
+        self._start_fresh()
         _STORES.add(self)
 
     def __repr__(self) -> str:
         return f"MysqlStore({self.url!r})"
 
-    def _begin_anew(self) -> None:
+    def _start_fresh(self) -> None:
         address = self._address
         self._opening = threading.RLock()
-        self._pool: Pool[Link] = Pool(self._connect, size=address.pool_max, wait_s=address.lock_wait_s, shown=self.url)
+        self._pool: Pool[Connection] = Pool(
+            self._connect, size=address.pool_max, wait_s=address.lock_wait_s, shown=self.url
+        )
         self._threads: ThreadPoolExecutor | None = None
 
-    # ---- the protocol of a store ----------------------------------------------------------
+    # ---- The protocol of a store
 
     def open(self, *, create: bool) -> bool:
-        """Connect and bring the schema up to date; True when this call made the ledger."""
+        """Connect and migrate the schema; return whether this call created the ledger."""
         with self._opening:
             if self._ready and not self._closed:
                 return False
             self._create = create
 
-            def is_behind(link: Link) -> bool:
-                self._packet_max = link.packet_max = check_server(link.ask, self.url)
-                return check_ledger(link.ask, self.url, create=create)
+            def is_behind(connection: Connection) -> bool:
+                self._packet_max = connection.packet_max = check_server(connection.ask, self.url)
+                return check_ledger(connection.ask, self.url, create=create)
 
             made = self._aside(is_behind) and self._migrated()
-            # From now on the ledger exists: should its tables vanish, they must not be made again, empty.
+            # From now on the ledger exists: if its tables vanish, they must not be created again, empty.
             self._ready, self._create = True, False
             return made
 
     def schema(self) -> Schema:
-        """What the database holds and what this amends would have; makes and changes nothing."""
-        return self._aside(lambda link: read_schema(link.ask))
+        """Return the schema version that the database has and the one that this amends has; changes nothing."""
+        return self._aside(lambda connection: read_schema(connection.ask))
 
     def migrate(self) -> Schema:
-        """Bring the ledger up to date, making it if there is none; what it has now."""
+        """Migrate the ledger, or create it; return the schema version that it has now."""
         self.open(create=True)
         return self.schema()
 
     def perform(self, op: StoreOp[T]) -> T:
-        """Carry out one operation; returns when it is durable."""
+        """Carry out one operation; return when it is durable."""
         if not self._ready:
             self.open(create=self._create)
         _check_sizes(op)
@@ -131,7 +134,7 @@ class MysqlStore:
             raise
 
     async def perform_async(self, op: StoreOp[T]) -> T:
-        """The same from an event loop, by one hop to a thread; a cancellation is raised when the operation is over."""
+        """Do the same on an event loop, in a thread; a cancellation is raised when the operation is over."""
         try:
             future = asyncio.get_running_loop().run_in_executor(self._executor(), self.perform, op)
         except RuntimeError as error:  # the interpreter is shutting down and takes no new threads
@@ -139,13 +142,13 @@ class MysqlStore:
         return await uninterrupted(future)
 
     def joined(self, connection: object, *, tool: str) -> Joined:
-        """The ledger through this connection of PyMySQL, inside the transaction that is open there."""
+        """Return the ledger through this PyMySQL connection, inside the transaction that is open there."""
         return joined.joined(
             connection, self._driver, self._own_name, self._is_locked, shown=self.url, clock=self._clock, tool=tool
         )
 
     def close(self) -> None:
-        """Finish what is under way, give back connections and threads. May be called twice."""
+        """Finish what is under way; close connections and threads. May be called twice."""
         self._closed = True
         with self._opening:
             threads, self._threads = self._threads, None
@@ -153,29 +156,29 @@ class MysqlStore:
             threads.shutdown(wait=True)
         self._pool.close()
 
-    # ---- connections ----------------------------------------------------------------------
+    # ---- Connections
 
-    def _aside(self, use: Callable[[Link], T]) -> T:
-        """Use a connection outside of any transaction."""
-        link = self._pool.take()
+    def _aside(self, use: Callable[[Connection], T]) -> T:
+        """Use a connection of the pool for something other than an operation."""
+        connection = self._pool.take()
         well = False
         try:
-            answer = use(link)
+            answer = use(connection)
             well = True
             return answer
         except self._driver.MySQLError as error:
             raise errors.explained(error, self.url) from error
         finally:
-            self._pool.give(link, keep=well)
+            self._pool.give(connection, keep=well)
 
     def _migrated(self) -> bool:
-        """Bring the tables up to date, over a connection that has the time it takes; whether this made the ledger."""
+        """Migrate the tables on a connection with a long timeout; return whether this created the ledger."""
         try:
-            link = connect(self._driver, self._address, packet_max=self._packet_max, silence_s=MIGRATION_S)
+            connection = connect(self._driver, self._address, packet_max=self._packet_max, silence_s=MIGRATION_S)
             try:
-                return migrate(link.ask, self.url, wait_s=self._address.lock_wait_s)
+                return migrate(connection.ask, self.url, wait_s=self._address.lock_wait_s)
             finally:
-                link.close()
+                connection.close()
         except self._driver.MySQLError as error:
             raise errors.explained(error, self.url) from error
 
@@ -184,21 +187,21 @@ class MysqlStore:
         return self._name
 
     def _is_locked(self, root: str) -> bool:
-        def look(link: Link) -> bool:
-            link.begin(BEGIN)
-            found, _, _ = link.execute(Execute(joined.LOOK, (root,)))
-            link.command("rollback")
+        def look(connection: Connection) -> bool:
+            connection.begin(BEGIN)
+            found, _, _ = connection.execute(Execute(joined.LOOK, (root,)))
+            connection.command("rollback")
             return not found
 
         return all(locked_yet(lambda: self._aside(look)))
 
-    def _connect(self) -> Link:
+    def _connect(self) -> Connection:
         try:
             return connect(self._driver, self._address, packet_max=self._packet_max)
         except self._driver.MySQLError as error:
             raise errors.explained(error, self.url) from error
 
-    # ---- threads and forks ----------------------------------------------------------------
+    # ---- Threads and forks
 
     def _executor(self) -> ThreadPoolExecutor:
         with self._opening:
@@ -209,13 +212,13 @@ class MysqlStore:
             return self._threads
 
     def after_fork_in_child(self) -> None:
-        """Start with nothing of the parent's. Its connections are left alone: even saying goodbye would end them."""
+        """Start without the parent's connections. They stay open here: closing one would end the parent's session."""
         _LEFT_ALONE.append(self._pool)
-        self._begin_anew()
+        self._start_fresh()
 
 
 def _check_sizes(op: StoreOp[Any]) -> None:
-    """Ids must fit into an index; said before anything runs."""
+    """Raise ``TooLarge`` for an id that does not fit into an index, before anything runs."""
     if not isinstance(op, operations.OpenRun | operations.OpenChild):
         return
     given = {"run id": (op.id, RUN_ID_BYTES_MAX)}
@@ -225,7 +228,7 @@ def _check_sizes(op: StoreOp[Any]) -> None:
         size = len(text.encode())
         if size > limit:
             raise TooLarge(
-                f"a {what} of {size:,} bytes; this ledger takes {limit:,}", path=what, size=size, limit=limit
+                f"a {what} of {size:,} bytes; this ledger accepts {limit:,}", path=what, size=size, limit=limit
             )
 
 

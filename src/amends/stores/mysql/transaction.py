@@ -13,7 +13,7 @@ from amends.ledger.dispatch import READS, intent
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import StoreOp
 from amends.stores.mysql import errors
-from amends.stores.mysql.connection import Link
+from amends.stores.mysql.connection import Connection
 from amends.stores.mysql.quick import quick
 from amends.stores.mysql.url import Address
 from amends.stores.quick import answer_sql, answered, is_plain_question
@@ -53,14 +53,24 @@ class Attempts:
         self.op, self._driver, self._clock, self._address = op, driver, clock, address
         self._until = time.monotonic() + address.lock_wait_s
         self._lost = self._duplicates = 0
-        self._connection: Link | None = None
+        self._is_committing = self._is_one_packet = False
+        """Of the last attempt; one packet: repeated, it finds out whether the first was committed."""
+        self._last: Execute | None = None
 
     async def attempt(self) -> Any:
         """Carry out the operation, by one packet if that is enough, else by its flow."""
         return await Use(self._attempt)
 
-    def _attempt(self, connection: Link) -> Any:
-        self._connection, op = connection, self.op
+    def _attempt(self, connection: Connection) -> Any:
+        try:
+            return self._on(connection)
+        finally:
+            # Read here: once it was given back, the connection serves others.
+            self._is_committing, self._is_one_packet = connection.committing, connection.at_once
+            self._last = connection.last
+
+    def _on(self, connection: Connection) -> Any:
+        op = self.op
         answer: Any = None
         if isinstance(op, operations.AdmitCall) and is_plain_question(op):
             connection.begin(())
@@ -70,7 +80,7 @@ class Attempts:
             answer = quickly(op, self._clock, connection.ask_at_once)
         return self._by_flow(op, connection) if answer is None else answer
 
-    def _by_flow(self, op: StoreOp[Any], connection: Link) -> Any:
+    def _by_flow(self, op: StoreOp[Any], connection: Connection) -> Any:
         kind = type(op)
         reads = kind in READS
         connection.begin(BEGIN if not reads else SNAPSHOT if kind in WIDE else ())
@@ -83,9 +93,8 @@ class Attempts:
         """Return what became of the transaction of the last attempt."""
         if not isinstance(error, self._driver.MySQLError):
             return "own"
-        assert self._connection is not None, "the driver raised on a connection"
         code = errors.code_of(error)
-        if self._connection.committing and code != errors.DEADLOCK:
+        if self._is_committing and code != errors.DEADLOCK:
             return "unknown"
         if code in errors.AGAIN or code == errors.DUPLICATE:
             return "again"  # a lock that was waited for too long undid only the statement: a rollback follows
@@ -93,7 +102,7 @@ class Attempts:
 
     def pause_s(self, error: Exception, fate: Fate, attempt: int) -> float | None:
         """Retry a few times on other connections, and until ``lock_wait_s`` is over after conflicts."""
-        if fate == "lost" or (fate == "unknown" and self._is_one_packet()):
+        if fate == "lost" or (fate == "unknown" and self._is_one_packet):
             self._lost += 1
             may = self._lost < LOST_MAX
         elif fate != "again":
@@ -106,21 +115,15 @@ class Attempts:
         # Jitter: transactions that met must not meet again.
         return random.uniform(0.0, PAUSE_S * min(attempt, PAUSES_MAX)) if may else None
 
-    def _is_one_packet(self) -> bool:
-        """Return whether the transaction was one packet: repeated, it finds out whether the first was committed."""
-        assert self._connection is not None, "an attempt had a connection"
-        return self._connection.at_once
-
     def explained(self, error: Exception, fate: Fate, attempt: int) -> Exception:
         """Return the error in the caller's words."""
-        assert self._connection is not None, "the driver raised on a connection"
         address, code, name = self._address, errors.code_of(error), type(self.op).__name__
         if fate == "unknown":
             return errors.unknown_end(error, address.shown)
         if code in errors.AGAIN:
             return errors.kept_locked(
                 address.shown,
-                errors.row_of(self._connection.last),
+                errors.row_of(self._last),
                 op=name,
                 wait_s=address.lock_wait_s,
                 deadlock=code == errors.DEADLOCK,

@@ -1,4 +1,4 @@
-"""Where a MariaDB or MySQL ledger is: its URL, read once; the password is in no text that is ever shown."""
+"""The URL of a MariaDB or MySQL ledger. The password is in no text that is ever shown."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from amends.errors import BadConfig
 FORM: Final = "mysql://user:password@host:3306/database"
 PORT: Final = 3306
 POOL_MAX: Final = 10
-"""Connections of one process. A server takes 151 by default, for all processes together."""
+"""Connections of one process. A server accepts 151 by default, of all processes together."""
 POOL_MOST: Final = 1000
 LOCK_WAIT_S: Final = 20.0
-"""How long an operation waits for what others keep: a row that is locked, a connection that is in use."""
+"""How long an operation waits for a locked row or for a free connection before it gives up."""
 CONNECT_S: Final = 10.0
 FILES: Final = ("ssl_ca", "ssl_cert", "ssl_key")
 OPTIONS: Final = ("unix_socket", *FILES, "ssl_verify_identity", "pool_max", "lock_wait_s", "connect_s")
@@ -24,7 +24,7 @@ OPTIONS: Final = ("unix_socket", *FILES, "ssl_verify_identity", "pool_max", "loc
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server, a database on it, and how to get there."""
+    """The server and its database, and our options."""
 
     shown: str
     """The URL without its password and options."""
@@ -41,29 +41,29 @@ class Address:
     connect_s: float = CONNECT_S
 
     def arguments(self) -> dict[str, Any]:
-        """What the driver is told about whom to connect to."""
+        """Return the arguments of the driver's connection."""
         given: dict[str, Any] = {
             "user": self.user or None,
-            "password": self.password.encode(),  # as text the driver would take it for latin-1
+            "password": self.password.encode(),  # a str would be encoded as latin-1 by the driver
             "database": self.database,
             "connect_timeout": self.connect_s,
         }
         if self.unix_socket:
             return given | {"unix_socket": self.unix_socket, "ssl_disabled": True}
         given |= {"host": self.host, "port": self.port, **self.tls}
-        if "ssl_ca" in self.tls:  # a certificate that is not checked proves nothing
+        if "ssl_ca" in self.tls:  # an unchecked certificate proves nothing
             given |= {"ssl_verify_cert": True, "ssl_verify_identity": self.verify_identity}
         return given
 
 
 def read_address(url: str) -> Address:
-    """What the URL says. Raises ``BadConfig``, which never quotes it: a password may stand anywhere in it."""
+    """Parse the URL. Raises ``BadConfig``, which never quotes it: a password may be anywhere in it."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or PORT
     except ValueError:
         raise _bad(
-            "the ledger's URL cannot be read", hint=f"use {FORM}; quote signs in a password (@ is %40)"
+            "the ledger's URL cannot be read", hint=f"use {FORM}; percent-encode the password (@ is %40)"
         ) from None
     scheme = parts.scheme.partition("+")[0]
     database = unquote(parts.path.removeprefix("/"))
@@ -90,26 +90,26 @@ def read_address(url: str) -> Address:
         unix_socket=socket,
         tls={name: options[name] for name in FILES if options.get(name)},
         verify_identity=_truth(options, "ssl_verify_identity"),
-        pool_max=int(_number(options, "pool_max", POOL_MAX, least=1, most=POOL_MOST)),
-        lock_wait_s=_number(options, "lock_wait_s", LOCK_WAIT_S, least=1, most=3600),
-        connect_s=_number(options, "connect_s", CONNECT_S, least=1, most=3600),
+        pool_max=int(_number(options, "pool_max", POOL_MAX, low=1, high=POOL_MOST)),
+        lock_wait_s=_number(options, "lock_wait_s", LOCK_WAIT_S, low=1, high=3600),
+        connect_s=_number(options, "connect_s", CONNECT_S, low=1, high=3600),
     )
 
 
-def _number(options: Mapping[str, str], name: str, usual: float, *, least: float, most: float) -> float:
-    said = options.get(name)
-    if said is None:
-        return usual
-    if not re.fullmatch(r"\d+(\.\d+)?", said) or not least <= float(said) <= most:
-        raise _bad(f"{name}={said} cannot be used", hint=f"it is a number from {least:g} to {most:g}")
-    return float(said)
+def _number(options: Mapping[str, str], name: str, default: float, *, low: float, high: float) -> float:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or not low <= float(text) <= high:
+        raise _bad(f"{name}={text} cannot be used", hint=f"it is a number from {low:g} to {high:g}")
+    return float(text)
 
 
 def _truth(options: Mapping[str, str], name: str) -> bool:
-    said = options.get(name, "true").lower()
-    if said not in ("true", "false"):
-        raise _bad(f"{name}={said} cannot be used", hint="it is true or false")
-    return said == "true"
+    text = options.get(name, "true").lower()
+    if text not in ("true", "false"):
+        raise _bad(f"{name}={text} cannot be used", hint="it is true or false")
+    return text == "true"
 
 
 def _bad(message: str, *, hint: str) -> BadConfig:

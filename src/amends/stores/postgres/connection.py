@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL, blocking or awaited: how it is made, what it answers, how it ends."""
+"""One connection to PostgreSQL, blocking or async: connecting, executing and closing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from psycopg.pq.abc import PGresult
 from amends.errors import BadConfig, LedgerUnavailable
 from amends.stores.postgres.errors import why_not_connected
 from amends.stores.postgres.transaction import clean, settings_of
-from amends.stores.postgres.url import Place
+from amends.stores.postgres.url import Address
 from amends.stores.postgres.wakeup import CHANNEL
 from amends.stores.sql import Execute, Result
 
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
 
 
-# ---- Statements that nearly every call says: prepared once per connection, and sent and read without a cu
+# ---- Prepared statements, for what is part of nearly every call
 
-# A cursor finds out anew how each parameter is written and each column read, which took more of this process's time
-# than sending and waiting. Here the server knows the types from the statement, and both ends speak text.
+# They are sent and read without a cursor. A cursor works out for every statement how each parameter is written and
+# each column is read, which took more of this process's time than sending and waiting. Here the server infers the
+# types from the statement, and both sides use the text format.
 
 
 FIRST_USES: Final = 3
-"""So often a connection says a statement as any other before it is prepared: a short program never pays for that."""
+"""How often a connection runs a statement before it is prepared: a short program never pays for that."""
 
 _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _BYTES: Final[dict[type, Callable[[Any], bytes | None]]] = {
@@ -45,11 +46,11 @@ _BYTES: Final[dict[type, Callable[[Any], bytes | None]]] = {
     type(None): lambda _: None,
 }
 _READERS: Final[dict[int, Callable[[bytes], Any]]] = {20: int, 21: int, 23: int, 700: float, 701: float}
-"""By the number of the type; everything else that is asked for here is text."""
+"""By the type's OID; everything else that is read here is text."""
 
 
-class Lasting:
-    """What one connection has prepared."""
+class PreparedStatements:
+    """The statements that one connection has prepared."""
 
     __slots__ = ("_made", "_names", "_uses")
 
@@ -59,28 +60,28 @@ class Lasting:
         self._made = 0
 
     def is_due(self, op: Execute) -> bool:
-        """Whether this statement is said often enough here."""
+        """Return whether this statement has run often enough to be prepared."""
         if op.sql in self._names:
             return True
         self._uses[op.sql] = uses = self._uses.get(op.sql, 0) + 1
         return uses > FIRST_USES
 
     def forget(self) -> None:
-        """Nothing is prepared any more: psycopg deallocates all that its connection has, ours too, after a rollback."""
+        """Forget all of them: after a rollback, psycopg deallocates every statement of the connection, ours too."""
         self._names.clear()
 
-    def heard(self, status: str) -> str:
-        """What the server says it did, again."""
+    def after(self, status: str) -> str:
+        """Forget all of them after a rollback; return the status."""
         if status == "ROLLBACK":
             self.forget()
         return status
 
-    def said(self, pgconn: PGconn, op: Execute) -> PQGen[Result]:
-        """Send it and read the answer, as a generator for ``Connection.wait`` of either colour."""
+    def run(self, pgconn: PGconn, op: Execute) -> PQGen[Result]:
+        """Send the statement and read the answer, as a generator for psycopg's blocking or async ``wait``."""
         params = written(op.params)
         name = self._names.get(op.sql)
         if name is None:
-            self._made += 1  # a name is never used twice: an old statement of that name might still be there
+            self._made += 1  # a name is never used twice: an old statement of that name might still exist
             name = b"amends_%d" % self._made
             pgconn.send_prepare(name, numbered(op.sql))
             yield from _result(pgconn)
@@ -112,31 +113,31 @@ def _rows(result: PGresult) -> list[tuple[Any, ...]]:
 
 
 def written(params: Sequence[Any]) -> list[bytes | None]:
-    """The parameters as text, without what PostgreSQL's text cannot hold."""
+    """Return the parameters in text format, without what PostgreSQL's text cannot hold."""
     try:
-        said = [_BYTES[type(one)](one) for one in params]
+        values = [_BYTES[type(one)](one) for one in params]
     except UnicodeEncodeError:
         return written(clean(params))
-    if b"\0" in b"".join([one for one in said if one is not None]):
+    if b"\0" in b"".join([one for one in values if one is not None]):
         return written(clean(params))
-    return said
+    return values
 
 
 @lru_cache(maxsize=64)
 def numbered(sql: str) -> bytes:
-    """The statement with its parameters by number, as the server has them."""
+    """Return the statement with numbered placeholders, as the server wants them."""
     first, *rest = sql.split("%s")
-    assert "%" not in first + "".join(rest), "a lasting statement has nothing else that psycopg would read"
-    return (first + "".join(f"${place}{part}" for place, part in enumerate(rest, 1))).encode()
+    assert "%" not in first + "".join(rest), "a prepared statement has no other percent sign"
+    return (first + "".join(f"${address}{part}" for address, part in enumerate(rest, 1))).encode()
 
 
-# ---- One connection to PostgreSQL, blocking or awaited: how it is made, what it answers, how it ends
+# ---- Connections
 
 
 PG_MIN: Final = 13_00_00
-"""The oldest that its makers still mended when this was written."""
+"""The oldest version that was still maintained when this was written."""
 POOLER_LOOKS: Final = 3
-"""How often two connections are compared: others who use the pooler may take the session in between."""
+"""How often two connections are compared: another client of the pooler may take the session in between."""
 POOLER_WAIT_S: Final = 3.0
 SESSION: Final = b"select pg_backend_pid()"
 PREPARED_MAX: Final = 512
@@ -144,111 +145,114 @@ PREPARED_MAX: Final = 512
 DEFAULTS: Final = {
     "application_name": "amends",
     "connect_timeout": "10",
-    # A host that vanishes without a word is noticed in seconds rather than in the quarter of an hour of TCP.
+    # A host that vanishes is noticed in seconds, not in the quarter of an hour that TCP takes.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
-"""What the URL does not say."""
+"""Options that the URL can override."""
 
 
-def arguments(place: Place) -> dict[str, Any]:
-    """What libpq is given; behind a pooler nothing may be prepared, because the next statement has another session."""
+def arguments(address: Address) -> dict[str, Any]:
+    """Return the options for libpq.
+
+    Behind a pooler nothing may be prepared, because the next statement may run in another session.
+    """
     try:
-        said = conninfo_to_dict(place.conninfo)
+        options = conninfo_to_dict(address.conninfo)
     except psycopg.ProgrammingError:
-        # Not chained: libpq shows the whole URL.
-        said = None
-    if said is None:
+        # Not chained: libpq's error shows the whole URL, with the password.
+        options = None
+    if options is None:
         raise BadConfig(
-            f"libpq does not understand the URL of {place.shown}",
+            f"libpq does not understand the URL of {address.shown}",
             setting="url",
-            hint="percent-encode what is special in the password; unknown options after ? are refused",
+            hint="percent-encode special characters in the password; unknown options after ? are refused",
         )
-    known = {**DEFAULTS, **said, "client_encoding": "utf8", "autocommit": True}
-    return known | ({"prepare_threshold": None} if place.pooler == "transaction" else {})
+    known = {**DEFAULTS, **options, "client_encoding": "utf8", "autocommit": True}
+    return known | ({"prepare_threshold": None} if address.pooler == "transaction" else {})
 
 
 @dataclass(slots=True, eq=False)
-class Link:
-    """A blocking connection. Its transactions are said: BEGIN and COMMIT are statements."""
+class Connection:
+    """A blocking connection in autocommit mode: BEGIN and COMMIT are statements of ours."""
 
     raw: psycopg.Connection[tuple[Any, ...]]
     cursor: psycopg.Cursor[tuple[Any, ...]] = field(init=False)
-    """One for all statements: a link answers one request at a time, and making a cursor costs as much as a small one."""
-    lasting: Lasting = field(default_factory=Lasting)
+    """One for all statements: they come one at a time, and making a cursor costs as much as a small statement."""
+    prepared: PreparedStatements = field(default_factory=PreparedStatements)
 
     def __post_init__(self) -> None:
         self.cursor = self.raw.cursor()
 
     @property
     def closed(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether it cannot be used any more."""
         return self.raw.closed
 
     def execute(self, op: Execute) -> Result:
-        """Answer one request of a flow."""
-        if op.prepare and self.lasting.is_due(op):
+        """Carry out one statement of a flow."""
+        if op.prepare and self.prepared.is_due(op):
             try:
-                return self.raw.wait(self.lasting.said(self.raw.pgconn, op))
+                return self.raw.wait(self.prepared.run(self.raw.pgconn, op))
             except psycopg.errors.InvalidSqlStatementName:
-                self.lasting.forget()  # it was never begun
+                self.prepared.forget()  # the statement never started
         cursor, query = self.cursor, cast(Any, op.sql)
         try:
             cursor.execute(query, op.params)
         except (psycopg.DataError, UnicodeEncodeError) as error:
             if getattr(error, "sqlstate", None):
                 raise
-            cursor.execute(query, clean(op.params))  # nothing had been sent
+            cursor.execute(query, clean(op.params))  # nothing was sent
         return (cursor.fetchall() if _has_rows(cursor.pgresult) else []), cursor.rowcount, 0
 
     def command(self, sql: str) -> str:
-        """Run statements without parameters; what the server says it did."""
+        """Run statements without parameters; return what the server says it did."""
         cursor = self.cursor.execute(cast(Any, sql), prepare=False)
-        while cursor.nextset():  # what it did last counts
+        while cursor.nextset():  # the last status counts
             pass
-        return self.lasting.heard(cursor.statusmessage or "")
+        return self.prepared.after(cursor.statusmessage or "")
 
     def listen(self) -> None:
-        """From now on the ledger's notices are kept for us."""
+        """Listen to the ledger's notifications from now on."""
         found = self.raw.execute(cast(Any, f"select {CHANNEL}")).fetchone()
         assert found is not None, "a select without a table has one row"
         self.raw.execute(cast(Any, f'listen "{found[0]}"'))
 
     def notices(self, wait_s: float) -> Iterator[str]:
-        """The topics of the notices that come in this time."""
-        for notice in self.raw.notifies(timeout=wait_s):
-            yield notice.payload
+        """Yield the topics of the notifications that arrive within this time."""
+        for notification in self.raw.notifies(timeout=wait_s):
+            yield notification.payload
 
     def close(self) -> None:
-        """Disconnect; an open transaction is undone by the server."""
+        """Disconnect; the server rolls back an open transaction."""
         self.raw.pgconn.finish()
 
 
 @dataclass(slots=True, eq=False)
-class AsyncLink:
-    """The same, awaited."""
+class AsyncConnection:
+    """An async connection in autocommit mode."""
 
     raw: psycopg.AsyncConnection[tuple[Any, ...]]
     cursor: psycopg.AsyncCursor[tuple[Any, ...]] = field(init=False)
-    lasting: Lasting = field(default_factory=Lasting)
+    prepared: PreparedStatements = field(default_factory=PreparedStatements)
 
     def __post_init__(self) -> None:
         self.cursor = self.raw.cursor()
 
     @property
     def closed(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether it cannot be used any more."""
         return self.raw.closed
 
     async def execute(self, op: Execute) -> Result:
-        """Answer one request of a flow."""
-        if op.prepare and self.lasting.is_due(op):
+        """Carry out one statement of a flow."""
+        if op.prepare and self.prepared.is_due(op):
             try:
-                return await self.raw.wait(self.lasting.said(self.raw.pgconn, op))
+                return await self.raw.wait(self.prepared.run(self.raw.pgconn, op))
             except psycopg.errors.InvalidSqlStatementName:
-                self.lasting.forget()
+                self.prepared.forget()
         cursor, query = self.cursor, cast(Any, op.sql)
         try:
             await cursor.execute(query, op.params)
@@ -259,70 +263,70 @@ class AsyncLink:
         return (await cursor.fetchall() if _has_rows(cursor.pgresult) else []), cursor.rowcount, 0
 
     async def command(self, sql: str) -> str:
-        """Run statements without parameters; what the server says it did."""
+        """Run statements without parameters; return what the server says it did."""
         cursor = await self.cursor.execute(cast(Any, sql), prepare=False)
         while cursor.nextset():
             pass
-        return self.lasting.heard(cursor.statusmessage or "")
+        return self.prepared.after(cursor.statusmessage or "")
 
     def close(self) -> None:
-        """Disconnect without a word, from any thread: its loop may be closed."""
+        """Disconnect without IO, from any thread: its event loop may be closed."""
         self.raw.pgconn.finish()
 
 
 def _has_rows(result: PGresult | None) -> bool:
-    """Whether the statement has columns to fetch; ``description`` would make an object of each to say so."""
+    """Return whether the statement has columns to fetch; ``description`` would make an object for each of them."""
     return result is not None and result.nfields > 0
 
 
-def connect(place: Place, *, opened: bool) -> Link:
-    """A connection with our settings. ``opened``: the ledger was reached before."""
-    given = arguments(place)
+def connect(address: Address, *, opened: bool) -> Connection:
+    """Connect with our settings. ``opened``: the ledger was reached before."""
+    given = arguments(address)
     raw = None
     try:
         raw = psycopg.Connection.connect(**given)
         raw.prepared_max = PREPARED_MAX
-        link = Link(raw)
-        if place.pooler == "session":
+        connection = Connection(raw)
+        if address.pooler == "session":
             if not opened:
-                refuse_shared(raw, given, place.shown)
-            link.command(settings_of(place, "set"))
-        check_server(raw.info.server_version, raw.info.parameter_status("server_encoding"), place.shown)
-        return link
+                refuse_shared(raw, given, address.shown)
+            connection.command(settings_of(address, "set"))
+        check_server(raw.info.server_version, raw.info.parameter_status("server_encoding"), address.shown)
+        return connection
     except BaseException as error:
         if raw is not None:
             raw.pgconn.finish()
         if isinstance(error, psycopg.Error):
-            raise why_not_connected(error, place.shown, opened=opened) from error
+            raise why_not_connected(error, address.shown, opened=opened) from error
         raise
 
 
-async def connect_async(place: Place, *, opened: bool) -> AsyncLink:
-    """The same, awaited."""
-    given = arguments(place)
+async def connect_async(address: Address, *, opened: bool) -> AsyncConnection:
+    """Do the same on an event loop."""
+    given = arguments(address)
     raw = None
     try:
         raw = await psycopg.AsyncConnection.connect(**given)
         raw.prepared_max = PREPARED_MAX
-        link = AsyncLink(raw)
-        if place.pooler == "session":
-            await link.command(settings_of(place, "set"))
-        check_server(raw.info.server_version, raw.info.parameter_status("server_encoding"), place.shown)
-        return link
+        connection = AsyncConnection(raw)
+        if address.pooler == "session":
+            await connection.command(settings_of(address, "set"))
+        check_server(raw.info.server_version, raw.info.parameter_status("server_encoding"), address.shown)
+        return connection
     except BaseException as error:
         if raw is not None:
             raw.pgconn.finish()
         if isinstance(error, psycopg.Error):
-            raise why_not_connected(error, place.shown, opened=opened) from error
+            raise why_not_connected(error, address.shown, opened=opened) from error
         raise
 
 
 def refuse_shared(raw: psycopg.Connection[tuple[Any, ...]], given: dict[str, Any], shown: str) -> None:
-    """Raise when a pooler hands out sessions by the transaction and the URL does not say so; changes nothing there.
+    """Raise ``BadConfig`` behind a pooler in transaction mode that the URL does not declare; changes nothing.
 
-    Settings and prepared statements would stay behind in sessions of others, and theirs would be met in ours. A pooler
-    tells its clients other process ids than the server's. Then a second connection, beside this one, is asked for its
-    session: in session mode it is another one than ours, and ours stays the same.
+    Settings and prepared statements of ours would leak into the sessions of others, and theirs into ours. A pooler
+    reports other process ids than the server's. If it does, a second connection, opened beside this one, is asked for
+    its session: in session mode that is another one than ours, and ours stays the same.
     """
     ours = _session_of(raw)
     if ours == raw.info.backend_pid:
@@ -330,11 +334,11 @@ def refuse_shared(raw: psycopg.Connection[tuple[Any, ...]], given: dict[str, Any
     try:
         other = psycopg.Connection.connect(**given)
     except psycopg.Error:
-        return  # whoever lets us have one connection only cannot be asked
+        return  # only one connection is allowed: it cannot be found out
     try:
         for _ in range(POOLER_LOOKS):
             theirs = _session_soon(other)
-            if theirs is None:  # all its sessions belong to others, as ours does to us
+            if theirs is None:  # every session belongs to one client, as ours does to us
                 return
             if theirs == ours or _session_of(raw) != ours:
                 raise BadConfig(
@@ -348,14 +352,14 @@ def refuse_shared(raw: psycopg.Connection[tuple[Any, ...]], given: dict[str, Any
 
 
 def _session_of(raw: psycopg.Connection[tuple[Any, ...]]) -> int:
-    """The process id of the session that answers now."""
+    """Return the process id of the session that answers now."""
     found = raw.execute(SESSION).fetchone()
     assert found is not None, "a select without a table has one row"
     return int(found[0])
 
 
 def _session_soon(raw: psycopg.Connection[tuple[Any, ...]]) -> int | None:
-    """The same; None when none answers in time, after which the connection is of no use."""
+    """Do the same; return None if none answers in time, after which the connection cannot be used."""
     conn = raw.pgconn
     conn.send_query(SESSION)
     conn.flush()
@@ -374,7 +378,7 @@ def _session_soon(raw: psycopg.Connection[tuple[Any, ...]]) -> int | None:
 
 
 def check_server(version: int, encoding: str | None, shown: str) -> None:
-    """Raise when a ledger cannot be kept there."""
+    """Raise unless this server and its encoding can hold a ledger."""
     if version < PG_MIN:
         raise LedgerUnavailable(
             f"the server of {shown} is PostgreSQL {version // 10000}; the ledger needs {PG_MIN // 10000} or newer",

@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean: for the transaction, for the connection, and for whoever reads them."""
+"""What PostgreSQL's errors mean for the transaction and for the connection, and how they are explained to people."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from amends.ledger.operations import StoreOp
 from amends.stores.retry import Fate
 
 AGAIN: Final = frozenset({"40001", "40P01", "23505"})
-"""Serialization failure, deadlock, and a key or run id that somebody else has taken since we looked."""
+"""Serialization failure, deadlock, and a key or run id that somebody else has inserted first."""
 GONE: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
-"""The server ends the session: shutdown, crash, starting up, or a session that was idle for too long."""
+"""The server ends the session: shutdown, crash, start-up, or a session that was idle for too long."""
 
 NOTHING: Final = "nothing of this was written"
 OPEN_TRANSACTIONS: Final = (
@@ -24,7 +24,7 @@ OPEN_TRANSACTIONS: Final = (
 
 
 def fate_of(error: Exception, *, committing: bool) -> Fate:
-    """What has become of the transaction in which this was raised."""
+    """Return what became of the transaction in which this was raised."""
     if not isinstance(error, psycopg.Error):
         return "own"
     code = error.sqlstate or ""
@@ -36,25 +36,28 @@ def fate_of(error: Exception, *, committing: bool) -> Fate:
 
 
 def explained(error: Exception, shown: str, *, op: StoreOp[Any] | None, fate: Fate, tries: int = 1) -> Exception:
-    """The error in the caller's words. ``shown``: the ledger's URL without its password."""
+    """Return the error in the caller's words.
+
+    ``shown`` is the ledger's URL without its password, and ``op`` the operation; None: a migration.
+    """
     code = getattr(error, "sqlstate", None) or ""
-    what = _said(error)
+    what = _message(error)
     if fate == "unknown":
         return LedgerUnavailable(
-            f"the connection to the ledger at {shown} was lost between a commit and its answer: whether "
-            f"{_name(op)} was written is not known ({what})",
-            hint="the same operation, repeated, finds out; amends does that while the lease lives",
+            f"the connection to the ledger at {shown} was lost between a commit and its answer: it is unknown whether "
+            f"{_name(op)} was written ({what})",
+            hint="the same operation, repeated, finds out; amends does that while the lease is valid",
         )
     if fate == "lost":
         return LedgerUnavailable(
             f"the ledger at {shown} closed the connection; {NOTHING} ({what})",
-            hint="look into the server's log: it was restarted, failed over, or ended this session",
+            hint="see the server's log: it was restarted, failed over, or ended this session",
         )
     if fate == "again" and code == "23505":
         return AssertionError(f"{_name(op)} breaks a rule of the schema, {tries} times: {what}")
     if fate == "again":
         return LedgerUnavailable(
-            f"the ledger at {shown} undid {_name(op)} {tries} times because of other transactions; {NOTHING} ({what})",
+            f"the ledger at {shown} rolled back {_name(op)} {tries} times because of other transactions; {NOTHING} ({what})",
             hint="something else locks rows of the ledger; " + OPEN_TRANSACTIONS,
         )
     return _undone(code, what, shown, op)
@@ -64,7 +67,7 @@ def _undone(code: str, what: str, shown: str, op: StoreOp[Any] | None) -> Except
     match code:
         case "55P03":
             return LedgerUnavailable(
-                f"{_subject(op)} is locked by another transaction in the ledger at {shown}, for too long; {NOTHING}",
+                f"{_subject(op)} was locked for too long by another transaction in the ledger at {shown}; {NOTHING}",
                 hint=OPEN_TRANSACTIONS,
             )
         case "57014":
@@ -84,7 +87,7 @@ def _undone(code: str, what: str, shown: str, op: StoreOp[Any] | None) -> Except
             )
         case "42P01" | "3F000":
             return LedgerMissing(
-                f"no ledger at {shown}: its tables are not there ({what})",
+                f"no ledger at {shown}: its tables do not exist ({what})",
                 hint="check the database and the option schema=; was it dropped or restored while amends was running?",
             )
         case "42501":
@@ -98,16 +101,16 @@ def _undone(code: str, what: str, shown: str, op: StoreOp[Any] | None) -> Except
             )
         case _ if code.startswith(("53", "58", "XX")):
             return LedgerUnavailable(
-                f"the server of the ledger at {shown} is in trouble; {NOTHING} ({what})", hint="look into its log"
+                f"the server of the ledger at {shown} had an internal error; {NOTHING} ({what})", hint="see its log"
             )
         case _ if code.startswith(("22", "23", "42")):
             return AssertionError(f"{_name(op)} breaks a rule of the schema: {code} {what}")
     return LedgerUnavailable(f"the ledger at {shown} refused {_name(op)}; {NOTHING} ({code} {what})")
 
 
-# ---- connecting ---------------------------------------------------------------------------
+# ---- Connecting
 
-# libpq hands over no code for a connection that was refused, only the server's words.
+# libpq gives no code for a refused connection, only the server's message.
 REFUSALS: Final = (
     (r"password authentication failed|no password supplied|authentication failed|no pg_hba\.conf entry", "login"),
     (r'role ".*" does not exist|is not permitted to log in', "login"),
@@ -121,12 +124,15 @@ REFUSALS: Final = (
 
 
 def why_not_connected(error: Exception, shown: str, *, opened: bool) -> Error:
-    """Why there is no connection. ``opened``: there was one before, so the URL is right and the error may pass."""
-    what = _said(error)
+    """Return why there is no connection.
+
+    ``opened``: there was one before, so the URL is right and the error may be temporary.
+    """
+    what = _message(error)
     kind = next((kind for pattern, kind in REFUSALS if re.search(pattern, what)), "")
     if kind in ("login", "database", "url") and opened:
         return LedgerUnavailable(
-            f"the ledger at {shown} lets nobody in any more; {NOTHING} ({what})",
+            f"the ledger at {shown} refuses new connections now; {NOTHING} ({what})",
             hint="was a password changed, or the database dropped or renamed, while amends was running?",
         )
     match kind:
@@ -138,13 +144,13 @@ def why_not_connected(error: Exception, shown: str, *, opened: bool) -> Error:
             )
         case "database":
             return LedgerMissing(
-                f"no ledger at {shown}: {what}", hint="check the name; amends makes its tables, not the database"
+                f"no ledger at {shown}: {what}", hint="check the name; amends creates its tables, not the database"
             )
         case "url":
             return BadConfig(
-                f"the server or libpq does not take the options for {shown}: {what}",
+                f"the server or libpq does not accept the options for {shown}: {what}",
                 setting="url",
-                hint="behind PgBouncer, leave out what it does not know, or list it in its ignore_startup_parameters",
+                hint="behind PgBouncer, leave out options that it does not know, or list them in its ignore_startup_parameters",
             )
         case "full":
             return LedgerUnavailable(
@@ -153,17 +159,17 @@ def why_not_connected(error: Exception, shown: str, *, opened: bool) -> Error:
             )
         case "replica":
             return LedgerUnavailable(
-                f"no host of {shown} takes writes; {NOTHING} ({what})", hint="wait for the failover"
+                f"no host of {shown} accepts writes; {NOTHING} ({what})", hint="wait for the failover"
             )
         case _:
             return LedgerUnavailable(
                 f"the server of {shown} does not answer; {NOTHING} ({what})",
-                hint="is it running, and is the host and port right?",
+                hint="check that it is running, and the host and port",
             )
 
 
-def _said(error: Exception) -> str:
-    """The server's own words, on one line; libpq's texts have no password in them."""
+def _message(error: Exception) -> str:
+    """Return the server's message on one line; libpq's messages contain no password."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return " ".join((primary or str(error) or type(error).__name__).split())
 
@@ -173,7 +179,7 @@ def _name(op: StoreOp[Any] | None) -> str:
 
 
 def _subject(op: StoreOp[Any] | None) -> str:
-    """Which run an operation wanted, in the words that the operation has."""
+    """Return the run that an operation is about, by the field that names it."""
     for field, word in (
         ("run_id", "run"),
         ("id", "run"),
@@ -184,4 +190,4 @@ def _subject(op: StoreOp[Any] | None) -> str:
         value = getattr(op, field, "")
         if isinstance(value, str) and value:
             return f"{word} {value}"
-    return "the ledger" if op is None else f"a run that {type(op).__name__} wants"
+    return "the ledger" if op is None else f"a run that {type(op).__name__} needs"

@@ -13,7 +13,7 @@ from amends.errors import CannotJoin
 from amends.ledger.dispatch import intent
 from amends.ledger.operations import StoreOp
 from amends.stores.joined import JoinedLedger, other_database
-from amends.stores.postgres.connection import Link
+from amends.stores.postgres.connection import Connection
 from amends.stores.postgres.errors import explained, fate_of
 from amends.stores.postgres.transaction import WRITING, clean, quoted
 from amends.stores.postgres.wakeup import notify_sql, topics_of
@@ -38,19 +38,19 @@ SET: Final = "select set_config('search_path', %s, true), set_config('lock_timeo
 LOOK: Final = "select 1 from runs where uid = %s for update skip locked"
 
 
-def home_of(link: Link, begin: str) -> tuple[str, str]:
+def home_of(connection: Connection, begin: str) -> tuple[str, str]:
     """Return the schema of the ledger's tables, and the ledger's own name."""
-    link.command(begin)
-    [(schema, ledger)], _, _ = link.execute(Execute(HOME, ()))
-    link.command("rollback")
+    connection.command(begin)
+    [(schema, ledger)], _, _ = connection.execute(Execute(HOME, ()))
+    connection.command("rollback")
     return schema, ledger
 
 
-def is_locked(link: Link, begin: str, root: str) -> bool:
+def is_locked(connection: Connection, begin: str, root: str) -> bool:
     """Return whether another transaction has locked this run."""
-    link.command(begin)
-    found, _, _ = link.execute(Execute(LOOK, (root,)))
-    link.command("rollback")
+    connection.command(begin)
+    found, _, _ = connection.execute(Execute(LOOK, (root,)))
+    connection.command("rollback")
     return not found
 
 
@@ -91,10 +91,10 @@ def joined(
             tool=tool,
             hint="roll back to a savepoint before the error; leave the pipeline",
         )
-    return JoinedLedger(raw, _Connection(raw, home(), holds, shown=shown, wait_s=wait_s, clock=clock))
+    return JoinedLedger(raw, _CallersConnection(raw, home(), holds, shown=shown, wait_s=wait_s, clock=clock))
 
 
-class _Connection:
+class _CallersConnection:
     """See ``amends.stores.joined.CallersConnection``."""
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Plain calls on PostgreSQL: one statement, one round trip, its own transaction.
+"""Quick statements on PostgreSQL: a plain operation is one statement, one round trip and its own transaction.
 
-Each takes the run's row first, as every operation does (``r``), then a place and the moment (``s``), and changes
-nothing when either is not there. A statement looks at one snapshot: what another transaction wrote while this one
-waited for the run is met as a row that no longer fits, or as a key that is taken, and then the flow decides.
+Each locks the run's row first, as every operation does (``r``), then takes the next place and the time (``s``), and
+changes nothing if either is missing. A statement reads one snapshot: what another transaction wrote while this one
+waited for the run shows as a row that no longer matches, or as a duplicate key, and then the flow decides.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _ROOT: Final = (
     "with r as materialized (select uid, id, tenant, agent, principal from runs"
     " where uid = %s and owner = %s and epoch = %s{} for update)"
 )
-# The end of the chain is read by a function, which looks when it is called: after the run's lock, as r has it.
+# The end of the chain is read by a function, which reads when it is called: after r has locked the run.
 _PLACE: Final = (
     ", s as materialized (select nextval('events_seq_seq') as seq,"
     " round(greatest(coalesce(%s::float8, extract(epoch from clock_timestamp())::float8),"
@@ -80,7 +80,7 @@ _FLOATS: Final = {"quiet_mono", "comp_mono"}
 
 
 def _mark(name: str) -> str:
-    """A parameter with its type: in a select nothing else says what it is."""
+    """Return a placeholder with its type: in a select the server cannot infer it."""
     return "%s::bigint" if name in _NUMBERS else "%s::float8" if name in _FLOATS else "%s::text"
 
 
@@ -117,8 +117,8 @@ _SETTLE: Final = (
     + _EVENT.format(_OF_CALL, "'started', %s", "r, s, u")
     + _TOLD
 )
-# The statement sees the other calls as they were before it waited for the root. Locking a row looks at its newest
-# version: one that has left these states meanwhile is not among those that were locked, and then the flow decides.
+# The statement sees the other calls as they were before it waited for the root. Locking a row reads its newest
+# version: a call that has left these states meanwhile is not locked, the counts differ, and the flow decides.
 _MAY_RISE: Final = (
     "o.kind <> 'read' and (o.state = 'failed' or o.state = 'backing_off' or o.state = 'in_doubt'"
     " or o.state = 'compensation_failed' or o.state = 'compensation_in_doubt'"
@@ -154,7 +154,7 @@ _END: Final = (
 
 
 async def admit(op: AdmitCall, clock: Clock) -> Admission | None:
-    """Start the call; None: nothing was changed and the flow decides."""
+    """Start the call; return None if nothing was changed and the flow must decide."""
     if is_plain_question(op):
         found, _, _ = await Execute(_ANSWER, (op.key,))
         recorded = answered(op, found)
@@ -178,8 +178,8 @@ async def admit(op: AdmitCall, clock: Clock) -> Admission | None:
 
 
 async def settle(op: SettleCall, clock: Clock) -> Settled | None:
-    """Settle the call; None: nothing was changed and the flow decides."""
-    # A call of the whole ledger may be waited for in another process: its flow rings there.
+    """Settle the call; return None if nothing was changed and the flow must decide."""
+    # Another process may wait for a call of scope ledger: its flow notifies there.
     if not is_plain_settlement(op) or op.seen is None or op.seen.scope == "ledger":
         return None
     facts = settlement_facts(op)
@@ -195,7 +195,7 @@ async def settle(op: SettleCall, clock: Clock) -> Settled | None:
 
 
 async def begin(op: BeginCompensation, clock: Clock) -> CallRow | None:
-    """Begin the compensation; None: nothing was changed and the flow decides."""
+    """Begin the compensation; return None if nothing was changed and the flow must decide."""
     if not is_plain_beginning(op) or op.seen is None:
         return None
     facts = beginning_facts(op)
@@ -211,7 +211,7 @@ async def begin(op: BeginCompensation, clock: Clock) -> CallRow | None:
 
 
 async def end(op: SettleCompensation, clock: Clock) -> Settled | None:
-    """Settle the compensation; None: nothing was changed and the flow decides."""
+    """Settle the compensation; return None if nothing was changed and the flow must decide."""
     if not is_plain_end(op) or op.seen is None or op.seen.scope == "ledger":
         return None
     facts = undone_facts(op)

@@ -1,7 +1,7 @@
 """A ledger in PostgreSQL, shared by any number of hosts.
 
-Every operation is one transaction (``pgflow``), answered by a connection of a pool: one pool for threads, and one
-for each event loop, whose connections are awaited without a thread.
+Every operation is one transaction (``transaction.py``) on a connection from a pool: one pool for threads, and one for
+each event loop, whose connections need no thread.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from amends.model import Schema
 from amends.stores.postgres.url import read_url
 
 try:
-    import psycopg  # (before our own modules that need it: here its absence has a name)
+    import psycopg  # before our own modules that need it, so that its absence has a clear error
 except ImportError as missing:
     raise BadConfig(
-        "a ledger at postgresql: needs psycopg, which is not installed or finds no libpq",
+        "a ledger at postgresql: needs psycopg, which is not installed or does not find libpq",
         setting="url",
         hint="pip install 'amends[postgres]'",
     ) from missing
@@ -34,8 +34,8 @@ from amends.ledger.flow import run_flow_async
 from amends.stores.cancellation import uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.pool import LoopPool, Pool
-from amends.stores.postgres import connection, joined
-from amends.stores.postgres.connection import AsyncLink, Link
+from amends.stores.postgres import joined
+from amends.stores.postgres.connection import AsyncConnection, Connection, arguments, connect, connect_async
 from amends.stores.postgres.errors import explained, fate_of
 from amends.stores.postgres.schema import establish, read_schema
 from amends.stores.postgres.transaction import Attempts, Preamble
@@ -45,13 +45,14 @@ from amends.stores.retry import AsyncCaller, Caller, perform
 T = TypeVar("T")
 
 LOOPS_MAX: Final = 100
-"""Event loops of one process that are open at once and use one ledger; more than this is a leak of loops."""
+"""Open event loops of one process that use one ledger; more than this is a leak of loops."""
 
 
 class PostgresStore:
-    """Every operation is one transaction, durable as the server's ``synchronous_commit`` says.
+    """A ledger in PostgreSQL: each operation is one transaction, as durable as ``synchronous_commit`` says.
 
-    No IO before ``open`` or the first operation. ``clock``: instead of the server's, for tests.
+    No IO before ``open`` or the first operation. ``clock`` replaces the server's clock, for tests; ``pool_max`` and
+    ``lock_wait_s`` replace the options of the URL.
     """
 
     def __init__(
@@ -62,69 +63,69 @@ class PostgresStore:
         pool_max: int | None = None,
         lock_wait_s: float | None = None,
     ) -> None:
-        place = read_url(url)
-        self._place = replace(
-            place,
-            pool_max=place.pool_max if pool_max is None else pool_max,
-            lock_wait_s=place.lock_wait_s if lock_wait_s is None else lock_wait_s,
+        address = read_url(url)
+        self._address = replace(
+            address,
+            pool_max=address.pool_max if pool_max is None else pool_max,
+            lock_wait_s=address.lock_wait_s if lock_wait_s is None else lock_wait_s,
         )
-        connection.arguments(self._place)  # what libpq does not understand is said here, where the URL is
-        self.url = self._place.shown
+        arguments(self._address)  # raises here, where the URL is given, if libpq does not understand it
+        self.url = self._address.shown
         self._clock = clock
-        self._preamble = Preamble(self._place)
+        self._preamble = Preamble(self._address)
         self._create = True
         self._opened = False
         self._home: tuple[str, str] | None = None
         self._closed = False
-        self._begin_anew()
+        self._start_fresh()
         _STORES.add(self)
 
     def __repr__(self) -> str:
         return f"PostgresStore({self.url!r})"
 
-    def _begin_anew(self) -> None:
-        place = self._place
-        size, wait_s = place.pool_max, place.lock_wait_s
+    def _start_fresh(self) -> None:
+        address = self._address
+        size, wait_s = address.pool_max, address.lock_wait_s
         self._opening = threading.RLock()
-        self._pool = Pool(self._connect, size=size, wait_s=wait_s, shown=place.shown)
-        self._loops: dict[asyncio.AbstractEventLoop, LoopPool[AsyncLink]] = {}
+        self._pool = Pool(self._connect, size=size, wait_s=wait_s, shown=address.shown)
+        self._loops: dict[asyncio.AbstractEventLoop, LoopPool[AsyncConnection]] = {}
         self._watching: Watch | None = None
 
-    # ---- the protocol of a store ----------------------------------------------------------
+    # ---- The protocol of a store
 
     def open(self, *, create: bool) -> bool:
-        """Connect and bring the schema up to date; True when this call made the ledger."""
+        """Connect and migrate the schema; return whether this call created the ledger."""
         with self._opening:
             self._check_open()
             if self._opened:
                 return False
             self._create = create
-            link = self._connect()
+            connection = self._connect()
             try:
-                made = establish(link, self._place, create=create, clock=self._clock)
+                made = establish(connection, self._address, create=create, clock=self._clock)
             except BaseException:
-                link.close()
+                connection.close()
                 raise
-            self._pool.adopt(link)
+            self._pool.adopt(connection)
             self._opened = True
             return made
 
     def schema(self) -> Schema:
-        """What the ledger has and what this amends would have; makes and changes nothing."""
+        """Return the schema version that the ledger has and the one that this amends has; changes nothing."""
         self._check_open()
-        link = self._connect()
+        connection = self._connect()
         try:
-            return read_schema(link, self._place)
+            return read_schema(connection, self._address)
         finally:
-            link.close()
+            connection.close()
 
     def migrate(self) -> Schema:
-        """Bring the ledger up to date, making it if there is none."""
+        """Migrate the ledger, or create it; return the schema version that it has now."""
         self.open(create=True)
         return self.schema()
 
     def perform(self, op: StoreOp[T]) -> T:
-        """Carry out one operation; returns when it is durable."""
+        """Carry out one operation; return when it is durable."""
         self._ready(op)
         caller = Caller(self._pool)
         try:
@@ -134,23 +135,23 @@ class PostgresStore:
             raise
 
     async def perform_async(self, op: StoreOp[T]) -> T:
-        """The same from an event loop; a cancellation is raised when the operation is over."""
+        """Do the same on an event loop; a cancellation is raised when the operation is over."""
         if not self._opened:
             await asyncio.get_running_loop().run_in_executor(None, self._ready, op)
         self._ready(op)
         return await uninterrupted(self._performed(op))
 
     def joined(self, connection: object, *, tool: str) -> Joined:
-        """The ledger through this psycopg connection, inside the transaction that is open there."""
+        """Return the ledger through this psycopg connection, inside the transaction that is open there."""
         self._check_open()
-        place = self._place
+        address = self._address
         return joined.joined(
-            connection, self._at_home, self._is_locked, shown=self.url, wait_s=place.lock_wait_s,
+            connection, self._at_home, self._is_locked, shown=self.url, wait_s=address.lock_wait_s,
             clock=self._clock, tool=tool,
         )  # fmt: skip
 
     def close(self) -> None:
-        """Give back connections and threads. May be called twice."""
+        """Close connections and threads. May be called twice."""
         self._closed = True
         with self._opening:
             watching, self._watching = self._watching, None
@@ -162,20 +163,20 @@ class PostgresStore:
             pool.close(loop_is_closed=loop.is_closed())
 
     def watch(self, ring: Ring) -> bool:
-        """Ring for what other processes do, from a thread, until ``close``; False where a pooler is in the way.
+        """Call ``ring`` from a thread for what other processes do, until ``close``; return False behind a pooler.
 
-        ``ring`` gets the root's uid, or "" when notices may have been missed. Who waits still looks for itself, rarely.
+        ``ring`` gets the root's uid, or "" when notifications may have been missed. A waiter still polls, rarely.
         """
         with self._opening:
             self._check_open()
-            if self._place.pooler == "transaction":
+            if self._address.pooler == "transaction":
                 return False
             if self._watching is None or not self._watching.is_alive:
                 self._watching = Watch(self._connect, ring)
             self._watching.tell(ring)
             return True
 
-    # ---- one operation --------------------------------------------------------------------
+    # ---- One operation
 
     def _flow(self, op: StoreOp[T]) -> Flow[T]:
         return perform(Attempts(op, self._preamble, self._clock, shown=self.url))
@@ -195,35 +196,39 @@ class PostgresStore:
             caller.leave()
             raise
 
-    def _aside(self, use: Callable[[Link], T]) -> T:
-        """Use a connection of the pool for something else than an operation."""
-        link = self._pool.take()
+    def _aside(self, use: Callable[[Connection], T]) -> T:
+        """Use a connection of the pool for something other than an operation."""
+        connection = self._pool.take()
         well = False
         try:
-            answer = use(link)
+            answer = use(connection)
             well = True
             return answer
         except psycopg.Error as error:
             fate = fate_of(error, committing=False)
             raise explained(error, self.url, op=None, fate=fate) from error
         finally:
-            self._pool.give(link, keep=well)
+            self._pool.give(connection, keep=well)
 
     def _at_home(self) -> tuple[str, str]:
         if self._home is None:
-            self._home = self._aside(lambda link: joined.home_of(link, self._preamble.writing))
+            self._home = self._aside(lambda connection: joined.home_of(connection, self._preamble.writing))
         return self._home
 
     def _is_locked(self, root: str) -> bool:
-        return all(locked_yet(lambda: self._aside(lambda link: joined.is_locked(link, self._preamble.writing, root))))
+        return all(
+            locked_yet(
+                lambda: self._aside(lambda connection: joined.is_locked(connection, self._preamble.writing, root))
+            )
+        )
 
-    def _connect(self) -> Link:
-        return connection.connect(self._place, opened=self._opened)
+    def _connect(self) -> Connection:
+        return connect(self._address, opened=self._opened)
 
-    async def _connect_async(self) -> AsyncLink:
-        return await connection.connect_async(self._place, opened=self._opened)
+    async def _connect_async(self) -> AsyncConnection:
+        return await connect_async(self._address, opened=self._opened)
 
-    def _loop_pool(self) -> LoopPool[AsyncLink]:
+    def _loop_pool(self) -> LoopPool[AsyncConnection]:
         loop = asyncio.get_running_loop()
         pool = self._loops.get(loop)
         if pool is not None:
@@ -234,10 +239,10 @@ class PostgresStore:
                 self._loops.pop(old).close(loop_is_closed=True)
             if len(self._loops) >= LOOPS_MAX:
                 raise LedgerUnavailable(
-                    f"{LOOPS_MAX} event loops use the ledger at {self.url} already", hint="close loops after use"
+                    f"{LOOPS_MAX} event loops already use the ledger at {self.url}", hint="close event loops after use"
                 )
-            place = self._place
-            pool = LoopPool(self._connect_async, size=place.pool_max, wait_s=place.lock_wait_s, shown=place.shown)
+            address = self._address
+            pool = LoopPool(self._connect_async, size=address.pool_max, wait_s=address.lock_wait_s, shown=address.shown)
             self._loops[loop] = pool
             return pool
 
@@ -245,16 +250,16 @@ class PostgresStore:
         if self._closed:
             raise LedgerUnavailable(f"the ledger at {self.url} is closed", hint="make a new runtime")
 
-    # ---- forking --------------------------------------------------------------------------
+    # ---- Forks
 
     def after_fork_in_child(self) -> None:
-        """Start with nothing of the parent's. Its sockets are left alone: closing one would end the parent's session."""
+        """Start without the parent's connections. They stay open here: closing one would end the parent's session."""
         _LEFT_ALONE.append((self._pool, self._loops, self._watching))
-        self._begin_anew()
+        self._start_fresh()
 
 
 def _check_identity(op: OpenRun | OpenChild) -> None:
-    """Two identities must stay two: what the database cannot hold is refused, not replaced."""
+    """Refuse what the database cannot hold; if it were replaced, two identities could become one."""
     for path, text in (("run id", op.id), ("tenant", op.tenant if isinstance(op, OpenRun) else "")):
         if "\x00" in text or not _is_unicode(text):
             raise NotStorable(

@@ -12,7 +12,7 @@ from amends.ledger.dispatch import READS, intent
 from amends.ledger.operations import ListRuns, ReadCall, ReadEvents, SearchCalls, StoreOp
 from amends.stores.postgres import errors
 from amends.stores.postgres.quick import QUICK
-from amends.stores.postgres.url import Place
+from amends.stores.postgres.url import Address
 from amends.stores.postgres.wakeup import notify_command, notify_sql, topics_of
 from amends.stores.retry import Command, Fate
 from amends.stores.sql import POSTGRES, Execute, Statements, Transaction, as_sql
@@ -37,24 +37,24 @@ class Preamble:
     Behind a pooler they include our settings, because no session is ours.
     """
 
-    def __init__(self, place: Place) -> None:
-        own = f"; {settings_of(place, 'set local')}" if place.pooler == "transaction" else ""
+    def __init__(self, address: Address) -> None:
+        own = f"; {settings_of(address, 'set local')}" if address.pooler == "transaction" else ""
         self.writing = f"begin isolation level read committed{own}"
         self.reading = f"begin isolation level repeatable read read only{own}"
         self.needed = bool(own)
         """Whether even a single statement needs it."""
 
 
-def settings_of(place: Place, verb: str) -> str:
+def settings_of(address: Address, verb: str) -> str:
     """Return the settings that we need, as statements; ``verb``: for the session or for one transaction."""
-    wait_ms = max(1, round(place.lock_wait_s * 1000))
+    wait_ms = max(1, round(address.lock_wait_s * 1000))
     settings = [
         f"{verb} lock_timeout = {wait_ms}",
         # A process that was stopped in the middle of a transaction must not lock its run for ever.
         f"{verb} idle_in_transaction_session_timeout = {max(1000, wait_ms)}",
     ]
-    if place.schema:
-        settings.append(f"{verb} search_path = {quoted(place.schema)}")
+    if address.schema:
+        settings.append(f"{verb} search_path = {quoted(address.schema)}")
     return "; ".join(settings)
 
 

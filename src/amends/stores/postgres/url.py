@@ -1,4 +1,4 @@
-"""What a PostgreSQL URL says: to libpq, and to us. A password never leaves this page except towards libpq."""
+"""The URL of a PostgreSQL ledger: the part for libpq, and our own options. The password goes to libpq only."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from amends.errors import BadConfig
 
 POOL_MAX: Final = 10
-"""Connections per process and event loop: PostgreSQL's default limit of 100 is for ten processes."""
+"""Connections per process and event loop: PostgreSQL's default limit of 100 is enough for ten processes."""
 LOCK_WAIT_S: Final = 10.0
-"""How long another transaction may keep a run locked, or all connections be in use, before an operation gives up."""
+"""How long an operation waits for a locked run or for a free connection before it gives up."""
 POOL_LIMIT: Final = 1_000
 NAME_BYTES_MAX: Final = 63
-"""PostgreSQL cuts a longer name without a word."""
+"""PostgreSQL silently truncates a longer name."""
 
 Pooler = Literal["session", "transaction"]
 OPTIONS: Final = "schema=NAME, pool_max=N, lock_wait_s=SECONDS, pooler=session, pooler=transaction"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the ledger is and how it is to be used."""
+class Address:
+    """Where the ledger is, and our options."""
 
     conninfo: str
     """For libpq, with the password: never shown."""
     shown: str
-    """For people, without it."""
+    """For people, without the password."""
     schema: str = ""
-    """The first of the search path; empty: the server's own default."""
+    """The first schema of the search path; empty: the server's default."""
     pool_max: int = POOL_MAX
     lock_wait_s: float = LOCK_WAIT_S
     pooler: Pooler = "session"
 
     def __repr__(self) -> str:
-        return f"Place({self.shown!r})"
+        return f"Address({self.shown!r})"
 
 
-def read_url(url: str) -> Place:
-    """The place that this URL names. Raises ``BadConfig``, which shows neither the URL nor any value of it."""
+def read_url(url: str) -> Address:
+    """Parse the URL. Raises ``BadConfig``, which shows neither the URL nor any value of it."""
     found = re.fullmatch(r"postgres(?:ql)?(?:\+\w+)?://([^/?#]*)(/[^?#]*)?(?:\?([^#]*))?", url, re.IGNORECASE)
     if found is None:
-        raise _bad("this is no PostgreSQL URL", hint="use postgresql://user@host:5432/database")
+        raise _bad("this is not a PostgreSQL URL", hint="use postgresql://user@host:5432/database")
     authority, path, query = found[1], found[2] or "", found[3] or ""
     _check_signs(authority, path)
     pairs = parse_qsl(query, keep_blank_values=True)
@@ -53,7 +53,7 @@ def read_url(url: str) -> Place:
     if len(schema.encode()) > NAME_BYTES_MAX or "\x00" in schema or ("schema" in own and not schema):
         raise _bad(f"schema= is a name of 1 to {NAME_BYTES_MAX} bytes", hint="as in ?schema=amends")
     tail = f"?{urlencode(rest, quote_via=quote)}" if rest else ""
-    return Place(
+    return Address(
         conninfo=f"postgresql://{authority}{path}{tail}",
         shown=_shown(authority, path, dict(rest), schema),
         schema=schema,
@@ -64,7 +64,7 @@ def read_url(url: str) -> Place:
 
 
 def _check_signs(authority: str, path: str) -> None:
-    """Signs of a password that were not encoded end it too early: its rest would be taken for a host and be shown."""
+    """Refuse characters that were not percent-encoded: the rest of a password would be read as a host, and shown."""
     login, _, hosts = authority.rpartition("@")
     ports = [host.rpartition("]")[2].partition(":")[2] for host in hosts.split(",")]
     if "@" in login or "@" in path or not all(port.isdecimal() for port in ports if port):
@@ -75,13 +75,13 @@ def _check_signs(authority: str, path: str) -> None:
 
 
 def _shown(authority: str, path: str, rest: dict[str, str], schema: str) -> str:
-    """Built from what is known to be harmless, rather than by cutting out what is known to be secret."""
+    """Build the URL for people from harmless parts, rather than by removing the secret ones."""
     login, _, hosts = authority.rpartition("@")
     user = login.partition(":")[0] or quote(rest.get("user", ""), safe="")
     user = f"{user}@" if user else ""
-    place = hosts or rest.get("host", "")
+    address = hosts or rest.get("host", "")
     database = unquote(path.lstrip("/")) or rest.get("dbname", "")
-    return f"postgresql://{user}{place}/{database}" + (f"?schema={quote(schema, safe='')}" if schema else "")
+    return f"postgresql://{user}{address}/{database}" + (f"?schema={quote(schema, safe='')}" if schema else "")
 
 
 def _number(own: dict[str, str], name: str, default: float, *, low: float, high: float) -> float:
@@ -92,7 +92,7 @@ def _number(own: dict[str, str], name: str, default: float, *, low: float, high:
     except ValueError:
         number = float("nan")
     if not low <= number <= high:
-        raise _bad(f"{name}={own[name]} is no number from {low:g} to {high:g}", hint=f"options are: {OPTIONS}")
+        raise _bad(f"{name}={own[name]} is not a number from {low:g} to {high:g}", hint=f"options are: {OPTIONS}")
     return number
 
 

@@ -1,7 +1,7 @@
-"""Waking those who wait in other processes: NOTIFY inside the transaction, LISTEN in a thread of its own.
+"""Waking waiters in other processes: NOTIFY inside the transaction, LISTEN in a thread.
 
-A bell, never the truth: a notice may be lost, come late, or come for nothing. Who is rung looks at the ledger, and
-looks again after a bounded time anyway.
+A notification is only a hint: it may be lost, late, or for nothing. Whoever gets one reads the ledger, and reads it
+again after a bounded time anyway.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from amends.visible import visible_log
 log = visible_log("amends")
 
 CHANNEL: Final = "'amends_' || md5(current_schema())"
-"""SQL: ledgers in one database are kept apart by their schema; a channel's name has at most 63 bytes."""
+"""SQL: ledgers in one database differ by their schema; a channel's name has at most 63 bytes."""
 ANYTHING: Final = ""
-"""The topic that is rung when notices may have been missed."""
+"""The topic for notifications that may have been missed."""
 LISTEN_S: Final = 0.5
-"""How long the thread listens before it looks whether it shall end."""
+"""How long the thread listens before it checks whether it should stop."""
 PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 10.0
 """Between two attempts to connect."""
@@ -35,10 +35,10 @@ SETTLED: Final = (operations.SettleCall, operations.SettleCompensation)
 
 
 def topics_of(op: StoreOp[Any], answer: Any) -> tuple[str, ...]:
-    """The roots whose waiters in other processes may go on after this operation.
+    """Return the roots whose waiters in other processes may continue after this operation.
 
-    Not after the settling of a call that only its own run waits for: its waiters live in the owner's process, and
-    transactions that notify are committed one after another.
+    None after the settlement of a call that only its own run waits for: its waiters are in the owner's process, and
+    PostgreSQL commits transactions that notify one after another.
     """
     if isinstance(op, operations.DecideApproval | operations.EditApproval):
         return (answer.call.root,)
@@ -57,16 +57,16 @@ def topics_of(op: StoreOp[Any], answer: Any) -> tuple[str, ...]:
 
 
 def notify_sql(count: int) -> str:
-    """The statement that rings so many topics when the transaction is committed."""
+    """Return the statement that notifies this number of topics when the transaction commits."""
     return f"select {', '.join([f'pg_notify({CHANNEL}, %s)'] * count)}"
 
 
 def notify_command(topics: Sequence[str]) -> str:
-    """The same in words, to be said together with the commit; empty: none, or a topic that would have to be quoted."""
+    """Return the same with literals, to be sent with the commit; empty: no topic, or one that would need quoting."""
     if not topics or not all(_is_word(topic) for topic in topics):
         return ""
-    rings = [f"pg_notify({CHANNEL}, '{topic}')" for topic in topics]
-    return f"select {', '.join(rings)}; "
+    calls = [f"pg_notify({CHANNEL}, '{topic}')" for topic in topics]
+    return f"select {', '.join(calls)}; "
 
 
 def _is_word(topic: str) -> bool:
@@ -74,14 +74,14 @@ def _is_word(topic: str) -> bool:
 
 
 class Listening(Protocol):
-    """A connection of its own, outside any transaction."""
+    """The connection of the watching thread, outside any transaction."""
 
     def listen(self) -> None:
-        """From now on the ledger's notices are kept for us."""
+        """Listen to the ledger's notifications from now on."""
         ...
 
     def notices(self, wait_s: float) -> Iterable[str]:
-        """The topics of the notices that come in this time."""
+        """Return the topics of the notifications that arrive within this time."""
         ...
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Listening(Protocol):
 
 
 class Watch:
-    """A thread that rings for every notice, and for anything after each reconnect. Nothing is ever raised from it."""
+    """A thread that calls ``ring`` for every notification, and with ``ANYTHING`` after each reconnect. It never raises."""
 
     def __init__(self, connect: Callable[[], Listening], ring: Ring) -> None:
         self._connect, self._rings = connect, [ring]
@@ -104,12 +104,12 @@ class Watch:
         return self._thread.is_alive() and not self._over.is_set()
 
     def tell(self, ring: Ring) -> None:
-        """Ring this one too: a store may serve several runtimes."""
+        """Call this one too: a store may serve several runtimes."""
         if ring not in self._rings:
             self._rings.append(ring)
 
     def close(self) -> None:
-        """End the thread; its connection ends with it."""
+        """Stop the thread, which closes its connection."""
         self._over.set()
         if self._thread is not threading.current_thread():
             self._thread.join(LISTEN_S * 4)
@@ -126,7 +126,7 @@ class Watch:
                 finally:
                     connection.close()
             except Exception as error:
-                log.info("no notices from the ledger for now, waiters look for themselves: %s", error)
+                log.info("no notifications from the ledger for now, waiters poll instead: %s", error)
             self._over.wait(random.uniform(pause / 2, pause))
             pause = min(pause * 2, PAUSE_S_MAX)
 

@@ -1,8 +1,8 @@
-"""Group commit without a thread of its own: whoever finds nobody at work writes for all who come meanwhile.
+"""Connections to a SQLite file: group commit for the one writer, and the connections for reading.
 
-A caller that comes alone leads a batch of one, in its own thread. Those who come while it writes wait in line;
-the leader takes them along into its transaction, or leaves the lead to the first of them. Nobody is answered
-before the flush.
+Group commit needs no thread of its own. A caller that finds no leader leads a batch, in its own thread. Callers that
+come while it writes are queued; the leader takes them into its transaction, or leaves the lead to the first of them.
+Nobody is answered before the flush.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from amends.stores.sql import Execute, Result
 
 BATCH_MAX: Final = 128
 """Operations in one flush: the first of them waits for the last."""
-LINE_MAX: Final = 100_000
-"""Operations that may wait. More than this is a store that does not keep up, not a burst."""
+QUEUE_MAX: Final = 100_000
+"""Operations that may wait. More than this is a store that cannot keep up, not a burst."""
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
-    """One operation in line, and then its answer."""
+class Pending:
+    """One queued operation, and then its answer."""
 
     op: StoreOp[Any]
     answer: Any = None
@@ -39,7 +39,7 @@ class Ticket:
     future: asyncio.Future[None] | None = None
 
     def outcome(self) -> Any:
-        """The answer, or the error, raised."""
+        """Return the answer, or raise the error."""
         error, self.error = self.error, None
         if error is not None:
             raise error
@@ -47,108 +47,109 @@ class Ticket:
 
 
 class GroupCommit:
-    """The line in front of one writer.
+    """The queue of one writer.
 
-    ``flush`` gets the first ticket in a list, adds others with ``join``, and gives each an answer or an error.
+    ``flush`` gets a list with the leader's operation, adds others with ``join``, and gives each an answer or an error.
+    ``pool`` returns the threads in which the operations of event loops lead.
     """
 
-    def __init__(self, flush: Callable[[list[Ticket]], None], pool: Callable[[], Executor]) -> None:
+    def __init__(self, flush: Callable[[list[Pending]], None], pool: Callable[[], Executor]) -> None:
         self._flush = flush
         self._pool = pool
         self._mutex = threading.Lock()
         self._still = threading.Condition(self._mutex)
-        self.line: deque[Ticket] = deque()
+        self.queue: deque[Pending] = deque()
         self._led = False
         self._held = False
         self._closed = False
 
     def perform(self, op: StoreOp[Any]) -> Any:
         """Carry out ``op``, in this thread or in another caller's."""
-        ticket = Ticket(op)
-        if self._enter(ticket) or self._waits_until_it_leads(ticket):
-            self._lead(ticket)
-        return ticket.outcome()
+        pending = Pending(op)
+        if self._enter(pending) or self._waits_for_lead(pending):
+            self._lead(pending)
+        return pending.outcome()
 
     async def perform_async(self, op: StoreOp[Any]) -> Any:
-        """The same from an event loop: one hop to a thread and back, shared with whoever else is in line.
+        """Do the same on an event loop: one hop to a thread and back, shared with whatever else is queued.
 
         A cancellation is raised when the operation is over: whoever cancels must be able to rely on the record.
         """
         loop = asyncio.get_running_loop()
-        ticket = Ticket(op, loop=loop, future=loop.create_future())
-        if self._enter(ticket):
-            self._appoint(ticket)
-        assert ticket.future is not None, "an async ticket has a future"
-        await outlasting(ticket.future)
-        return ticket.outcome()
+        pending = Pending(op, loop=loop, future=loop.create_future())
+        if self._enter(pending):
+            self._hand_lead(pending)
+        assert pending.future is not None, "an operation of an event loop has a future"
+        await _until_done(pending.future)
+        return pending.outcome()
 
-    def join(self, batch: list[Ticket]) -> None:
-        """Add those who are in line by now to the leader's batch."""
-        if self.line:
+    def join(self, batch: list[Pending]) -> None:
+        """Add the operations that are queued by now to the leader's batch."""
+        if self.queue:
             with self._mutex:
-                while self.line and len(batch) < BATCH_MAX:
-                    batch.append(self.line.popleft())
+                while self.queue and len(batch) < BATCH_MAX:
+                    batch.append(self.queue.popleft())
 
     def hold(self, timeout_s: float) -> bool:
-        """Let nobody lead until ``release``; False when the present leader is not done in time."""
+        """Let nobody lead until ``release``; return False if the present leader is not done in time."""
         with self._mutex:
             self._held = True
             return self._still.wait_for(lambda: not self._led, timeout_s)
 
     def release(self) -> None:
-        """Go on after ``hold``."""
+        """Continue after ``hold``."""
         with self._mutex:
             self._held = False
-            heir = self._heir() if not self._led else None
-            self._led = self._led or heir is not None
-        if heir is not None:
-            self._appoint(heir)
+            successor = self._next_leader() if not self._led else None
+            self._led = self._led or successor is not None
+        if successor is not None:
+            self._hand_lead(successor)
 
     def close(self) -> bool:
-        """Refuse whoever comes now; those in line are served first. False when it was closed before."""
+        """Refuse new operations and wait for the queued ones; return False if it was closed before."""
         with self._mutex:
             was_closed, self._closed = self._closed, True
             self._still.wait_for(lambda: not self._led)
             return not was_closed
 
-    # ---- the lead -------------------------------------------------------------------------
+    # ---- The leader
 
-    def _enter(self, ticket: Ticket) -> bool:
-        """Whether the caller leads at once; else it is in line."""
+    def _enter(self, pending: Pending) -> bool:
+        """Return whether the caller leads at once; otherwise it is queued."""
         with self._mutex:
             if self._closed:
                 raise LedgerUnavailable("the ledger is closed", hint="make a new runtime")
             if not self._led and not self._held:
                 self._led = True
                 return True
-            if len(self.line) >= LINE_MAX:
+            if len(self.queue) >= QUEUE_MAX:
                 raise LedgerUnavailable(
-                    f"{LINE_MAX} operations wait for the ledger already",
-                    hint="ask for less at once, or use a faster disk",
+                    f"{QUEUE_MAX} operations are already waiting for the ledger",
+                    hint="start fewer operations at once, or use a faster disk",
                 )
-            ticket.gate.acquire()
-            self.line.append(ticket)
+            pending.gate.acquire()
+            self.queue.append(pending)
             return False
 
-    def _waits_until_it_leads(self, ticket: Ticket) -> bool:
-        """Wait for the answer (False) or for the lead (True)."""
+    def _waits_for_lead(self, pending: Pending) -> bool:
+        """Wait for the answer, and return False; or for the lead, and return True."""
         try:
-            ticket.gate.acquire()
+            pending.gate.acquire()
         except BaseException:
-            self._leave(ticket)
+            self._leave(pending)
             raise
-        return ticket.leads
+        return pending.leads
 
-    def _leave(self, ticket: Ticket) -> None:
-        """The waiting thread was interrupted. What is still in line never happens; a lead is passed on."""
+    def _leave(self, pending: Pending) -> None:
+        """Remove an operation whose thread was interrupted, or pass on its lead."""
         with self._mutex:
-            if ticket in self.line:
-                self.line.remove(ticket)
+            if pending in self.queue:
+                self.queue.remove(pending)
                 return
-        if ticket.leads:
+        if pending.leads:
             self._pass_on()
 
-    def _lead(self, first: Ticket) -> None:
+    def _lead(self, first: Pending) -> None:
         batch = [first]
         try:
             self._flush(batch)
@@ -161,39 +162,39 @@ class GroupCommit:
 
     def _pass_on(self) -> None:
         with self._mutex:
-            heir = self._heir()
-            if heir is None:
+            successor = self._next_leader()
+            if successor is None:
                 self._led = False
                 if self._held or self._closed:
                     self._still.notify_all()
-        if heir is not None:
-            self._appoint(heir)
+        if successor is not None:
+            self._hand_lead(successor)
 
-    def _heir(self) -> Ticket | None:
-        if self._held or not self.line:
+    def _next_leader(self) -> Pending | None:
+        if self._held or not self.queue:
             return None
-        heir = self.line.popleft()
-        heir.leads = True
-        return heir
+        successor = self.queue.popleft()
+        successor.leads = True
+        return successor
 
-    def _appoint(self, heir: Ticket) -> None:
-        if heir.future is None:
-            heir.gate.release()
+    def _hand_lead(self, successor: Pending) -> None:
+        if successor.future is None:
+            successor.gate.release()
             return
         try:
-            self._pool().submit(self._lead, heir)
+            self._pool().submit(self._lead, successor)
         except RuntimeError:  # the interpreter is shutting down and takes no new threads
-            self._lead(heir)
+            self._lead(successor)
 
 
-def _answer(batch: list[Ticket]) -> None:
-    """Wake everybody but the first, who is the leader itself unless an event loop waits for it."""
+def _answer(batch: list[Pending]) -> None:
+    """Wake every waiter but the first, which is the leader itself unless an event loop waits for it."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for place, ticket in enumerate(batch):
-        if ticket.loop is not None and ticket.future is not None:
-            loops.setdefault(ticket.loop, []).append(ticket.future)
+    for place, pending in enumerate(batch):
+        if pending.loop is not None and pending.future is not None:
+            loops.setdefault(pending.loop, []).append(pending.future)
         elif place > 0:
-            ticket.gate.release()
+            pending.gate.release()
     for loop, futures in loops.items():
         try:
             loop.call_soon_threadsafe(_wake, futures)
@@ -207,8 +208,8 @@ def _wake(futures: list[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
-async def outlasting(future: asyncio.Future[None]) -> None:
-    """Wait until it is done, however often the waiting task is cancelled; then raise the cancellation."""
+async def _until_done(future: asyncio.Future[None]) -> None:
+    """Wait until it is done, even if the waiting task is cancelled meanwhile; then raise the cancellation."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -219,73 +220,73 @@ async def outlasting(future: asyncio.Future[None]) -> None:
         raise cancelled
 
 
-# ---- Connections to a SQLite file: one with its cursor, and those that are kept for reading
+# ---- Connections
 
 
 READERS_MAX: Final = 4
 """Idle read connections that are kept."""
 CLOSE_WAIT_S: Final = 30.0
-"""How long closing waits for whoever still reads."""
+"""How long ``close`` waits for readers."""
 
 
 @dataclass(slots=True)
-class Link:
-    """A connection with the one cursor that serves it: its statements follow one another."""
+class Connection:
+    """A connection with its one cursor: its statements come one at a time."""
 
     raw: sqlite3.Connection
     cursor: sqlite3.Cursor
     inode: int = 0
-    """Which file it writes: a path may come to name another one."""
+    """The file that it writes: the path may later name another one."""
 
     def execute(self, op: Execute) -> Result:
-        """Answer one request of a flow."""
+        """Carry out one statement of a flow."""
         cursor = self.cursor
         cursor.execute(op.sql, op.params)
         return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
 
 
 class Readers:
-    """Connections for reading: as many as there are readers at once, of which a few are kept."""
+    """Connections for reading: as many as there are concurrent readers, of which a few are kept."""
 
-    def __init__(self, connect: Callable[[], Link]) -> None:
+    def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
         self._change = threading.Condition()
-        self._idle: list[Link] = []
+        self._idle: list[Connection] = []
         self._out = 0
         self._held = False
         self._closed = False
 
-    def take(self) -> Link:
-        """A connection for this reader alone."""
+    def take(self) -> Connection:
+        """Return a connection for this reader alone."""
         with self._change:
             self._change.wait_for(lambda: not self._held)
             self._out += 1
-            link = self._idle.pop() if self._idle else None
+            connection = self._idle.pop() if self._idle else None
         try:
-            return link or self._connect()
+            return connection or self._connect()
         except BaseException:
             self.give(None)
             raise
 
-    def give(self, link: Link | None) -> None:
-        """Take it back."""
-        keep = link is not None and not self._closed and len(self._idle) < READERS_MAX
-        if link is not None and not keep:
-            link.raw.close()
+    def give(self, connection: Connection | None) -> None:
+        """Take a connection back; None: it was closed, or never made."""
+        keep = connection is not None and not self._closed and len(self._idle) < READERS_MAX
+        if connection is not None and not keep:
+            connection.raw.close()
         with self._change:
-            if link is not None and keep:
-                self._idle.append(link)
+            if connection is not None and keep:
+                self._idle.append(connection)
             self._out -= 1
             self._change.notify_all()
 
     def drop(self) -> None:
-        """Disconnect those that are not in use."""
+        """Close the connections that are not in use."""
         with self._change:
             while self._idle:
                 self._idle.pop().raw.close()
 
     def hold(self, timeout_s: float) -> bool:
-        """Disconnect all and let nobody read until ``release``; False when a reader is not done in time."""
+        """Close all and let nobody read until ``release``; return False if a reader is not done in time."""
         with self._change:
             self._held = True
             done = self._change.wait_for(lambda: self._out == 0, timeout_s)
@@ -294,13 +295,13 @@ class Readers:
         return done
 
     def release(self) -> None:
-        """Go on after ``hold``."""
+        """Continue after ``hold``."""
         with self._change:
             self._held = False
             self._change.notify_all()
 
     def close(self) -> None:
-        """Disconnect all, for good."""
+        """Close all, for good."""
         self._closed = True
         self.hold(CLOSE_WAIT_S)
         self.release()

@@ -1,4 +1,4 @@
-"""The file of a SQLite ledger: where it may lie, opening it, its schema, and what its errors mean."""
+"""The file of a SQLite ledger: where it may be, opening it, its schema, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ T = TypeVar("T")
 log = visible_log("amends")
 
 SQLITE_MIN: Final = (3, 37, 0)
-"""Strict tables."""
+"""For strict tables."""
 BUSY_S_MAX: Final = 1.0
-"""How long SQLite itself waits for a lock before we look at the clock."""
+"""How long SQLite itself waits for a lock before we check the deadline."""
 STATEMENTS_MAX: Final = 256
 """Prepared statements kept per connection; there are about 60 shapes."""
 UNDECODABLE: Final = "Could not decode to UTF-8"
-"""How Python's sqlite3 says that a text is none; it has no code for it."""
+"""The message of Python's sqlite3 for bytes that are not text; it has no code for that."""
 PAGE_BYTES: Final = 2048
-"""Half the usual: a commit writes some six pages to the log, whole, and a row of the ledger is small."""
+"""Half the default: a commit writes about six whole pages to the log, and a row of the ledger is small."""
 WAL_PAGES: Final = 8000
-"""The log is copied into the database when it has grown to this (16 MB): four times rarer than by default."""
+"""The size of the log (16 MB) at which it is copied into the database: four times as rarely as by default."""
 
-# The log's index is memory shared by all processes that use the file: two hosts do not share memory.
+# All processes that use the file share the log's index in memory: two hosts share no memory.
 NETWORK: Final = frozenset(
     """
     9p afs beegfs ceph cifs coda fuse.glusterfs fuse.rclone fuse.s3fs fuse.sshfs glusterfs gpfs lustre ncpfs nfs nfs4
@@ -44,15 +44,15 @@ NETWORK: Final = frozenset(
 )
 
 
-# ---- opening ------------------------------------------------------------------------------
+# ---- Opening
 
 
 def establish(
     path: Path, *, create: bool, synchronous: str, clock: Callable[[], float], wait_s: float
 ) -> tuple[sqlite3.Connection, bool]:
-    """A connection for writing to an up-to-date ledger, and whether this call made it.
+    """Return a connection for writing to an up-to-date ledger, and whether this call created the ledger.
 
-    Without ``create`` nothing is made, not even out of an empty file.
+    Without ``create`` nothing is created, not even in an empty file. ``wait_s``: how long to wait for the file's lock.
     """
     _check_place(path, create=create)
     connection: sqlite3.Connection | None = None
@@ -71,7 +71,7 @@ def establish(
 
 
 def connect(path: Path, *, create: bool, synchronous: str, wait_s: float) -> sqlite3.Connection:
-    """A connection without transactions of its own: BEGIN and COMMIT are said."""
+    """Connect in autocommit mode: BEGIN and COMMIT are statements of ours."""
     connection = sqlite3.connect(
         f"{path.as_uri()}?mode={'rwc' if create else 'rw'}",
         uri=True,
@@ -81,7 +81,7 @@ def connect(path: Path, *, create: bool, synchronous: str, wait_s: float) -> sql
         timeout=min(BUSY_S_MAX, wait_s),
     )
     try:
-        connection.execute(f"pragma page_size = {PAGE_BYTES}")  # of a new file; an old one keeps its own
+        connection.execute(f"pragma page_size = {PAGE_BYTES}")  # of a new file; an existing one keeps its size
         connection.execute(f"pragma synchronous = {synchronous}")
         connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES}")
         if synchronous == "FULL":
@@ -93,7 +93,7 @@ def connect(path: Path, *, create: bool, synchronous: str, wait_s: float) -> sql
 
 
 def patiently(path: Path, wait_s: float, act: Callable[[], T]) -> T:
-    """Do it as soon as the file's lock allows; give up after ``wait_s``."""
+    """Call ``act`` as soon as the file's lock allows; give up after ``wait_s``."""
     until = time.monotonic() + wait_s
     while True:
         try:
@@ -103,7 +103,7 @@ def patiently(path: Path, wait_s: float, act: Callable[[], T]) -> T:
                 raise
             if time.monotonic() >= until:
                 raise locked(path, wait_s) from error
-        # Jitter: processes that were refused together must not come back together.
+        # Jitter: processes that were refused at the same moment must not retry at the same moment.
         time.sleep(random.uniform(0.001, 0.02))
 
 
@@ -114,20 +114,21 @@ def _check_place(path: Path, *, create: bool) -> None:
             f"this Python has SQLite {sqlite3.sqlite_version}; the ledger needs {needed} or newer",
             hint="use a newer Python or operating system, or another ledger",
         )
-    # os.path and not Path: a directory that may not be entered answers no, and SQLite says the rest.
+    # os.path and not Path: False for a directory that may not be entered; SQLite explains the rest.
     if not os.path.exists(path):  # noqa: PTH110
         if not create:
             raise _missing(path, "there is no file")
         if not os.path.isdir(path.parent):  # noqa: PTH112
             raise LedgerUnavailable(
-                f"cannot make a ledger at {path}: the directory {path.parent} does not exist", hint="make the directory"
+                f"cannot create a ledger at {path}: the directory {path.parent} does not exist",
+                hint="create the directory",
             )
     elif not os.access(path, os.W_OK):
         raise _unwritable(path, "this user may not write the file")
     kind = network_file_system(path)
     if kind is not None:
         raise LedgerUnavailable(
-            f"{path} lies on a network file system ({kind}), where SQLite can neither lock nor share memory",
+            f"{path} is on a network file system ({kind}), where SQLite can neither lock nor share memory",
             hint="put the ledger on a local disk of one host",
         )
 
@@ -135,19 +136,19 @@ def _check_place(path: Path, *, create: bool) -> None:
 def _unwritable(path: Path, why: str) -> LedgerUnavailable:
     return LedgerUnavailable(
         f"the ledger at {path} cannot be written: {why}",
-        hint="this user needs to write the file and its directory (SQLite keeps its log beside the file)",
+        hint="this user needs to write the file and its directory (SQLite keeps its log next to the file)",
     )
 
 
 def _missing(path: Path, why: str) -> LedgerMissing:
     return LedgerMissing(
-        f"no ledger at {path}: {why}, and none may be created",
+        f"no ledger at {path}: {why}, and creating one was not allowed",
         hint="check the path and the working directory; a first start creates the ledger with create=True",
     )
 
 
 def read_schema(path: Path, *, wait_s: float) -> Schema:
-    """What the file holds; nothing is made and nothing is changed."""
+    """Return the schema version of the file; changes nothing."""
     if not os.path.exists(path):  # noqa: PTH110
         return schema_of("sqlite", 0, 0, "")
     try:
@@ -161,9 +162,9 @@ def _checked_version(connection: sqlite3.Connection, path: Path, *, create: bool
     names = _names(connection)
     found = _schema(connection, names)
     if found.version == 0 and not create:
-        raise _missing(path, "the file holds none")
+        raise _missing(path, "the file has none")
     if found.version == 0 and names:
-        raise LedgerCorrupt(f"{path} is a database of something else", hint="give the ledger a file of its own")
+        raise LedgerCorrupt(f"{path} is a database of another program", hint="give the ledger a file of its own")
     check_usable(found, str(path))
     return found.version
 
@@ -185,19 +186,19 @@ def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
     mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
     if mode != "wal":
         raise LedgerUnavailable(
-            f"{path}: the file system does not let SQLite keep a write-ahead log", hint="use a local disk"
+            f"{path}: the file system does not support SQLite's write-ahead log", hint="use a local disk"
         )
 
 
 def _migrate(
     connection: sqlite3.Connection, path: Path, version: int, *, clock: Callable[[], float], wait_s: float
 ) -> bool:
-    """Bring the schema up to date under the write lock; whether the ledger is new."""
+    """Migrate the schema under the write lock; return whether the ledger is new."""
     if version >= migrations("sqlite")[-1].version:
-        return False  # without the lock: who wants to look must not wait for who writes
+        return False  # without the lock: a reader must not wait for a writer
     patiently(path, wait_s, lambda: connection.execute("begin immediate"))
     try:
-        schema = _schema(connection, _names(connection))  # somebody may have been faster
+        schema = _schema(connection, _names(connection))  # another process may have been faster
         found, ledger = schema.version, schema.ledger or secrets.token_hex(8)
         for migration in migrations("sqlite")[found:]:
             if found:
@@ -215,21 +216,21 @@ def _migrate(
     return version == 0 and found == 0
 
 
-# ---- errors -------------------------------------------------------------------------------
+# ---- Errors
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether somebody else has the lock."""
+    """Return whether another connection has the lock."""
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def is_total(error: sqlite3.Error) -> bool:
-    """Whether the whole transaction is lost, not only one statement of it."""
+    """Return whether the whole transaction is lost, not only one statement of it."""
     return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError or _is_closed(error)
 
 
 def explained(error: sqlite3.Error, path: Path) -> LedgerError:
-    """The error in the caller's words."""
+    """Return the error in the caller's words."""
     match _code(error):
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return LedgerUnavailable(f"the ledger at {path} is locked", hint=HOLDERS)
@@ -242,26 +243,24 @@ def explained(error: sqlite3.Error, path: Path) -> LedgerError:
         case sqlite3.SQLITE_CANTOPEN:
             return LedgerUnavailable(
                 f"the ledger at {path} cannot be opened: {error}",
-                hint="check that the file is there and may be written",
+                hint="check that the file exists and may be written",
             )
         case sqlite3.SQLITE_NOTADB:
-            return LedgerCorrupt(f"{path} is no ledger: {error}", hint="check the path; the file was not touched")
+            return LedgerCorrupt(f"{path} is not a ledger: {error}", hint="check the path; the file was not touched")
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_FORMAT | sqlite3.SQLITE_ERROR:
             return LedgerCorrupt(
                 f"the ledger at {path} is damaged: {error}",
                 hint="stop all workers, keep a copy of the file, and restore the newest backup",
             )
         case sqlite3.SQLITE_IOERR:
-            return LedgerUnavailable(
-                f"the disk failed under the ledger at {path}: {error}", hint="look into the system's log"
-            )
+            return LedgerUnavailable(f"the disk of the ledger at {path} failed: {error}", hint="see the system's log")
         case _:
             pass
     if _is_closed(error):
         return LedgerUnavailable(f"the ledger at {path} is closed", hint="make a new runtime")
     if UNDECODABLE in str(error):
         return LedgerCorrupt(
-            f"the ledger at {path} holds something that is no text: {error}",
+            f"the ledger at {path} contains bytes that are not text: {error}",
             hint="amends audit verify says where; keep a copy of the file, and restore the newest backup",
         )
     return LedgerUnavailable(f"the ledger at {path} does not answer: {error}")
@@ -282,32 +281,32 @@ HOLDERS: Final = (
 
 
 def locked(path: Path, wait_s: float) -> LedgerUnavailable:
-    """What to say when the lock did not come free."""
+    """Return the error for a lock that stayed taken."""
     pids = lock_holders(path)
     who = f" by process {', '.join(map(str, pids))}" if pids else ""
     return LedgerUnavailable(f"the ledger at {path} was locked{who} for more than {wait_s:g} s", hint=HOLDERS)
 
 
 def lock_holders(path: Path, locks: str | None = None) -> list[int]:
-    """The processes that hold a write lock on the file or its log's index, where the system tells."""
+    """Return the processes that hold a write lock on the file or its log's index, where the system tells."""
     files = {inode_of(path), inode_of(path.with_name(f"{path.name}-shm"))} - {0}
     rows = re.findall(r"WRITE\s+(\d+)\s+\w+:\w+:(\d+)\s", _read("/proc/locks") if locks is None else locks)
     return sorted({int(pid) for pid, inode in rows if int(inode) in files} - {0, os.getpid()})
 
 
 def inode_of(path: Path) -> int:
-    """Which file the path names now; 0 when it names none."""
+    """Return the inode that the path names now; 0 if it names none."""
     try:
-        return os.stat(path).st_ino  # noqa: PTH116 (asked before every transaction: a third of the time of Path.stat)
+        return os.stat(path).st_ino  # noqa: PTH116 (called before every transaction: a third of the time of Path.stat)
     except OSError:
         return 0
 
 
-# ---- where it lies ------------------------------------------------------------------------
+# ---- Network file systems
 
 
 def network_file_system(path: Path, mounts: str | None = None) -> str | None:
-    """The kind of network file system that holds ``path``; None when it is local or nobody can tell."""
+    """Return the kind of network file system that holds ``path``; None if it is local or unknown."""
     where = Path(os.path.realpath(path))
     best, kind = Path("/"), ""
     for line in (_read("/proc/self/mounts") if mounts is None else mounts).splitlines():
@@ -318,7 +317,7 @@ def network_file_system(path: Path, mounts: str | None = None) -> str | None:
         if where.is_relative_to(point) and len(point.parts) >= len(best.parts):
             best, kind = point, fields[2]
     if kind == "9p" and best == Path("/"):
-        return None  # a sandbox's own root: one kernel behind it, which does share memory
+        return None  # a sandbox's own root: there is one kernel behind it, which does share memory
     return kind if kind in NETWORK else None
 
 

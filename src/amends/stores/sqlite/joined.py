@@ -14,7 +14,7 @@ from amends.ledger.dispatch import intent
 from amends.ledger.operations import StoreOp
 from amends.stores.joined import JoinedLedger, locked_yet
 from amends.stores.sql import Execute, Result, Statements, Transaction, as_sql
-from amends.stores.sqlite.connection import Link
+from amends.stores.sqlite.connection import Connection
 from amends.stores.sqlite.file import connect, explained, is_busy
 
 T = TypeVar("T")
@@ -40,26 +40,26 @@ def joined(raw: object, path: Path, statements: Statements, clock: Callable[[], 
     if not is_open:
         raise CannotJoin(f"{tool}: the connection is in no transaction", tool=tool, hint=BEGIN)
     cursor.row_factory = None  # our rows are plain tuples, whatever the caller's are
-    return JoinedLedger(raw, _Connection(Link(raw, cursor), path, statements, clock))
+    return JoinedLedger(raw, _CallersConnection(Connection(raw, cursor), path, statements, clock))
 
 
-class _Connection:
+class _CallersConnection:
     """See ``amends.stores.joined.CallersConnection``."""
 
     is_async = False
 
-    def __init__(self, link: Link, path: Path, statements: Statements, clock: Callable[[], float]) -> None:
-        self._link, self._path = link, path
+    def __init__(self, connection: Connection, path: Path, statements: Statements, clock: Callable[[], float]) -> None:
+        self._connection, self._path = connection, path
         self._statements, self._clock = statements, clock
         self.holds = _holder(path)
         self.is_open_on: Callable[[Any], bool] = _is_open
 
     def execute(self, op: Execute) -> Result:
         """Carry out one statement on the caller's connection."""
-        rows, met, made = self._link.execute(op)
-        if self._link.raw.text_factory is not str:
+        rows, matched, made = self._connection.execute(op)
+        if self._connection.raw.text_factory is not str:
             rows = [tuple(one.decode() if isinstance(one, bytes) else one for one in row) for row in rows]
-        return rows, met, made
+        return rows, matched, made
 
     async def verify(self, tool: str) -> None:
         """Raise ``CannotJoin`` unless the connection is to the ledger's file; take the write lock."""

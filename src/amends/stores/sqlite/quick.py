@@ -1,6 +1,6 @@
-"""Plain admissions and settlements on SQLite: three statements each, inside the transaction that is open.
+"""Quick statements on SQLite: a plain operation is three statements, inside the open transaction.
 
-Nobody else can write before that ends: what the first of them finds is so for the others.
+Nobody else can write before it ends: what the first statement reads still holds for the others.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from amends.stores.sql import SQLITE
 _NEWEST: Final = "(select at from events order by seq desc limit 1)"
 _TAIL: Final = f"select {_NEWEST}, e.n, e.hash"
 _LAST: Final = " order by e.n desc limit 1"
-# What a statement says of the call and its run is what its event was hashed with.
+# The statement checks the same values of the call and its run that the event's hash covers.
 _EVENT: Final = (
     'insert into events (at, n, hash, root, run, run_id, tenant, "call", what, frm, to_state, by_whom, epoch, facts)'
     " values (?, ?, ?, ?, ?, ?, ?, ?, 'call', {}, ?, ?, ?)"
@@ -78,7 +78,7 @@ _SETTLE_CALL_PLACED: Final = f"update calls set {_SETS}, settled_seq = ? where s
 
 
 def admit(cursor: sqlite3.Cursor, op: AdmitCall, clock: Callable[[], float]) -> Admission | None:
-    """Start the call; None: nothing was changed and the flow decides."""
+    """Start the call; return None if nothing was changed and the flow must decide."""
     if not is_plain_admission(op):
         return None
     values = admission_values(op)
@@ -96,11 +96,11 @@ def admit(cursor: sqlite3.Cursor, op: AdmitCall, clock: Callable[[], float]) -> 
 
 
 def settle(cursor: sqlite3.Cursor, op: SettleCall, clock: Callable[[], float]) -> Settled | None:
-    """Settle the call; None: nothing was changed and the flow decides."""
+    """Settle the call; return None if nothing was changed and the flow must decide."""
     if not is_plain_settlement(op):
         return None
     seen = op.seen
-    assert seen is not None, "a plain settlement knows what it settles"
+    assert seen is not None, "a plain settlement knows its call"
     found = cursor.execute(_MAY_SETTLE, (op.call_id, seen.run, op.owner, op.epoch, op.attempt)).fetchall()
     if not found:
         return None
@@ -124,11 +124,11 @@ _BEGIN_CALL: Final = (
 
 
 def begin(cursor: sqlite3.Cursor, op: BeginCompensation, clock: Callable[[], float]) -> CallRow | None:
-    """Begin the compensation; None: nothing was changed and the flow decides."""
+    """Begin the compensation; return None if nothing was changed and the flow must decide."""
     if not is_plain_beginning(op):
         return None
     seen = op.seen
-    assert seen is not None, "a plain compensation knows what it takes back"
+    assert seen is not None, "a plain compensation knows its call"
     found = cursor.execute(_MAY_BEGIN, (op.call_id, seen.run, op.owner, op.epoch, *free_values(op))).fetchall()
     if not found:
         return None
@@ -146,11 +146,11 @@ _END_CALL: Final = f"update calls set {_END_SETS} where seq = ? and id = ?"
 
 
 def end(cursor: sqlite3.Cursor, op: SettleCompensation, clock: Callable[[], float]) -> Settled | None:
-    """Settle the compensation; None: nothing was changed and the flow decides."""
+    """Settle the compensation; return None if nothing was changed and the flow must decide."""
     if not is_plain_end(op):
         return None
     seen = op.seen
-    assert seen is not None, "a plain compensation knows what it takes back"
+    assert seen is not None, "a plain compensation knows its call"
     found = cursor.execute(_MAY_END, (op.call_id, seen.run, op.owner, op.epoch, *going_values(op))).fetchall()
     if not found:
         return None
@@ -163,7 +163,7 @@ def end(cursor: sqlite3.Cursor, op: SettleCompensation, clock: Callable[[], floa
 
 
 def _chained(found: tuple[float, int, str], clock: Callable[[], float], body: str) -> tuple[float, tuple[Any, ...]]:
-    """The moment of the next event, and with its number and its hash."""
+    """Return the time of the next event, and the time with its number and hash."""
     newest, last, prev = found
     at = moment(max(clock(), newest))
     return at, (at, last + 1, link(prev, last + 1, at, body))
@@ -175,14 +175,14 @@ def _whose(seen: CallRow) -> tuple[str, str, str, str, str]:
 
 def _made(cursor: sqlite3.Cursor) -> int:
     seq = cursor.lastrowid
-    assert seq is not None, "an event that was written has its place"
+    assert seq is not None, "an inserted event has a number"
     return seq
 
 
 def _change(cursor: sqlite3.Cursor, sql: str, values: tuple[Any, ...]) -> None:
-    """Change the one row that the event was written for; its number finds it without an index."""
+    """Change the one row of the event; its number finds it without an index."""
     cursor.execute(sql, values)
-    assert cursor.rowcount == 1, "what a caller saw of a call is its row in this ledger"
+    assert cursor.rowcount == 1, "the caller's copy of a call has a row in this ledger"
 
 
 QUICK: Final[dict[type[Any], Callable[[sqlite3.Cursor, Any, Callable[[], float]], Any]]] = {

@@ -23,7 +23,7 @@ from amends.model import Schema
 from amends.stores.quick import answer_sql, answered, is_plain_question
 from amends.stores.sql import SQLITE, Statements, Transaction, as_sql
 from amends.stores.sqlite import joined
-from amends.stores.sqlite.connection import GroupCommit, Link, Readers, Ticket
+from amends.stores.sqlite.connection import Connection, GroupCommit, Pending, Readers
 from amends.stores.sqlite.file import (
     UNDECODABLE,
     connect,
@@ -40,23 +40,23 @@ from amends.stores.sqlite.quick import QUICK
 T = TypeVar("T")
 
 LOCK_WAIT_S: Final = 30.0
-"""How long another process may keep the file before an operation gives up."""
+"""How long an operation waits for a file that another process has locked."""
 FORK_WAIT_S: Final = LOCK_WAIT_S + 5.0
-"""How long a fork waits for transactions that other threads have begun."""
+"""How long a fork waits for the transactions of other threads."""
 THREADS_MAX: Final = 4
 """Threads for event loops: one writes, the others read."""
 
 STATEMENTS: Final = Statements(SQLITE)
 ANSWER: Final = answer_sql(SQLITE)
 AUDITS: Final = (ReadChains, ReadCheckpoints)
-"""What reads whatever is there, also what no amends can have written."""
+"""Reads that must also show what amends cannot have written."""
 
 
 class SqliteStore:
-    """Every operation is one transaction; concurrent ones share a flush; reads look at a snapshot.
+    """A ledger in a SQLite file: each operation is one transaction; concurrent ones share a flush; reads use a snapshot.
 
-    ``synchronous="FULL"`` survives the loss of power, ``"NORMAL"`` only the death of the process. No IO before
-    ``open`` or the first operation.
+    ``synchronous="FULL"`` survives a power failure, ``"NORMAL"`` only the death of the process. No IO before ``open``
+    or the first operation.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ class SqliteStore:
         self._create = True
         self._closed = False
         self._forking = False
-        self._writer: Link | None = None
-        self._begin_anew()
+        self._writer: Connection | None = None
+        self._start_fresh()
         _STORES.add(self)
 
-    def _begin_anew(self) -> None:
+    def _start_fresh(self) -> None:
         self._opening = threading.RLock()
         self._commits = GroupCommit(self._flush, self._threads)
         self._readers = Readers(self._open_reader)
         self._pool: ThreadPoolExecutor | None = None
 
-    # ---- the protocol of a store ----------------------------------------------------------
+    # ---- The protocol of a store
 
     def open(self, *, create: bool) -> bool:
-        """Connect and bring the schema up to date; True when this call made the ledger."""
+        """Connect and migrate the schema; return whether this call created the ledger."""
         with self._opening:
             self._check_open()
             if self._writer is not None:
@@ -102,34 +102,34 @@ class SqliteStore:
                 clock=self._clock,
                 wait_s=self._lock_wait_s,
             )
-            self._writer = Link(raw, raw.cursor(), inode_of(self.path))
-            # From now on the ledger exists: should its file vanish, it must not be made again, empty.
+            self._writer = Connection(raw, raw.cursor(), inode_of(self.path))
+            # From now on the ledger exists: if its file vanishes, it must not be created again, empty.
             self._create = False
             return made
 
     def schema(self) -> Schema:
-        """What the file holds and what this amends would have; makes and changes nothing."""
+        """Return the schema version that the file has and the one that this amends has; changes nothing."""
         return read_schema(self.path, wait_s=self._lock_wait_s)
 
     def migrate(self) -> Schema:
-        """Bring the ledger up to date, making it if there is none."""
+        """Migrate the ledger, or create it; return the schema version that it has now."""
         self.open(create=True)
         return self.schema()
 
     def perform(self, op: StoreOp[T]) -> T:
-        """Carry out one operation; returns when it is durable."""
+        """Carry out one operation; return when it is durable."""
         if type(op) in READS:
             return self._read(op)
         answer: T | None = self._recorded(op) if type(op) is AdmitCall and is_plain_question(op) else None
         return self._commits.perform(op) if answer is None else answer
 
     async def perform_async(self, op: StoreOp[T]) -> T:
-        """The same from an event loop; a cancellation is raised when the operation is over."""
+        """Do the same on an event loop; a cancellation is raised when the operation is over."""
         if type(op) in READS:
             self._check_open()
             return await asyncio.get_running_loop().run_in_executor(self._threads(), self._read, op)
         if type(op) is AdmitCall and is_plain_question(op):
-            # One look by an index, from memory most likely: a hop to a thread and back takes longer.
+            # One read by an index, most likely from memory: a hop to a thread and back takes longer.
             recorded: T | None = self._recorded(op)
             if recorded is not None:
                 return recorded
@@ -137,12 +137,12 @@ class SqliteStore:
         return answer
 
     def joined(self, connection: object, *, tool: str) -> Joined:
-        """The ledger through this ``sqlite3.Connection``, inside the transaction that is open there."""
+        """Return the ledger through this ``sqlite3.Connection``, inside the transaction that is open there."""
         self._check_open()
         return joined.joined(connection, self.path, STATEMENTS, self._clock, tool=tool)
 
     def close(self) -> None:
-        """Finish what is in line, give back connections and threads. May be called twice."""
+        """Finish what is queued; close connections and threads. May be called twice."""
         self._closed = True
         self._commits.close()
         with self._opening:
@@ -150,12 +150,12 @@ class SqliteStore:
         if pool is not None:
             pool.shutdown(wait=True)
         self._readers.close()
-        self._drop_writer()  # last: it empties the log into the file
+        self._drop_writer()  # last: this copies the write-ahead log into the file
 
-    # ---- writing --------------------------------------------------------------------------
+    # ---- Writing
 
-    def _flush(self, batch: list[Ticket]) -> None:
-        """One transaction for all of the batch, each operation wholly or not at all; then, and only then, answers."""
+    def _flush(self, batch: list[Pending]) -> None:
+        """Carry out the batch in one transaction, each operation completely or not at all; answer after the commit."""
         began = committing = False
         try:
             writer = self._ready_writer()
@@ -170,14 +170,14 @@ class SqliteStore:
             writer.cursor.execute("commit")
         except Exception as error:
             if not began:
-                self._commits.join(batch)  # what stops the first stops all: they need not wait for it one by one
+                self._commits.join(batch)  # what stops the first stops all: they need not find out one by one
             self._fail(batch, error)
-        except BaseException:  # an interrupt of this very thread; SQLite knows how far we came
+        except BaseException:  # an interrupt of this thread; SQLite knows whether it has committed
             if not committing or (self._writer is not None and self._writer.raw.in_transaction):
-                self._fail(batch, LedgerUnavailable("the thread that wrote was interrupted; nothing was written"))
+                self._fail(batch, LedgerUnavailable("the thread that was writing was interrupted; nothing was written"))
             raise
 
-    def _begin(self, writer: Link) -> None:
+    def _begin(self, writer: Connection) -> None:
         try:
             writer.cursor.execute("begin immediate")
         except sqlite3.OperationalError as error:
@@ -185,26 +185,26 @@ class SqliteStore:
                 raise
             patiently(self.path, self._lock_wait_s, lambda: writer.cursor.execute("begin immediate"))
 
-    def _carry_out(self, ticket: Ticket, link: Link) -> bool:
-        """Run the operation's flow. Its own errors are its own; those of the file are everybody's."""
+    def _carry_out(self, pending: Pending, connection: Connection) -> bool:
+        """Run one operation; return whether it succeeded. Errors of the file are raised: they concern the whole batch."""
         try:
-            op = ticket.op
+            op = pending.op
             quick = QUICK.get(type(op))
-            ticket.answer = None if quick is None else quick(link.cursor, op, self._clock)
-            if ticket.answer is None:
-                ticket.answer = run_flow(as_sql(intent(op), Transaction(STATEMENTS, self._clock)), link.execute)
+            pending.answer = None if quick is None else quick(connection.cursor, op, self._clock)
+            if pending.answer is None:
+                pending.answer = run_flow(as_sql(intent(op), Transaction(STATEMENTS, self._clock)), connection.execute)
             return True
         except sqlite3.Error as error:
             if is_total(error):
                 raise
-            ticket.error = AssertionError(f"{type(ticket.op).__name__} breaks a rule of the schema: {error}")
-            ticket.error.__cause__ = error
+            pending.error = AssertionError(f"{type(pending.op).__name__} breaks a rule of the schema: {error}")
+            pending.error.__cause__ = error
         except Exception as error:
-            ticket.error = error
+            pending.error = error
         return False
 
-    def _carry_out_others(self, batch: list[Ticket], writer: Link) -> None:
-        """Take along whoever is in line by now, and whoever comes while we do."""
+    def _carry_out_others(self, batch: list[Pending], writer: Connection) -> None:
+        """Carry out the operations that are queued by now, and those that come meanwhile."""
         place = 1
         self._commits.join(batch)
         while place < len(batch):
@@ -216,18 +216,18 @@ class SqliteStore:
             if place == len(batch):
                 self._commits.join(batch)
 
-    def _fail(self, batch: list[Ticket], error: Exception) -> None:
-        """Nothing of the batch happened, or nobody knows: each is told so, with an error of its own."""
+    def _fail(self, batch: list[Pending], error: Exception) -> None:
+        """Roll back, and give each operation of the batch its own copy of the error."""
         with contextlib.suppress(sqlite3.Error):
             if self._writer is not None and self._writer.raw.in_transaction:
                 self._writer.cursor.execute("rollback")
         if isinstance(error, sqlite3.Error) and not is_busy(error):
             self._drop_writer()  # a connection that has seen such an error is not trusted again
-        for ticket in batch:
-            ticket.answer = None
-            ticket.error = self._said(error)
+        for pending in batch:
+            pending.answer = None
+            pending.error = self._copy_of(error)
 
-    def _said(self, error: Exception) -> Exception:
+    def _copy_of(self, error: Exception) -> Exception:
         if isinstance(error, sqlite3.Error):
             own: Exception = explained(error, self.path)
         elif isinstance(error, LedgerError):
@@ -237,14 +237,14 @@ class SqliteStore:
         own.__cause__ = error
         return own
 
-    def _ready_writer(self) -> Link:
+    def _ready_writer(self) -> Connection:
         writer = self._writer
         if writer is None:
             self.open(create=self._create)
             writer = self._writer
             assert writer is not None, "an open ledger has a writer"
         elif inode_of(self.path) != writer.inode:
-            # The operating system would let us go on writing into a file that nobody will ever read.
+            # The operating system would let us write on into a file that nobody will ever read.
             self._drop_writer()
             self._readers.drop()
             raise LedgerUnavailable(
@@ -268,94 +268,96 @@ class SqliteStore:
                 self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="amends-ledger")
             return self._pool
 
-    # ---- reading --------------------------------------------------------------------------
+    # ---- Reading
 
     def _read(self, op: StoreOp[T]) -> T:
-        """Answer from a snapshot, without waiting for whoever writes."""
+        """Answer from a snapshot, without waiting for a writer."""
         self._check_open()
-        ticket = Ticket(op)
+        pending = Pending(op)
         try:
             try:
-                patiently(self.path, self._lock_wait_s, lambda: self._read_once(ticket))
+                patiently(self.path, self._lock_wait_s, lambda: self._read_once(pending))
             except sqlite3.OperationalError as error:
                 if type(op) not in AUDITS or UNDECODABLE not in str(error):
                     raise
-                # A byte that is no text was put in: an audit is to say where.
-                patiently(self.path, self._lock_wait_s, lambda: self._read_once(ticket, text=_shown))
+                # Somebody stored bytes that are not text: an audit must say where.
+                patiently(self.path, self._lock_wait_s, lambda: self._read_once(pending, text=_shown))
         except sqlite3.Error as error:
             raise explained(error, self.path) from error
-        answer: T = ticket.outcome()
+        answer: T = pending.outcome()
         return answer
 
     def _recorded(self, op: AdmitCall) -> Any:
-        """The answer that is in the record already, without the write lock; None: the flow decides."""
+        """Return the answer that is already in the record, without the write lock; None: the flow decides."""
         self._check_open()
         writer = self._writer
         if writer is None or inode_of(self.path) != writer.inode:
-            return None  # opening may wait, and we may be on an event loop; what was replaced is for the flow to say
-        kept: Link | None = None
+            return None  # opening may wait, and we may be on an event loop; the flow raises if the file was replaced
+        kept: Connection | None = None
         try:
-            link = self._readers.take()
+            connection = self._readers.take()
             try:
-                found = link.cursor.execute(ANSWER, (op.key,)).fetchall()
-                kept = link
+                found = connection.cursor.execute(ANSWER, (op.key,)).fetchall()
+                kept = connection
             finally:
                 if kept is None:
-                    link.raw.close()
+                    connection.raw.close()
                 self._readers.give(kept)
         except sqlite3.Error:
-            return None  # whatever it is, the operation itself meets it and says so
+            return None  # the operation itself meets the same error and explains it
         return answered(op, found)
 
-    def _read_once(self, ticket: Ticket, text: Callable[[bytes], str] = str) -> None:
-        link = self._readers.take()
-        kept: Link | None = None
+    def _read_once(self, pending: Pending, text: Callable[[bytes], str] = str) -> None:
+        connection = self._readers.take()
+        kept: Connection | None = None
         try:
-            link.raw.text_factory = text
-            link.cursor.execute("begin")
-            self._carry_out(ticket, link)
-            link.cursor.execute("rollback")
-            link.raw.text_factory = str
-            kept = link
+            connection.raw.text_factory = text
+            connection.cursor.execute("begin")
+            self._carry_out(pending, connection)
+            connection.cursor.execute("rollback")
+            connection.raw.text_factory = str
+            kept = connection
         finally:
             if kept is None:
-                link.raw.close()  # it has seen an error of the file, or an interrupt
+                connection.raw.close()  # it met an error of the file, or an interrupt
             self._readers.give(kept)
 
-    def _open_reader(self) -> Link:
+    def _open_reader(self) -> Connection:
         with self._opening:
             if self._writer is None:
                 self.open(create=self._create)
         raw = connect(self.path, create=False, synchronous=self.synchronous, wait_s=self._lock_wait_s)
         raw.execute("pragma query_only = 1")
-        raw.execute("pragma busy_timeout = 0")  # whoever may wait does so patiently; an event loop may not
-        return Link(raw, raw.cursor())
+        raw.execute("pragma busy_timeout = 0")  # an event loop may not wait; who may wait uses patiently()
+        return Connection(raw, raw.cursor())
 
-    # ---- forking --------------------------------------------------------------------------
+    # ---- Forks
 
     def before_fork(self) -> None:
-        """Finish and disconnect. SQLite keeps its locks per process: a child that inherits a connection believes
-        in locks that it does not have, even for connections that it opens itself.
+        """Finish and disconnect.
+
+        SQLite keeps its locks per process: a child that inherits a connection believes that it has locks that it does
+        not have, even on connections that it opens itself.
         """
-        # In this order: who writes or reads may still have to open.
-        still = self._commits.hold(FORK_WAIT_S) and self._readers.hold(FORK_WAIT_S)
+        # In this order: a writer or a reader may still have to open.
+        is_idle = self._commits.hold(FORK_WAIT_S) and self._readers.hold(FORK_WAIT_S)
         self._forking = self._opening.acquire(timeout=FORK_WAIT_S)
-        if still and self._forking:
+        if is_idle and self._forking:
             self._drop_writer()
 
     def after_fork_in_parent(self) -> None:
-        """Go on; connections are opened again when needed."""
+        """Continue; connections are opened again when needed."""
         if self._forking:
             self._opening.release()
         self._readers.release()
         self._commits.release()
 
     def after_fork_in_child(self) -> None:
-        """Start with nothing of the parent's: neither its threads nor those who waited in line exist here."""
-        if self._writer is not None:  # it could not be closed in time: using it or closing it would do harm
+        """Start without the parent's connections: neither its threads nor its queued callers exist here."""
+        if self._writer is not None:  # it was not closed in time: to use or close it here would do harm
             _LEFT_ALONE.append((self._writer, self._readers))
             self._writer = None
-        self._begin_anew()
+        self._start_fresh()
 
 
 _STORES: Final[weakref.WeakSet[SqliteStore]] = weakref.WeakSet()
@@ -363,7 +365,7 @@ _LEFT_ALONE: Final[list[Any]] = []
 
 
 def _shown(raw: bytes) -> str:
-    """Bytes that are no text, as no text of ours has them."""
+    """Return bytes that are not text in a form that no text of ours has."""
     return raw.decode("utf-8", "backslashreplace")
 
 

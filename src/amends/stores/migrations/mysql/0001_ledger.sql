@@ -1,11 +1,11 @@
 -- The ledger, for MariaDB and MySQL. Columns are the fields of rows.py, in their order; a test compares.
--- No statement here is part of a transaction: each can be repeated, and the version is written down last.
+-- No statement here is part of a transaction: each can be repeated, and the version is recorded last.
 --
 -- Whatever is compared or indexed is varbinary: in both servers' common collations 'a' equals 'a ', and in most
--- 'a' equals 'A'. Ids are the caller's: 512 characters of a run id take 2048 bytes at most, and a tenant has what is
--- left of an index entry's 3072. Other texts are longtext, whose default has to be an expression in MySQL.
+-- 'a' equals 'A'. Ids come from the caller: a run id of 512 characters takes at most 2048 bytes, and a tenant gets the
+-- rest of an index entry's 3072. Other texts are longtext, whose default must be an expression in MySQL.
 
--- needs: the newest migration that an amends must know to use the ledger. ledger: its own name, the same in all rows.
+-- needs: the newest migration that an amends must know to use the ledger. ledger: its name, the same in all rows.
 create table if not exists amends_schema (
     version bigint not null primary key,
     needs bigint not null,
@@ -13,8 +13,8 @@ create table if not exists amends_schema (
     ledger varchar(64) not null
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- place: the order of creation, parents before children; no field of a row. Every index ends in the primary key.
--- ended_at: when a tree ended that still has its payloads, for gc; no field of a row.
+-- place: the order of creation, parents before children; not a field of a row. Every index ends in the primary key.
+-- ended_at: when a tree ended whose payloads still exist, for gc; not a field of a row.
 create table if not exists runs (
     place bigint not null auto_increment primary key,
     uid varbinary(255) not null,
@@ -73,8 +73,8 @@ create table if not exists runs (
     index runs_forked (forked_from)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- attention: what somebody has to look at; no field of a row. States that every call passes through are left out, and
--- its index, since neither server has partial ones, is one of mostly nulls that grows at its end only.
+-- attention: whether the call needs attention; not a field of a row. States that every call passes through are left
+-- out. Neither server has partial indexes: this one has mostly nulls, and grows only at its end.
 create table if not exists calls (
     id varbinary(255) not null,
     seq bigint not null primary key,
@@ -172,11 +172,11 @@ create table if not exists events (
     facts longtext not null,
     n bigint not null,
     hash longtext not null,
-    -- One order in every tree: a chain that forks cannot be written.
+    -- One number, one event in every tree: a chain cannot fork.
     unique index events_root (root, n)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- Who holds what, until its root has ended. The name is the key: inserted if absent, it is whose insert came first.
+-- The holder of each lock, until its root has ended. The name is the key: the first insert takes the lock.
 -- A name has 200 characters at most.
 create table if not exists locks (
     tenant varbinary(1016) not null,
@@ -202,7 +202,7 @@ create table if not exists waits (
     index waits_name (tenant, name)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- What may be spent and what is: one row for each slice of a budget. Amounts are decimals, exact as texts.
+-- What may be spent and what was: one row for each slice of a budget. Amounts are decimals, kept exact as text.
 create table if not exists budgets (
     name varbinary(255) not null,
     tenant varbinary(1016) not null,
@@ -219,7 +219,7 @@ create table if not exists budgets (
     index budgets_root (root)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- Requests for a person's yes. seq: the place of the request's first event.
+-- Requests for a person's approval. seq: the place of the request's first event.
 create table if not exists approvals (
     id varbinary(255) not null,
     seq bigint not null primary key,
@@ -277,14 +277,14 @@ create table if not exists delegations (
     index delegations_to (tenant, to_whom)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- What the ledger says of itself: who says it first has said it.
+-- Facts about the ledger itself: the first insert of a name wins.
 create table if not exists marks (
     name varbinary(255) not null primary key,
     value longtext not null,
     made_at double not null
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- The ledger's own chain, over the newest hash of each tree that changed. The number decides who is first.
+-- The ledger's own chain, over the newest hash of each tree that changed. The first insert of a number wins.
 create table if not exists checkpoints (
     n bigint not null primary key,
     at double not null,

@@ -1,5 +1,5 @@
--- Leases on the owner's monotonic clock, and who noticed that an owner is silent. Who edited a request. The event that
--- a delegation was made by. The latest moment that the ledger has seen, in made_at.
+-- Leases on the owner's monotonic clock, and who noticed that an owner is silent. Who edited a request. The event of
+-- a delegation. The latest time that the ledger has seen, in made_at.
 
 alter table runs add column lease_boot text not null default '';
 

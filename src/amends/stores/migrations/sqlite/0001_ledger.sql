@@ -1,7 +1,7 @@
 -- The ledger. Columns are the fields of rows.py, in their order; tests/stores/test_schema.py compares.
 -- Needs SQLite 3.37 (strict tables). Chains of OR, because SQLite builds a tree of the values for each IN.
 
--- needs: the newest migration that an amends must know to use the ledger. ledger: its own name, the same in all rows.
+-- needs: the newest migration that an amends must know to use the ledger. ledger: its name, the same in all rows.
 create table amends_schema (
     version integer primary key,
     needs integer not null,
@@ -9,7 +9,7 @@ create table amends_schema (
     ledger text not null
 ) strict;
 
--- place: the order of creation, parents before children; no field of a row.
+-- place: the order of creation, parents before children; not a field of a row.
 create table runs (
     place integer primary key,
     uid text not null unique,
@@ -70,14 +70,14 @@ create index runs_wake on runs (wake_at) where wake_at is not null;
 
 create index runs_owned on runs (owner) where owner <> '';
 
--- Ended trees that still have their payloads: what gc looks through.
+-- Ended trees whose payloads still exist: what gc reads.
 create index runs_closed on runs (closed_at, uid) where parent = '' and gone_at is null and closed_at is not null;
 
--- Who stands on what a tree did: its forks.
+-- The forks of a tree, which rely on what it did.
 create index runs_forked on runs (forked_from) where forked_from <> '';
 
--- The defaults are those of rows.py: a plain admission says only what it brings.
--- seq, the place of the call's first event, is the row's own number here: its index costs nothing.
+-- The defaults are those of rows.py: a plain admission sets only the columns of its request.
+-- seq, the place of the call's first event, is the rowid here: its index costs nothing.
 create table calls (
     id text not null unique,
     seq integer primary key,
@@ -156,10 +156,10 @@ create table calls (
 
 create unique index calls_key on calls ("key", generation);
 
--- Ordered by seq within a root: every index here ends in the row's own number.
+-- Ordered by seq within a root: every index here ends in the rowid.
 create index calls_root on calls (root);
 
--- What somebody has to look at. States that every call passes through are left out: they would cost each call twice.
+-- What needs attention. States that every call passes through are left out: they would cost each call two writes.
 create index calls_open on calls (state) where (
     state = 'held' or state = 'ready' or state = 'backing_off' or state = 'in_doubt'
     or state = 'compensation_failed' or state = 'compensation_in_doubt'
@@ -184,10 +184,10 @@ create table events (
     hash text not null
 ) strict;
 
--- One order in every tree: a chain that forks cannot be written.
+-- One number, one event in every tree: a chain cannot fork.
 create unique index events_root on events (root, n);
 
--- Who holds what, until its root has ended. The name is the key: inserted if absent, it is whose insert came first.
+-- The holder of each lock, until its root has ended. The name is the key: the first insert takes the lock.
 create table locks (
     tenant text not null,
     name text not null,
@@ -216,7 +216,7 @@ create unique index waits_root on waits (root, name);
 
 create index waits_name on waits (tenant, name);
 
--- What may be spent and what is: one row for each slice of a budget. Amounts are decimals, exact as texts.
+-- What may be spent and what was: one row for each slice of a budget. Amounts are decimals, kept exact as text.
 create table budgets (
     name text not null unique,
     tenant text not null,
@@ -234,7 +234,7 @@ create index budgets_tenant on budgets (tenant, name);
 
 create index budgets_root on budgets (root) where root <> '';
 
--- Requests for a person's yes. seq, the place of the request's first event, is the row's own number here.
+-- Requests for a person's approval. seq, the place of the request's first event, is the rowid here.
 create table approvals (
     id text not null unique,
     seq integer primary key,
@@ -278,10 +278,10 @@ create table approvals (
 
 create index approvals_root on approvals (root);
 
--- Ordered by seq within a state: every index here ends in the row's own number.
+-- Ordered by seq within a state: every index here ends in the rowid.
 create index approvals_state on approvals (state);
 
--- The outbox of notices: whom nobody was told of yet.
+-- The outbox of notices: requests whose notice is still to be sent.
 create index approvals_tell on approvals (tell_at) where tell_at is not null;
 
 -- Whether an agent has used a tool after somebody approved it.
@@ -299,14 +299,14 @@ create table delegations (
 
 create index delegations_to on delegations (tenant, to_whom);
 
--- What the ledger says of itself: who says it first has said it.
+-- Facts about the ledger itself: the first insert of a name wins.
 create table marks (
     name text not null primary key,
     value text not null,
     made_at real not null
 ) strict;
 
--- The ledger's own chain, over the newest hash of each tree that changed. The number decides who is first.
+-- The ledger's own chain, over the newest hash of each tree that changed. The first insert of a number wins.
 create table checkpoints (
     n integer primary key,
     at real not null,
