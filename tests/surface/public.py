@@ -52,9 +52,7 @@ def _is_public(module: ModuleType, value: object) -> bool:
 
 
 def _of_class(path: str, cls: type) -> Iterator[str]:
-    shown = [
-        base for base in cls.__mro__[1:-1] if base.__module__ == "amends.errors" or "amends" not in base.__module__
-    ]
+    shown = [base for base in cls.__mro__[1:-1] if base.__name__ in _EXPORTED or "amends" not in base.__module__]
     bases = ", ".join(base.__name__ for base in shown if not base.__name__.startswith("_"))
     yield f"{path}({bases})"
     if cls.__name__ not in RECEIVED:
