@@ -1,4 +1,4 @@
-"""``python -m bench``: measure, print a table, write ``bench.json`` and ``bench.svg`` in ``build``. Exits 0 whatever it finds."""
+"""``python -m bench``: measure, print a table, write ``bench.json`` and ``bench.svg``. Always exits with 0."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ QUICK: Final = Effort(repeats=3, calls=500, limit_s=0.15, warm_s=0.1)
 QUICK_WAITERS: Final = 20
 QUICK_IMPORTS: Final = 3
 FILL_S: Final = 100.0
-"""What a large ledger takes to make, and to measure."""
+"""Seconds to create a large ledger, and to measure it."""
 MINUTES: Final = 13.0
 ABANDONED: Final = "it was interrupted"
 
 
 class OutOfTimeError(SideFailed):
-    """The whole run has a limit of its own: a busy machine must not make it endless."""
+    """The time limit of the whole run is over: a busy machine must not make it endless."""
 
 
 @dataclass(slots=True)
 class Bench:
-    """One run of the whole thing."""
+    """One run of the whole benchmark."""
 
     said: argparse.Namespace
     effort: Effort
@@ -52,29 +52,29 @@ class Bench:
     started_at: float = field(default_factory=time.monotonic)
 
     def left_s(self, needed_s: float = 0.0) -> float:
-        """How long this may still go on. Raises when that is not enough: what is not measured then says so."""
+        """Return the seconds that are left. Raise if they are not enough: the row is then reported as not measured."""
         left_s: float = self.said.minutes * 60 - (time.monotonic() - self.started_at)
         if left_s <= needed_s:
             raise OutOfTimeError(f"not measured: {self.said.minutes:g} minutes were over (--minutes)")
         return left_s
 
     def wants(self, work: Work, store: str) -> bool:
-        """Whether this row was asked for, by its name or its title, or by its store."""
+        """Return whether this row was requested, by its name, its title or its store."""
         named = f"{work.name} {work.title} {store}"
         return store in work.bars and re.search(self.said.only, named) is not None
 
     def take(self, rows: Iterable[Row]) -> None:
-        """Keep them, and say each as it comes."""
+        """Keep the rows, and print each as it arrives."""
         for row in rows:
             self.rows.append(row)
             told(shown(row))
 
     def run(self) -> None:
-        """Everything that was asked for."""
+        """Measure everything that was requested."""
         stores: list[str] = [store for store in STORES if store in self.said.stores]
         if not self.said.no_peers and any(self._floor_works(store) for store in stores):
             self.peers = installed()
-            self.started_at = time.monotonic()  # a first run installs for minutes: that is not measuring
+            self.started_at = time.monotonic()  # a first run installs for minutes, which is not measuring time
         if self.wants(CPU, "memory") or self.wants(CPU_ASYNC, "memory"):
             self.take(engine(self.effort))
         if self.wants(REPLAYED, "memory"):
@@ -103,7 +103,7 @@ class Bench:
                         self.left_s()
                         self.take(waiting(store, made, *([QUICK_WAITERS] if self.said.quick else [])))
                 self._grown(stores, made)
-        except Exception as error:  # no server, or no time: every row that is not there says so
+        except Exception as error:  # no server, or no time: every missing row says so
             self.take(self._missing(stores, said(error)))
 
     def _missing(self, stores: list[str], why: str) -> Iterator[Row]:
@@ -133,7 +133,7 @@ class Bench:
                 self.take(against_floor(work, store, figures))
 
     def _sides(self, store: str, made: Places, stack: contextlib.ExitStack) -> tuple[dict[str, Side], dict[str, str]]:
-        """Whoever takes part on this store, and who could not start."""
+        """Start the sides for this store, and return also the errors of those that did not start."""
         wanted = [(FLOOR_NAME, "bench.sides.floor", sys.executable), (OUR_NAME, OURS, sys.executable)]
         wanted += [
             (peer.name, f"bench.peers.{peer.module}", found)
@@ -165,13 +165,13 @@ class Bench:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure what was asked for; a row that cannot be measured is a row that says so."""
+    """Measure what was requested. A row that cannot be measured is reported with the reason."""
     said_ = asked(argv)
-    logging.getLogger("amends").setLevel(logging.ERROR)  # that a ledger was made is no news here
+    logging.getLogger("amends").setLevel(logging.ERROR)  # do not log that a ledger was created
     effort = QUICK if said_.quick else Effort()
     effort = Effort(said_.repeats or effort.repeats, said_.calls or effort.calls, effort.limit_s, effort.warm_s)
     bench = Bench(said_, effort)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers, sides and files are tidied up in both cases
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up servers, sides and files in both cases
     try:
         bench.run()
     except KeyboardInterrupt:
@@ -185,7 +185,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def asked(argv: list[str] | None) -> argparse.Namespace:
-    """The options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small counts, no large ledger, no peers: under a minute")
     parser.add_argument("--only", default="", metavar="REGEX", help="rows whose work or store matches")

@@ -1,7 +1,7 @@
-"""``python -m bench.against FOLDER``: a fresh call of this checkout and of another one, in turn, as ratios.
+"""``python -m bench.against FOLDER``: compare a fresh call of this checkout with that of another one, as ratios.
 
-FOLDER is a checkout of an older commit (``git worktree add FOLDER COMMIT``): what a change costs, measured on one machine
-in one run. Each side has a process and a database of its own.
+FOLDER is a checkout of an older commit (``git worktree add FOLDER COMMIT``). The ratio is the cost of the changes since,
+measured on one machine in one run, in turn. Each side has its own process and database.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 CALLS: Final = {"memory": 3000, "sqlite": 600, "postgres": 600, "mariadb": 400}
-"""In a block; a process measures five and tells the median."""
+"""Calls in a block; a process measures five blocks and reports the median."""
 BLOCKS: Final = 5
 ROUNDS: Final = 5
 PATIENCE_S: Final = 120
 
 
 def main() -> None:
-    """Measure every store that was asked for, and print a line each."""
+    """Measure every requested store, and print a line each."""
     from bench.places import places
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -66,7 +66,7 @@ def _measured(tree: Path, url: str, calls: int) -> float:
 
 
 def one_side(url: str, calls: int) -> float:
-    """Microseconds of a fresh call of the amends that is imported here."""
+    """Return the microseconds of a fresh call of the amends that is imported here."""
     import logging
 
     from amends import Runtime, tool
@@ -86,7 +86,7 @@ def one_side(url: str, calls: int) -> float:
         for block in range(BLOCKS + 1):
             with rt.run(f"{mark}-{block}"):
                 began = time.perf_counter()
-                for number in range(calls if block else min(calls, 200)):  # the first is for warming up
+                for number in range(calls if block else min(calls, 200)):  # the first block is the warm-up
                     charge(order=f"{mark}-{block}-{number}", cents=5)
                 took.append((time.perf_counter() - began) / calls * 1e6)
     return statistics.median(took[1:])

@@ -1,4 +1,4 @@
-"""Rows that need no floor: how soon a waiter is told, the engine's CPU, the import, memory."""
+"""Rows that need no floor: how soon a waiter is told, the CPU of the engine, the import, the memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.measure import Effort
 from bench.places import Places
 
 WAITERS: Final = 200
-"""For a 99th percentile; fewer say less."""
+"""Enough for a 99th percentile."""
 CPU_CALLS: Final = 2_000
 REPLAYED_CALLS: Final = 10_000
 IMPORTS: Final = 11
@@ -25,7 +25,7 @@ MEMORY_S_MAX: Final = 150.0
 
 
 def waiting(store: str, places: Places, waiters: int = WAITERS) -> Iterator[Row]:
-    """Threads of one process on SQLite, two processes on a server."""
+    """Measure waiters: threads of one process on SQLite, two processes on a server."""
     work = "wait" if store.startswith("sqlite") else "wait_across"
     place = ""
 
@@ -43,7 +43,7 @@ def waiting(store: str, places: Places, waiters: int = WAITERS) -> Iterator[Row]
 
 
 def engine(effort: Effort) -> Iterator[Row]:
-    """CPU per call on the ledger in memory: everything but a database."""
+    """Measure the CPU per call on the ledger in memory: everything but a database."""
     for work in (CPU, CPU_ASYNC):
         yield _or_error(work, "memory", lambda work=work: _cpu(work, effort))  # type: ignore[misc]  # a default binds
 
@@ -59,7 +59,7 @@ def _cpu(work: Work, effort: Effort) -> Row:
 
 
 def replaying(effort: Effort) -> Iterator[Row]:
-    """CPU of a replay: it waits for nothing."""
+    """Measure the CPU of a replay, which waits for nothing."""
 
     def measured() -> Row:
         with Side("amends", OURS, "memory", "") as side:
@@ -71,10 +71,10 @@ def replaying(effort: Effort) -> Iterator[Row]:
 
 
 def importing(times: int = IMPORTS) -> Iterator[Row]:
-    """User and system time of an interpreter that imports amends, less those of one that does not."""
+    """Measure the CPU time of an interpreter that imports amends, minus that of one that does not."""
 
     def measured() -> Row:
-        _cpu_ms("from amends import Runtime")  # so that it is compiled
+        _cpu_ms("from amends import Runtime")  # compile it first
         extra = [_cpu_ms("from amends import Runtime") - _cpu_ms("pass") for _ in range(times)]
         return Row(IMPORT.title, "any", statistics.median(extra), IMPORT.bars["any"], unit=IMPORT.unit)
 
@@ -90,7 +90,7 @@ def _cpu_ms(code: str) -> float:
 
 
 def memory(places: Places, runs: int, *, limit_s: float = MEMORY_S_MAX) -> Iterator[Row]:
-    """On SQLite NORMAL: a ledger in memory grows because it is one."""
+    """Measure memory on SQLite NORMAL: a ledger in memory grows by its nature."""
     store, title = "sqlite-normal", MEMORY.title.format(runs=f"{runs:,}")
 
     def measured() -> Row:
@@ -106,7 +106,7 @@ def memory(places: Places, runs: int, *, limit_s: float = MEMORY_S_MAX) -> Itera
             "count": got["count"],
         }
         ratio = got["after_kb"] / got["before_kb"]
-        if got["count"] < runs:  # says nothing about all of them
+        if got["count"] < runs:  # the figure says nothing about all runs
             error = f"there was time for {got['count']:,} runs only; by then it was {ratio:.3f}"
             return Row(title, store, None, MEMORY.bars[store], error=error, more=more)
         return Row(title, store, ratio, MEMORY.bars[store], more=more)

@@ -1,4 +1,4 @@
-"""What is measured, and how good it has to be. The bars are the project's own; a run that misses one says so."""
+"""What is measured, and the bar for each row. The bars are the project's own; a run that misses one reports it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Work:
     bars: dict[str, float]
     sense: Sense = "at most"
     unit: str = ""
-    """Empty: a ratio. Else the figure itself, in this unit."""
+    """Empty for a ratio, else the unit of the figure itself."""
 
 
 def _bars(*values: float) -> dict[str, float]:
@@ -46,7 +46,7 @@ GROWN: Final = Work(
     "grown", "the same call in a ledger of {calls} calls, against an empty one", _bars(1.15, 1.15, 1.15, 1.3)
 )
 PAGE: Final = Work("page", "a page of the run list at {calls} calls, against one of 1,000", _bars(1.5, 1.5, 1.5, 1.5))
-WAIT: Final = Work("wait", "a waiter is told after its twin settled, p99", dict.fromkeys(STORES[:3], 20.0), unit="ms")
+WAIT: Final = Work("wait", "delay until a waiter is told, p99", dict.fromkeys(STORES[:3], 20.0), unit="ms")
 CPU: Final = Work("cpu", "CPU of the engine, a call, sync", {"memory": 80.0}, unit="µs")
 CPU_ASYNC: Final = Work("cpu_async", "CPU of the engine, a call, async", {"memory": 80.0}, unit="µs")
 REPLAYED: Final = Work(
@@ -67,7 +67,7 @@ BEHIND: Final = "never behind a peer: {title}"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the outcome. ``more`` is whatever else is known, for the JSON and the chart."""
+    """One line of the result. ``more`` has further facts, for the JSON and the chart."""
 
     work: str
     store: str
@@ -80,13 +80,13 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether the bar is met; what could not be measured does not."""
+        """Whether the bar is met. A row that could not be measured does not meet it."""
         if self.ratio is None:
             return False
         return self.ratio <= self.bar if self.sense == "at most" else self.ratio >= self.bar
 
     def as_json(self) -> dict[str, Any]:
-        """The five keys, then the rest."""
+        """Return the five keys first, then the rest."""
         said: dict[str, Any] = {
             "work": self.work,
             "store": self.store,

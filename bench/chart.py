@@ -1,7 +1,7 @@
-"""The outcome as a picture: one panel per store, a bar per row, the limit as a line across it. Text only: no library.
+"""The result as an SVG chart: one panel per store, a bar per row, the limit as a line across it. Needs no library.
 
-Lengths are on a logarithmic scale of "how often the limit": the line in the middle is the limit of every row, what ends to
-the left of it holds. So rows of all units, and of both senses, can stand under one another.
+Lengths are on a logarithmic scale of value divided by limit: the line in the middle is the limit of every row, and a bar
+that ends to the left of it holds. So rows of all units, and of both directions, can be drawn in one panel.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from bench.bars import STORE_NAMES, Row
 
 WIDTH: Final = 1000
 LABEL: Final = 465
-"""Where the scale begins: the names stand left of it."""
+"""Where the scale begins; the names are to the left of it."""
 SCALE: Final = 330
 ROW: Final = 24
 HEAD: Final = 86
 GAP: Final = 40
 SPAN: Final = 16.0
-"""The scale reaches from a sixteenth of the limit to sixteen times it; what is beyond is cut off, its number is not."""
+"""The scale reaches from a sixteenth of the limit to sixteen times it. Longer bars are cut, their numbers are not."""
 
 STYLE: Final = """
     .card { fill: #ffffff; }
@@ -64,13 +64,13 @@ The ring is the best peer with the same durability.</text>
 
 
 def write_svg(rows: Sequence[Row], path: Path) -> None:
-    """The chart is at this path."""
+    """Write the chart to this path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(chart(rows), encoding="utf-8")
 
 
 def chart(rows: Sequence[Row]) -> str:
-    """SVG. Rows that compare with a peer are drawn into the row of the same work, as a mark."""
+    """Return the SVG. Rows that compare with a peer are drawn as a mark into the row of the same work."""
     stores = [store for store in STORE_NAMES if any(row.store == store for row in rows)]
     parts: list[str] = []
     y = HEAD
@@ -120,7 +120,7 @@ def _line(row: Row, y: int) -> list[str]:
 
 
 def _times(row: Row, value: float) -> float:
-    """How often the limit: above one is a miss, whichever way the row counts."""
+    """Return the value divided by the limit: above one is a miss, whichever way the row counts."""
     value = max(value, 1e-9)
     return value / row.bar if row.sense == "at most" else row.bar / value
 

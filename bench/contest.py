@@ -1,4 +1,4 @@
-"""A side of the contest as seen from here: a process, a pipe, and a limit on how long it may think."""
+"""One side of the comparison: a process, a pipe, and a time limit for its answers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bench.sides.timing import MARK
 ROOT: Final = Path(__file__).resolve().parent.parent
 START_S_MAX: Final = 60.0
 ANSWER_S_MAX: Final = 150.0
-"""Beyond any limit that a side is given for one measurement."""
+"""Added to the limit that a side has for one measurement."""
 END_S_MAX: Final = 10.0
 
 
 class SideFailed(Exception):
-    """A side did not start, did not answer, or said that it could not."""
+    """A side did not start, did not answer, or reported an error."""
 
 
 class Side:
@@ -35,7 +35,7 @@ class Side:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the process)
         environ = dict(os.environ)
         if python != sys.executable:
-            environ.pop("PYTHONPATH", None)  # a peer sees its own environment, and this folder by its -m alone
+            environ.pop("PYTHONPATH", None)  # a peer sees only its own environment, and this folder through its -m
             environ["PYTHONWARNINGS"] = "ignore"
         self._process = subprocess.Popen(
             [python, "-m", module, "--store", store, "--place", place],
@@ -47,7 +47,7 @@ class Side:
         self.version: str = first["version"]
 
     def ask(self, work: str, n: int, limit_s: float) -> dict[str, Any]:
-        """The figures of one measurement."""
+        """Return the figures of one measurement."""
         if self._process.poll() is not None:
             raise SideFailed(f"{self.name} has ended: {self._last_words()}")
         assert self._process.stdin is not None, "the pipe was asked for"
@@ -56,9 +56,9 @@ class Side:
         return self._answer(ANSWER_S_MAX + limit_s)
 
     def close(self) -> None:
-        """End the process; may be called twice."""
+        """End the process. May be called twice."""
         if self._process.stdin is not None and not self._process.stdin.closed:
-            with contextlib.suppress(OSError):  # it has ended, and its pipe with it
+            with contextlib.suppress(OSError):  # the process has ended, and its pipe with it
                 self._process.stdin.close()
         try:
             self._process.wait(END_S_MAX)

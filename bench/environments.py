@@ -1,4 +1,4 @@
-"""The peers, each in an environment of its own, made by this command and kept for the next run."""
+"""The peers, each in its own environment, which is created by this command and kept for the next run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT_ONCE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A package, the versions that its harness was written for, and the stores on which it has our durability."""
+    """A package, the versions that its harness was written for, and the stores with the same durability."""
 
     name: str
     module: str
@@ -26,7 +26,7 @@ class Peer:
     stores: tuple[str, ...]
 
 
-# SQLite: whoever flushes every commit (FULL, whatever the journal) is set against FULL, and only there.
+# SQLite: a peer that flushes every commit (FULL, whatever the journal) is compared with FULL only.
 PEERS: Final = (
     Peer("agent-ledger", "agent_ledger", ("agent-ledger==0.2.1", "psycopg[binary,pool]"), ("postgres",)),
     Peer(
@@ -51,7 +51,7 @@ PEERS: Final = (
 
 
 def installed(peers: tuple[Peer, ...] = PEERS) -> dict[str, str]:
-    """For each peer the interpreter that has it, or, where it could not be installed, a text that says why."""
+    """Return for each peer its interpreter, or the reason why it could not be installed."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip((peer.name for peer in peers), pool.map(_install, peers), strict=True))
 
@@ -79,5 +79,5 @@ def _install(peer: Peer) -> str:
 
 
 def is_interpreter(found: str) -> bool:
-    """Whether this is one, or the reason why there is none."""
+    """Return whether this is an interpreter, and not the reason why there is none."""
     return not found.startswith("could not be installed")

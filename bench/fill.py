@@ -1,7 +1,7 @@
-"""A ledger that has seen a million calls, made in a minute: one real run, written by amends, copied by the database.
+"""Make a ledger with a million calls in a minute: one real run, written by amends, copied by the database.
 
-The copies are rows of the ledger's own columns. What tells runs and calls apart (ids, keys, places, times) is renewed for
-each copy; everything else is as amends wrote it.
+The copies are rows with the ledger's own columns. The values that distinguish runs and calls (ids, keys, places, times)
+are renewed for each copy; everything else is as amends wrote it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from bench.sides.ours import pay, url_of
 from bench.sides.timing import args_of
 
 CALLS_PER_RUN: Final = 4
-# The columns of a row, and the one that counts runs; a database may have columns that it fills by itself.
+# The columns of a row, and the one that counts runs. A database may have generated columns.
 TABLES: Final = {"runs": ("place", *RUN_COLUMNS), "calls": CALL_COLUMNS, "events": EVENT_COLUMNS}
 HOLE: Final = "@"
 """In the pattern: where the number of the copy goes."""
 DIGITS: Final = 10
 APART_S: Final = 0.5
-"""Between two runs, so that the record reaches back some days."""
+"""Seconds between two runs, so that the record reaches back some days."""
 COUNTED: Final = frozenset({"place", "seq", "settled_seq"})
 NAME: Final = "bench-pattern"
 
@@ -41,18 +41,18 @@ class Dialect:
     digits: str
     """The number of the copy, in hexadecimal, with leading zeros."""
     digest: str
-    """Something like a call's key: even over its range, one for each copy."""
+    """A substitute for a call's key: evenly distributed, one for each copy."""
     quote: str
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     indexes: str = ""
-    """Names and statements of the indexes that can be made again after the copying, which is much quicker."""
+    """Names and statements of the indexes that can be rebuilt after copying, which is much quicker."""
 
 
 DIALECTS: Final = {
     "sqlite": Dialect(
         "?", f"printf('%0{DIGITS}x', n.i)", "lower(hex(randomblob(32)))", '"',
-        # Nobody else has the file open, and it is thrown away if this fails.
+        # Nobody else has the file open, and it is deleted if this fails.
         before=("pragma journal_mode = off", "pragma synchronous = off", "pragma cache_size = -400000"),
         after=("pragma journal_mode = wal",),
         indexes="select name, sql from sqlite_master where type = 'index' and sql is not null",
@@ -74,7 +74,7 @@ DIALECTS: Final = {
 
 
 def fill(store: str, place: str, calls: int) -> None:
-    """The ledger at this place, which is new, has so many calls."""
+    """Fill the new ledger at this place with this many calls."""
     write_pattern(url_of(store, place))
     family = store.partition("-")[0]
     dialect = DIALECTS[family]
@@ -100,14 +100,14 @@ def fill(store: str, place: str, calls: int) -> None:
 
 
 def write_pattern(url: str) -> None:
-    """One committed run of four calls is in the ledger, and nothing else."""
+    """Write one committed run of four calls into the ledger."""
     with Runtime(url, tools=[pay]) as rt, rt.run(NAME):
         for i in range(CALLS_PER_RUN):
             pay(**args_of(f"o-{i}"))
 
 
 def holes(pattern: dict[str, list[Cells]]) -> None:
-    """Put the hole where an id stands, so that the database can fill it."""
+    """Replace the ids by placeholders, so that the database can fill them."""
     known = {NAME: f"bench-{HOLE}"}
     for kind, rows in (("uid", pattern["runs"]), ("id", pattern["calls"])):
         for place, row in enumerate(rows):
@@ -118,7 +118,7 @@ def holes(pattern: dict[str, list[Cells]]) -> None:
 
 
 def _with_hole(name: str, place: int) -> str:
-    """As long as it was, and before it in order: ids grow with time."""
+    """Make an id of the same length that sorts before the old one: ids grow with time."""
     prefix, _, rest = name.partition("_")
     return f"{prefix}_{'0' * (len(rest) - DIGITS - 2)}{HOLE}{place:02x}"
 
@@ -157,7 +157,7 @@ def _expression(dialect: Dialect, column: str, name: str, cells: Sequence[Any], 
 
 
 def _advance(con: Any) -> None:
-    """PostgreSQL counts in sequences of their own: they go on after the copies."""
+    """Advance PostgreSQL's sequences past the copies."""
     for table, column in (("runs", "place"), ("calls", "seq"), ("events", "seq")):
         owned = "select column_name from information_schema.columns where table_name = %s and column_name = %s"
         if con.execute(owned, (table, column)).fetchone():
@@ -176,7 +176,7 @@ def _rows(con: Any, table: str) -> list[Cells]:
 
 
 def _text(cell: Any) -> Any:
-    """MariaDB's columns that are compared byte by byte come as bytes."""
+    """Decode the columns that MariaDB compares byte by byte and returns as bytes."""
     return cell.decode() if isinstance(cell, bytes) else cell
 
 

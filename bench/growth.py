@@ -1,4 +1,4 @@
-"""What a ledger costs that has seen a lot: the same call, and a page of the list."""
+"""The cost of a large ledger: the same call, and a page of the list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OURS: Final = "bench.sides.ours"
 
 @dataclass(slots=True)
 class Ledgers:
-    """Three ledgers of one database: without a call, with a thousand, with very many."""
+    """Three ledgers of one database: empty, with a thousand calls, with very many."""
 
     places: Places
     calls: int
@@ -27,9 +27,9 @@ class Ledgers:
     large: str = ""
 
     def make(self, store: str) -> None:
-        """They are there; the large one takes a while."""
+        """Create the ledgers; the large one takes a while."""
         if self.large:
-            return  # SQLite: durability is a connection's own, so both settings measure the same file
+            return  # SQLite: durability belongs to a connection, so both settings measure the same file
         self.empty, self.small, large = (self.places.make(name) for name in ("empty", "small", "large"))
         told(f"filling a ledger with {self.calls:,} calls")
         fill(store, self.small, SMALL_CALLS)
@@ -37,14 +37,14 @@ class Ledgers:
         self.large = large
 
     def drop(self) -> None:
-        """They are gone."""
+        """Delete the ledgers."""
         for place in (self.empty, self.small, self.large):
             if place:
                 self.places.drop(place)
 
 
 def grown(store: str, ledgers: Ledgers, effort: Effort) -> Iterator[Row]:
-    """The two rows of a store."""
+    """Measure the two rows of a store."""
     try:
         ledgers.make(store)
         with (
@@ -55,7 +55,7 @@ def grown(store: str, ledgers: Ledgers, effort: Effort) -> Iterator[Row]:
             if store.startswith("sqlite"):
                 grow_log(empty)
                 grow_log(large)
-            # A difference of a few percent is looked for: more repeats than where the question is a factor.
+            # The difference is a few per cent, so this needs more repeats than rows that differ by a factor.
             often = replace(effort, repeats=effort.repeats * 2)
             calls = interleaved({"empty": empty, "large": large}, "fresh", often)
             yield _row(GROWN, store, ledgers.calls, calls, "empty")
@@ -75,6 +75,6 @@ def _row(work: Work, store: str, calls: int, figures: Figures, other: str) -> Ro
 
 
 def said(error: Exception) -> str:
-    """An error in a line."""
+    """Format an error as one line."""
     text = " ".join(str(error).split())
     return (text if isinstance(error, SideFailed) else f"{type(error).__name__}: {text}")[:300]

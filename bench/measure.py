@@ -1,4 +1,4 @@
-"""Everybody takes turns within every repeat, so that noise hits all; a ratio is the median of the repeats' ratios."""
+"""All sides take turns within every repeat, so that noise affects all; a ratio is the median of the repeats' ratios."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bench.contest import Side, SideFailed
 FLOOR: Final = "floor"
 OURS: Final = "amends"
 WARM_N: Final = 20
-"""Calls before anything counts: connections, prepared statements, first imports."""
+"""Warm-up calls: connections, prepared statements, first imports."""
 CROWD_CALLS_MAX: Final = 64_000
 WORK_S_MAX: Final = 45.0
-"""For one work on one store. On a busy machine, and with slow peers, there are fewer repeats."""
+"""The limit for one work on one store. On a busy machine, and with slow peers, there are fewer repeats."""
 REPEATS_MIN: Final = 3
 LOG_BYTES: Final = 4_000_000
 LOG_S_MAX: Final = 6.0
 TURN_S_MAX: Final = 5.0
-"""Beyond this, with all that a turn needs before and after it, a peer is asked no more: its figure is clear by then."""
+"""A peer whose turn takes longer than this, with preparation, is not asked again: its figure is clear by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,17 @@ class Effort:
     repeats: int = 7
     calls: int = 2_000
     limit_s: float = 0.25
-    """A side that is slower than this for all its calls makes fewer of them."""
+    """A side that needs longer than this for all its calls makes fewer of them."""
     warm_s: float = 0.2
 
     def for_crowd(self) -> Effort:
-        """With 64 callers: by time alone, longer, and not so often."""
+        """With 64 callers: limited by time only, longer, and with fewer repeats."""
         return Effort((self.repeats + 1) // 2, CROWD_CALLS_MAX, self.limit_s * 2, self.warm_s)
 
 
 @dataclass(slots=True)
 class Figures:
-    """What came out for one work: seconds per call, by side and repeat, and who could not."""
+    """The result of one work: seconds per call, by side and repeat, and the errors of sides that failed."""
 
     per_call: dict[str, list[float]] = field(default_factory=dict)
     medians: dict[str, list[float]] = field(default_factory=dict)
@@ -52,28 +52,28 @@ class Figures:
     notes: dict[str, str] = field(default_factory=dict)
 
     def ratio(self, one: str, other: str) -> float | None:
-        """The median, over the repeats, of the one's time per call to the other's."""
+        """Return the median, over the repeats, of one side's time per call divided by the other's."""
         pairs = zip(self.per_call.get(one, ()), self.per_call.get(other, ()), strict=False)
         ratios = [mine / its for mine, its in pairs if its > 0]
         return statistics.median(ratios) if ratios else None
 
     def p50_ratio(self, one: str, other: str) -> float | None:
-        """The same by each turn's median call: what is left when a busy machine interrupts; no bar is judged by it."""
+        """Return the same by each turn's median call, which a busy machine disturbs less. No bar is judged by it."""
         pairs = zip(self.medians.get(one, ()), self.medians.get(other, ()), strict=False)
         ratios = [mine / its for mine, its in pairs if its > 0]
         return round(statistics.median(ratios), 3) if ratios else None
 
     def us(self, side: str) -> float | None:
-        """Microseconds per call, median."""
+        """Return the median of the microseconds per call."""
         values = self.per_call.get(side)
         return round(statistics.median(values) * 1e6, 1) if values else None
 
 
 def grow_log(side: Side) -> None:
-    """SQLite's log has reached the size at which it is used again and again, as it is in the long run.
+    """Grow SQLite's log to the size at which it is reused, as in the long run.
 
-    While it still grows, each flush waits for the file system's own journal as well, and whoever writes more at a time is
-    through with that sooner.
+    While the log still grows, each flush also waits for the file system's own journal, and a side that writes more at a
+    time is through with that sooner.
     """
     log = Path(f"{side.place}-wal")
     work = next((work for work in ("fresh", "fresh_async") if work in side.works), None)
@@ -85,7 +85,7 @@ def grow_log(side: Side) -> None:
 
 
 def interleaved(sides: Mapping[str, Side], work: str, effort: Effort) -> Figures:
-    """Ask every side that can do the work, in turn, once per repeat; whoever fails is asked no more."""
+    """Ask every side that can do the work, in turn, once per repeat. A side that fails is not asked again."""
     figures = Figures()
     able = {name: side for name, side in sides.items() if work in side.works}
     start = time.monotonic()
@@ -120,7 +120,7 @@ def _take(figures: Figures, name: str, got: Mapping[str, Any]) -> None:
 
 
 def against_floor(work: Work, store: str, figures: Figures) -> Iterable[Row]:
-    """The row of amends, and, where a peer did the work as well, the row that compares with the best of them."""
+    """Return the row of amends and, if a peer did the work too, the row that compares with the best peer."""
     per_call = figures.ratio(OURS, FLOOR)
     at_least = work.sense == "at least"
     ratio = (1 / per_call if at_least else per_call) if per_call else None
@@ -141,7 +141,7 @@ def against_floor(work: Work, store: str, figures: Figures) -> Iterable[Row]:
     error = figures.errors.get(OURS) or figures.errors.get(FLOOR) or ""
     yield Row(work.title, store, ratio, work.bars[store], work.sense, error=error, more=more)
     if ranked:
-        # By time per call in both senses: at most 1 means not slower.
+        # By time per call, whichever way the row counts: at most 1 means not slower.
         yield Row(
             BEHIND.format(title=work.title), store, figures.ratio(OURS, ranked[0]), 1.0,
             error=error, more={"peer": ranked[0], "us": figures.us(OURS), "peer_us": figures.us(ranked[0])},
@@ -149,13 +149,13 @@ def against_floor(work: Work, store: str, figures: Figures) -> Iterable[Row]:
 
 
 def told(what: str) -> None:
-    """One line of progress, on stderr."""
+    """Print one line of progress on stderr."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {what}\n")
     sys.stderr.flush()
 
 
 def shown(row: Row) -> str:
-    """A row in a line, as it comes in."""
+    """Format a row as one line, as it arrives."""
     value = (
         row.error or "could not be measured" if row.ratio is None else f"{row.ratio:.2f}{row.unit and ' ' + row.unit}"
     )

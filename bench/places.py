@@ -1,4 +1,4 @@
-"""Where the databases of a run are: files in a folder of its own, and servers that are started and thrown away."""
+"""Where the databases of a run are: files in a separate folder, and servers that are started and thrown away."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Final
 from bench.contest import ROOT
 
 BUILD: Final = ROOT / "build" / "bench"
-# With the same durability as anybody would run in earnest; the buffers hold what is measured, as they would there.
+# The same durability as in production; the buffers hold what is measured, as they would there.
 POSTGRES: Final = {"shared_buffers": "512MB", "max_wal_size": "4GB", "max_connections": "300"}
 MARIADB: Final = {"innodb_buffer_pool_size": "1G", "innodb_log_file_size": "512M", "local_infile": "1"}
 URLS: Final = {"postgres": "AMENDS_BENCH_POSTGRES_URL", "mariadb": "AMENDS_BENCH_MYSQL_URL"}
-"""A server that is there already: measured as it is set, and only its bench databases are touched."""
+"""An existing server: measured with its own settings, and only its bench databases are touched."""
 
 
 class Places:
-    """Gives out empty databases of one store."""
+    """Creates empty databases of one store."""
 
     def __init__(self, store: str, folder: Path, server_url: str = "") -> None:
         self.store, self._folder, self._server_url = store, folder, server_url
@@ -30,7 +30,7 @@ class Places:
         self._made: list[str] = []
 
     def make(self, name: str) -> str:
-        """A new file's path, or the URL of a new database."""
+        """Return the path of a new file, or the URL of a new database."""
         name = f"amends_bench_{os.getpid()}_{next(self._numbers)}_{''.join(c if c.isalnum() else '_' for c in name)}"
         if not self._server_url:
             return str(self._folder / f"{name}.db")
@@ -41,7 +41,7 @@ class Places:
         return url
 
     def drop(self, place: str) -> None:
-        """The database is gone; may be called twice."""
+        """Drop the database. May be called twice."""
         if not self._server_url:
             for suffix in ("", "-wal", "-shm", "-journal"):
                 Path(place + suffix).unlink(missing_ok=True)
@@ -52,16 +52,16 @@ class Places:
             drop_database(self._server_url, place)
 
     def close(self) -> None:
-        """Every database that is still there is dropped: the server may be somebody's own."""
+        """Drop every remaining database: the server may belong to somebody."""
         for place in list(self._made):
             self.drop(place)
 
 
 @contextlib.contextmanager
 def places(store: str) -> Iterator[Places]:
-    """Databases of a store while the block lasts. A server that cannot be had raises what is the matter."""
+    """Provide databases of a store inside the block. Raise the reason if a server is not available."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="data-", dir=BUILD))  # on the disk: a file in memory is flushed for nothing
+    folder = Path(tempfile.mkdtemp(prefix="data-", dir=BUILD))  # on the disk: flushing a file in memory costs nothing
     try:
         with _server(store) as url:
             found = Places(store, folder, url)

@@ -1,4 +1,4 @@
-"""The outcome: a table for people, JSON for whatever compares runs."""
+"""The result: a table for people, JSON for programs that compare runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bench.bars import STORE_NAMES, STORES, Row
 
 
 def write_json(rows: Sequence[Row], path: Path) -> None:
-    """A list of rows, each with work, store, ratio, bar and holds first."""
+    """Write a list of rows, each with work, store, ratio, bar and holds first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([row.as_json() for row in rows], indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_markdown(rows: Sequence[Row], path: Path) -> None:
-    """The same as two tables, for the page on speed: a column per store, what is missed in bold."""
+    """Return the same as two tables, for the page on speed: a column per store, missed bars in bold."""
     works = list(dict.fromkeys(row.work for row in rows if row.store in STORES))
     works.sort(key=lambda work: work.startswith("never behind"))
     found = {(row.work, row.store): row for row in rows}
@@ -43,14 +43,14 @@ def _cell(row: Row | None) -> str:
 
 
 def machine() -> str:
-    """The size of this machine, without its name."""
+    """Describe the size of this machine, without its name."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{cores} cores, {memory_gb:.0f} GB, {platform.system()}, Python {platform.python_version()}"
 
 
 def print_table(rows: Sequence[Row], missing: dict[str, str]) -> None:
-    """The table, in colour where somebody looks at it."""
+    """Print the table, in colour at a terminal."""
     if sys.stdout.isatty():
         _print_rich(rows)
     else:
@@ -78,7 +78,7 @@ HEAD = ("work", "store", "ratio", "bar", "", "p50", "µs", "floor µs", "peers")
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """One row as text."""
+    """Format one row as text."""
     sign = "≤" if row.sense == "at most" else "≥"
     unit = f" {row.unit}" if row.unit else ""
     peers = ", ".join(f"{name} {value:g}" for name, value in row.more.get("peers", {}).items())

@@ -1,9 +1,9 @@
-"""``python -m bench.verifying``: how long an audit of a large ledger takes, and how much memory.
+"""``python -m bench.verifying``: measure how long the audit of a large ledger takes, and how much memory.
 
     python -m bench.verifying                          a million events on SQLite
     python -m bench.verifying --events 100000 --url postgresql://...      on an empty database
 
-The ledger is one real run, copied under other ids with its chain written anew: made by calls it would take an hour.
+The ledger is one real run, copied under other ids with its chain rebuilt: making it by calls would take an hour.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from bench.sides.timing import args_of
 
 EVENTS: Final = 1_000_000
 CALLS: Final = 48
-"""In a run: with its own four events a hundred."""
+"""Per run: a hundred with its own four events."""
 BATCH: Final = 50
 SECONDS_MAX: Final = 60.0
 
 
 def main() -> None:
-    """Fill, verify, say what it took."""
+    """Fill a ledger, verify it, print time and memory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--url", default="")
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def fill(url: str, events: int) -> None:
-    """So many events in trees of a hundred: a file's own, and records of another ledger on a server."""
+    """Make this many events in trees of a hundred: native ones in a file, records of another ledger on a server."""
     pattern = _pattern()
     store = store_for(url)
     store.open(create=True)
@@ -83,7 +83,7 @@ def _loaded(store: Store) -> Callable[[list[Record]], None]:
 
 
 def _into_file(path: Path) -> Callable[[list[Record]], None]:
-    """Row by row past the ledger, which is many times faster than loading them."""
+    """Insert row by row without the ledger's code, which is many times faster than loading them."""
     columns = {"runs": RUN_COLUMNS, "calls": CALL_COLUMNS, "events": EVENT_COLUMNS}
     file = sqlite3.connect(path)
 
@@ -98,7 +98,7 @@ def _into_file(path: Path) -> Callable[[list[Record]], None]:
 
 
 def _pattern() -> Record:
-    """One real run, written by amends."""
+    """Write one real run with amends."""
     memory = MemoryStore()
     with closing(Runtime(store=memory, tools=[pay], checkpoint="off")) as rt, rt.run("pattern") as run:
         for number in range(CALLS):
@@ -111,14 +111,14 @@ def _pattern() -> Record:
 
 
 def _copy(pattern: Record, number: int, origin: str) -> Record:
-    """The same under other ids, its chain written anew."""
+    """Copy the run under other ids, with its chain rebuilt."""
     [run] = pattern.runs
     first = number * len(pattern.events)
     copied = replace(run, uid=f"{run.uid}-{number}", id=f"{run.id}-{number}", root=f"{run.uid}-{number}", origin=origin)
     bound = {"": (run_bound(run), run_bound(copied))}
     calls: list[CallRow] = []
     for call in pattern.calls:
-        key = call.key if origin else f"{call.key}-{number}"  # in one ledger two calls have two
+        key = call.key if origin else f"{call.key}-{number}"  # in one ledger two calls have two ids
         made = replace(
             call,
             id=f"{call.id}-{number}",

@@ -1,9 +1,9 @@
-"""amends' own agent loop books a trip: it commits, waits for a person, is taken back, and survives a kill. Needs no key.
+"""amends' own agent loop books a trip: it commits, waits for a person, is rolled back, and survives a kill. Needs no API key.
 
     pip install amends
     python examples/agent_loop.py
 
-A script stands for the model; put `client=OpenAI(), model="gpt-4o"` or `client=Anthropic(), model="claude-sonnet-5"` in
+A script plays the model; put `client=OpenAI(), model="gpt-4o"` or `client=Anthropic(), model="claude-sonnet-5"` in
 its place. Everything is kept in the folder `loop-data`.
 """
 
@@ -26,13 +26,13 @@ TRIP = [
 ]
 
 
-# ---- the tools: what they do, how that is taken back, and how a lost answer is settled ----------------------
+# ---- the tools, with compensations and probes ----------------------------------------------------------------
 
 
 @tool(key="trip")
 def book_hotel(trip: str, nights: int) -> str:
     """Book a hotel."""
-    # One write for a whole line: calls of one turn run side by side.
+    # Write a whole line at once: calls of one turn run in parallel.
     print(f"  hotel: {nights} nights in {trip} booked\n", end="")
     return f"H-{trip}"
 
@@ -60,7 +60,7 @@ def pay(trip: str, euros: int) -> str:
     print(f"  bank: {euros} euros paid\n", end="")
     if (DATA / "die").exists():
         (DATA / "die").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before anybody was told
+        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before the result is recorded
     return f"P-{trip}"
 
 
@@ -70,7 +70,7 @@ def find_payment(trip: str) -> Probed[str]:
     return Happened(f"P-{trip}")
 
 
-# ---- four runs ----------------------------------------------------------------------------------------------
+# ---- four runs -----------------------------------------------------------------------------------------------
 
 
 def agent(rt: Runtime, id: str, script: list[Any], **more: Any) -> Finished:
@@ -86,18 +86,18 @@ def main() -> None:
         if sys.argv[1:] == ["killed"]:
             agent(rt, "killed", TRIP)
             return
-        print("1. It commits; the model asks too early and stutters, and is told.", flush=True)
+        print("1. It commits; the model asks too early and repeats a call, and is told.", flush=True)
         agent(rt, "commits", [TRIP[1], TRIP[0][1], TRIP[0], *TRIP[1:]])
-        print("2. A payment waits for a person; the same id goes on after the yes.", flush=True)
+        print("2. A payment waits for a person; the same id continues after the approval.", flush=True)
         dear = [TRIP[0], ("pay", {"trip": "lisbon", "euros": 4000}), "All booked."]
         waiting = agent(rt, "waits", dear).waiting[0].approval
         assert waiting is not None
         rt.approve(waiting.id, digest=waiting.digest, by="ada")
         agent(rt, "waits", dear)
-        print("3. The model asks that everything be taken back; amends does it.", flush=True)
+        print("3. The model requests a rollback; amends does it.", flush=True)
         wish = ("request_rollback", {"why": "there is a storm"})
         agent(rt, "taken-back", [TRIP[0][0], TRIP[0][1], wish], may_roll_back=True)
-        print("4. Its process is killed between the payment and the record; another one goes on.", flush=True)
+        print("4. Its process is killed between the payment and the record; another one continues.", flush=True)
         (DATA / "die").touch()
         died = subprocess.run([sys.executable, __file__, "killed"], check=False)
         print("  killed:", died.returncode == -signal.SIGKILL)

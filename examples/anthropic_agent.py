@@ -1,9 +1,9 @@
-"""Anthropic's tool runner books a trip: it commits, it is taken back, and it survives a kill. Needs no key.
+"""Anthropic's tool runner books a trip: it commits, it is rolled back, and it survives a kill. Needs no API key.
 
     pip install "amends[anthropic]"
     python examples/anthropic_agent.py
 
-The real SDK talks to a scripted model on this machine; leave `ModelServer` out, and it talks to Anthropic. Everything
+The real SDK talks to a scripted model on this machine; without `ModelServer` it talks to Anthropic. Everything
 is kept in the folder `anthropic-data`.
 """
 
@@ -24,17 +24,17 @@ DATA = Path("anthropic-data")
 TRIP = [("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "nights": 2}), "All booked."]
 
 
-# ---- the tools ----------------------------------------------------------------------------------------------
+# ---- the tools -----------------------------------------------------------------------------------------------
 
 
 @tool(key="trip")
 def book_flight(trip: str) -> dict[str, str]:
     """Book a flight."""
-    # One write for a whole line: calls of one turn run side by side.
+    # Write a whole line at once: calls of one turn run in parallel.
     print(f"  airline: flight to {trip} booked\n", end="")
     if (DATA / "die").exists():
         (DATA / "die").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before anybody was told
+        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before the result is recorded
     return {"ticket": f"F-{trip}"}
 
 
@@ -61,7 +61,7 @@ def cancel_hotel(result: str) -> None:
     print("  hotel: booking", result, "cancelled")
 
 
-# ---- the agent: the SDK's own runner, whose tools are done in the run ---------------------------------------
+# ---- the agent: the SDK's own runner, with tools that run in the run -----------------------------------------
 
 
 def agent(rt: Runtime, id: str, client: Anthropic) -> str:
@@ -97,11 +97,11 @@ def main() -> None:
     if sys.argv[1:] == ["killed"]:
         play("killed", TRIP)
         return
-    print("1. It commits; the model stutters, and is answered from the record.", flush=True)
+    print("1. It commits; the model repeats a call, and is answered from the record.", flush=True)
     play("commits", [TRIP[0], *TRIP])
-    print("2. The model is down in the middle: everything is taken back.", flush=True)
+    print("2. The model is down in the middle: everything is rolled back.", flush=True)
     play("fails", [*TRIP[:2], down])
-    print("3. Its process is killed between the booking and the record; another one goes on.", flush=True)
+    print("3. Its process is killed between the booking and the record; another one continues.", flush=True)
     (DATA / "die").touch()
     died = subprocess.run([sys.executable, __file__, "killed"], check=False)
     print("  killed:", died.returncode == -signal.SIGKILL)

@@ -1,9 +1,9 @@
-"""A crew that books a trip: it commits, it is taken back, and it survives a kill. Needs no key.
+"""A crew that books a trip: it commits, it is rolled back, and it survives a kill. Needs no API key.
 
     pip install "amends[crewai]"
     python examples/crewai_crew.py
 
-A script stands for the model; put `"gpt-4o"` in its place. Everything is kept in the folder `trip-data`.
+A script plays the model; put `"gpt-4o"` in its place. Everything is kept in the folder `trip-data`.
 """
 
 import json
@@ -24,17 +24,17 @@ DATA = Path("trip-data")
 TRIP = [("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "nights": 2}), "All booked."]
 
 
-# ---- the crew's tools: nothing here knows amends -------------------------------------------------------------
+# ---- the crew's tools: no amends here ------------------------------------------------------------------------
 
 
 @tool("book_flight")
 def book_flight(trip: str) -> dict[str, str]:
     """Book a flight."""
-    # One write for a whole line: calls of one turn run side by side.
+    # Write a whole line at once: calls of one turn run in parallel.
     print(f"  airline: flight to {trip} booked\n", end="", flush=True)
     if (DATA / "die").exists():
         (DATA / "die").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before anybody was told
+        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before the result is recorded
     return {"ticket": f"F-{trip}"}
 
 
@@ -45,7 +45,7 @@ def book_hotel(trip: str, nights: int) -> str:
     return f"H-{trip}"
 
 
-# ---- what amends is told of them ------------------------------------------------------------------------------
+# ---- their declarations --------------------------------------------------------------------------------------
 
 
 def cancel_flight(result: dict[str, str]) -> None:
@@ -68,7 +68,7 @@ TOOLS = [
 
 
 class Script(BaseLLM):
-    """Stands for a model: says its next line."""
+    """Play a model: say the next line of the script."""
 
     turns: Any = ()
 
@@ -84,7 +84,7 @@ class Script(BaseLLM):
         return True
 
 
-# ---- three trips ----------------------------------------------------------------------------------------------
+# ---- three trips ---------------------------------------------------------------------------------------------
 
 
 def book(run_id: str, script: list[Any]) -> None:
@@ -93,7 +93,7 @@ def book(run_id: str, script: list[Any]) -> None:
     trip = Task(description="Book a weekend in Lisbon.", expected_output="what was booked", agent=clerk)
     with amends.Runtime(f"sqlite:///{DATA}/ledger.db", tools=TOOLS) as rt:
         try:
-            with rt.run(run_id, recover="wait"):  # one run for the kickoff and all that the crew retries in it
+            with rt.run(run_id, recover="wait"):  # one run for the kickoff and everything that the crew retries in it
                 print("  crew:", Crew(agents=[clerk], tasks=[trip]).kickoff(), flush=True)
         except ConnectionError as error:
             print("  crew failed:", error, flush=True)
@@ -105,11 +105,11 @@ def main() -> None:
     if sys.argv[1:] == ["killed"]:
         book("killed", TRIP)
         return
-    print("1. It commits; the model stutters, and is answered from the record.", flush=True)
+    print("1. It commits; the model repeats a call, and is answered from the record.", flush=True)
     book("commits", [TRIP[0], *TRIP])
-    print("2. The model is down in the middle, the crew retries in vain: everything is taken back.", flush=True)
+    print("2. The model is down in the middle, the crew retries in vain: everything is rolled back.", flush=True)
     book("fails", [*TRIP[:2], ConnectionError("the model is down")])
-    print("3. Its process is killed between the booking and the record; another one goes on.", flush=True)
+    print("3. Its process is killed between the booking and the record; another one continues.", flush=True)
     (DATA / "die").touch()
     died = subprocess.run([sys.executable, __file__, "killed"], stderr=subprocess.DEVNULL, check=False)
     print("  killed:", died.returncode == -signal.SIGKILL, flush=True)

@@ -1,9 +1,9 @@
-"""A LangChain agent that books a trip: it commits, it is taken back, and it survives a kill. Needs no key.
+"""A LangChain agent that books a trip: it commits, it is rolled back, and it survives a kill. Needs no API key.
 
     pip install "amends[langchain]" langgraph-checkpoint-sqlite
     python examples/langchain_agent.py
 
-A script stands for the model; put `"openai:gpt-4o"` in its place. Everything is kept in the folder `trip-data`.
+A script plays the model; put `"openai:gpt-4o"` in its place. Everything is kept in the folder `trip-data`.
 """
 
 import os
@@ -27,17 +27,17 @@ DATA = Path("trip-data")
 TRIP = [("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "nights": 2}), "All booked."]
 
 
-# ---- the agent's tools, as LangChain knows them: nothing here knows amends ---------------------------------
+# ---- the agent's tools, as LangChain knows them: no amends here ----------------------------------------------
 
 
 @tool
 def book_flight(trip: str) -> dict[str, str]:
     """Book a flight."""
-    # One write for a whole line: calls of one turn run side by side.
+    # Write a whole line at once: calls of one turn run in parallel.
     print(f"  airline: flight to {trip} booked\n", end="")
     if (DATA / "die").exists():
         (DATA / "die").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before anybody was told
+        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before the result is recorded
     return {"ticket": f"F-{trip}"}
 
 
@@ -54,7 +54,7 @@ def book_hotel(trip: str, nights: int) -> str:
     return f"H-{trip}"
 
 
-# ---- what amends is told of them: by name, how they are taken back, and how a lost answer is settled --------
+# ---- their declarations: compensations and probes, by name ---------------------------------------------------
 
 
 def find_flight(trip: str) -> amends.Probed[dict[str, str]]:
@@ -80,7 +80,7 @@ def agent(script: list[Any], saver: SqliteSaver) -> tuple[Any, AmendsMiddleware,
 
 
 class Script(BaseChatModel):
-    """Stands for a model: says its next line."""
+    """Play a model: say the next line of the script."""
 
     turns: list[Any]
     _llm_type = "script"
@@ -98,7 +98,7 @@ class Script(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=said)])
 
 
-# ---- three conversations ------------------------------------------------------------------------------------
+# ---- three conversations -------------------------------------------------------------------------------------
 
 
 def talk(thread: str, script: list[Any], *, resume: bool = False) -> None:
@@ -108,7 +108,7 @@ def talk(thread: str, script: list[Any], *, resume: bool = False) -> None:
         made, guard, rt = agent(script, saver)
         with rt:
             try:
-                with guard.turn(config):  # what comes out of this block takes the turn back
+                with guard.turn(config):  # an exception that leaves this block rolls the turn back
                     print("  agent:", made.invoke(given, config)["messages"][-1].content)
             except ConnectionError as error:
                 print("  agent failed:", error)
@@ -120,11 +120,11 @@ def main() -> None:
     if sys.argv[1:] == ["killed"]:
         talk("killed", TRIP)
         return
-    print("1. It commits; the model stutters, and is answered from the record.", flush=True)
+    print("1. It commits; the model repeats a call, and is answered from the record.", flush=True)
     talk("commits", [TRIP[0], *TRIP])
-    print("2. The model is down in the middle: everything is taken back.", flush=True)
+    print("2. The model is down in the middle: everything is rolled back.", flush=True)
     talk("fails", [*TRIP[:2], ConnectionError("the model is down")])
-    print("3. Its process is killed between the booking and the record; another one goes on.", flush=True)
+    print("3. Its process is killed between the booking and the record; another one continues.", flush=True)
     (DATA / "die").touch()
     died = subprocess.run([sys.executable, __file__, "killed"], check=False)
     print("  killed:", died.returncode == -signal.SIGKILL)

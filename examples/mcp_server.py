@@ -1,9 +1,9 @@
-"""An MCP server that books trips: runs commit, are taken back, and survive a kill of the server. Needs no key.
+"""An MCP server that books trips: runs commit, are rolled back, and survive a kill of the server. Needs no API key.
 
     pip install "amends[mcp]"
     python examples/mcp_server.py
 
-A client that follows a script stands for an agent: it starts the server, names the run of its calls, and ends it.
+A client that follows a script plays an agent: it starts the server, names the run of its calls, and ends it.
 Everything is kept in the folder `trip-data`.
 """
 
@@ -23,7 +23,7 @@ from amends.adapters.mcp import RUN_META, guarded
 DATA = Path("trip-data")
 
 
-# ---- the server's tools: nothing here knows amends ----------------------------------------------------------
+# ---- the server's tools: no amends here ----------------------------------------------------------------------
 
 
 def book_flight(trip: str) -> str:
@@ -31,7 +31,7 @@ def book_flight(trip: str) -> str:
     note("airline: flight to", trip, "booked")
     if (DATA / "die").exists():
         (DATA / "die").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before anybody was told
+        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before the result is recorded
     return f"F-{trip}"
 
 
@@ -42,12 +42,12 @@ def book_hotel(trip: str, nights: int) -> str:
 
 
 def note(*words: object) -> None:
-    """What happens, for whoever looks: the server's output belongs to the protocol."""
+    """Write to a file: the output of the server belongs to the protocol."""
     with (DATA / "world.txt").open("a", encoding="utf-8") as world:
         print(*words, file=world)
 
 
-# ---- what amends is told of them: by name, how they are taken back, and how a lost answer is settled --------
+# ---- their declarations: compensations and probes, by name ---------------------------------------------------
 
 
 def cancel_flight(result: str) -> None:
@@ -79,7 +79,7 @@ def server() -> MCPServer:
     return made
 
 
-# ---- three clients ------------------------------------------------------------------------------------------
+# ---- three clients -------------------------------------------------------------------------------------------
 
 
 def connected() -> Client:
@@ -106,7 +106,7 @@ async def main() -> None:
     hotel = ("book_hotel", {"trip": "lisbon", "nights": 2})
     print("1. It commits; a request that is repeated is answered from the record.")
     await talk("commits", flight, flight, hotel, how="commit")
-    print("2. The client gives up: everything is taken back.")
+    print("2. The client gives up: everything is rolled back.")
     await talk("gives-up", flight, hotel, how="rollback")
     print("3. The server is killed between the booking and the record; the client tries again.")
     (DATA / "die").touch()

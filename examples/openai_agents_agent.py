@@ -1,9 +1,9 @@
-"""An agent on the OpenAI Agents SDK that books a trip: it commits, it is taken back, and it survives a kill. No key.
+"""An agent on the OpenAI Agents SDK that books a trip: it commits, it is rolled back, and it survives a kill. No API key.
 
     pip install "amends[openai-agents]"
     python examples/openai_agents_agent.py
 
-The SDK's own scripted model stands for a real one. Everything is kept in the folder `trip-data`.
+The SDK's own scripted model replaces a real one. Everything is kept in the folder `trip-data`.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ DATA = Path("trip-data")
 FLIGHT, HOTEL = ("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "nights": 2})
 
 
-# ---- the agent's tools, as the SDK knows them: nothing here knows amends -----------------------------------
+# ---- the agent's tools, as the SDK knows them: no amends here ------------------------------------------------
 
 
 @function_tool
 def book_flight(trip: str) -> str:
     """Book a flight."""
-    # One write for a whole line: calls of one turn run side by side.
+    # Write a whole line at once: calls of one turn run in parallel.
     print(f"  airline: flight to {trip} booked\n", end="", flush=True)
     if (DATA / "die").exists():
         (DATA / "die").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before anybody was told
+        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before the result is recorded
     return f"F-{trip}"
 
 
@@ -45,7 +45,7 @@ def book_hotel(trip: str, nights: int) -> str:
     return f"H-{trip}"
 
 
-# ---- what amends is told of them: by name, how they are taken back, and how a lost answer is settled --------
+# ---- their declarations: compensations and probes, by name ---------------------------------------------------
 
 
 def cancel_flight(result: str) -> None:
@@ -68,7 +68,7 @@ def runtime() -> amends.AsyncRuntime:
     ])  # fmt: skip
 
 
-# ---- the agent as usual, its tools guarded, and a runner with a run around each turn ------------------------
+# ---- the agent as usual, its tools guarded, and a runner with a run around each turn -------------------------
 
 
 def agent(script: list[Any]) -> Agent[Any]:
@@ -99,11 +99,11 @@ def main() -> None:
     if sys.argv[1:] == ["killed"]:
         asyncio.run(talk("killed", trip))
         return
-    print("1. It commits; the model stutters, and is answered from the record.", flush=True)
+    print("1. It commits; the model repeats a call, and is answered from the record.", flush=True)
     asyncio.run(talk("commits", [FLIGHT, *trip]))
-    print("2. The model is down in the middle: everything is taken back.", flush=True)
+    print("2. The model is down in the middle: everything is rolled back.", flush=True)
     asyncio.run(talk("fails", [FLIGHT, HOTEL, ConnectionError("the model is down")]))
-    print("3. Its process is killed between the booking and the record; another one goes on.", flush=True)
+    print("3. Its process is killed between the booking and the record; another one continues.", flush=True)
     (DATA / "die").touch()
     died = subprocess.run([sys.executable, __file__, "killed"], check=False)
     print("  killed:", died.returncode == -signal.SIGKILL)

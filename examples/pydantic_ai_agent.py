@@ -1,9 +1,9 @@
-"""A Pydantic AI agent that books a trip: it commits, it is taken back, and it survives a kill. Needs no key.
+"""A Pydantic AI agent that books a trip: it commits, it is rolled back, and it survives a kill. Needs no API key.
 
     pip install "amends[pydantic-ai]"
     python examples/pydantic_ai_agent.py
 
-A function stands for the model; put `"openai:gpt-4o"` in its place. Everything is kept in the folder `trip-data`.
+A function plays the model; put `"openai:gpt-4o"` in its place. Everything is kept in the folder `trip-data`.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ DATA = Path("trip-data")
 FLIGHT, HOTEL = ("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "nights": 2})
 
 
-# ---- the agent's tools, as Pydantic AI knows them: nothing here knows amends -------------------------------
+# ---- the agent's tools, as Pydantic AI knows them: no amends here --------------------------------------------
 
 
 def book_flight(trip: str) -> str:
     """Book a flight."""
-    # One write for a whole line: calls of one turn run side by side.
+    # Write a whole line at once: calls of one turn run in parallel.
     print(f"  airline: flight to {trip} booked\n", end="", flush=True)
     if (DATA / "die").exists():
         (DATA / "die").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before anybody was told
+        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before the result is recorded
     return f"F-{trip}"
 
 
@@ -44,7 +44,7 @@ def book_hotel(trip: str, nights: int) -> str:
     return f"H-{trip}"
 
 
-# ---- what amends is told of them: by name, how they are taken back, and how a lost answer is settled --------
+# ---- their declarations: compensations and probes, by name ---------------------------------------------------
 
 
 def cancel_flight(result: str) -> None:
@@ -67,7 +67,7 @@ def runtime() -> amends.AsyncRuntime:
     ])  # fmt: skip
 
 
-# ---- the agent as usual, and one capability -----------------------------------------------------------------
+# ---- the agent as usual, and one capability ------------------------------------------------------------------
 
 
 def model_of(script: list[Any]) -> FunctionModel:
@@ -98,11 +98,11 @@ def main() -> None:
     if sys.argv[1:] == ["killed"]:
         asyncio.run(talk("killed", trip))
         return
-    print("1. It commits; the model stutters, and is answered from the record.", flush=True)
+    print("1. It commits; the model repeats a call, and is answered from the record.", flush=True)
     asyncio.run(talk("commits", [FLIGHT, *trip]))
-    print("2. The model is down in the middle: everything is taken back.", flush=True)
+    print("2. The model is down in the middle: everything is rolled back.", flush=True)
     asyncio.run(talk("fails", [FLIGHT, HOTEL, ConnectionError("the model is down")]))
-    print("3. Its process is killed between the booking and the record; another one goes on.", flush=True)
+    print("3. Its process is killed between the booking and the record; another one continues.", flush=True)
     (DATA / "die").touch()
     died = subprocess.run([sys.executable, __file__, "killed"], check=False)
     print("  killed:", died.returncode == -signal.SIGKILL)

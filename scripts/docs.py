@@ -1,11 +1,11 @@
-"""Write the generated parts of the docs again, or with ``--check`` say which of them are stale.
+"""Write the generated parts of the docs again, or with ``--check`` report which of them are stale.
 
-A generated part stands between two comments; whatever is between them is replaced:
+A generated part is between two comments; whatever is between them is replaced:
 
     <!-- generated: call moves -->
     <!-- end -->
 
-Links between pages are checked too: a page that is not there fails both ways.
+Links between pages are checked too: a link to a missing page is an error in both modes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _table(head: str, rows: Iterable[Iterable[str]]) -> str:
 
 
 def _first_line(thing: Any) -> str:
-    """What is true afterwards: the first paragraph of its docstring."""
+    """Return the first paragraph of the docstring."""
     said = inspect.getdoc(thing) or ""
     return " ".join(said.partition("\n\n")[0].split()).replace("``", "`")
 
@@ -84,7 +84,7 @@ def _kinds_of_exceptions(names: frozenset[str]) -> str:
     return _table("of | classes", ((home, ", ".join(by_package[home])) for home in order))
 
 
-# ---- what a model is told -----------------------------------------------------------------
+# ---- texts for a model --------------------------------------------------------------------
 
 _CHARGE: Final = SimpleNamespace(tool="charge", result={"id": "ch_1"}, args={"order": "1042", "cents": 4200})
 
@@ -179,7 +179,7 @@ def _mail(to: str) -> str:
     return to
 
 
-# ---- the surface --------------------------------------------------------------------------
+# ---- public names -------------------------------------------------------------------------
 
 
 def _names() -> str:
@@ -212,7 +212,7 @@ def _fields(kind: type[Any]) -> str:
 def _members(cls: type[Any]) -> Callable[[], str]:
     def made() -> str:
         rows = []
-        # What a desk brings stands after the runtime's own.
+        # Inherited verbs come after the class's own.
         inherited = {name: value for base in cls.__mro__[1:-1] for name, value in vars(base).items()}
         for name, value in {**vars(cls), **inherited}.items():
             if name.startswith("_") or name in ("is_async", "direct"):
@@ -225,7 +225,7 @@ def _members(cls: type[Any]) -> Callable[[], str]:
 
 
 def _asked(method: Callable[..., Any]) -> str:
-    """The parameters by name; optional ones with their default."""
+    """Return the parameters by name; optional ones with their default."""
     said: list[str] = []
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
         if (
@@ -268,24 +268,24 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
 
 
 def pages() -> list[Path]:
-    """Every page a reader may open."""
+    """Return every page a reader may open."""
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def fresh(text: str) -> str:
-    """The page with every generated part as the code has it now."""
+    """Return the page with every generated part as the code has it now."""
     return PART.sub(lambda part: part[1] + PARTS[part["name"]]() + part[3], text)
 
 
 def broken_links(page: Path, text: str) -> Iterator[str]:
-    """What the page points to in this tree that is not there."""
+    """Yield the links of the page to files that do not exist."""
     for link in LINK.finditer(FENCED.sub("", text)):
         if not (page.parent / link["target"]).exists():
-            yield f"{page.relative_to(ROOT)}: {link['target']} is not there"
+            yield f"{page.relative_to(ROOT)}: {link['target']} does not exist"
 
 
 def main() -> int:
-    """Do what the module says; 0 when the docs are as they should be."""
+    """Write or check every page; return 0 if the docs are right."""
     is_check = "--check" in sys.argv[1:]
     problems: list[str] = []
     for page in pages():

@@ -1,6 +1,6 @@
-"""agent-saga, async: its file log (flushed every time, so set against SQLite FULL) and PostgreSQL.
+"""agent-saga, async: its file log (flushed every time, so compared with SQLite FULL) and PostgreSQL.
 
-It answers no repeated call, so there is no row for that. Its saga undoes four: the failed call is compensated too.
+It does not answer repeated calls, so there is no row for that. Its saga compensates four calls: the failed one too.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ class Peer:
             return await timed_async(lambda _: pay(**args_of(fresh())), n, limit_s)
 
     async def many(self, n, limit_s):
-        """One saga for all 64: a saga of its own for each cannot be opened before the clock starts."""
+        """One saga for all 64: separate sagas cannot be opened before the clock starts."""
         async with saga_scope(wal=await self.open()):
             return await many_async(self.caller, n, limit_s)
 

@@ -1,7 +1,7 @@
 """DBOS on SQLite and PostgreSQL. A call is one of its durable functions, called in a durable function that is running.
 
-It writes once per call, after it: nothing says beforehand that a call is about to happen. It is shown because people
-compare; with 64 callers each call is a durable function of its own, because those of one cannot be called at once.
+It writes once per call, after it: nothing records beforehand that a call is about to happen. It is included because
+people compare. With 64 callers each call is a separate durable function, because those of one cannot run at once.
 """
 
 import contextlib

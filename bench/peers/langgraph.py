@@ -1,7 +1,7 @@
 """LangGraph with its SQLite (synchronous=FULL) and PostgreSQL savers, durability="sync". A call is a node.
 
-It writes a checkpoint after each node: nothing says beforehand that a call is about to happen. It compensates nothing and
-answers no repeated call.
+It writes a checkpoint after each node: nothing records beforehand that a call is about to happen. It compensates nothing
+and does not answer repeated calls.
 """
 
 import contextlib

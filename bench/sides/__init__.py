@@ -1,1 +1,1 @@
-"""The processes that are measured: the floor and amends. The peers, in environments of their own, are in ``peers``."""
+"""The processes that are measured: the floor and amends. The peers, in their own environments, are in ``peers``."""

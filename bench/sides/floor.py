@@ -38,7 +38,7 @@ DDL: Final = (
 
 
 class Sqlite:
-    """One connection a caller, as a program without a pool has it."""
+    """One connection per caller, like a program without a pool."""
 
     mark = "?"
 
@@ -53,7 +53,7 @@ class Sqlite:
 
 
 class Postgres:
-    """psycopg, autocommit: every statement is a commit of its own."""
+    """psycopg, autocommit: every statement is a separate commit."""
 
     mark = "%s"
 
@@ -94,7 +94,7 @@ class _Cursors:
 
 
 def mariadb_connection(url: str, **more: Any) -> Any:
-    """A connection, autocommit, to ``mysql://user@host/db?unix_socket=…``."""
+    """Connect to ``mysql://user@host/db?unix_socket=…`` with autocommit."""
     parts = urlsplit(url)
     query = dict(pair.split("=", 1) for pair in parts.query.split("&") if pair)
     where: dict[str, Any] = {"host": parts.hostname or "localhost", "port": parts.port or 3306}
@@ -107,7 +107,7 @@ def mariadb_connection(url: str, **more: Any) -> Any:
 
 
 class Floor:
-    """The works, over whatever can connect."""
+    """The works, over anything that can connect."""
 
     def __init__(self, database: Sqlite | Postgres | Mariadb) -> None:
         self.database = database
@@ -121,7 +121,7 @@ class Floor:
         self.known: list[str] = []
 
     def works(self) -> dict[str, Work]:
-        """What can be asked of it."""
+        """Return the works by name."""
         on_loop = isinstance(self.database, Postgres)
         return {
             "fresh": self.fresh,
@@ -133,16 +133,16 @@ class Floor:
         }
 
     def guarded(self, con: Any, key: str) -> None:
-        """One call."""
+        """Make one call."""
         con.execute(self.insert, (key, json.dumps(args_of(key))))
         con.execute(self.update, (RESULT, key))
 
     def fresh(self, n: int, limit_s: float) -> Figures:
-        """Calls one after another."""
+        """Make calls one after another."""
         return timed(lambda _: self.guarded(self.con, fresh()), n, limit_s)
 
     def many(self, n: int, limit_s: float) -> Figures:
-        """64 such loops."""
+        """Run 64 such loops."""
 
         @contextlib.contextmanager
         def caller() -> Iterator[Callable[[], object]]:
@@ -155,7 +155,7 @@ class Floor:
         return many(caller, n, limit_s)
 
     def replay(self, n: int, limit_s: float) -> Figures:
-        """One read by the primary key, and its JSON."""
+        """Read one row by the primary key, and parse its JSON."""
         while len(self.known) < KNOWN:
             self.known.append(fresh("r"))
             self.guarded(self.con, self.known[-1])
@@ -163,7 +163,7 @@ class Floor:
         return timed(lambda i: json.loads(con.execute(sql, (known[i % KNOWN],)).fetchone()[0]), n, limit_s)
 
     def saga(self, n: int, limit_s: float) -> Figures:
-        """As many commits as a saga of four calls has that is taken back."""
+        """Make as many commits as a saga of four calls that is rolled back."""
 
         def one(_: int) -> None:
             for _ in range(COMMITS_OF_A_SAGA // 2):
@@ -174,18 +174,18 @@ class Floor:
     # ---- PostgreSQL on an event loop ------------------------------------------------------
 
     async def guarded_async(self, con: Any, key: str) -> None:
-        """One call, awaited."""
+        """Make one call, awaited."""
         await con.execute(self.insert, (key, json.dumps(args_of(key))))
         await con.execute(self.update, (RESULT, key))
 
     async def fresh_async(self, n: int, limit_s: float) -> Figures:
-        """Calls one after another, awaited."""
+        """Make calls one after another, awaited."""
         async with self._caller() as call:
             await call()
             return await timed_async(lambda _: call(), n, limit_s)
 
     async def many_async(self, n: int, limit_s: float) -> Figures:
-        """64 such loops on one event loop."""
+        """Run 64 such loops on one event loop."""
         return await many_async(self._caller, n, limit_s)
 
     @contextlib.asynccontextmanager

@@ -1,7 +1,7 @@
 """amends, through its public surface only, with the defaults that a user gets.
 
 A fresh call is a call in a run that is open, as it is for every peer that has something like a run: opening and
-closing are paid in the saga row. With 64 callers every caller has a run of its own, opened before the clock starts, as
+closing are counted in the saga row. With 64 callers every caller has its own run, opened before the clock starts, as
 64 agents would; the floor's loops have their connections by then, too.
 """
 
@@ -27,7 +27,7 @@ RUN_CALLS: Final = 100
 PAGE: Final = 50
 """Runs that are read from the head of the list."""
 WARM_RUNS: Final = 10_000
-"""Runs before memory is first looked at: caches fill, pools start."""
+"""Runs before memory is first measured: caches fill, pools start."""
 
 Clock = Callable[[], float]
 
@@ -75,7 +75,7 @@ class Ours:
         self.recorded = 0
 
     def works(self) -> dict[str, Work]:
-        """What can be asked of it."""
+        """Return the works by name."""
         return {
             "fresh": self.fresh,
             "fresh_async": self.fresh_async,
@@ -95,7 +95,7 @@ class Ours:
     # ---- against the floor ----------------------------------------------------------------
 
     def fresh(self, n: int, limit_s: float, clock: Clock = time.perf_counter) -> Figures:
-        """Calls one after another, in runs of a hundred."""
+        """Make calls one after another, in runs of a hundred."""
 
         def one_run(most: int, left_s: float) -> Figures:
             with self.rt.run(fresh("fresh")):
@@ -104,7 +104,7 @@ class Ours:
         return _summed(one_run, n, limit_s)
 
     async def fresh_async(self, n: int, limit_s: float, clock: Clock = time.perf_counter) -> Figures:
-        """The same, awaited."""
+        """Make calls one after another, awaited."""
         parts = []
         end = time.perf_counter() + limit_s
         while n > 0 and (left_s := end - time.perf_counter()) > 0:
@@ -115,7 +115,7 @@ class Ours:
         return _sum(parts)
 
     def many(self, n: int, limit_s: float) -> Figures:
-        """64 threads, each in a run of its own."""
+        """Run 64 threads, each in its own run."""
 
         @contextlib.contextmanager
         def caller() -> Iterator[Callable[[], object]]:
@@ -125,7 +125,7 @@ class Ours:
         return many(caller, n, limit_s)
 
     async def many_async(self, n: int, limit_s: float) -> Figures:
-        """64 coroutines, each in a run of its own."""
+        """Run 64 coroutines, each in its own run."""
         rt = await self._async()
 
         @contextlib.asynccontextmanager
@@ -139,7 +139,7 @@ class Ours:
         return await many_async(caller, n, limit_s)
 
     def replay(self, n: int, limit_s: float) -> Figures:
-        """The same calls again, answered from the record."""
+        """Repeat the same calls, answered from the record."""
         known = [args_of(f"o-{i}") for i in range(KNOWN)]
         with self.rt.run(fresh("replay")):
             for args in known:
@@ -147,7 +147,7 @@ class Ours:
             return timed(lambda i: pay(**known[i % KNOWN]), n, limit_s)
 
     def saga(self, n: int, limit_s: float) -> Figures:
-        """Four calls of which the last fails, three of them compensated; the run's beginning and end are in it."""
+        """Make four calls of which the last fails, and compensate three; the run's beginning and end are included."""
 
         def one(_: int) -> None:
             with contextlib.suppress(ValueError), self.rt.run(fresh("saga")):
@@ -158,7 +158,7 @@ class Ours:
         return timed(one, n, limit_s)
 
     def page(self, n: int, limit_s: float) -> Figures:
-        """The newest runs."""
+        """List the newest runs."""
 
         def one(_: int) -> None:
             got = len(list(itertools.islice(self.rt.runs(), PAGE)))
@@ -169,15 +169,15 @@ class Ours:
     # ---- alone ----------------------------------------------------------------------------
 
     def cpu(self, n: int, limit_s: float) -> Figures:
-        """CPU of this process, not wall time."""
+        """Measure the CPU time of this process, not wall time."""
         return self.fresh(n, limit_s, time.process_time)
 
     async def cpu_async(self, n: int, limit_s: float) -> Figures:
-        """The same, awaited."""
+        """Measure the same, awaited."""
         return await self.fresh_async(n, limit_s, time.process_time)
 
     def replayed(self, n: int, _: float) -> Figures:
-        """CPU of replaying a run of so many calls, from reading its record to its end; the run is made once."""
+        """Measure the CPU of replaying a run of this many calls, reading its record included. The run is made once."""
         if self.recorded != n:
             with self.rt.run(f"recorded-{n}"):
                 self._ask_for(n)
@@ -191,7 +191,7 @@ class Ours:
             pay(**args_of(str(number)))
 
     def memory(self, n: int, limit_s: float) -> Figures:
-        """Resident memory before and after so many runs of one call."""
+        """Measure resident memory before and after this many runs of one call."""
         warm = min(WARM_RUNS, max(1, n // 10))
         end = time.perf_counter() + limit_s
         for _ in range(warm):
@@ -214,7 +214,7 @@ class Ours:
 
 
 def _summed(part: Callable[[int, float], Figures], n: int, limit_s: float) -> Figures:
-    """Runs of a hundred calls until n calls are made; only the calls are timed."""
+    """Make runs of a hundred calls until n calls are made; only the calls are timed."""
     parts: list[Figures] = []
     end = time.perf_counter() + limit_s
     while n > 0 and (left_s := end - time.perf_counter()) > 0:
@@ -232,14 +232,14 @@ def _sum(parts: list[Figures]) -> Figures:
 
 
 def resident_kb() -> int:
-    """What this process has in memory now, garbage gone."""
+    """Return the memory of this process after a garbage collection."""
     gc.collect()
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
 
 
 def url_of(store: str, place: str) -> str:
-    """The ledger's URL for a store of the table."""
+    """Return the ledger's URL for a store of the table."""
     if store == "memory":
         return "memory:"
     if store.startswith("sqlite-"):
@@ -250,7 +250,7 @@ def url_of(store: str, place: str) -> str:
 def main() -> None:
     """Serve amends on one store."""
     said = asked()
-    logging.getLogger("amends").setLevel(logging.ERROR)  # that a ledger was made is no news here
+    logging.getLogger("amends").setLevel(logging.ERROR)  # do not log that a ledger was created
     ours = Ours(url_of(said.store, said.place))
     with ours.rt:
         serve(ours.works(), version=amends.__version__)

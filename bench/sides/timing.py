@@ -1,7 +1,7 @@
-"""The clock that every side is held to, and the pipe over which a side is asked. Standard library only.
+"""The clock that every side uses, and the pipe over which a side is asked. Standard library only.
 
-A side is a process of its own that answers one line of JSON for one line of JSON. So nobody's threads, imports or
-garbage are in anybody else's figures, and all sides can take turns within one repeat.
+A side is a separate process that answers one line of JSON for one line of JSON. So the threads, imports and garbage of
+one side do not affect the figures of another, and all sides can take turns within one repeat.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from typing import Any, Final
 
 CALLERS: Final = 64
 KNOWN: Final = 50
-"""Calls that are made before, and then asked for again and again."""
+"""Calls that are made first, and then repeated."""
 MARK: Final = "@@"
-"""Before every answer: a peer may print what it likes."""
+"""Marks every answer: a peer may print other lines."""
 JOIN_S_MAX: Final = 120.0
 """How long callers may take to end after the time is over: one call each."""
 
 Figures = dict[str, Any]
 Work = Callable[[int, float], Any]
-"""n calls at most, for so many seconds at most; figures, or an awaitable of them."""
+"""At most n calls, in at most so many seconds; returns figures, or an awaitable of them."""
 
 _numbers = itertools.count()
 
 
 def args_of(key: str) -> dict[str, Any]:
-    """What every side is called with: small, flat, realistic."""
+    """Return the arguments of every side: small, flat, realistic."""
     return {"order_id": key, "to": "a@example.com", "amount": 12.5, "currency": "usd"}
 
 
 def fresh(tag: str = "k") -> str:
-    """A key that nobody has used in this database."""
+    """Return a key that is unused in this database."""
     return f"{tag}-{os.getpid()}-{time.time_ns():x}-{next(_numbers)}"
 
 
 def timed(
     fn: Callable[[int], object], n: int, limit_s: float, *, clock: Callable[[], float] = time.perf_counter
 ) -> Figures:
-    """The time of up to n calls, one after another."""
+    """Time up to n calls, one after another."""
     start = now = clock()
     end, ends = start + limit_s, [start]
     while len(ends) <= n and now < end:
@@ -63,7 +63,7 @@ def timed(
 async def timed_async(
     fn: Callable[[int], Awaitable[object]], n: int, limit_s: float, *, clock: Callable[[], float] = time.perf_counter
 ) -> Figures:
-    """The same, awaited."""
+    """Time up to n calls, awaited."""
     start = now = clock()
     end, ends = start + limit_s, [start]
     while len(ends) <= n and now < end:
@@ -74,7 +74,7 @@ async def timed_async(
 
 
 def _laps(ends: list[float]) -> Figures:
-    """Mean by the whole time, and the median call: what a call costs that nobody interrupted."""
+    """Return the mean over the whole time, and the median call: the cost of a call that nothing interrupted."""
     laps = [after - before for before, after in itertools.pairwise(ends)]
     return {"seconds": ends[-1] - ends[0], "count": len(laps), "p50": statistics.median(laps) if laps else 0.0}
 
@@ -84,9 +84,9 @@ AsyncCaller = Callable[[], AbstractAsyncContextManager[Callable[[], Awaitable[ob
 
 
 class Tally:
-    """What was done until the time was over. A call that ends later does not count: all sides are cut off alike.
+    """Counts what was done until the time was over. A call that ends later does not count, for all sides alike.
 
-    Only where not even one call a caller was done in time, everything counts, with the time that it took.
+    Only if not even one call per caller was done in time, everything counts, with the time that it took.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -98,16 +98,16 @@ class Tally:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """The clock starts."""
+        """Start the clock."""
         self.start = self.last = time.perf_counter()
         self.end = self.start + self.limit_s
 
     def is_over(self) -> bool:
-        """Whether no further call begins."""
+        """Return whether no further call may begin."""
         return time.perf_counter() >= self.end
 
     def done(self) -> None:
-        """One call has ended well."""
+        """Count one call that succeeded."""
         now = time.perf_counter()
         with self._lock:
             self.count += now <= self.end
@@ -115,12 +115,12 @@ class Tally:
             self.last = max(self.last, now)
 
     def failed(self, error: Exception) -> None:
-        """One call has not."""
+        """Count one call that failed."""
         with self._lock:
             self.errors[type(error).__name__] = self.errors.get(type(error).__name__, 0) + 1
 
     def figures(self, callers: int, each: int) -> Figures:
-        """Calls and time; the time is the limit, unless everybody was done before it."""
+        """Return calls and time. The time is the limit, unless all were done before it."""
         count, seconds = self.count, self.limit_s
         if count < callers:
             count, seconds = count + self.count_late, self.last - self.start
@@ -130,7 +130,7 @@ class Tally:
 
 
 def many(caller: Caller, n: int, limit_s: float, *, callers: int = CALLERS) -> Figures:
-    """Calls of so many threads at once. Each gets ready before the clock starts, and tidies up after it stops."""
+    """Make calls in this many threads at once. Each prepares before the clock starts, and cleans up after it stops."""
     tally, each = Tally(limit_s), max(1, n // callers)
     ready, go = threading.Barrier(callers + 1), threading.Event()
 
@@ -168,7 +168,7 @@ def _entered(stack: contextlib.ExitStack, caller: Caller, tally: Tally) -> Calla
 
 
 async def many_async(caller: AsyncCaller, n: int, limit_s: float, *, callers: int = CALLERS) -> Figures:
-    """Calls of so many coroutines of one loop at once."""
+    """Make calls in this many coroutines of one loop at once."""
     tally, each = Tally(limit_s), max(1, n // callers)
 
     async def loop(call: Callable[[], Awaitable[object]]) -> None:
@@ -184,25 +184,25 @@ async def many_async(caller: AsyncCaller, n: int, limit_s: float, *, callers: in
     async with contextlib.AsyncExitStack() as stack:
         calls = [await stack.enter_async_context(caller()) for _ in range(callers)]
         tally.begin()
-        # A context of its own for each: whoever keeps something in context variables sees 64 callers, not one.
+        # A separate context for each: a side that uses context variables sees 64 callers, not one.
         await asyncio.gather(*(asyncio.create_task(loop(call)) for call in calls))
     return tally.figures(callers, each)
 
 
 @contextlib.contextmanager
 def plain(call: Callable[[], object]) -> Iterator[Callable[[], object]]:
-    """A caller that needs nothing opened."""
+    """Wrap a caller that needs nothing opened."""
     yield call
 
 
 @contextlib.asynccontextmanager
 async def plain_async(call: Callable[[], Awaitable[object]]) -> AsyncIterator[Callable[[], Awaitable[object]]]:
-    """The same, awaited."""
+    """Wrap a caller that needs nothing opened, awaited."""
     yield call
 
 
 def p99(values: list[float]) -> float:
-    """The value that 99 of 100 do not exceed."""
+    """Return the value that 99 of 100 do not exceed."""
     return statistics.quantiles(values, n=100, method="inclusive")[98]
 
 
@@ -210,7 +210,7 @@ def p99(values: list[float]) -> float:
 
 
 def asked() -> argparse.Namespace:
-    """What a side is told when it starts: the store, and where its database is."""
+    """Parse the arguments of a side: the store, and where its database is."""
     parser = argparse.ArgumentParser()
     parser.add_argument(
         "--store", required=True, choices=("memory", "sqlite-normal", "sqlite-full", "postgres", "mariadb")
@@ -220,7 +220,7 @@ def asked() -> argparse.Namespace:
 
 
 def erased(path: str) -> str:
-    """The same path, with no database there."""
+    """Return the same path after deleting the database there."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         Path(path + suffix).unlink(missing_ok=True)
     return path

@@ -1,7 +1,7 @@
-"""How long after its twin has settled a waiter is told.
+"""Measure how long after a call has settled a waiter for the same call is told.
 
-Inside one process two threads of one run ask for the same call. Across processes two runs ask for the same call of a
-tool that happens once in the ledger and is a pivot: its settling is what the other run waits for.
+Inside one process two threads of one run request the same call. Across processes two runs request the same call of a
+pivot that happens once in the ledger: the other run waits for its settlement.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from amends import Run, Runtime, tool
 from bench.sides.timing import Figures, fresh, p99
 
 HOLD_S: Final = (0.05, 0.15)
-"""How long the body takes, at random: a waiter that polls must not be lucky every time."""
+"""How long the body takes, at random, so that polling is not lucky every time."""
 PAIRS: Final = 2
 """Pairs at work at once, in one process."""
 ANSWER_S_MAX: Final = 30.0
 
 
 class Twins:
-    """One body that stands still until its twin asks as well."""
+    """One body that waits until the second caller asks as well."""
 
     def __init__(self) -> None:
         self.began: dict[str, threading.Event] = {}
@@ -60,7 +60,7 @@ def wire(order_id: str) -> str:
 
 
 def wait_inside(url: str, n: int) -> Figures:
-    """p99, in milliseconds, of waiters in the same process."""
+    """Return the p99, in milliseconds, of waiters in the same process."""
     with Runtime(url, tools=[book]) as rt:
         lags: list[float] = []
         lanes = [threading.Thread(target=_lane, args=(rt, max(1, n // PAIRS), lags)) for _ in range(PAIRS)]
@@ -88,17 +88,17 @@ def _pair(run: Run) -> float:
 
     first = threading.Thread(target=asks)
     first.start()
-    assert began.wait(ANSWER_S_MAX), "the first of the twins starts its body"
+    assert began.wait(ANSWER_S_MAX), "the first of the two callers starts its body"
     second = threading.Thread(target=asks)
     second.start()
     first.join(ANSWER_S_MAX)
     second.join(ANSWER_S_MAX)
     del TWINS.began[key]
-    return told[1] - told[0]  # whoever settled is told first
+    return told[1] - told[0]  # the caller that settled is told first
 
 
 def wait_across(url: str, n: int) -> Figures:
-    """p99, in milliseconds, of waiters in another process."""
+    """Return the p99, in milliseconds, of waiters in another process."""
     command = [sys.executable, "-m", "bench.sides.waits", "--url", url]
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
@@ -126,7 +126,7 @@ def _pair_across(rt: Runtime, other: subprocess.Popen[str]) -> float:
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert began.wait(ANSWER_S_MAX), "the first of the twins starts its body"
+    assert began.wait(ANSWER_S_MAX), "the first of the two callers starts its body"
     other.stdin.write(f"{key}\n")
     other.stdin.flush()
     said: dict[str, Any] = json.loads(other.stdout.readline())
@@ -143,7 +143,7 @@ def _figures(lags: list[float]) -> Figures:
 
 
 def main() -> None:
-    """Ask for what the other process is doing; say when it was answered, on the clock that both share."""
+    """Request the call that the other process is making; report when it was answered, on the clock that both share."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--url", required=True)
     url = parser.parse_args().url

@@ -6,19 +6,19 @@ from pathlib import Path
 from tests.adapters.conformance import CHILD_S_MAX, ROOT
 
 PRINTED = """\
-1. It commits; the model stutters, and is answered from the record.
+1. It commits; the model repeats a call, and is answered from the record.
   airline: flight to lisbon booked
   hotel: 2 nights in lisbon booked
   crew: All booked.
   ledger: run commits is committed
-2. The model is down in the middle, the crew retries in vain: everything is taken back.
+2. The model is down in the middle, the crew retries in vain: everything is rolled back.
   airline: flight to lisbon booked
   hotel: 2 nights in lisbon booked
   hotel: booking H-lisbon cancelled
   airline: ticket F-lisbon cancelled
   crew failed: the model is down
   ledger: run fails is rolled_back
-3. Its process is killed between the booking and the record; another one goes on.
+3. Its process is killed between the booking and the record; another one continues.
   airline: flight to lisbon booked
   killed: True
   amends asks the airline: is there a flight to lisbon

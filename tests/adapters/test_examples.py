@@ -12,19 +12,19 @@ import pytest
 from tests.adapters.conformance import CHILD_S_MAX, ROOT
 
 AGENT = """\
-1. It commits; the model stutters, and is answered from the record.
+1. It commits; the model repeats a call, and is answered from the record.
   airline: flight to lisbon booked
   hotel: 2 nights in lisbon booked
   agent: All booked.
   ledger: run commits is committed
-2. The model is down in the middle: everything is taken back.
+2. The model is down in the middle: everything is rolled back.
   airline: flight to lisbon booked
   hotel: 2 nights in lisbon booked
   hotel: booking H-lisbon cancelled
   airline: ticket F-lisbon cancelled
   agent failed: the model is down
   ledger: run fails is rolled_back
-3. Its process is killed between the booking and the record; another one goes on.
+3. Its process is killed between the booking and the record; another one continues.
   airline: flight to lisbon booked
   killed: True
   amends asks the airline: is there a flight to lisbon
@@ -41,7 +41,7 @@ SERVER = """\
   end_run: Committed: run commits.
     airline: flight to lisbon booked
     hotel: 2 nights in lisbon booked
-2. The client gives up: everything is taken back.
+2. The client gives up: everything is rolled back.
   book_flight: F-lisbon
   book_hotel: H-lisbon
   end_run: Everything was taken back: 2 of 2 calls undone. Tell the user; start again only if asked.

@@ -10,19 +10,19 @@ import pytest
 from tests.adapters.conformance import CHILD_S_MAX, ROOT
 
 SDK = """\
-1. It commits; the model stutters, and is answered from the record.
+1. It commits; the model repeats a call, and is answered from the record.
   airline: flight to lisbon booked
   hotel: 2 nights in lisbon booked
   agent: All booked.
   ledger: run commits is committed
-2. The model is down in the middle: everything is taken back.
+2. The model is down in the middle: everything is rolled back.
   airline: flight to lisbon booked
   hotel: 2 nights in lisbon booked
   hotel: booking H-lisbon cancelled
   airline: ticket F-lisbon cancelled
   agent failed: Error code: 500
   ledger: run fails is rolled_back
-3. Its process is killed between the booking and the record; another one goes on.
+3. Its process is killed between the booking and the record; another one continues.
   airline: flight to lisbon booked
   killed: True
   amends asks the airline: is there a flight to lisbon
@@ -32,13 +32,13 @@ SDK = """\
 """
 
 LOOP = """\
-1. It commits; the model asks too early and stutters, and is told.
+1. It commits; the model asks too early and repeats a call, and is told.
   hotel: 2 nights in lisbon booked
   airline: flight to lisbon booked
   bank: 400 euros paid
   agent: done, 5 turns: All booked.
   ledger: run commits is committed
-2. A payment waits for a person; the same id goes on after the yes.
+2. A payment waits for a person; the same id continues after the approval.
   airline: flight to lisbon booked
   hotel: 2 nights in lisbon booked
   agent: waiting, 2 turns: pay waits for a person's decision (approval)
@@ -46,14 +46,14 @@ LOOP = """\
   bank: 4000 euros paid
   agent: done, 3 turns: All booked.
   ledger: run waits is committed
-3. The model asks that everything be taken back; amends does it.
+3. The model requests a rollback; amends does it.
   airline: flight to lisbon booked
   hotel: 2 nights in lisbon booked
   hotel: booking H-lisbon cancelled
   airline: ticket F-lisbon cancelled
   agent: rolled_back, 3 turns: run taken-back was rolled back (there is a storm): 2 calls compensated
   ledger: run taken-back is rolled_back
-4. Its process is killed between the payment and the record; another one goes on.
+4. Its process is killed between the payment and the record; another one continues.
   airline: flight to lisbon booked
   hotel: 2 nights in lisbon booked
   bank: 400 euros paid
