@@ -423,11 +423,11 @@ class Runtime:
         """Return all that the ledger has of these runs as one file that anybody can check: ``python FILE``."""
         self._host.ready()
         ledger = run_bundles.ledger_of(self._host)
-        return run_bundles.packed(self._drive(run_bundles.taken_out(self._view, run_ids, ledger)), ledger)
+        return run_bundles.pack_export(self._drive(run_bundles.read_export(self._view, run_ids, ledger)), ledger)
 
     def load(self, bundle: bytes) -> list[str]:
         """Load the runs of a bundle as records that nothing here changes; return their ids."""
-        return self._drive(run_bundles.put_in(self._host, self._view, run_bundles.unpack(bundle)))
+        return self._drive(run_bundles.load_records(self._host, self._view, run_bundles.unpack(bundle)))
 
     # ---- Driving flows, and closing
 
@@ -859,13 +859,13 @@ class AsyncRuntime:
         """Return all that the ledger has of these runs as one file that anybody can check: ``python FILE``."""
         await self._ready()
         ledger = await asyncio.to_thread(run_bundles.ledger_of, self._host)
-        taken = await self._drive(run_bundles.taken_out(self._view, run_ids, ledger))
-        return await asyncio.to_thread(run_bundles.packed, taken, ledger)
+        export = await self._drive(run_bundles.read_export(self._view, run_ids, ledger))
+        return await asyncio.to_thread(run_bundles.pack_export, export, ledger)
 
     async def load(self, bundle: bytes) -> list[str]:
         """Load the runs of a bundle as records that nothing here changes; return their ids."""
         records = await asyncio.to_thread(run_bundles.unpack, bundle)
-        return await self._drive(run_bundles.put_in(self._host, self._view, records))
+        return await self._drive(run_bundles.load_records(self._host, self._view, records))
 
     # ---- Driving flows, and closing
 
