@@ -20,17 +20,19 @@ from amends.drivers.blocking import Driver
 from amends.drivers.context import refuse_reaching
 from amends.drivers.event_loop import AsyncDriver
 from amends.encoding.chain import Checkpoint
-from amends.engine import opening, plans
+from amends.engine import opening
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Session
 from amends.errors import Error, LedgerError, UsageError
 from amends.host import listing, maintenance, requests
 from amends.host import runs as run_verbs
+from amends.host import tools as declared_tools
 from amends.host.host import Host, View, is_settled, refuse_nested
 from amends.host.settings import DEFAULTS, Setting
 from amends.host.verbs import (
     awaited,
     blocking,
+    direct,
     in_place,
     in_thread,
     listed,
@@ -55,7 +57,6 @@ from amends.replay.verbs import Sources, arguments, each, ended, reopened, repor
 from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run
 from amends.tools.rules import Rule
-from amends.tools.spec import schemas
 from amends.visible import visible, visible_log
 
 log = visible_log("amends")
@@ -64,11 +65,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 IfRolledBack = Literal["again", "raise"]
-Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
 class Runtime:
-    """Tools bound to a ledger: checks every declaration at once, and does no IO until it is used."""
+    """Tools bound to a ledger: checks every declaration at once, and does no IO until it is used.
+
+    Parameters that are settings (``docs/reference/settings.md``) may also come from the environment or a file. The
+    others: ``tools``, the declared tools; ``agents``, functions by name that ``start`` and workers run;
+    ``on_approval_needed`` and ``on_checkpoint``, hooks; ``store``, a store to use instead of the one for ``url``.
+    """
 
     def __init__(
         self,
@@ -132,7 +137,17 @@ class Runtime:
         agent: str | None = None,
         principal: str | None = None,
     ) -> AbstractContextManager[Run, None]:
-        """Open a run as a block: leaving it commits, an exception rolls everything back. A known id resumes its run."""
+        """Open a run as a block: leaving it commits, an exception rolls everything back. A known id resumes its run.
+
+        ``id``: makes the run resumable; made up if left out. ``input``: recorded; another input for the same id raises
+        ``RunConflict``. ``tags``: to filter by. ``budgets``: of this run, beside those of the runtime. ``recover``:
+        what recovery does with the run if it is interrupted before its pivot. ``wait``, ``wait_approval``: seconds, for
+        this run instead of the settings. ``deadline``: seconds after which the run is rolled back, unless its pivot has
+        started. ``if_rolled_back``: ``"again"`` opens an id whose run failed and was rolled back as its next
+        generation, ``"raise"`` raises ``RunEnded``. ``history``: after a resume the model still has the earlier results,
+        so do not suspect its new requests to be repeats of old ones. ``tenant``, ``agent``, ``principal``: for whom the
+        run acts, instead of the settings.
+        """
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         return _Block(self, id, input, options)
 
@@ -153,7 +168,7 @@ class Runtime:
         agent: str | None = None,
         principal: str | None = None,
     ) -> Run:
-        """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``."""
+        """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``. Parameters as of ``run``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         replayed = reopened(id, input, is_async=False)
         if replayed is not None:
@@ -204,16 +219,11 @@ class Runtime:
 
     def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
         """Open a run and give it to a registered agent; a worker can resume it."""
-        fn = self._agent(agent)
+        fn = self._host.agent(agent)
         with self.run(id, input=input, agent=agent, recover="resume") as run:
             if not run._over:
                 run.output = fn(run)
         return run.output
-
-    def _agent(self, name: str) -> Callable[[Run], object]:
-        if name not in self._host.agents:
-            raise UsageError(f"there is no agent {name!r}; there are: {', '.join(self._host.agents) or 'none'}")
-        return self._host.agents[name]
 
     def scoped(self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None) -> Runtime:
         """Return a view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
@@ -222,28 +232,11 @@ class Runtime:
         view._view = self._view.narrowed(tenant, agent, principal)
         return view
 
-    def add(self, *tools: object) -> None:
-        """Declare more tools to this runtime."""
-        self._host.add(tools)
-
-    def reach(self, bodies: Mapping[str, Callable[..., object]], /) -> None:
-        """Give bodies to tools that were declared but run elsewhere; ignore names that were not declared."""
-        self._host.reach(bodies)
-
-    def check(self, plan_: Sequence[object], /) -> plans.Check:
-        """Return every violation of the ordering law in a plan, and an allowed order if there is one."""
-        return plans.check_plan(plan_, self._host.specs)
-
-    def schemas(self, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:
-        """Return the tools as a model gets them; with the argument ``again_because`` where the runtime honours it.
-
-        ``repeats=False`` leaves it out. ``repeats=True`` raises if the runtime does not honour it.
-        """
-        return schemas(self._host.specs.values(), style, repeats=self._host.offers(repeats))
-
-    def may_repeat(self, tool: str) -> bool:
-        """Return whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
-        return self._host.may_repeat(self._host.find(tool))
+    add = direct(declared_tools.add)
+    reach = direct(declared_tools.reach)
+    check = direct(declared_tools.check)
+    schemas = direct(declared_tools.schemas)
+    may_repeat = direct(declared_tools.may_repeat)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -423,11 +416,11 @@ class Runtime:
         """Return all that the ledger has of these runs as one file that anybody can check: ``python FILE``."""
         self._host.ready()
         ledger = run_bundles.ledger_of(self._host)
-        return run_bundles.packed(self._drive(run_bundles.taken_out(self._view, run_ids, ledger)), ledger)
+        return run_bundles.pack_export(self._drive(run_bundles.read_export(self._view, run_ids, ledger)), ledger)
 
     def load(self, bundle: bytes) -> list[str]:
         """Load the runs of a bundle as records that nothing here changes; return their ids."""
-        return self._drive(run_bundles.put_in(self._host, self._view, run_bundles.unpack(bundle)))
+        return self._drive(run_bundles.load_records(self._host, self._view, run_bundles.unpack(bundle)))
 
     # ---- Driving flows, and closing
 
@@ -484,7 +477,7 @@ class _Block:
 
 
 class AsyncRuntime:
-    """Tools bound to a ledger: checks every declaration at once, and does no IO until it is used."""
+    """``Runtime`` for an event loop: the same names and parameters, awaited."""
 
     def __init__(
         self,
@@ -548,7 +541,10 @@ class AsyncRuntime:
         agent: str | None = None,
         principal: str | None = None,
     ) -> AbstractAsyncContextManager[AsyncRun, None]:
-        """Open a run as a block: leaving it commits, an exception rolls everything back. A known id resumes its run."""
+        """Open a run as a block: leaving it commits, an exception rolls everything back. A known id resumes its run.
+
+        The parameters are those of ``Runtime.run``.
+        """
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         return _AsyncBlock(self, id, input, options)
 
@@ -569,7 +565,7 @@ class AsyncRuntime:
         agent: str | None = None,
         principal: str | None = None,
     ) -> AsyncRun:
-        """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``."""
+        """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``. Parameters as of ``run``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         replayed = reopened(id, input, is_async=True)
         if replayed is not None:
@@ -624,17 +620,12 @@ class AsyncRuntime:
 
     async def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
         """Open a run and give it to a registered agent; a worker can resume it."""
-        fn = self._agent(agent)
+        fn = self._host.agent(agent)
         async with self.run(id, input=input, agent=agent, recover="resume") as run:
             if not run._over:
                 ended = fn(run)
                 run.output = await ended if inspect.isawaitable(ended) else ended
         return run.output
-
-    def _agent(self, name: str) -> Callable[[AsyncRun], object]:
-        if name not in self._host.agents:
-            raise UsageError(f"there is no agent {name!r}; there are: {', '.join(self._host.agents) or 'none'}")
-        return self._host.agents[name]
 
     def scoped(
         self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None
@@ -645,28 +636,11 @@ class AsyncRuntime:
         view._view = self._view.narrowed(tenant, agent, principal)
         return view
 
-    def add(self, *tools: object) -> None:
-        """Declare more tools to this runtime."""
-        self._host.add(tools)
-
-    def reach(self, bodies: Mapping[str, Callable[..., object]], /) -> None:
-        """Give bodies to tools that were declared but run elsewhere; ignore names that were not declared."""
-        self._host.reach(bodies)
-
-    def check(self, plan_: Sequence[object], /) -> plans.Check:
-        """Return every violation of the ordering law in a plan, and an allowed order if there is one."""
-        return plans.check_plan(plan_, self._host.specs)
-
-    def schemas(self, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:
-        """Return the tools as a model gets them; with the argument ``again_because`` where the runtime honours it.
-
-        ``repeats=False`` leaves it out. ``repeats=True`` raises if the runtime does not honour it.
-        """
-        return schemas(self._host.specs.values(), style, repeats=self._host.offers(repeats))
-
-    def may_repeat(self, tool: str) -> bool:
-        """Return whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
-        return self._host.may_repeat(self._host.find(tool))
+    add = direct(declared_tools.add)
+    reach = direct(declared_tools.reach)
+    check = direct(declared_tools.check)
+    schemas = direct(declared_tools.schemas)
+    may_repeat = direct(declared_tools.may_repeat)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -859,13 +833,13 @@ class AsyncRuntime:
         """Return all that the ledger has of these runs as one file that anybody can check: ``python FILE``."""
         await self._ready()
         ledger = await asyncio.to_thread(run_bundles.ledger_of, self._host)
-        taken = await self._drive(run_bundles.taken_out(self._view, run_ids, ledger))
-        return await asyncio.to_thread(run_bundles.packed, taken, ledger)
+        export = await self._drive(run_bundles.read_export(self._view, run_ids, ledger))
+        return await asyncio.to_thread(run_bundles.pack_export, export, ledger)
 
     async def load(self, bundle: bytes) -> list[str]:
         """Load the runs of a bundle as records that nothing here changes; return their ids."""
         records = await asyncio.to_thread(run_bundles.unpack, bundle)
-        return await self._drive(run_bundles.put_in(self._host, self._view, records))
+        return await self._drive(run_bundles.load_records(self._host, self._view, records))
 
     # ---- Driving flows, and closing
 

@@ -117,7 +117,7 @@ def test_every_generation_of_a_run_is_exported(tmp_path: Path) -> None:
 def test_what_is_not_there_cannot_be_exported(audit: Runtime) -> None:
     with pytest.raises(UsageError, match="there is no run 'nobody'"):
         audit.export("committed", "nobody")
-    with pytest.raises(UsageError, match="which runs"):
+    with pytest.raises(UsageError, match="name the runs"):
         audit.export()
 
 

@@ -203,7 +203,7 @@ def test_a_checkpoint_vouches_for_what_it_names(
     done = verified(made, "--key", told)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"checkpoints: 1, signed by {newest.key}" in done.stdout
-    assert "stands behind" not in done.stdout
+    assert "no checkpoint covers" not in done.stdout
     assert verified(made, "--key", other.public if kind == "ed25519" else other.secret).returncode == 20
     assert verified(made, "--key", "nonsense").returncode == 2
     assert verified(uncovered).returncode == 0

@@ -47,7 +47,7 @@ def test_a_zip_of_something_else_is_no_bundle(bundle: bytes) -> None:
         with pytest.warns(UserWarning, match="Duplicate"):
             made.writestr("runs.jsonl", b"{}")
     refused(out.getvalue(), says="exactly the files")
-    refused(with_manifest(bundle, format="something"), says="no bundle of amends")
+    refused(with_manifest(bundle, format="something"), says="not a bundle of amends")
     refused(with_manifest(bundle, version=2), says="version 2")
 
 

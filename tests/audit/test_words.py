@@ -111,7 +111,7 @@ def test_a_delegation_that_was_deleted_is_found_with_its_event_too(rt: Runtime, 
     assert found(rt) == ["row_missing"]
     forger.delete("events", [event for event in forger.rows("events") if event["root"] == row["id"]])
     assert found(rt) == ["row_forged"] == found(rt, "r")
-    assert "which nobody made" in rt.verify().problems[0].text
+    assert "which does not exist" in rt.verify().problems[0].text
 
 
 def test_a_delegation_that_was_made_up_with_right_hashes_and_removed_is_found(rt: Runtime, url: str) -> None:

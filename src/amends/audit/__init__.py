@@ -1,1 +1,1 @@
-"""The record, proved."""
+"""The audit of a record: verify a ledger, export and load bundles."""

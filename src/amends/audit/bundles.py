@@ -1,6 +1,6 @@
-"""A bundle: one file with all that a ledger says of some run trees, and the program that checks it.
+"""Bundles: one file with all that a ledger has of some run trees, and the program that checks it.
 
-A zip of rows as JSON lines. What was redacted or encrypted in the ledger is so in the bundle.
+A bundle is a zip of rows as JSON lines. What is redacted or encrypted in the ledger is so in the bundle.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "float | None": (float, int, type(None)),
     "str | None": (str, type(None)),
 }
-"""The types that columns have, as they are declared."""
+"""The types of columns, by their annotation."""
 NUMBER: Final = 1 << 63
-"""No number in a ledger is as large, neither whole nor broken."""
+"""Every number in a ledger, integer or float, is smaller than this."""
 OURS: Final = re.compile(r"^from amends\.audit\.standalone\.(?P<name>\w+) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
 FUTURE: Final = "from __future__ import annotations\n"
 MAIN: Final = "import sys\n\nimport verify\n\nsys.exit(verify.main([sys.path[0], *sys.argv[1:]]))\n"
 
 
 def pack(records: Iterable[Record], *, ledger: str, version: str, checkpoints: Iterable[Any] = (), now: float) -> bytes:
-    """The bundle of these trees."""
+    """Return the bundle of these trees."""
     trees = list(records)
     parts: dict[str, list[Any]] = {
         "runs": [run for one in trees for run in one.runs],
@@ -74,7 +74,7 @@ def pack(records: Iterable[Record], *, ledger: str, version: str, checkpoints: I
     }
     data["manifest.json"] = json.dumps(manifest, indent=1).encode("utf-8")
     if sum(map(len, data.values())) > verify.UNPACKED_MAX:
-        raise BadBundle(f"it would have more than {verify.UNPACKED_MAX:,} bytes", hint="export fewer runs at once")
+        raise BadBundle(f"it would be larger than {verify.UNPACKED_MAX:,} bytes", hint="export fewer runs at once")
     out = BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in verify.FILES:
@@ -91,7 +91,7 @@ def _tree(record: Record) -> dict[str, Any]:
 
 @cache
 def program() -> str:
-    """``verify.py``: our own module with what it imports of ours put in its place, so that it needs nothing."""
+    """Return ``verify.py`` of a bundle: the standalone verifier with its own imports inlined, so that it needs nothing."""
     return _whole("verify", set())
 
 
@@ -106,7 +106,7 @@ def _whole(name: str, done: set[str]) -> str:
 
 
 def unpack(data: bytes) -> list[Record]:
-    """The trees in a bundle. Raises ``BadBundle`` where it cannot be read, ``LedgerTampered`` where it was changed."""
+    """Return the trees of a bundle; raise ``BadBundle`` if it cannot be read, ``LedgerTampered`` if it was changed."""
     try:
         found = verify.read(data)
         problems = verify.check(found)
@@ -122,7 +122,7 @@ def unpack(data: bytes) -> list[Record]:
     events, asked = _rows(rows["events"], EventRow), _rows(rows["approvals"], ApprovalRow)
     roots = [run.uid for run in runs if run.uid == run.root]
     if not roots:
-        raise BadBundle("there is no run in it")
+        raise BadBundle("it has no run")
     trees = [
         Record(
             tuple(sorted((run for run in runs if run.root == root), key=lambda run: run.uid != root)),
@@ -143,7 +143,9 @@ def _rows(rows: list[dict[str, Any]], kind: type[T]) -> list[T]:
     known = {field.name: (TYPES[str(field.type)], field.default is not MISSING) for field in fields(kind)}  # type: ignore[arg-type]
     for row in rows:
         for name in row.keys() - known.keys():
-            raise BadBundle(f"it says {name!r}, which this amends does not know", hint="upgrade amends")
+            raise BadBundle(
+                f"it has a column {name!r}, which this version of amends does not know", hint="upgrade amends"
+            )
         for name, (types, may_miss) in known.items():
             value = row.get(name, None if may_miss else MISSING)
             is_typed = name not in row or (isinstance(value, types) and not isinstance(value, bool))
@@ -153,18 +155,18 @@ def _rows(rows: list[dict[str, Any]], kind: type[T]) -> list[T]:
 
 
 def _check_places(events: list[EventRow], calls: list[CallRow], asked: list[ApprovalRow]) -> None:
-    """Every place that a row names is that of an event here: they are all given new ones together."""
+    """Check that every ledger position in a row is that of an event here: loading renumbers them all together."""
     places = {event.seq: event for event in events}
     named = [place for call in calls for place in (call.seq, call.settled_seq)]
     named += [place for one in asked for place in (one.seq, one.used_seq)]
     if len(places) != len(events) or any(place and place not in places for place in named):
-        raise BadBundle("its rows name places that no event of it has")
+        raise BadBundle("its rows name ledger positions that none of its events has")
     if any(not call.seq or places[call.seq].call != call.id for call in calls) or not all(one.seq for one in asked):
-        raise BadBundle("a row does not name the place of its first event")
+        raise BadBundle("a row does not name the ledger position of its first event")
 
 
 def _check_inside(tree: Record) -> None:
-    """Everything in a tree is of it, and no one else's."""
+    """Check that all rows of a tree belong to it, and to one tenant."""
     runs, calls = {run.uid for run in tree.runs}, {call.id for call in tree.calls}
     tenants = {row.tenant for some in (tree.runs, tree.calls, tree.events, tree.approvals) for row in some}
     inside = [
@@ -177,11 +179,11 @@ def _check_inside(tree: Record) -> None:
         bool(tree.root.origin),
     ]
     if not all(inside):
-        raise BadBundle(f"what is in it of run {tree.root.id} is not all of that run")
+        raise BadBundle(f"not all of its rows for run {tree.root.id} belong to that run")
 
 
 def _check_shown(tree: Record) -> None:
-    """Everything in it can be shown: whoever made it up must not make a listing fail for what else is in a ledger."""
+    """Check that every row can be shown: a forged bundle must not make the listings of a ledger fail."""
     try:
         for run in tree.runs:
             info_of(run)
@@ -197,33 +199,33 @@ def _check_shown(tree: Record) -> None:
             event_of(event)
         for asked in tree.approvals:
             approval_of(asked, by_id[asked.call], None, asked.requested_at)
-    except Exception as error:  # of whatever kind: the rows are a stranger's
+    except Exception as error:  # of any type: the rows come from outside
         raise BadBundle(f"a row of run {tree.root.id} cannot be shown: {type(error).__name__}: {error}") from error
 
 
-# ---- Taking runs out of a ledger and loading them into another one: flows for both colours
+# ---- Exporting from a ledger, and loading into one
 
 
 CHECKPOINTS_PAGE: Final = 20
 CHECKPOINT_PAGES_MAX: Final = 5_000
-"""So far back a run's checkpoint is looked for."""
+"""How far back to look for the checkpoint of a run."""
 MEMORY: Final = "memory"
-"""The name of a ledger that has none."""
+"""Stands for the name of a ledger that has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What is taken out of a ledger, and when."""
+class Export:
+    """The records for one export, and the time of reading them."""
 
     records: list[Record]
     checkpoints: list[CheckpointRow]
     now: float
 
 
-async def taken_out(view: View, run_ids: tuple[str, ...], ledger: str) -> Taken:
-    """Every generation of these runs with the whole trees that they are in, and the checkpoints behind them."""
+async def read_export(view: View, run_ids: tuple[str, ...], ledger: str) -> Export:
+    """Read every generation of these runs with their whole trees, and the checkpoints that cover them."""
     if not run_ids:
-        raise UsageError("say which runs are to be exported")
+        raise UsageError("name the runs to export")
     roots: dict[str, None] = {}
     for run_id in run_ids:
         found = await FindTrees(view.tenant or "", run_id)
@@ -235,11 +237,11 @@ async def taken_out(view: View, run_ids: tuple[str, ...], ledger: str) -> Taken:
         record = await ReadRecord(root)
         assert record is not None, "no run is ever deleted"
         records.append(_as_there(record, ledger))
-    return Taken(records, await _behind(records), (await ReadClocks()).wall)
+    return Export(records, await _covering(records), (await ReadClocks()).wall)
 
 
-async def _behind(records: list[Record]) -> list[CheckpointRow]:
-    """Of each tree the newest checkpoint that names it, oldest first. Looked for from the end, since most are there."""
+async def _covering(records: list[Record]) -> list[CheckpointRow]:
+    """Return the newest checkpoint that names each tree, oldest first; search from the end, where most of them are."""
     wanted = {record.root.uid for record in records}
     found: list[CheckpointRow] = []
     newest = await ReadCheckpoints(-1, 1)
@@ -260,17 +262,19 @@ async def _behind(records: list[Record]) -> list[CheckpointRow]:
 def _named(row: CheckpointRow) -> set[str]:
     try:
         return {root for root, _, _ in read_heads(row.heads)}
-    except ValueError:  # somebody has changed it, and amends audit verify says so
+    except ValueError:  # it was changed, which ``amends audit verify`` reports
         return set()
 
 
-def packed(taken: Taken, ledger: str) -> bytes:
-    """The bundle of what was taken out."""
-    return pack(taken.records, ledger=ledger, version=version("amends"), checkpoints=taken.checkpoints, now=taken.now)
+def pack_export(export: Export, ledger: str) -> bytes:
+    """Return the bundle of an export."""
+    return pack(
+        export.records, ledger=ledger, version=version("amends"), checkpoints=export.checkpoints, now=export.now
+    )
 
 
-async def put_in(host: Host, view: View, records: list[Record]) -> list[str]:
-    """The ids of these runs, which are records here from now on."""
+async def load_records(host: Host, view: View, records: list[Record]) -> list[str]:
+    """Load these runs as records, and return their ids."""
     for record in records:
         if view.tenant and record.root.tenant != view.tenant:
             raise UsageError(
@@ -290,13 +294,13 @@ async def put_in(host: Host, view: View, records: list[Record]) -> list[str]:
 
 
 def ledger_of(host: Host) -> str:
-    """The name of this ledger, as others may know it."""
+    """Return the name of this ledger."""
     store = host.store
     return (store.schema().ledger if isinstance(store, Migrating) else "") or MEMORY
 
 
 def _as_there(record: Record, ledger: str) -> Record:
-    """As it was where it came from: whose it is, and under which keys."""
+    """Return the record as its own ledger has it: with the name of that ledger, and without the prefixes of loading."""
     origin = record.root.origin
     if not origin:
         return replace(record, runs=tuple(replace(run, origin=ledger) for run in record.runs))

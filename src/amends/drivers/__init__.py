@@ -1,1 +1,1 @@
-"""Who performs operations: blocking and asyncio."""
+"""Drivers: they perform the operations that flows await, blocking or on an event loop."""

@@ -1,7 +1,7 @@
-"""Two ways to carry out what a flow asks for: blocking, and on an event loop.
+"""The blocking driver: it performs the operations that a flow awaits, in the calling thread.
 
-The third is the simulator's (``amends.testing``). A flow never sees a crash, an interrupt or a cancellation: it
-ends where it stands, and the run's facade turns what it had started into doubt.
+``event_loop.py`` has the driver for asyncio, ``amends.testing`` that of the simulator. A flow never sees a crash, an
+interrupt or a cancellation: it ends where it is, and the run puts the calls that it had started in doubt.
 """
 
 from __future__ import annotations
@@ -51,37 +51,37 @@ T = TypeVar("T")
 INSIST: Final = (SettleCall, SettleCompensation, NoteEvidence)
 TRIES_MAX: Final = 3
 PLAIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
-"""Types of results that are certainly nothing to await."""
+"""Types of results that are certainly not awaitable."""
 
 
 class Live:
-    """How many flows of each run are under way in this process; those of a child count for its parents too."""
+    """How many flows of each run are running in this process; those of a child count for its parents too."""
 
     def __init__(self, store: Store | None = None) -> None:
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
         self.wakeup = Wakeup(store)
         self.around: Callable[[Invoke], Invoke] | None = None
-        """What puts something around every body; None: nothing does."""
+        """Wraps every body; None if nothing does."""
         self.entered: Callable[[str], AbstractContextManager[None]] | None = None
-        """What is around the block of a run, by its uid; see ``block``."""
+        """Makes the context manager around the block of a run, by its uid; see ``block``."""
 
     def count(self, run: str) -> int:
-        """Flows of this run that have not ended."""
+        """Return how many flows of this run are running."""
         return self._counts.get(run, 0)
 
     def block(self, uid: str) -> AbstractContextManager[None]:
-        """What is around the block of this run."""
+        """Return the context manager around the block of this run."""
         return nullcontext() if self.entered is None else self.entered(uid)
 
     def enter(self, lineage: Sequence[str]) -> None:
-        """A flow of this run, and so of those around it, begins."""
+        """Count a flow that begins; ``lineage``: its run and the parents of that."""
         with self._lock:
             for run in lineage:
                 self._counts[run] = self._counts.get(run, 0) + 1
 
     def leave(self, lineage: Sequence[str]) -> None:
-        """A flow of this run has ended."""
+        """Count a flow that has ended."""
         with self._lock:
             for run in lineage:
                 left = self._counts[run] - 1
@@ -92,7 +92,7 @@ class Live:
 
 
 class Patience:
-    """How long a lost answer of the ledger is asked for again: a settlement while the lease lives."""
+    """How long to repeat an operation whose answer was lost: a settlement as long as the lease lasts."""
 
     def __init__(self, op: StoreOp[Any], lease_s: float) -> None:
         insists = isinstance(op, INSIST)
@@ -101,7 +101,7 @@ class Patience:
         self._pause = 0.02
 
     def another(self, op: StoreOp[Any]) -> float | None:
-        """Seconds to wait before asking again, with the same nonce; None: give up."""
+        """Return how many seconds to wait before repeating it, with the same nonce; None to give up."""
         self._tries -= 1
         self._pause = min(self._pause * 2, 1.0)
         if self._tries <= 0 or time.monotonic() + self._pause > self._until:
@@ -111,19 +111,19 @@ class Patience:
 
 
 def warn_of(op: Invoke, ended: Ended) -> None:
-    """Log that a probe gave none of the three answers: the call stays in doubt, whatever was meant."""
+    """Log that a probe returned none of the three answers: the call stays in doubt."""
     value = ended.value
     says = isinstance(value, Happened | Absent | Unknown) or value is Absent or value is Unknown
     if ended.error is None and not ended.in_flight and not says:
         log.warning(
-            "the probe of %s returned %s, which says nothing: it returns Happened(result), Absent() or Unknown()",
+            "the probe of %s returned %s, which is no answer: it must return Happened(result), Absent() or Unknown()",
             op.call.tool,
-            type(value).__name__,  # not the value: it may be one that is hidden
+            type(value).__name__,  # not the value: it may be a secret
         )
 
 
 class Driver:
-    """Carries out operations, blocking the calling thread."""
+    """Performs operations and blocks the calling thread meanwhile."""
 
     mono: Callable[[], float] = staticmethod(process.mono)
 
@@ -137,7 +137,7 @@ class Driver:
         return run_flow(flow, self.perform)
 
     def perform(self, op: Op[Any]) -> Any:
-        """Carry out one operation."""
+        """Perform one operation."""
         if isinstance(op, StoreOp):
             try:
                 answer = self.store.perform(op)
@@ -151,12 +151,12 @@ class Driver:
         return answer
 
     def _ask_again(self, op: StoreOp[T]) -> T:
-        """Inside the handler of the first answer's loss, which is what is told when patience ends."""
+        """Repeat an operation; raise the first error, whose handler calls this, when patience ends."""
         patience = Patience(op, self.lease_s)
         while True:
             pause = patience.another(op)
             if pause is None:
-                raise  # noqa: PLE0704 (see above)
+                raise  # noqa: PLE0704 (the error that the caller handles)
             time.sleep(pause)
             try:
                 return self.store.perform(op)
@@ -164,7 +164,7 @@ class Driver:
                 continue
 
     def through(self, wrap: Callable[[Store], Store]) -> None:
-        """From now on the ledger is asked through this."""
+        """Use the store that ``wrap`` returns from now on."""
         self.store = wrap(self.store)
 
     def _invoke(self, op: Invoke) -> Ended:
@@ -187,23 +187,20 @@ class Driver:
                 value = op.fn(**op.kwargs)
         except Exception as error:
             return Ended(error=error, around=around)
-        if type(value) not in PLAIN and inspect.isawaitable(
-            value
-        ):  # a plain function that gave back a coroutine: nothing has run yet
-            return self._on_loop(op, lambda: value)
+        if type(value) not in PLAIN and inspect.isawaitable(value):
+            return self._on_loop(op, lambda: value)  # a plain function returned a coroutine: nothing has run yet
         return Ended(value)
 
     def _in_thread(self, op: Invoke) -> Ended:
-        """With a limit the body gets a thread, since nothing can stop a blocking call: past it, it is in flight."""
+        """Run a body with a timeout in a thread, since nothing can stop a blocking call: after it, it is in flight."""
         box = _Box()
         context = copy_context()
 
         def body() -> None:
             try:
                 ended = context.run(self._directly, op)
-            except (
-                BaseException
-            ) as error:  # sys.exit() and the like end this thread, not the program; perhaps it was sent
+            except BaseException as error:
+                # sys.exit() and the like end this thread, not the program; the request may have been sent.
                 ended = Ended(error=TimeoutError(f"stopped: {type_name(error)}"))
             late = box.put(ended)
             if late is not None and op.late is not None:
@@ -224,10 +221,10 @@ class Driver:
             if self._loop is None:
                 self._loop = LoopThread()
         flight = op.flight or Flight()
-        flight.goes_on = True  # an interrupt stops us here, not the coroutine there
+        flight.goes_on = True  # an interrupt stops this thread, not the coroutine on the loop
         try:
             ended: Ended = self._loop.run(awaited(op, start, late=self._late))
-        except Exception as error:  # the coroutine was cancelled from inside
+        except Exception as error:  # the coroutine cancelled itself
             ended = Ended(error=error)
         flight.goes_on = ended.in_flight
         return ended
@@ -241,7 +238,7 @@ class Driver:
             return [_end_of(future) for future in futures]
 
     def close(self) -> None:
-        """End the private loop, if there is one."""
+        """Stop the private loop, if there is one."""
         if self._loop is not None:
             self._loop.close()
             self._loop = None
@@ -271,7 +268,7 @@ def _end_of(future: Future[Any]) -> Any:
 
 
 class _Box:
-    """One answer, or the word that nobody waits for it any more; whichever comes first."""
+    """One answer, or the note that nothing waits for it any more; whichever comes first."""
 
     def __init__(self) -> None:
         self._done = threading.Event()
@@ -280,7 +277,7 @@ class _Box:
         self._left = False
 
     def put(self, ended: Ended) -> Ended | None:
-        """Hand over the answer; gives it back when it came too late."""
+        """Hand over the answer; return it if it came too late."""
         with self._lock:
             if self._left:
                 return ended
@@ -289,7 +286,7 @@ class _Box:
         return None
 
     def wait(self, timeout: float | None) -> Ended:
-        """The answer, or that the body is still in flight."""
+        """Return the answer, or that the body is still in flight."""
         try:
             self._done.wait(timeout)
         finally:

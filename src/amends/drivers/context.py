@@ -1,4 +1,4 @@
-"""What code inside a run can ask about itself: its run, and the call whose body it is."""
+"""The context of running code: its run, the call whose body it is, and what it may not do from there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from amends.tools.tool import Options, Scope, caller_here, enter_scope, leave_sc
 
 
 def current_call() -> Call:
-    """The call whose body is running: its key is the provider's idempotency key. In a compensation: the compensation."""
+    """Return the call whose body is running; its key is the idempotency key for the provider.
+
+    Inside a compensation this is the compensation, which has a key of its own.
+    """
     call = _call_here()
     if call is None:
         raise NoRun("there is no current call: this code does not run inside a tool's body")
@@ -23,14 +26,14 @@ def current_call() -> Call:
 
 
 def spent(amount: Number, unit: str = "usd") -> None:
-    """The call whose body is running has really cost this much; said more than once, it adds up.
+    """Report what the call whose body is running really cost; several reports add up.
 
-    Without it a call costs what its tool's ``cost=`` says. In a probe or a compensation it says nothing: those come
-    out of no budget.
+    Without a report a call costs what its tool's ``cost=`` says. In a probe or a compensation it has no effect: those
+    are charged to no budget.
     """
     call = _call_here()
     if call is None:
-        raise NoRun("spent() was called outside a tool's body: nobody knows which call it is about")
+        raise NoRun("spent() was called outside a tool's body: there is no call to charge")
     try:
         more, unit = billionths(amount), unit_of(unit)
     except ValueError as error:
@@ -41,7 +44,7 @@ def spent(amount: Number, unit: str = "usd") -> None:
 
 
 def current_run() -> Any:
-    """The run this code is in; raises ``NoRun`` outside."""
+    """Return the run that this code is in; raise ``NoRun`` outside of one."""
     scope = scope_here()
     if scope is None or scope.caller._is_nowhere:
         raise NoRun("there is no current run here")
@@ -56,23 +59,23 @@ def _call_here() -> Call | Later | None:
 
 
 def parent_call() -> str:
-    """The id of the call whose body asks for another one, if any."""
+    """Return the id of the call whose body makes another call; empty if there is none."""
     call = _call_here()
     return "" if call is None else call.id
 
 
 def reader() -> tuple[str, int]:
-    """The call in whose body this code runs, with its attempt; outside a body no call, and 0."""
+    """Return the id of the call in whose body this code runs, with its attempt; outside a body "" and 0."""
     call = _call_here()
     return ("", 0) if call is None else (call.id, call.attempt)
 
 
 guards: Final[list[Callable[[str], None]]] = []
-"""Asked before a program reaches for the ledger: replays add one, and it refuses."""
+"""Called before a program uses the ledger; a replay adds one that raises."""
 
 
 def refuse_reaching(what: str, flow: Flow[Any] | None = None) -> None:
-    """Raise where this code may not ask the ledger: inside a replay. ``flow``: what it was about to ask."""
+    """Raise if this code may not use the ledger, which is so inside a replay; then close ``flow`` unused."""
     try:
         for guard in guards:
             guard(what)
@@ -83,13 +86,13 @@ def refuse_reaching(what: str, flow: Flow[Any] | None = None) -> None:
 
 
 def body_here() -> Call | Later | None:
-    """Return the call whose body this code runs in, for work that is handed to another thread or task."""
+    """Return the call whose body this code runs in, for work that continues in another thread or task."""
     return _call_here()
 
 
 @contextmanager
 def within(run: Any, body: Call | Later | None) -> Iterator[None]:
-    """Let this code belong to a run, and to the body that handed it on."""
+    """Run this block in the context of a run, and of the body that started it elsewhere."""
     scope = enter_scope(run)
     if body is not None:
         scope.call = body
@@ -100,7 +103,7 @@ def within(run: Any, body: Call | Later | None) -> Iterator[None]:
 
 
 def calling_run() -> str:
-    """The id of the run whose call's body this is, if any."""
+    """Return the id of the run whose call's body this is; empty if there is none."""
     call = _call_here()
     return "" if call is None else call.run_id
 
@@ -116,28 +119,28 @@ class _Nowhere:
         self._phase, self._call = phase, call
 
     def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Refuse: a way back that starts new calls would have no way back."""
+        """Refuse: a call that a compensation starts could not be compensated itself."""
         raise self.refusal(declared.name)
 
     def refusal(self, tool: str) -> NoRun:
-        """What is said to whoever asks for a tool here."""
+        """Return the error for a tool that is called here."""
         where = "compensation" if self._phase == "compensate" else self._phase
         return NoRun(
             f"{tool} was called inside the {where} of {self._call.tool}; nothing was started",
             tool=tool,
-            hint="use the bare function, tool.fn, for what belongs to the same act",
+            hint="use the bare function, tool.fn, for what belongs to the same effect",
         )
 
 
 def refuse_nowhere(tool: str) -> None:
-    """A run that is held by hand starts nothing inside a probe or compensation either."""
+    """Raise inside a probe, a compensation or a hook: a run used by hand starts nothing there either."""
     caller = caller_here()
     if isinstance(caller, _Nowhere):
         raise caller.refusal(tool)
 
 
 def refuse_own(key: str, ident: str, tool: str) -> None:
-    """Raise where a body asks for the very call that it is the body of: it would wait for its own end."""
+    """Raise if a body requests the call that it is the body of: it would wait for its own end."""
     scope = scope_here()
     while scope is not None:
         row = getattr(scope.call, "row", None)
@@ -150,12 +153,12 @@ def refuse_own(key: str, ident: str, tool: str) -> None:
 
 
 def inside(run: Any, call: Call | Later, phase: Invoked, *, is_async: bool) -> _Inside:
-    """Give a body its context: the run for nested calls, the call for its key."""
+    """Return the context of a body: the run for nested calls, the call for its key."""
     return _Inside(run if phase == "execute" else _Nowhere(phase, call, is_async), call)
 
 
 class _Inside:
-    """Not a generator: every body passes here, and two thirds of its price would be the generator's."""
+    """A context manager by hand: every body enters it, and as a generator it would cost three times as much."""
 
     __slots__ = ("_call", "_caller", "_scope")
 

@@ -1,4 +1,4 @@
-"""The driver of an event loop: the same operations as ``drive``, awaited."""
+"""The asyncio driver, and what it and the blocking driver need to await coroutines."""
 
 from __future__ import annotations
 
@@ -22,180 +22,23 @@ from amends.ledger.operations import Store, StoreOp
 from amends.ledger.world import Await, Ended, Flight, Invoke, Sleep, Together
 from amends.model import NoEffect
 
-# ---- Awaiting coroutines for a driver: on the running loop, or on a private one for a blocking program
-
-
+T = TypeVar("T")
 GRACE_S: Final = 1.0
 """How long a cancelled coroutine may take to end before it counts as still in flight."""
-
-
-async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[None]], None]) -> Ended:
-    """Await a coroutine in its context, up to its timeout; a cancelled one that ends is over, not in flight."""
-    if op.timeout is None:
-        around = sys.exception()
-        try:
-            with inside(op.run, op.call, op.phase, is_async=True):
-                return Ended(await start())
-        except Exception as error:
-            return Ended(error=error, around=around)
-        except BaseException:
-            if op.flight is not None:
-                op.flight.goes_on = False  # whoever stopped it, it has ended
-            raise
-
-    async def body() -> Any:
-        with inside(op.run, op.call, op.phase, is_async=True):
-            return await start()
-
-    running = asyncio.ensure_future(body())
-    try:
-        done, _ = await asyncio.wait({running}, timeout=op.timeout)
-    except asyncio.CancelledError:
-        await _stopped(running, op, late)
-        raise
-    if not done and not await _stopped(running, op, late):
-        return Ended(in_flight=True)
-    return _ended(running, timeout=op.timeout)
-
-
-async def _stopped(running: asyncio.Future[Any], op: Invoke, late: Callable[[Flow[None]], None]) -> bool:
-    """Cancel it; False when it goes on all the same: then its return is evidence."""
-    running.cancel()
-    flight = op.flight or Flight()
-    flight.goes_on = True  # should we be cancelled once more while we wait
-    done, _ = await asyncio.wait({running}, timeout=GRACE_S)
-    flight.goes_on = not done
-    if not done and op.late is not None:
-        make_late = op.late
-        running.add_done_callback(lambda ended: late(make_late(_ended(ended))))
-    return bool(done)
-
-
-def _ended(running: asyncio.Future[Any], *, timeout: float | None = None) -> Ended:
-    if running.cancelled():
-        return Ended(error=TimeoutError(f"no answer within {timeout} s"))
-    error = running.exception()
-    if error is None:
-        return Ended(running.result())
-    if not isinstance(error, Exception):
-        return Ended(error=TimeoutError(f"stopped: {type_name(error)}"))
-    return Ended(error=error)
-
-
-class LoopThread:
-    """A private event loop for async tools in a blocking runtime."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._forever, name="amends-loop", daemon=True)
-        self._thread.start()
-
-    def _forever(self) -> None:
-        """Run the loop until it is closed.
-
-        ``sys.exit()`` in a coroutine, or an interrupt that it raises, comes out of the loop too: without going on,
-        everybody who waits for another coroutine here would wait for ever.
-        """
-        while True:
-            try:
-                return self.loop.run_forever()
-            except (SystemExit, KeyboardInterrupt):
-                continue
-
-    def run(self, coroutine: Any) -> Any:
-        """Run it there, with the caller's context, and wait for it here."""
-        context = copy_context()
-        done: Future[Any] = Future()
-
-        tasks: list[asyncio.Task[Any]] = []
-
-        def begin() -> None:
-            tasks.append(context.run(self.loop.create_task, coroutine))
-            tasks[0].add_done_callback(lambda ended: _copy_end(ended, done))
-
-        def stop() -> None:
-            tasks[0].cancel()  # begin() ran before: the loop keeps its order
-
-        self.loop.call_soon_threadsafe(begin)
-        try:
-            return done.result()
-        except BaseException:
-            if not done.done():  # interrupted here while it runs there: it is stopped, not left running unseen
-                self.loop.call_soon_threadsafe(stop)
-                wait([done], timeout=GRACE_S)
-            raise
-
-    def close(self) -> None:
-        """Stop the loop and its thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout=5.0)
-        if not self.loop.is_running():
-            self.loop.close()
-
-
-def _copy_end(ended: asyncio.Future[Any], done: Future[Any]) -> None:
-    if ended.cancelled():
-        done.set_exception(TimeoutError("the coroutine was cancelled"))
-        return
-    error = ended.exception()
-    if error is None:
-        done.set_result(ended.result())
-    else:
-        done.set_exception(error)
-
-
 _kept: Final[set[asyncio.Future[Any]]] = set()
 
 
-def is_on_loop() -> bool:
-    """Return whether an event loop runs in this thread, and so something can be awaited."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def on_own_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end in a loop of its own, where none runs in this thread."""
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-
-
-async def shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Finish ``work`` although this task is cancelled meanwhile; the cancellation comes out afterwards."""
-    running = asyncio.ensure_future(work)
-    _kept.add(running)  # a loop holds its tasks weakly, and whoever waits here may be dropped
-    running.add_done_callback(_kept.discard)
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.wait({running})
-        except asyncio.CancelledError as stop:
-            cancelled = stop
-    if cancelled is not None and (running.cancelled() or running.exception() is None):
-        raise cancelled
-    return running.result()
-
-
-# ---- The driver of an event loop: the same operations as ``drive``, awaited
-
-
-T = TypeVar("T")
+# ---- The driver
 
 
 class AsyncDriver:
-    """Carries out operations on the running event loop."""
+    """Performs operations on the running event loop."""
 
     mono: Callable[[], float] = staticmethod(process.mono)
 
     def __init__(self, store: Store, live: Live, lease_s: float) -> None:
         self.store, self.live, self.lease_s = store, live, lease_s
-        self._instant = store.url == "memory:"  # never blocks, so it needs no hop and no shield
+        self._instant = store.url == "memory:"  # never blocks, so it needs neither a thread nor a shield
         self._threads: ThreadPoolExecutor | None = None
         self._blocking = Driver(store, live, lease_s)
         self._bodies: dict[str, list[_Body]] = {}
@@ -203,8 +46,8 @@ class AsyncDriver:
     async def run(self, flow: Flow[T]) -> T:
         """Drive a flow to its end.
 
-        A cancellation that arrives while the ledger writes is kept until the flow next touches the world: the
-        flow then knows what it has started, and nothing is started for a caller that has gone.
+        A cancellation that arrives during a store operation is raised at the next operation on the world: the flow
+        then knows what it has started, and nothing is started for a caller that is gone.
         """
         pending: asyncio.CancelledError | None = None
         try:
@@ -237,14 +80,14 @@ class AsyncDriver:
             value: T = stop.value
             return value
         except Exception as error:
-            if pending is not None:  # whoever cancelled waits for that, not for what the ledger said meanwhile
+            if pending is not None:  # the canceller expects the cancellation, not the error of the ledger
                 raise pending from error
             raise
         finally:
             flow.close()
 
     async def _ask_ledger(self, op: StoreOp[Any]) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
-        """The ledger's answer or error, and the cancellation that came meanwhile: neither replaces the other."""
+        """Return the answer or error of the ledger and a cancellation that came meanwhile: neither hides the other."""
         writing = asyncio.ensure_future(self._insist(op))
         cancelled: asyncio.CancelledError | None = None
         while not writing.done():
@@ -282,7 +125,7 @@ class AsyncDriver:
         return WORLD[type(op)](self._blocking, op)
 
     def through(self, wrap: Callable[[Store], Store]) -> None:
-        """From now on the ledger is asked through this."""
+        """Use the store that ``wrap`` returns from now on."""
         self.store = wrap(self.store)
         self._blocking.through(wrap)
 
@@ -296,7 +139,7 @@ class AsyncDriver:
         return self._owned(op) if op.is_async else self._in_thread(op)
 
     async def _owned(self, op: Invoke) -> Ended:
-        """Await a coroutine while its run is ours: whoever learns that it no longer is cancels it."""
+        """Await a coroutine that ``lose`` cancels if this process loses the lease of its run."""
         task = asyncio.current_task()
         if op.lease is None or task is None:
             return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
@@ -307,7 +150,7 @@ class AsyncDriver:
             return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
         except asyncio.CancelledError as error:
             if body.stopped and body.task.cancelling() <= body.cancelling + 1:
-                raise LeaseLost(f"{op.call.tool} was stopped: its run has another owner by now") from error
+                raise LeaseLost(f"{op.call.tool} was stopped: its run has another owner now") from error
             raise
         finally:
             body.over()
@@ -316,9 +159,9 @@ class AsyncDriver:
                 self._bodies.pop(op.lease.root, None)
 
     def lose(self, root: str) -> None:
-        """A run tree is no longer ours: cancel the coroutines of it that still run. From any thread."""
+        """Cancel the running coroutines of a run tree whose lease was lost; from any thread."""
         for body in list(self._bodies.get(root, ())):
-            with contextlib.suppress(RuntimeError):  # its loop is closed: it runs no more
+            with contextlib.suppress(RuntimeError):  # its loop is closed, so it no longer runs
                 body.loop.call_soon_threadsafe(body.stop)
 
     async def _in_thread(self, op: Invoke) -> Ended:
@@ -348,7 +191,7 @@ class AsyncDriver:
         return ended
 
     def _body(self, op: Invoke) -> Ended:
-        if op.lease is not None:  # it may have waited long for a thread
+        if op.lease is not None:  # again: it may have waited long for a thread
             op.lease.check(self.mono())
         try:
             with inside(op.run, op.call, op.phase, is_async=True):
@@ -365,7 +208,7 @@ class AsyncDriver:
         threading.Thread(target=self._blocking.run, args=(flow,), name="amends-late", daemon=True).start()
 
     def close(self) -> None:
-        """Give the threads back without waiting for bodies that are still in flight."""
+        """Release the threads without waiting for bodies that are still in flight."""
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
@@ -374,7 +217,7 @@ class AsyncDriver:
 
 @dataclass(slots=True, eq=False)
 class _Body:
-    """A coroutine that runs in this task; stopped as ``asyncio.timeout`` stops one, so that the task goes on."""
+    """A coroutine that runs in this task; stopped as ``asyncio.timeout`` does it, so that the task goes on."""
 
     loop: asyncio.AbstractEventLoop
     task: asyncio.Task[Any]
@@ -383,20 +226,173 @@ class _Body:
     stopped: bool = False
 
     def stop(self) -> None:
-        """Cancel it, once, if it still runs."""
+        """Cancel the coroutine, once, if it still runs."""
         if self.running and not self.stopped:
             self.stopped = self.task.cancel()
 
     def over(self) -> None:
-        """It has ended; the cancellation was ours and is over too."""
+        """Note that the coroutine has ended, and with it our own cancellation of the task."""
         self.running = False
         if self.stopped:
             self.task.uncancel()
 
 
 def _returned(running: asyncio.Future[Ended]) -> Ended:
-    """How a body that was no longer waited for ended in its thread."""
+    """Return how a body ended in its thread that nothing waited for any more."""
     error = running.exception()
     if isinstance(error, LeaseLost):
-        return Ended(error=NoEffect(str(error)))  # it had waited for a thread, and was not begun
+        return Ended(error=NoEffect(str(error)))  # it was waiting for a thread and never began
     return running.result() if error is None else Ended(error=TimeoutError(f"stopped: {type_name(error)}"))
+
+
+# ---- Awaiting coroutines, on the running loop or on a private one for a blocking program
+
+
+async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[None]], None]) -> Ended:
+    """Await a coroutine in its context, up to its timeout; one that ends when cancelled is not in flight."""
+    if op.timeout is None:
+        around = sys.exception()
+        try:
+            with inside(op.run, op.call, op.phase, is_async=True):
+                return Ended(await start())
+        except Exception as error:
+            return Ended(error=error, around=around)
+        except BaseException:
+            if op.flight is not None:
+                op.flight.goes_on = False  # it has ended, whatever stopped it
+            raise
+
+    async def body() -> Any:
+        with inside(op.run, op.call, op.phase, is_async=True):
+            return await start()
+
+    running = asyncio.ensure_future(body())
+    try:
+        done, _ = await asyncio.wait({running}, timeout=op.timeout)
+    except asyncio.CancelledError:
+        await _stopped(running, op, late)
+        raise
+    if not done and not await _stopped(running, op, late):
+        return Ended(in_flight=True)
+    return _ended(running, timeout=op.timeout)
+
+
+async def _stopped(running: asyncio.Future[Any], op: Invoke, late: Callable[[Flow[None]], None]) -> bool:
+    """Cancel a coroutine and return whether it ended; one that goes on is in flight, and its end is evidence."""
+    running.cancel()
+    flight = op.flight or Flight()
+    flight.goes_on = True  # this task may be cancelled once more while it waits
+    done, _ = await asyncio.wait({running}, timeout=GRACE_S)
+    flight.goes_on = not done
+    if not done and op.late is not None:
+        make_late = op.late
+        running.add_done_callback(lambda ended: late(make_late(_ended(ended))))
+    return bool(done)
+
+
+def _ended(running: asyncio.Future[Any], *, timeout: float | None = None) -> Ended:
+    if running.cancelled():
+        return Ended(error=TimeoutError(f"no answer within {timeout} s"))
+    error = running.exception()
+    if error is None:
+        return Ended(running.result())
+    if not isinstance(error, Exception):
+        return Ended(error=TimeoutError(f"stopped: {type_name(error)}"))
+    return Ended(error=error)
+
+
+class LoopThread:
+    """A private event loop for async tools in a blocking runtime."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._forever, name="amends-loop", daemon=True)
+        self._thread.start()
+
+    def _forever(self) -> None:
+        """Run the loop until it is closed.
+
+        ``sys.exit()`` or an interrupt in a coroutine leaves the loop too. The loop must continue, or whatever waits for
+        another coroutine here would wait for ever.
+        """
+        while True:
+            try:
+                return self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                continue
+
+    def run(self, coroutine: Any) -> Any:
+        """Run a coroutine on the loop, in the caller's context, and wait for it."""
+        context = copy_context()
+        done: Future[Any] = Future()
+
+        tasks: list[asyncio.Task[Any]] = []
+
+        def begin() -> None:
+            tasks.append(context.run(self.loop.create_task, coroutine))
+            tasks[0].add_done_callback(lambda ended: _copy_end(ended, done))
+
+        def stop() -> None:
+            tasks[0].cancel()  # begin() ran before: the loop calls in order
+
+        self.loop.call_soon_threadsafe(begin)
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():  # interrupted while the coroutine runs: stop it instead of leaving it to run unseen
+                self.loop.call_soon_threadsafe(stop)
+                wait([done], timeout=GRACE_S)
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=5.0)
+        if not self.loop.is_running():
+            self.loop.close()
+
+
+def _copy_end(ended: asyncio.Future[Any], done: Future[Any]) -> None:
+    if ended.cancelled():
+        done.set_exception(TimeoutError("the coroutine was cancelled"))
+        return
+    error = ended.exception()
+    if error is None:
+        done.set_result(ended.result())
+    else:
+        done.set_exception(error)
+
+
+def is_on_loop() -> bool:
+    """Return whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def on_own_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` to its end on a new event loop; none may run in this thread."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Finish ``work`` even if this task is cancelled meanwhile; raise the cancellation afterwards."""
+    running = asyncio.ensure_future(work)
+    _kept.add(running)  # an event loop holds its tasks weakly, and the task that waits here may be dropped
+    running.add_done_callback(_kept.discard)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError as stop:
+            cancelled = stop
+    if cancelled is not None and (running.cancelled() or running.exception() is None):
+        raise cancelled
+    return running.result()

@@ -1,7 +1,7 @@
-"""Waking whoever waits for a run of somebody else: rung by this process when it changed one, or by a store that is told.
+"""Wake a flow that waits for a run of another owner: when this process, or another one that the store hears of, changed it.
 
-A bell only shortens a wait. Whoever waits looks at the ledger first and last, and looks again after a bounded while
-although nothing rang: a lost ring costs a pause, never an answer.
+A wakeup only shortens a wait. A waiting flow reads the ledger before and after, and reads it again after a bounded time
+without a wakeup: a lost one costs a pause, never an answer.
 """
 
 from __future__ import annotations
@@ -21,43 +21,44 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Telling(Protocol):
-    """A store that is told when another process changed a run."""
+    """A store that learns when another process changed a run."""
 
     def watch(self, ring: Callable[[str], None]) -> bool:
-        """Whether from now on ``ring`` is called with the root of each run tree that changed elsewhere; an empty
-        root says that something may have been missed. May be called twice.
+        """Call ``ring`` with the root of each run tree that changes elsewhere; return whether that works.
+
+        An empty root means that a change may have been missed. May be called twice.
         """
         ...
 
 
 class Watcher:
-    """One who waits for a run tree; what rings between two waits is not lost."""
+    """Waits for changes of one run tree; a change between two waits is not lost."""
 
     __slots__ = ("__weakref__", "_loop", "_rung", "_waits", "is_told", "root")
 
     def __init__(self, root: str, *, is_told: bool = False) -> None:
         self.root = root
         self.is_told = is_told
-        """Whether it rings for what other processes do, too."""
+        """Whether it also wakes up for changes by other processes."""
         self._rung = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waits: asyncio.Event | None = None
 
     def ring(self) -> None:
-        """Wake it, from any thread."""
+        """Wake the flow that waits; from any thread."""
         self._rung.set()
         if self._loop is not None and self._waits is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits there any more
                 self._loop.call_soon_threadsafe(self._waits.set)
 
     def wait(self, seconds: float) -> None:
-        """Return when it rang, at the latest after so long."""
+        """Wait for a change, at most this long."""
         self._rung.wait(max(0.0, seconds))
         self._rung.clear()
 
     async def wait_async(self, seconds: float) -> None:
-        """The same on an event loop."""
-        import asyncio  # here: a blocking program need not pay for it
+        """Wait for a change on an event loop, at most this long."""
+        import asyncio  # here: a blocking program does not need it
 
         if self._waits is None:
             self._waits = asyncio.Event()
@@ -70,18 +71,20 @@ class Watcher:
 
 
 class Wakeup:
-    """Who in this process waits for which run tree. A watcher that nobody has any more is forgotten."""
+    """The watchers of this process by run tree; a watcher is dropped when its owner drops it."""
 
     def __init__(self, store: object = None) -> None:
         self._store = store
         self._watchers: dict[str, list[weakref.ref[Watcher]]] = {}
-        self._lock = threading.RLock()  # a watcher may be collected while this very thread holds it
+        self._lock = threading.RLock()  # a watcher may be collected while this thread holds the lock
 
     def watch(self, root: str) -> Watcher:
-        """A watcher for this tree; the store is asked to tell only once somebody waits, and in a fork once more."""
+        """Return a watcher for this tree. Only now the store begins to listen, and does so again in a forked process."""
         told = isinstance(self._store, Telling) and self._store.watch(self.ring)
         watcher = Watcher(root, is_told=told)
-        known = weakref.ref(watcher, lambda ref: self._forget(root, ref))  # before the list: this may collect another
+        known = weakref.ref(
+            watcher, lambda ref: self._forget(root, ref)
+        )  # before taking the lock: this may collect another watcher
         with self._lock:
             self._watchers.setdefault(root, []).append(known)
         return watcher
@@ -95,7 +98,7 @@ class Wakeup:
                 self._watchers.pop(root, None)
 
     def ring(self, root: str) -> None:
-        """Something of this tree has changed; of any, when none is named."""
+        """Wake all watchers of this tree; of every tree if ``root`` is empty."""
         if not root:
             for one in list(self._watchers):
                 self.ring(one)
@@ -106,7 +109,7 @@ class Wakeup:
                 watcher.ring()
 
     def heard(self, op: Op[Any], answer: Any) -> None:
-        """Ring for what an operation has changed, if somebody waits at all."""
+        """Wake the watchers of what an operation changed, if there are any."""
         if self._watchers and type(op) in WAKES:
             root = changed_root(answer)
             if root:
@@ -120,11 +123,11 @@ WAKES: Final = frozenset(
         operations.BeginRollback, operations.LetGo, operations.DecideApproval, operations.EditApproval,
     }
 )  # fmt: skip
-"""Operations after which a waiter may go on: something was settled, decided, ended or let go."""
+"""Operations after which a waiting flow may continue: something was settled, decided, ended or released."""
 
 
 def changed_root(answer: Any) -> str:
-    """The root of the run tree that an answer is about; empty when it is about none."""
+    """Return the root of the run tree that an answer is about; empty if it is about none."""
     row = getattr(answer, "call", None) or getattr(answer, "run", None) or answer
     if isinstance(row, str):  # a call's own row: its field ``run`` is a uid
         row = answer

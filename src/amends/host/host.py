@@ -133,6 +133,12 @@ class Host:
         known = [*agents, *([str(self.value("agent"))] if self.value("agent") else [])]
         check_agents(self.rules, known, origin=self.settings["rules"].origin)
 
+    def agent(self, name: str) -> Callable[[Any], object]:
+        """Return the agent of this name."""
+        if name not in self.agents:
+            raise UsageError(f"there is no agent {name!r}; there are: {', '.join(self.agents) or 'none'}")
+        return self.agents[name]
+
     def _warn(self, found: Sequence[str]) -> None:
         """Keep warnings about rules and budgets for ``doctor``, and log the new ones."""
         for text in found:

@@ -11,9 +11,9 @@ A verb is a function whose first two parameters are the host and the view::
     class AsyncRuntime:
         approve = awaited(approvals.approve)  # the same parameters -> Coroutine[Any, Any, Approval]
 
-There is a pair of functions for each kind of verb: a flow, a listing, a decision after which the run is recovered,
-and a function that blocks. Each returns an ordinary function with the name, the signature and the docstring of the
-verb; type checkers see a ``Method``, which keeps the whole signature.
+There is a pair of functions for each kind of verb: a flow, a listing, a decision after which the run is recovered, and
+a function that blocks; and ``direct`` for a function that is the same in both classes. Each returns an ordinary function
+with the name, the signature and the docstring of the verb. Type checkers see a ``Method``, which keeps the signature.
 """
 
 from __future__ import annotations
@@ -115,11 +115,20 @@ def recovering_async(
     return _like(flow, method, returns="Report")
 
 
-# ---- Functions that block
+# ---- Functions
+
+
+def direct(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, T]:
+    """Return a method that calls ``fn``, which neither blocks nor uses the ledger."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return fn(self._host, self._view, *args, **kwargs)
+
+    return _like(fn, method)
 
 
 def in_place(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, T]:
-    """Return a method that calls ``fn``, which opens the ledger itself if it needs it."""
+    """Return a method that calls ``fn``, which blocks, and opens the ledger itself if it needs it."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         refuse_reaching(f"rt.{fn.__name__}()")
@@ -153,8 +162,8 @@ def _like(verb: Callable[..., Any], method: Callable[..., Any], *, returns: str 
     annotation = signature.return_annotation
     if returns:
         annotation = annotation.replace("Pages", returns, 1) if annotation.startswith("Pages[") else returns
-    owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    public = signature.replace(parameters=[owner, *parameters], return_annotation=annotation)
+    self_ = inspect.Parameter("self", host.kind)
+    public = signature.replace(parameters=[self_, *parameters], return_annotation=annotation)
     method.__signature__ = public  # type: ignore[attr-defined]
     method.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": annotation}
     return method

@@ -1,1 +1,1 @@
-"""The verifier that is packed into a bundle: standard library only."""
+"""The verifier that is packed into every bundle; it uses the standard library only."""

@@ -1,7 +1,7 @@
-"""Whether an Ed25519 signature is right, worked out with whole numbers: the standard library has no other way to tell.
+"""Verify Ed25519 signatures in plain Python: the standard library has no other way. It cannot sign.
 
-Only verification, for public data: it takes as long as it takes, and there is no secret in it that time could tell.
-The curve is that of RFC 8032: -x² + y² = 1 + d x² y² over the whole numbers modulo p.
+Verification handles no secrets, so it need not run in constant time.
+The curve is that of RFC 8032: -x² + y² = 1 + d x² y² over the integers modulo p.
 """
 
 from __future__ import annotations
@@ -9,32 +9,32 @@ from __future__ import annotations
 from hashlib import sha512
 
 P = 2**255 - 19
-"""What numbers of the field are taken modulo of."""
+"""The prime of the field."""
 L = 2**252 + 27742317777372353535851937790883648493
-"""How often the base point is added to itself until nothing is left."""
+"""The order of the base point."""
 D = -121665 * pow(121666, -1, P) % P
 ROOT_OF_MINUS_ONE = pow(2, (P - 1) // 4, P)
 Point = tuple[int, int, int]
-"""x and y as fractions with the same denominator: (X, Y, Z) is the point (X/Z, Y/Z)."""
+"""Projective coordinates: (X, Y, Z) is the point (X/Z, Y/Z)."""
 NOTHING: Point = (0, 1, 1)
-"""What added to a point leaves it as it is."""
+"""The neutral element of addition."""
 
 
 def is_signed(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether whoever has the secret of this public key has signed this message."""
+    """Return whether this is a signature of ``message`` by the secret key that belongs to ``public``."""
     if len(public) != 32 or len(signature) != 64:
         return False
     key, first, second = read_point(public), signature[:32], int.from_bytes(signature[32:], "little")
     if key is None or second >= L:
         return False
     asked = int.from_bytes(sha512(first + public + message).digest(), "little") % L
-    # Signed is: second·BASE = R + asked·key. So R is worked out, and must be what the signature begins with.
+    # A signature satisfies second·BASE = R + asked·key. So compute R: it must be the first half of the signature.
     minus_key = (-key[0] % P, key[1], key[2])
     return write_point(add(times(second, BASE), times(asked, minus_key))) == first
 
 
 def add(one: Point, other: Point) -> Point:
-    """The sum of two points of the curve; one formula for all, since d is no square there."""
+    """Add two points of the curve; one formula is complete, since d is not a square."""
     (x1, y1, z1), (x2, y2, z2) = one, other
     z = z1 * z2 % P
     square, xs, ys = z * z % P, x1 * x2 % P, y1 * y2 % P
@@ -45,7 +45,7 @@ def add(one: Point, other: Point) -> Point:
 
 
 def times(count: int, point: Point) -> Point:
-    """The point added to itself so often."""
+    """Multiply a point by an integer."""
     total = NOTHING
     while count:
         if count & 1:
@@ -55,7 +55,7 @@ def times(count: int, point: Point) -> Point:
 
 
 def read_point(data: bytes) -> Point | None:
-    """The point that 32 bytes name: its y, and in the last bit whether its x is odd. None: there is no such point."""
+    """Decode a point from 32 bytes: its y, and in the last bit whether its x is odd; None if there is no such point."""
     number = int.from_bytes(data, "little")
     is_odd, y = number >> 255, number & ((1 << 255) - 1)
     if y >= P:
@@ -67,7 +67,7 @@ def read_point(data: bytes) -> Point | None:
 
 
 def write_point(point: Point) -> bytes:
-    """The 32 bytes that name this point."""
+    """Encode a point as 32 bytes."""
     x, y, z = point
     below = pow(z, -1, P)
     x, y = x * below % P, y * below % P
@@ -75,7 +75,7 @@ def write_point(point: Point) -> bytes:
 
 
 def _x_for(y: int) -> int | None:
-    """One x with this y: the square root of (y² - 1) / (d y² + 1), if it has one."""
+    """Return an x for this y: the square root of (y² - 1) / (d y² + 1), or None if there is none."""
     square = (y * y - 1) * pow(D * y * y + 1, -1, P) % P
     x = pow(square, (P + 3) // 8, P)
     if (x * x - square) % P:

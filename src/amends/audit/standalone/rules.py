@@ -1,4 +1,7 @@
-"""What must be true of the rows of a bundle, and of any record of ours. Put into ``verify.py``: standard library only."""
+"""The rules that the rows of a bundle must obey. Packed into ``verify.py`` of a bundle, so: standard library only.
+
+``amends.audit.verify`` checks the same rules on a ledger, page by page. A test compares their tables.
+"""
 
 from __future__ import annotations
 
@@ -44,19 +47,19 @@ APPROVAL_MOVES: Moves = {
     "approved": ("used", "rejected", "expired", "cancelled", "approved"),
 }
 SHARED: Moves = {NEW: ("succeeded", "failed", "refused", "dropped")}
-"""A call that a fork has as it was: it never moved there."""
+"""A shared call: the fork has it in its final state, and it never changes there."""
 WORDS = ("by_whom", "reason", "decided_at")
-"""Of a request: who decided it, why, and when."""
+"""Columns of a request: who decided it, why, and when."""
 GOAL = ("goal", "goal_by", "goal_why")
 NONE = "none"
-"""How an event says that a run has no goal any more."""
+"""The goal in an event after which a run has none."""
 LEARNED = ("learned", "evidence")
 MOVES = {"run": RUN_MOVES, "call": CALL_MOVES, "approval": APPROVAL_MOVES}
 KINDS = (("run", "runs", "uid"), ("call", "calls", "id"), ("approval", "approvals", "id"))
-"""The kinds of rows, the files that they are in, and what each is known by."""
+"""The kinds of rows, the files that hold them, and the column that identifies a row."""
 GONE, SEALED = "gone:", "sealed:"
 PLAIN = ("", "null", "{}", "[]")
-"""What says nothing of anybody, and is not encrypted either."""
+"""Empty payloads: they are never encrypted."""
 BOUND = {
     "run": "uid id tenant generation root parent policy order_mode agent principal input_digest tags deadline_at"
     " forked_from forked_at",
@@ -69,21 +72,21 @@ BOUND = {
         " follows editors"
     ),
 }
-"""Of each kind of row: the columns that never change, in the order in which its first event has hashed them."""
+"""For each kind of row, the columns that never change, in the order in which its first event hashed them."""
 TOLD = {"run": "id", "tenant": "tenant", "origin": "origin", "state": "state", "generation": "generation"}
-"""What the manifest tells of a tree, by the column of its first run that it is."""
+"""What the manifest has of a tree, with the column of its root run that it must equal."""
 SAID = ("root", "run", "run_id", "tenant", "call", "what", "frm", "to_state", "by_whom", "epoch", "facts")
 
 
 class Bundle:
-    """What is in one: its manifest, and the rows of each part."""
+    """The contents of a bundle: its manifest, and the rows of each part."""
 
     def __init__(self, manifest: Row, rows: dict[str, list[Row]]) -> None:
         self.manifest, self.rows = manifest, rows
 
 
 class Problem:
-    """Something that was changed: in which tree, at which of its events, and how."""
+    """A change that was found: in which tree, at which event, and how."""
 
     def __init__(self, how: str, text: str, event: Row | None = None, *, root: str = "", n: int = 0) -> None:
         said = event or {}
@@ -95,64 +98,64 @@ class Problem:
 
 
 def in_ascii(line: object) -> str:
-    """The line with escapes for all that is not plain ASCII: a bundle may be made to deceive whoever checks it.
+    """Escape everything that is not plain ASCII: a bundle may be made to deceive the person who checks it.
 
-    ``amends.visible`` is not here: this program needs nothing but Python.
+    ``amends.visible`` does this elsewhere; this program needs nothing but Python.
     """
     return json.dumps(str(line))[1:-1].replace('\\"', '"').replace("\x7f", "\\u007f")
 
 
-# ---- the chain ----------------------------------------------------------------------------
+# ---- The hash chain
 
 
 def digest(*parts: str | int) -> str:
-    """SHA-256 over texts and whole numbers, each with its type and length."""
+    """Return the SHA-256 of strings and integers, each with its type and length."""
     data = [(type(part).__name__, str(part).encode("utf-8", "surrogatepass")) for part in parts]
     return sha256(b"".join(f"{kind}{len(text)}:".encode() + text for kind, text in data)).hexdigest()
 
 
 def storable(text: str) -> str:
-    """As every database can hold it, and as it is hashed."""
+    """Return a text as every database can store it, and as it is hashed."""
     return text.replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
 
 
 def micros(at: float) -> int:
-    """A moment in whole microseconds."""
+    """Return a time in whole microseconds."""
     return round(at * 1e6)
 
 
 def link(prev: str, n: int, event: Row) -> str:
-    """What the hash of this event must be, as number ``n`` after the one with that hash."""
+    """Return the hash that this event must have as number ``n``, after the event with the hash ``prev``."""
     body = digest(*(storable(str(event[name])) for name in SAID))
     return sha256(f"{prev}:{n}:{micros(event['at'])}:{body}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def proof(text: str) -> str:
-    """What an event says of a payload."""
+    """Return the hash by which an event proves a payload."""
     return sha256(storable(text).encode("utf-8")).hexdigest()
 
 
 def bound(row: Row, kind: str) -> str:
-    """What the first event of a row says of it."""
+    """Return the hash by which the first event of a row proves the columns that never change."""
     parts = tuple(storable(one) if isinstance(one := row[name], str) else one for name in BOUND[kind].split())
     return sha256(ascii(parts).encode("ascii")).hexdigest()
 
 
-# ---- checking -----------------------------------------------------------------------------
+# ---- Checking trees
 
 
 def check_trees(bundle: Bundle) -> list[Problem]:
-    """Everything in its trees that does not hang together."""
+    """Return every contradiction in the trees of a bundle."""
     found: list[Problem] = []
     rows = bundle.rows
     trees = {run["uid"]: run for run in rows["runs"] if run["uid"] == run["root"]}
     of = {part: _by(rows[part], "root") for part in ("runs", "calls", "events", "approvals")}
     for part, some in of.items():
         gone = some.keys() - trees.keys()
-        found += [Problem("row_forged", f"there are {part} of a tree that is not there", root=root) for root in gone]
+        found += [Problem("row_forged", f"there are {part} of a tree that is missing", root=root) for root in gone]
     told = {tree["root"]: tree for tree in bundle.manifest["trees"]}
     gone = told.keys() - trees.keys()
-    found += [Problem("row_missing", "the manifest names a tree that is not there", root=root) for root in gone]
+    found += [Problem("row_missing", "the manifest names a tree that is missing", root=root) for root in gone]
     for root in trees:
         mine = {part: some.get(root, []) for part, some in of.items()}
         found += Tree(mine, is_ours=trees[root]["origin"] == bundle.manifest["ledger"]).problems(told.get(root))
@@ -167,7 +170,7 @@ def _by(rows: list[Row], name: str) -> dict[str, list[Row]]:
 
 
 class Subject:
-    """One row, as its events tell it; ``facts``: what was said of it last, by name."""
+    """One row as its events describe it; ``facts``: the newest fact of each name."""
 
     def __init__(self, event: Row, facts: Row) -> None:
         self.first, self.last, self.facts = event, event, facts
@@ -179,14 +182,14 @@ class Subject:
         self.causes: list[str] = []
 
     def add(self, facts: Row) -> None:
-        """Take in what was said last. A goal is always said whole: what is left out of it is empty."""
+        """Take in the newest facts. An event with a goal names all of it: what it leaves out is empty."""
         if "goal" in facts:
             for name in GOAL:
                 self.facts.pop(name, None)
         self.facts.update(facts)
 
     def say(self, event: Row, facts: Row) -> None:
-        """Keep the words that the row of a call has after this move."""
+        """Keep the reason and the error that the row of a call has after this transition."""
         frm, to = event["frm"], event["to_state"]
         words = "why" in facts or "resolved" in facts
         if "started" in (frm, to) or (words and to not in ("ready", "compensated", "compensation_failed")):
@@ -204,11 +207,11 @@ class Tree:
         self._rows, self._events = rows, sorted(rows["events"], key=lambda event: event["n"])
         self._subjects: dict[tuple[str, str], Subject] = {}
         self._runs: dict[str, Row] = {}
-        self._emptied = not is_ours  # gc of another ledger writes no event
+        self._emptied = not is_ours  # gc of another ledger writes no event here
         self._found: list[Problem] = []
 
     def problems(self, told: Row | None) -> list[Problem]:
-        """What was changed. After an event that does not hang on the one before it nothing more can be said."""
+        """Return what was changed. After the first event that is not linked, nothing more can be checked."""
         if not self._is_linked():
             return self._found
         end: Row = self._events[-1] if self._events else {"n": 0, "hash": ""}
@@ -224,20 +227,20 @@ class Tree:
             for row in self._rows[part]:
                 self._found += self._compared(kind, row[name], row)
         for (kind, id), subject in self._subjects.items():
-            self._found.append(Problem("row_missing", f"{kind} {id} is not there", subject.last))
+            self._found.append(Problem("row_missing", f"{kind} {id} is missing", subject.last))
         known = {run["uid"] for run in self._rows["runs"]}
         for uid, event in self._runs.items():
             if uid not in known and ("run", uid) not in self._subjects:
-                self._found.append(Problem("row_missing", f"run {uid} is not there", event))
+                self._found.append(Problem("row_missing", f"run {uid} is missing", event))
         return self._found
 
     def _check_asked(self) -> None:
-        """A call names its newest request, and a request the tool of its call."""
+        """Check that a call names its newest request, and a request the tool of its call."""
         newest = {one.first["call"]: id for (kind, id), one in self._subjects.items() if kind == "approval"}
         tools = {call["id"]: call["tool"] for call in self._rows["calls"]}
         for call in self._rows["calls"]:
             if call["approval"] != newest.get(call["id"], ""):
-                text = f"call {call['id']}: the request for a yes is not the newest one"
+                text = f"call {call['id']}: its approval is not the newest one"
                 self._found.append(Problem("row_changed", text, {"root": call["root"], "run_id": call["run_id"]}))
         for asked in self._rows["approvals"]:
             if asked["tool"] != tools.get(asked["call"]):
@@ -254,25 +257,25 @@ class Tree:
                 return False
             prev, seq = event["hash"], event["seq"]
             if event["at"] != micros(event["at"]) / 1e6:
-                self._found.append(Problem("edited", "its time is no whole microsecond", event))
+                self._found.append(Problem("edited", "its time is not in whole microseconds", event))
             self._found += self._moved(event, json.loads(event["facts"]))
         return True
 
     def _how_broken(self, n: int, prev: str, event: Row) -> tuple[str, str]:
         after = self._events[n] if n < len(self._events) else None
         if event["n"] > n:
-            return "deleted", f"event {n} is not there"
+            return "deleted", f"event {n} is missing"
         if event["n"] == n and event["hash"] == link(prev, n, event):
-            return "swapped", "it stands before its forerunner in the ledger"
+            return "swapped", "it comes before its predecessor in the ledger"
         if after is not None and after["hash"] == link(prev, n, after):
             if event["hash"] == link(after["hash"], n + 1, event):
                 return "swapped", f"it was event {n + 1}"
-            return "inserted", "the event after it hangs on the one before it"
+            return "inserted", "the event after it is linked to the one before it"
         if after is not None and after["hash"] == link(event["hash"], n + 2, after):
-            return "deleted", f"event {n} is not there, and those after it were numbered anew"
-        return "edited", "it does not say what its hash is of"
+            return "deleted", f"event {n} is missing, and the events after it were renumbered"
+        return "edited", "its content does not match its hash"
 
-    # ---- what events say of rows ----------------------------------------------------------
+    # ---- What events say about rows
 
     def _moved(self, event: Row, facts: Row) -> Iterator[Problem]:
         self._runs.setdefault(event["run"], event)
@@ -301,11 +304,14 @@ class Tree:
             self._subjects["call", event["call"]].passed = True
 
     def _delegated(self, event: Row, facts: Row) -> Iterator[Problem]:
-        """A decision for somebody else names the delegation. That one is in no bundle: only its ledger can prove it."""
+        """Check that a decision on behalf of another person names a delegation.
+
+        The delegation is in no bundle: only the ledger can prove it.
+        """
         behalf, word = facts.get("behalf"), facts.get("delegation")
         named = isinstance(word, list) and len(word) == 2
         if (behalf is not None or word is not None) and not (behalf is not None and named):
-            text = f"{event['by_whom']} decided for {behalf}, and it does not say by which delegation"
+            text = f"{event['by_whom']} decided for {behalf}, and names no delegation"
             yield Problem("edited", text, event)
 
     def _moves(self, kind: str, id: str, event: Row, facts: Row) -> Iterator[Problem]:
@@ -319,7 +325,7 @@ class Tree:
             subject = self._subjects[kind, id] = Subject(event, facts)
         else:
             is_settled = event["frm"] == "started" if "attempt" in facts else "resolved" in facts
-            if kind == "call" and is_settled:  # a settlement writes the result anew: also that there is none
+            if kind == "call" and is_settled:  # a settlement replaces the result, possibly by none
                 forgets = (
                     ("failure", "result") if event["frm"] == "started" else ("result",) if to == "succeeded" else ()
                 )
@@ -344,7 +350,7 @@ class Tree:
         if subject in self._subjects:
             self._subjects[subject].add({name: facts[name] for name in names if name in facts})
 
-    # ---- the rows -------------------------------------------------------------------------
+    # ---- Comparing the rows
 
     def _compared(self, kind: str, id: str, row: Row) -> Iterator[Problem]:
         subject = self._subjects.pop((kind, id), None)
@@ -362,7 +368,7 @@ class Tree:
     def _run(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
         first, facts = subject.first, subject.facts
         if "row" in facts and facts["row"] != bound(row, "run"):
-            yield "row_changed", "something that never changes was changed"
+            yield "row_changed", "a column that never changes was changed"
         mine = row["root"], row["id"], row["tenant"], row["created_at"]
         if mine != (first["root"], first["run_id"], first["tenant"], first["at"]):
             yield "row_changed", "the id, the tenant or the time was changed"
@@ -379,12 +385,12 @@ class Tree:
             yield "row_changed", "the budgets were changed"
         yield from _words("why it is blocked", row["causes"], json.dumps(subject.causes, ensure_ascii=False))
         if row["state"] == "blocked" and row["came_from"] != subject.last["frm"]:
-            yield "row_changed", "where it was when it was blocked was changed"
+            yield "row_changed", "its state before it was blocked was changed"
 
     def _call(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
         first, facts = subject.first, subject.facts
         if "row" in facts and facts["row"] != bound(row, "call"):
-            yield "row_changed", "something that never changes was changed"
+            yield "row_changed", "a column that never changes was changed"
         mine = row["root"], row["run_id"], row["tenant"], row["created_at"], row["seq"]
         if mine != (first["root"], first["run_id"], first["tenant"], first["at"], first["seq"]):
             yield "row_changed", "the run, the time or the place was changed"
@@ -394,7 +400,7 @@ class Tree:
         elif (row["agent"], row["principal"]) != (run["agent"], run["principal"]):
             yield "row_changed", "the agent or the principal was changed"
         if {name: row[name] for name in subject.counts} != subject.counts:
-            yield "row_changed", "the attempts or the place among the settled were changed"
+            yield "row_changed", "the attempts or the order of settlement were changed"
         for name in ("args", "result") if "row" in facts else ():
             yield from self._payload(name, row[name], facts.get(name))
         if "row" not in facts:
@@ -428,14 +434,14 @@ class Tree:
     def _approval(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
         first, facts = subject.first, subject.facts
         if "terms" in facts and facts["terms"] != bound(row, "approval"):
-            yield "row_changed", "what was asked for was changed"
+            yield "row_changed", "the terms of the request were changed"
         if (row["digest"], row["seq"], row["call"]) != (facts.get("digest"), first["seq"], first["call"]):
-            yield "row_changed", "what it binds was changed"
+            yield "row_changed", "the call that it binds was changed"
         if (row["root"], row["run_id"], row["tenant"]) != (first["root"], first["run_id"], first["tenant"]):
             yield "row_changed", "the run was changed"
         last = subject.last
         if row["state"] == "used" and (row["used_at"], row["used_seq"]) != (last["at"], last["seq"]):
-            yield "row_changed", "when it was used up was changed"
+            yield "row_changed", "the time of its use was changed"
         said = tuple(storable(one) if isinstance(one := row[name], str) else one for name in WORDS)
         words = None if said == ("", "", None) else sha256(ascii(said).encode("ascii")).hexdigest()
         if words != facts.get("said"):
@@ -455,6 +461,6 @@ class Tree:
 
 
 def _words(name: str, text: str, said: str) -> Iterator[tuple[str, str]]:
-    """Compare a text with what an event said in the open. Encrypted since, nobody can tell here."""
+    """Compare a text with what an event says in plain text; a text that was encrypted since cannot be compared."""
     if storable(text) != storable(said) and not (SEALED in text and said):
         yield "row_changed", f"{name} was changed"

@@ -1,13 +1,13 @@
-"""Checks a bundle: the record of runs of AI agents, taken out of the ledger of amends that it was kept in.
+"""Check a bundle: the record of runs of AI agents, exported from a ledger of amends.
 
-    python BUNDLE                            says what is in it, and whether anything in it was changed
-    python BUNDLE --key ed25519-pub:...      and whether whoever has this key has signed for it
+    python BUNDLE                            print what is in it, and whether anything in it was changed
+    python BUNDLE --key ed25519-pub:...      check as well that this key signed it
 
-Needs nothing but Python. What it proves: every event hangs on the one before it by its hash, the rows of runs, calls and
-approvals stand where their events left them, and what was given and returned is what the events say. Whoever changes one
-of these must write everything after it anew, and then its hash is not the one that the signed checkpoint names. Without a
-checkpoint, or without knowing the key that must have signed it, a whole bundle may have been made up. This very program may
-have been changed as well: take it from a bundle that you trust, and run it as: python verify.py BUNDLE
+It needs nothing but Python. It proves that every event is linked to the one before it by its hash, that the rows of
+runs, calls and approvals are as their events left them, and that arguments and results are those that the events prove.
+A change of any of these makes it necessary to rewrite everything after it, and then the last hash is not the one that the
+signed checkpoint names. Without a checkpoint, or without knowing the key that must have signed it, a whole bundle may be
+forged. This program may have been changed as well: take it from a bundle that you trust, and run: python verify.py BUNDLE
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from typing import Any
 from amends.audit.standalone.ed25519 import is_signed
 from amends.audit.standalone.rules import GONE, SEALED, Bundle, Problem, Row, check_trees, digest, in_ascii, micros
 
-# ---- Who vouches for a bundle: the checkpoints in it, and whose signatures they have. Put into ``verify.p
+# ---- Checkpoints and signatures
 
 
 OF_CHECKPOINT = ("ledger", "high", "gaps", "heads", "prev", "key")
-"""What the hash of a checkpoint is of, after its number and its time."""
+"""What the hash of a checkpoint covers, after its number and its time."""
 
 
 def check_checkpoints(bundle: Bundle, keys: Sequence[str] = ()) -> Iterator[Problem]:
-    """What is wrong with its checkpoints, or with its trees by them; ``keys``: who must have signed."""
+    """Yield every problem of the checkpoints, and of the trees that they name; ``keys``: who must have signed."""
     hashes = {(event["root"], event["n"]): event["hash"] for event in bundle.rows["events"]}
     ids = {run["uid"]: run["id"] for run in bundle.rows["runs"]}
     vouched: set[str] = set()
@@ -51,15 +51,15 @@ def check_checkpoints(bundle: Bundle, keys: Sequence[str] = ()) -> Iterator[Prob
                 there = (root, n) in hashes
                 text = f"checkpoint {row['n']} names {'another' if there else 'its'} event {n}"
                 about = {"root": root, "run_id": ids[root], "n": n}
-                yield Problem("rewritten" if there else "cut", text if there else f"{text}, which is not there", about)
+                yield Problem("rewritten" if there else "cut", text if there else f"{text}, which is missing", about)
     for tree in bundle.manifest["trees"] if keys else ():
         if tree["root"] not in vouched:
-            text = f"no checkpoint that is signed with {' or '.join(map(name_of, keys))} stands behind it"
+            text = f"no checkpoint that is signed with {' or '.join(map(name_of, keys))} covers it"
             yield Problem("bad_signature", text, {"root": tree["root"], "run_id": tree["run"]})
 
 
-def behind(bundle: Bundle) -> int:
-    """How many of its events no checkpoint in it stands behind."""
+def uncovered(bundle: Bundle) -> int:
+    """Count the events of a bundle that none of its checkpoints covers."""
     newest: dict[str, int] = {}
     for row in bundle.rows["checkpoints"]:
         for root, n, _ in json.loads(row["heads"]):
@@ -71,17 +71,19 @@ def _checked(row: Row, keys: Sequence[str]) -> Problem | None:
     name = f"checkpoint {row['n']}"
     said = digest("amends checkpoint", row["n"], micros(row["at"]), *(row[part] for part in OF_CHECKPOINT))
     if said != row["hash"] or row["at"] != micros(row["at"]) / 1e6:
-        return Problem("edited", f"{name} does not say what its hash is of")
+        return Problem("edited", f"{name} does not match its hash")
     key = next((key for key in keys if name_of(key) == row["key"]), None)
     if key is None and keys:
-        return Problem("bad_signature", f"{name} is signed with {row['key'] or 'no key'}, which nobody vouches for")
+        return Problem(
+            "bad_signature", f"{name} is signed with {row['key'] or 'no key'}, which is not one of the given keys"
+        )
     if row["key"] and not has_signed(key or row["key"], row["hash"], row["signature"]):
-        return Problem("bad_signature", f"the signature of {name} is not one of {row['key']}")
+        return Problem("bad_signature", f"the signature of {name} is not of {row['key']}")
     return None
 
 
 def name_of(key: str) -> str:
-    """How a checkpoint names the key that signed it. Raises ``ValueError`` where it is none."""
+    """Return the name that a checkpoint has for this key; raise ``ValueError`` if it is not a key."""
     kind, _, rest = key.partition(":")
     if kind == "hmac":
         return f"hmac-id:{hmac.digest(rest.encode(), b'amends audit key', 'sha256').hex()[:16]}"
@@ -89,12 +91,15 @@ def name_of(key: str) -> str:
         raise ValueError(f"a key begins with ed25519-pub: or hmac:, not with {kind[:20]}")
     raw = _raw(rest)
     if len(raw) != 32:
-        raise ValueError("a key that begins with ed25519-pub: goes on with 32 bytes as base64")
+        raise ValueError("after ed25519-pub: a key has 32 bytes in base64")
     return f"{kind}:{b64encode(raw).decode('ascii')}"
 
 
 def has_signed(key: str, hash: str, signature: str) -> bool:
-    """Whether this is the key's signature of that hash. One that only has a name here proves nothing, and says yes."""
+    """Return whether this is the key's signature of that hash.
+
+    The mere name of a key (``hmac-id:``) cannot be checked: any signature passes.
+    """
     kind, _, rest = key.partition(":")
     words = f"amends checkpoint {hash}".encode("ascii", "replace")
     try:
@@ -113,37 +118,25 @@ def _raw(text: str) -> bytes:
     return urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
 
 
-# ---- Checks a bundle: the record of runs of AI agents, taken out of the ledger of amends that it was kept
-
-# python BUNDLE                            says what is in it, and whether anything in it was changed
-#     python BUNDLE --key ed25519-pub:...      and whether whoever has this key has signed for it
-#
-# Needs nothing but Python. What it proves: every event hangs on the one before it by its hash, the rows of runs, calls and
-# approvals stand where their events left them, and what was given and returned is what the events say. Whoever changes one
-# of these must write everything after it anew, and then its hash is not the one that the signed checkpoint names. Without a
-# checkpoint, or without knowing the key that must have signed it, a whole bundle may have been made up. This very program may
-# have been changed as well: take it from a bundle that you trust, and run it as: python verify.py BUNDLE
+# ---- Reading a bundle
 
 
 FORMAT, VERSION = "amends bundle", 1
 PARTS = ("runs", "calls", "events", "approvals", "checkpoints")
 FILES = ("manifest.json", *(f"{part}.jsonl" for part in PARTS), "verify.py", "__main__.py")
-SPOKEN = (("runs", "input"), ("runs", "output"), ("calls", "args"), ("calls", "result"))
+PAYLOADS = (("runs", "input"), ("runs", "output"), ("calls", "args"), ("calls", "result"))
 UNPACKED_MAX = 1 << 28
-"""Bytes that a bundle may have when it is unpacked: a small file can say that it is endless."""
+"""Bytes that an unpacked bundle may have: a small zip file can unpack to any size."""
 BROKEN, UNREADABLE = 20, 2
 PROBLEMS_MAX = 100
 
 
 class Unreadable(Exception):
-    """It is no bundle, or a broken one."""
-
-
-# ---- reading ------------------------------------------------------------------------------
+    """It is not a bundle, or a damaged one."""
 
 
 def read(data: bytes) -> Bundle:
-    """The bundle that these bytes are. Raises ``Unreadable``; whatever they say, it takes no more than its limit."""
+    """Read a bundle; raise ``Unreadable`` if it is none. Never unpacks more than ``UNPACKED_MAX`` bytes."""
     try:
         with zipfile.ZipFile(BytesIO(data)) as packed:
             texts = _unpacked(packed)
@@ -158,7 +151,7 @@ def _unpacked(packed: zipfile.ZipFile) -> dict[str, bytes]:
     entries = packed.infolist()
     names = [entry.filename for entry in entries]
     if len(set(names)) != len(names) or set(names) != set(FILES):
-        raise Unreadable(f"it has not exactly the files {', '.join(FILES)}")
+        raise Unreadable(f"it does not have exactly the files {', '.join(FILES)}")
     if sum(entry.file_size for entry in entries) > UNPACKED_MAX:
         raise Unreadable(f"unpacked it would be larger than {UNPACKED_MAX:,} bytes")
     texts = {}
@@ -174,15 +167,15 @@ def _unpacked(packed: zipfile.ZipFile) -> dict[str, bytes]:
 def _parsed(texts: dict[str, bytes]) -> Bundle:
     manifest = _json(texts["manifest.json"])
     if manifest["format"] != FORMAT:
-        raise Unreadable("it is no bundle of amends")
+        raise Unreadable("it is not a bundle of amends")
     if manifest["version"] != VERSION:
-        raise Unreadable(f"it is a bundle of version {manifest['version']}, and this knows version {VERSION}")
+        raise Unreadable(f"it is a bundle of version {manifest['version']}, and this program knows version {VERSION}")
     for name, known in manifest["files"].items():
         if sha256(texts[name]).hexdigest() != known:
             raise Unreadable(f"{name} is not what the manifest says: it was damaged, or changed by hand")
     rows = {part: [_json(line) for line in texts[f"{part}.jsonl"].splitlines()] for part in PARTS}
     if not all(isinstance(row, dict) for some in rows.values() for row in some):
-        raise Unreadable("a line is no row")
+        raise Unreadable("a line is not a row")
     return Bundle(manifest, rows)
 
 
@@ -193,32 +186,32 @@ def _json(text: bytes) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> Row:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("something is said twice")
+        raise ValueError("a name appears twice")
     return made
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def check(bundle: Bundle, keys: Sequence[str] = ()) -> list[Problem]:
-    """Everything in it that does not hang together, the first bad event first; ``keys``: who must have signed."""
+    """Return every problem of a bundle, that of the first bad event first; ``keys``: who must have signed."""
     found = [*check_trees(bundle), *check_checkpoints(bundle, keys)]
     return sorted(found, key=lambda one: (one.seq == 0, one.seq, one.root, one.n))[:PROBLEMS_MAX]
 
 
-# ---- the command --------------------------------------------------------------------------
+# ---- The command
 
 
 def main(words: Sequence[str]) -> int:
-    """Say what is in a bundle and whether it is whole; 0, or 20 where it is not, or 2 where it cannot be read."""
-    parser = argparse.ArgumentParser(prog="python BUNDLE", description="Checks a bundle of amends.")
+    """Print what is in a bundle and whether it is whole; return 0, 20 if it is not, or 2 if it cannot be read."""
+    parser = argparse.ArgumentParser(prog="python BUNDLE", description="Check a bundle of amends.")
     parser.add_argument("bundle", help="the file")
     parser.add_argument("--key", action="append", default=[], help="who must have signed: ed25519-pub:..., or hmac:...")
     said = parser.parse_args(words)
     try:
         bundle = read(Path(said.bundle).read_bytes())
-        problems, left = check(bundle, said.key), behind(bundle)
+        problems, left = check(bundle, said.key), uncovered(bundle)
     except (Unreadable, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         print(in_ascii(f"{said.bundle} cannot be read as a bundle: {error}"), file=sys.stderr)
         return UNREADABLE
@@ -227,9 +220,9 @@ def main(words: Sequence[str]) -> int:
     signers = sorted({row["key"] or "nobody" for row in bundle.rows["checkpoints"]})
     print(in_ascii(f"checkpoints: {len(bundle.rows['checkpoints'])}, signed by {', '.join(signers) or 'nobody'}"))
     if left:
-        print(f"events that no checkpoint stands behind: {left}")
-    for text, how in ((SEALED, "encrypted, and not proved without their key"), (GONE, "removed")):
-        count = sum(str(row[name]).startswith(text) for part, name in SPOKEN for row in bundle.rows[part])
+        print(f"events that no checkpoint covers: {left}")
+    for text, how in ((SEALED, "encrypted, and not checked without their key"), (GONE, "removed")):
+        count = sum(str(row[name]).startswith(text) for part, name in PAYLOADS for row in bundle.rows[part])
         if count:
             print(f"payloads that are {how}: {count}")
     for problem in problems:

@@ -1,0 +1,43 @@
+"""What a runtime does with its declared tools besides calling them: declare more, check plans, describe them to models.
+
+Each function is a verb of the runtime. None of them uses the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from amends.engine import plans
+from amends.host.host import Host, View
+from amends.tools import spec
+
+Style = Literal["openai", "responses", "anthropic", "mcp"]
+
+
+def add(host: Host, _view: View, *tools: object) -> None:
+    """Declare more tools to this runtime."""
+    host.add(tools)
+
+
+def reach(host: Host, _view: View, bodies: Mapping[str, Callable[..., object]], /) -> None:
+    """Give bodies to tools that were declared but run elsewhere; ignore names that were not declared."""
+    host.reach(bodies)
+
+
+def check(host: Host, _view: View, plan_: Sequence[object], /) -> plans.Check:
+    """Return every violation of the ordering law in a plan, and an allowed order if there is one."""
+    return plans.check_plan(plan_, host.specs)
+
+
+def schemas(host: Host, _view: View, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:
+    """Return the tools as a model gets them; with the argument ``again_because`` where the runtime honours it.
+
+    ``repeats=False`` leaves it out. ``repeats=True`` raises if the runtime does not honour it.
+    """
+    return spec.schemas(host.specs.values(), style, repeats=host.offers(repeats))
+
+
+def may_repeat(host: Host, _view: View, tool: str) -> bool:
+    """Return whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
+    return host.may_repeat(host.find(tool))
