@@ -23,7 +23,7 @@ def test_the_public_names_are_the_same(blocking: type, looped: type) -> None:
 
 @pytest.mark.parametrize("blocking, looped", PAIRS, ids=lambda cls: cls.__name__)
 def test_the_parameters_are_the_same(blocking: type, looped: type) -> None:
-    for name, value in {**_public(blocking), "__init__": blocking.__init__}.items():
+    for name, value in {**_public(blocking), "__init__": inspect.getattr_static(blocking, "__init__")}.items():
         if not callable(value) or (name == "__init__" and blocking is not Runtime):
             continue
         here = inspect.signature(value).parameters.values()
