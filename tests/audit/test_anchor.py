@@ -63,5 +63,5 @@ def test_a_broken_one_is_said(tmp_path: Path, text: str) -> None:
 
 def test_one_that_cannot_be_written_says_what_was(tmp_path: Path) -> None:
     missing = Anchor(tmp_path / "no folder" / "a")
-    with pytest.raises(LedgerUnavailable, match="checkpoint 3 is in the ledger and cannot be written to its anchor"):
+    with pytest.raises(LedgerUnavailable, match="checkpoint 3 is in the ledger but cannot be written to its anchor"):
         missing.keep_checkpoint(at(3))

@@ -35,7 +35,7 @@ def test_a_fork_that_cannot_be_made_says_why_and_what_to_do(shop: Path, play: Pl
     assert_refused(run("fork", "order-1", "--at", "", *URL, cwd=shop), "has no call ''")
     assert_refused(run("fork", "nobody", "--at", call, *URL, cwd=shop), "no run 'nobody'")
     assert_refused(run("fork", "order-2", "--at", call, *URL, cwd=shop), "has no call")
-    assert_refused(run("fork", "order-1", "--at", call, "--id", "order-2", *URL, cwd=shop), "there already")
+    assert_refused(run("fork", "order-1", "--at", call, "--id", "order-2", *URL, cwd=shop), "exists already")
     said = run("fork", "order-1", "--at", call, "--id", "order-2", *URL, "--json", cwd=shop)
     assert json.loads(said.stderr)["error"]["code"] == "run_conflict"
 

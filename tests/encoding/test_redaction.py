@@ -419,7 +419,7 @@ def test_the_key_is_made_beside_the_ledger_for_its_owner_only(tmp_path: Path) ->
     kept = file.read_bytes()
     assert kept.strip() not in (tmp_path / "l.db").read_bytes()
     file.chmod(0o644)
-    with pytest.raises(BadConfig, match="may be read by others"):
+    with pytest.raises(BadConfig, match="can be read by users other"):
         Runtime(url, tools=[charge]).open("r")
 
 
@@ -434,7 +434,7 @@ def test_with_another_key_nothing_is_begun_since_nothing_would_be_recognised(tmp
     given = {} if loss == "gone" else {"secret_key": "x" * 40}
     with pytest.raises(BadConfig) as no:
         Runtime(url, tools=[charge], **given).open("s")  # type: ignore[arg-type]
-    assert ("is gone" if loss == "gone" else "not the one") in str(no.value)
+    assert ("is missing" if loss == "gone" else "not the one") in str(no.value)
     assert not (tmp_path / "l.db.key").exists()
     with Runtime(url, create=False) as reader:
         assert reader.report("r").state == "committed", "reading hides nothing, and needs no key"

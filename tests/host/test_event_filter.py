@@ -149,8 +149,8 @@ def test_the_other_colour_takes_the_same_filter() -> None:
         ("state:nonsense", "there is no state"),
         ("at:2026-01-01", "compares nothing"),
         ("at:>yesterday", "not a date"),
-        ("args.x:1", "not understood"),
-        ("tag:x", "not understood"),
+        ("args.x:1", "is invalid"),
+        ("tag:x", "is invalid"),
     ],
 )
 def test_a_filter_that_means_nothing_says_what_would(rt: Any, filter: str, says: str) -> None:

@@ -249,7 +249,7 @@ def test_a_value_in_another_ones_place_does_not_open() -> None:
     from amends.encoding.dataclass import changed
 
     store.calls[one.id] = changed(one, {"args": two.args})
-    with pytest.raises(LedgerCorrupt, match="another's place"):
+    with pytest.raises(LedgerCorrupt, match="copied from another row"):
         rt.report("r")
 
 
