@@ -23,7 +23,7 @@ EPILOG: Final = (
 )
 VERBS: Final = {
     # verb or group of verbs: its module in this package, and its line in `amends --help`
-    "demo": ("demo", "Run five example orders: commit, rollback, crash, ..."),
+    "demo": ("demo", "Run five example orders, with a rollback and a crash."),
     "init": ("demo", "Write amends.toml and app.py, a small example program."),
     "worker": ("runs", "Recover abandoned runs, until SIGTERM or Ctrl-C."),
     "recover": ("runs", "Recover abandoned runs once, and show each. For cron."),

@@ -101,7 +101,7 @@ def list_runs(
 
 @runs.command("show")
 def show_run(run_id: RunId, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> None:
-    """Show one run: its calls, errors and compensations, and the effects that could not be compensated."""
+    """Show one run: its calls, errors, compensations and residue."""
     with open_ledger(url, tenant) as rt:
         report = rt.report(find_run(rt, run_id))
     if as_json:
@@ -326,7 +326,7 @@ def accept(
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
-    """Accept that an effect stays, or that its outcome will never be known; the report lists it as residue."""
+    """Accept that an effect stays, or that its outcome stays unknown. The report lists it as residue."""
     asks = must_ask(yes, "accepting an effect")
     with open_runtime(app, url=url, tenant=tenant) as rt:
         call, person = rt.call(find_call(rt, call_id)), who(by, rt)
