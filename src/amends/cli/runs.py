@@ -497,7 +497,7 @@ def worker(
     ] = 1.0,
     as_json: Json = False,
 ) -> int:
-    """Recover the runs that other processes abandoned, until SIGTERM or Ctrl-C."""
+    """Recover the runs that other processes left unfinished, until SIGTERM or Ctrl-C."""
     app, folder = required_app(place)
     rt = load_runtime(app, folder=folder)
     if as_json:
@@ -517,14 +517,14 @@ def recover(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Recover at most this many runs.")] = LIMIT,
     as_json: Json = False,
 ) -> int:
-    """Recover the runs that other processes abandoned, once, and show each. For cron."""
+    """Recover the runs that other processes left unfinished, once, and show each. For cron."""
     app, folder = required_app(place)
     rt = load_runtime(app, folder=folder)
     log = visible_log("amends.worker")
     level = log.level
     log.setLevel(logging.ERROR)  # the reports say the same
     try:
-        with progress("looking for abandoned runs"):
+        with progress("looking for runs to recover"):
             reports = work(rt, once=True, limit=limit)
     finally:
         log.setLevel(level)
