@@ -319,7 +319,7 @@ async def test_tools_of_amends_are_given_as_they_are(shop: Shop) -> None:
 
 
 def test_a_tool_that_others_execute_is_refused() -> None:
-    with pytest.raises(amends.UsageError, match="nothing of it would be recorded"):
+    with pytest.raises(amends.UsageError, match="its calls cannot be recorded"):
         amends_tools([WebSearchTool()])
 
 

@@ -94,9 +94,9 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
     ) -> None:
         super().__init__()
         self._rt, self._given_id, self._recover, self._on_error = rt, run_id, recover, on_error
-        self._seats, self._lock = seats_of(rt)
+        self._open_runs, self._lock = open_runs_of(rt)
         is_async = isinstance(rt, AsyncRuntime)
-        rt.reach({tool.name: reached(tool, is_async=is_async) for tool in tools})
+        rt.reach({tool.name: as_function(tool, is_async=is_async) for tool in tools})
 
     def turn(self, config: RunnableConfig | None = None) -> Turn:
         """Return a block for ``with`` or ``async with`` around ``invoke``: an exception rolls the turn's run back.
@@ -107,80 +107,82 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
     def before_agent(self, state: TurnState, runtime: Any) -> dict[str, Any]:
         """Choose the run of the turn; roll back an earlier turn that was given up, and tell the model."""
-        made, rt = self._begun(state), self._rt
+        made, rt = self._start_turn(state), self._rt
         before = state.get("amends_run")
         if before is None or before == made.get("amends_run") or not isinstance(rt, Runtime):
             return made
         report = self._report(before)
         if report is not None and report.run.state in UNFINISHED:
             try:
-                seat = self._forget(Seat(before, {}))
-                run = seat.run if seat is not None and seat.run is not None else rt.open(before, wait=0)
-                blocking(run).leave(GivenUp(f"turn {before} had not ended when the next one began"))
+                open_run = self._forget(OpenRun(before, {}))
+                run = open_run.run if open_run is not None and open_run.run is not None else rt.open(before, wait=0)
+                as_blocking(run).leave(GivenUp(f"turn {before} had not ended when the next one began"))
             except (Busy, RunBlocked) as left:
                 log.warning("%s", left)
             report = self._report(before)
-        return self._telling(made, report)
+        return self._with_notice(made, report)
 
     async def abefore_agent(self, state: TurnState, runtime: Any) -> dict[str, Any]:
         """Do the same as ``before_agent`` on an event loop."""
-        made, rt = self._begun(state), self._rt
+        made, rt = self._start_turn(state), self._rt
         before = state.get("amends_run")
         if before is None or before == made.get("amends_run") or not isinstance(rt, AsyncRuntime):
             return made
         report = await self._areport(before)
         if report is not None and report.run.state in UNFINISHED:
             try:
-                seat = self._forget(Seat(before, {}))
-                run = seat.run if seat is not None and seat.run is not None else await rt.open(before, wait=0)
-                await awaited(run).leave(GivenUp(f"turn {before} had not ended when the next one began"))
+                open_run = self._forget(OpenRun(before, {}))
+                run = (
+                    open_run.run if open_run is not None and open_run.run is not None else await rt.open(before, wait=0)
+                )
+                await as_async(run).leave(GivenUp(f"turn {before} had not ended when the next one began"))
             except (Busy, RunBlocked) as left:
                 log.warning("%s", left)
             report = await self._areport(before)
-        return self._telling(made, report)
+        return self._with_notice(made, report)
 
     def after_agent(self, state: TurnState, runtime: Any) -> None:
         """Commit the run when the agent has ended, unless a block around it does that."""
-        seat = self._ended(state)
-        if seat is not None:
+        open_run = self._end_turn(state)
+        if open_run is not None:
             try:
-                self._open(seat, state).leave()
+                self._open(open_run, state).leave()
             except RunEnded as over:  # a person has rolled it back; the model was told in the results of its calls
                 log.warning("%s", over)
             finally:
-                self._forget(seat)
+                self._forget(open_run)
 
     async def aafter_agent(self, state: TurnState, runtime: Any) -> None:
         """Do the same as ``after_agent`` on an event loop."""
-        seat = self._ended(state)
-        if seat is not None:
+        open_run = self._end_turn(state)
+        if open_run is not None:
             try:
-                await (await self._aopen(seat, state)).leave()
+                await (await self._aopen(open_run, state)).leave()
             except RunEnded as over:
                 log.warning("%s", over)
             finally:
-                self._forget(seat)
+                self._forget(open_run)
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Handled]) -> Handled:
         """Run the tool at most once, or answer from the record, or pause the graph for a person."""
         body, call = Body(request, handler), request.tool_call
         if request.tool is None:
-            return body.message(no_such_tool(request).for_model(), is_error=True)
-        seat = self._seat_of(request)
+            return body.message(unknown_tool(request).for_model(), is_error=True)
+        open_run = self._open_run_for(request)
         try:
-            with seat.lock:
-                run = self._open(seat, request.state)
-            self._refuse_crossing(seat, request)
+            with open_run.lock:
+                run = self._open(open_run, request.state)
+            self._refuse_crossing(open_run, request)
             for _ in range(WAKES_MAX):
                 answer = run.answer(call["name"], call["args"], handler=body.run, tool_call_id=call["id"])
-                if not self._is_pause(answer, body, seat, request):
-                    return self._told(answer, body)
-                interrupt(_asked(answer))
+                if not self._is_pause(answer, body, open_run, request):
+                    return self._result_of(answer, body)
+                interrupt(_interrupt_value(answer))
         except RunEnded as over:
             return body.message(over.for_model(), is_error=True)
         finally:
-            if self._is_last(seat):
-                blocking(seat.run).leave(Waiting("the graph pauses"))
+            if self._is_last(open_run):
+                as_blocking(open_run.run).leave(Waiting("the graph pauses"))
         raise _never_decided(call["name"])
 
     async def awrap_tool_call(
@@ -189,106 +191,106 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         """Do the same as ``wrap_tool_call`` on an event loop."""
         body, call = Body(request, handler), request.tool_call
         if request.tool is None:
-            return body.message(no_such_tool(request).for_model(), is_error=True)
-        seat = self._seat_of(request)
+            return body.message(unknown_tool(request).for_model(), is_error=True)
+        open_run = self._open_run_for(request)
         try:
-            async with seat.alock:
-                run = await self._aopen(seat, request.state)
-            self._refuse_crossing(seat, request)
+            async with open_run.alock:
+                run = await self._aopen(open_run, request.state)
+            self._refuse_crossing(open_run, request)
             for _ in range(WAKES_MAX):
                 answer = await run.answer(call["name"], call["args"], handler=body.arun, tool_call_id=call["id"])
-                if not self._is_pause(answer, body, seat, request):
-                    return self._told(answer, body)
-                interrupt(_asked(answer))
+                if not self._is_pause(answer, body, open_run, request):
+                    return self._result_of(answer, body)
+                interrupt(_interrupt_value(answer))
         except RunEnded as over:
             return body.message(over.for_model(), is_error=True)
         finally:
-            if self._is_last(seat):
-                await awaited(seat.run).leave(Waiting("the graph pauses"))
+            if self._is_last(open_run):
+                await as_async(open_run.run).leave(Waiting("the graph pauses"))
         raise _never_decided(call["name"])
 
-    def _is_pause(self, answer: Answer, body: Body, seat: Seat, request: ToolCallRequest) -> bool:
+    def _is_pause(self, answer: Answer, body: Body, open_run: OpenRun, request: ToolCallRequest) -> bool:
         """Return whether the graph must pause for this answer; raise the interrupt of the tool itself, if there is one."""
         waits = answer.status == "held" and getattr(answer.error, "reason", "") in ("approval", "budget")
-        asked_anew = isinstance(answer.error, ApprovalVoid) and answer.error.asked
-        if body.bubble is None and (not (waits or asked_anew) or not seat.is_resumable):
+        requested_again = isinstance(answer.error, ApprovalVoid) and answer.error.asked
+        if body.bubble is None and (not (waits or requested_again) or not open_run.is_resumable):
             return False
         call_id = request.tool_call["id"]
-        others = neighbours(request.runtime.config, request.state, call_id)
+        others = calls_in_node(request.runtime.config, request.state, call_id)
         with self._lock:
-            crosses = others & (seat.by_itself if body.bubble is None else seat.paused)
-            seat.pausing = True
-            seat.paused.add(call_id)
+            crosses = others & (open_run.by_itself if body.bubble is None else open_run.paused)
+            open_run.pausing = True
+            open_run.paused.add(call_id)
             if body.bubble is not None:
-                seat.by_itself.add(call_id)
+                open_run.by_itself.add(call_id)
         if crosses:
             raise _would_cross(request.tool_call["name"])
         if body.bubble is not None:
             raise body.bubble
         return True
 
-    def _refuse_crossing(self, seat: Seat, request: ToolCallRequest) -> None:
+    def _refuse_crossing(self, open_run: OpenRun, request: ToolCallRequest) -> None:
         """Raise before either of two calls runs again that paused in one node: only the first pause was seen."""
         call_id = request.tool_call["id"]
-        others = neighbours(request.runtime.config, request.state, call_id) & seat.paused
-        if others and ({call_id} | others) & seat.by_itself and call_id in seat.paused:
+        others = calls_in_node(request.runtime.config, request.state, call_id) & open_run.paused
+        if others and ({call_id} | others) & open_run.by_itself and call_id in open_run.paused:
             raise _would_cross(request.tool_call["name"])
 
-    def _told(self, answer: Answer, body: Body) -> Handled:
+    def _result_of(self, answer: Answer, body: Body) -> Handled:
         if answer.status == "failed" and self._on_error == "raise" and answer.error is not None:
             raise answer.error
-        return body.told(answer)
+        return body.result_for(answer)
 
-    def _begun(self, state: TurnState) -> dict[str, Any]:
+    def _start_turn(self, state: TurnState) -> dict[str, Any]:
         config, number = get_config(), state.get("amends_turn", 0) + 1
-        if (block := turn_here()) is not None:
+        if (block := current_turn()) is not None:
             block.reached_end = False
         thread = thread_of(config)
         # Without a checkpointer there is no number: each turn would be the first.
         is_kept = thread is not None and is_resumable(config)
-        run_id = f"{thread}/{inside(config) or number}" if is_kept else f"run-{uuid4().hex}"
-        if self._given_id is not None or surrounding(lambda: run_id) is not None:
+        run_id = f"{thread}/{graph_path(config) or number}" if is_kept else f"run-{uuid4().hex}"
+        if self._given_id is not None or surrounding_run(lambda: run_id) is not None:
             return {"amends_turn": number}
         return {"amends_turn": number, "amends_run": run_id}
 
-    def _telling(self, made: dict[str, Any], before: Report | None) -> dict[str, Any]:
+    def _with_notice(self, made: dict[str, Any], before: Report | None) -> dict[str, Any]:
         """Tell a model that has the results of an earlier turn that they were rolled back."""
         if before is None or before.run.state != "rolled_back" or not before.calls:
             return made
         text = RolledBack("", report=before, run_id=before.run.id).for_model()
         return {**made, "messages": [HumanMessage(f"Of the turn before: {text}", name="amends")]}
 
-    def _ended(self, state: TurnState) -> Seat | None:
-        if (block := turn_here()) is not None:
+    def _end_turn(self, state: TurnState) -> OpenRun | None:
+        if (block := current_turn()) is not None:
             block.reached_end = True
             return None
         config = get_config()
-        if surrounding(lambda: self._id_of(config, state)) is not None:
+        if surrounding_run(lambda: self._id_of(config, state)) is not None:
             return None
         with self._lock:
             run_id = self._id_of(config, state)
             # An open run has called a tool, even if a middleware has added messages after its result.
-            is_open = self._given_id is None and run_id in self._seats
-            return self._seat(run_id, config) if is_open or has_answers(state) else None
+            is_open = self._given_id is None and run_id in self._open_runs
+            return self._open_run(run_id, config) if is_open or has_answers(state) else None
 
-    def _seat_of(self, request: ToolCallRequest) -> Seat:
-        config, block = request.runtime.config, turn_here()
-        run = surrounding(lambda: self._id_of(config, request.state))
+    def _open_run_for(self, request: ToolCallRequest) -> OpenRun:
+        config, block = request.runtime.config, current_turn()
+        run = surrounding_run(lambda: self._id_of(config, request.state))
         if run is not None:
-            return Seat(run.id, config, run=run)
+            return OpenRun(run.id, config, run=run)
         with self._lock:
-            seat = None if block is None else block.seat
-            if seat is None:
-                seat = self._seat(self._id_of(config, request.state), config)
+            open_run = None if block is None else block.open_run
+            if open_run is None:
+                open_run = self._open_run(self._id_of(config, request.state), config)
             if block is not None:
-                block.seat = seat
-            seat.users += 1
-            return seat
+                block.open_run = open_run
+            open_run.users += 1
+            return open_run
 
-    def _seat(self, run_id: str, config: RunnableConfig) -> Seat:
-        if run_id not in self._seats:
-            self._seats[run_id] = Seat(run_id, config)
-        return self._seats[run_id]
+    def _open_run(self, run_id: str, config: RunnableConfig) -> OpenRun:
+        if run_id not in self._open_runs:
+            self._open_runs[run_id] = OpenRun(run_id, config)
+        return self._open_runs[run_id]
 
     def _id_of(self, config: RunnableConfig, state: Any) -> str:
         if self._given_id is not None:
@@ -297,29 +299,33 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         if kept:
             return str(kept)
         if (thread := thread_of(config)) is not None:
-            return f"{thread}/{inside(config) or turns_in(state)}"
-        if turn_here() is not None:
+            return f"{thread}/{graph_path(config) or turns_in(state)}"
+        if current_turn() is not None:
             return f"run-{uuid4().hex}"
         raise UsageError(
-            "this tool node has no thread, so the run of its calls is not known",
+            "this tool node has no thread, so it is not known which run its calls belong to",
             hint="put a thread_id into the config, pass run_id=, or put `with middleware.turn():` around invoke",
         )
 
-    def _open(self, seat: Seat, state: Any) -> Run:
-        if seat.run is None:
+    def _open(self, open_run: OpenRun, state: Any) -> Run:
+        if open_run.run is None:
             if not isinstance(self._rt, Runtime):
                 raise UsageError("this middleware has an AsyncRuntime", hint="use ainvoke, or pass it a Runtime")
-            seat.run = self._rt.open(seat.run_id, **self._options(seat, state, self._report(seat.run_id)))
-        return blocking(seat.run)
+            open_run.run = self._rt.open(
+                open_run.run_id, **self._options(open_run, state, self._report(open_run.run_id))
+            )
+        return as_blocking(open_run.run)
 
-    async def _aopen(self, seat: Seat, state: Any) -> AsyncRun:
-        if seat.run is None:
+    async def _aopen(self, open_run: OpenRun, state: Any) -> AsyncRun:
+        if open_run.run is None:
             if not isinstance(self._rt, AsyncRuntime):
                 raise UsageError(
                     "this middleware has a blocking Runtime", hint="use invoke, or pass it an AsyncRuntime"
                 )
-            seat.run = await self._rt.open(seat.run_id, **self._options(seat, state, await self._areport(seat.run_id)))
-        return awaited(seat.run)
+            open_run.run = await self._rt.open(
+                open_run.run_id, **self._options(open_run, state, await self._areport(open_run.run_id))
+            )
+        return as_async(open_run.run)
 
     def _report(self, run_id: str) -> Report | None:
         assert isinstance(self._rt, Runtime), "_areport is for the other"
@@ -335,7 +341,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         except UsageError:
             return None
 
-    def _options(self, seat: Seat, state: Any, known: Report | None) -> dict[str, Any]:
+    def _options(self, open_run: OpenRun, state: Any, known: Report | None) -> dict[str, Any]:
         """Return the options that open the run; ``known`` is its report, if the ledger has it.
 
         The model knows what the messages have. If it has seen results, a run that was rolled back meanwhile must not
@@ -343,33 +349,39 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         """
         calls = [] if known is None else [*known.calls, *(call for child in known.children for call in child.calls)]
         done = [call.tool_call_id for call in calls if call.state == "succeeded"]
-        seat.pausing = any(call.state == "held" for call in calls)  # another call has already paused the graph
-        seat.by_itself = {call.tool_call_id for call in calls if PAUSED in (call.error or "")}
-        seat.paused = seat.by_itself | {call.tool_call_id for call in calls if call.state in ("held", "ready")}
+        open_run.pausing = any(call.state == "held" for call in calls)  # another call has already paused the graph
+        open_run.by_itself = {call.tool_call_id for call in calls if PAUSED in (call.error or "")}
+        open_run.paused = open_run.by_itself | {call.tool_call_id for call in calls if call.state in ("held", "ready")}
         return {
-            "tags": () if seat.thread is None else (f"thread:{seat.thread}",),
-            "recover": self._recover or ("wait" if seat.is_resumable and seat.thread is not None else "rollback"),
-            "history": asked_ids(state).issuperset(done),
+            "tags": () if open_run.thread is None else (f"thread:{open_run.thread}",),
+            "recover": self._recover
+            or ("wait" if open_run.is_resumable and open_run.thread is not None else "rollback"),
+            "history": call_ids(state).issuperset(done),
             "if_rolled_back": "raise" if has_answers(state) else "again",
         }
 
-    def _is_last(self, seat: Seat) -> bool:
+    def _is_last(self, open_run: OpenRun) -> bool:
         """Count one call less; return whether it was the last of a turn that pauses, so that the run must be released."""
         with self._lock:
-            seat.users -= 1
-            if seat.run_id not in self._seats or seat.users > 0 or not seat.pausing or seat.run is None:
+            open_run.users -= 1
+            if (
+                open_run.run_id not in self._open_runs
+                or open_run.users > 0
+                or not open_run.pausing
+                or open_run.run is None
+            ):
                 return False
-            del self._seats[seat.run_id]
-        if (block := turn_here()) is not None:
-            block.seat = None
+            del self._open_runs[open_run.run_id]
+        if (block := current_turn()) is not None:
+            block.open_run = None
         return True
 
-    def _forget(self, seat: Seat) -> Seat | None:
+    def _forget(self, open_run: OpenRun) -> OpenRun | None:
         with self._lock:
-            return self._seats.pop(seat.run_id, None)
+            return self._open_runs.pop(open_run.run_id, None)
 
 
-def _asked(answer: Answer) -> dict[str, Any]:
+def _interrupt_value(answer: Answer) -> dict[str, Any]:
     """Return the value of the interrupt, which the graph's caller sees; the decision is made in the ledger."""
     approval, call = getattr(answer.error, "approval", None), answer.call
     shown: dict[str, Any] = {"amends": "approval", "text": answer.text}
@@ -396,7 +408,7 @@ def _never_decided(tool: str) -> UsageError:
 # ---- One turn of a conversation: its open run, and the block that ends it
 
 
-class Seat:
+class OpenRun:
     """One open run of this process, and how many calls are using it."""
 
     def __init__(self, run_id: str, config: Mapping[str, Any], *, run: Run | AsyncRun | None = None) -> None:
@@ -410,11 +422,11 @@ class Seat:
         self.lock, self.alock = threading.Lock(), asyncio.Lock()
 
 
-_open: WeakKeyDictionary[Runtime | AsyncRuntime, tuple[dict[str, Seat], threading.Lock]] = WeakKeyDictionary()
+_open: WeakKeyDictionary[Runtime | AsyncRuntime, tuple[dict[str, OpenRun], threading.Lock]] = WeakKeyDictionary()
 _opening = threading.Lock()
 
 
-def seats_of(rt: Runtime | AsyncRuntime) -> tuple[dict[str, Seat], threading.Lock]:
+def open_runs_of(rt: Runtime | AsyncRuntime) -> tuple[dict[str, OpenRun], threading.Lock]:
     """Return the open runs and their lock, shared by all agents of one runtime.
 
     So a program that makes a new agent for each request finds the turn of an earlier agent.
@@ -426,16 +438,18 @@ def seats_of(rt: Runtime | AsyncRuntime) -> tuple[dict[str, Seat], threading.Loc
 class Turn:
     """One run for everything inside the block; the end of the block commits it or rolls it back."""
 
-    def __init__(self, rt: Runtime | AsyncRuntime, config: Mapping[str, Any], forget: Callable[[Seat], object]) -> None:
+    def __init__(
+        self, rt: Runtime | AsyncRuntime, config: Mapping[str, Any], forget: Callable[[OpenRun], object]
+    ) -> None:
         self._rt, self._config, self._forget = rt, config, forget
         self._outer: Turn | None = None
         self._is_left = False
-        self.seat: Seat | None = None
+        self.open_run: OpenRun | None = None
         self.reached_end: bool | None = None
         """Whether the last agent inside has ended; None if there were only tool nodes."""
 
     def __enter__(self) -> Self:
-        self._outer, self._is_left = turn_here(), False
+        self._outer, self._is_left = current_turn(), False
         _turn.set(self)
         return self
 
@@ -450,7 +464,7 @@ class Turn:
             found = next(self._rt.runs(wanted), None)
             run = None if found is None else self._rt.open(found.id)
         if run is not None:
-            blocking(run).leave(self._why(error))
+            as_blocking(run).leave(self._why(error))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -461,16 +475,16 @@ class Turn:
             found = [one async for one in self._rt.runs(wanted)][:1] if (wanted := self._filter()) else []
             run = await self._rt.open(found[0].id) if found else None
         if run is not None:
-            await awaited(run).leave(self._why(error))
+            await as_async(run).leave(self._why(error))
 
     def _left(self) -> Run | AsyncRun | None:
         self._is_left = True  # no ContextVar token: the block may end in another context than it began in
         if _turn.get() is self:
             _turn.set(self._outer)
-        if self.seat is None:
+        if self.open_run is None:
             return None
-        self._forget(self.seat)
-        return self.seat.run
+        self._forget(self.open_run)
+        return self.open_run.run
 
     def _filter(self) -> str:
         """Return a filter for the run of a turn that began elsewhere, and failed here before its first tool call."""
@@ -493,13 +507,13 @@ class Turn:
 _turn: ContextVar[Turn | None] = ContextVar("amends.langchain.turn", default=None)
 
 
-def turn_here() -> Turn | None:
+def current_turn() -> Turn | None:
     """Return the turn whose block this code is in, if any."""
     turn = _turn.get()
     return None if turn is None else turn.around
 
 
-def surrounding(own: Callable[[], str]) -> Run | AsyncRun | None:
+def surrounding_run(own: Callable[[], str]) -> Run | AsyncRun | None:
     """Return the run that the program has opened around the graph, or the run of the tool in which this agent runs.
 
     ``own`` returns the id of the turn's own run; a replay opens that run again as it was recorded.
@@ -514,14 +528,14 @@ def surrounding(own: Callable[[], str]) -> Run | AsyncRun | None:
     return found
 
 
-def blocking(run: Run | AsyncRun | None) -> Run:
+def as_blocking(run: Run | AsyncRun | None) -> Run:
     """Return this run; raise ``UsageError`` if it is async."""
     if not isinstance(run, Run):
         raise UsageError("the run around this graph is async", hint="use ainvoke inside it")
     return run
 
 
-def awaited(run: Run | AsyncRun | None) -> AsyncRun:
+def as_async(run: Run | AsyncRun | None) -> AsyncRun:
     """Return this run; raise ``UsageError`` if it is blocking."""
     if not isinstance(run, AsyncRun):
         raise UsageError("the run around this graph is blocking", hint="use invoke inside it")
@@ -546,7 +560,7 @@ class Body:
 
     def __init__(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> None:
         self._request, self._handler = request, handler
-        self._seen = _Seen()
+        self._outcome = _ToolOutcome()
         self._handled: Handled | None = None
         self.bubble: GraphBubbleUp | None = None
         """The interrupt or the jump out of the graph that the tool itself raised."""
@@ -567,7 +581,7 @@ class Body:
             self.bubble = bubble
             raise NoEffect(PAUSED) from bubble
 
-    def told(self, answer: Answer) -> Handled:
+    def result_for(self, answer: Answer) -> Handled:
         """Return the answer as a result of the framework."""
         failed = isinstance(self._handled, ToolMessage) and self._handled.status == "error"
         if self._handled is not None and answer.status == ("failed" if failed else "done"):
@@ -589,23 +603,23 @@ class Body:
         return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error" if is_error else "success")
 
     def _watched(self, args: dict[str, Any]) -> ToolCallRequest:
-        self._handled, self._seen = None, _Seen()
+        self._handled, self._outcome = None, _ToolOutcome()
         asked = self._request.override(tool_call={**self._request.tool_call, "args": args})
-        return asked if asked.tool is None else asked.override(tool=self._seen.through(asked.tool))
+        return asked if asked.tool is None else asked.override(tool=self._outcome.through(asked.tool))
 
     def _result(self, handled: Any) -> Any:
         self._handled = handled
-        if self._seen.error is not None:  # the framework has swallowed it, but amends must judge it
-            raise self._seen.error
+        if self._outcome.error is not None:  # the framework has swallowed it, but amends must judge it
+            raise self._outcome.error
         if not isinstance(handled, ToolMessage):
             kind, data = _SERDE.dumps_typed(handled)
             return {_PACKED: kind, "data": b64encode(data).decode()}
         if handled.status == "error":
-            raise (ToolException if self._seen.has_run else NoEffect)(str(handled.content))
-        return self._seen.value if _is_plain(self._seen.value) else handled.content
+            raise (ToolException if self._outcome.has_run else NoEffect)(str(handled.content))
+        return self._outcome.value if _is_plain(self._outcome.value) else handled.content
 
 
-class _Seen:
+class _ToolOutcome:
     """Keeps what a tool itself returned or raised, before the framework changes it."""
 
     def __init__(self) -> None:
@@ -655,12 +669,12 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float | bool)
 
 
-def no_such_tool(request: ToolCallRequest) -> UnknownTool:
+def unknown_tool(request: ToolCallRequest) -> UnknownTool:
     """Return the error for a name that this agent does not have: made up by the model, or known only to the runtime."""
     return UnknownTool(request.tool_call["name"], known=sorted(tool.name for tool in request.runtime.tools))
 
 
-def reached(tool: BaseTool, *, is_async: bool) -> Callable[..., Any]:
+def as_function(tool: BaseTool, *, is_async: bool) -> Callable[..., Any]:
     """Return a tool as a plain function, to compensate another call or to run a staged one outside any graph."""
 
     def call(**args: Any) -> Any:
@@ -685,7 +699,7 @@ def thread_of(config: Mapping[str, Any]) -> str | None:
     return None if thread is None else str(thread)
 
 
-def inside(config: Mapping[str, Any]) -> str:
+def graph_path(config: Mapping[str, Any]) -> str:
     """Return the path of this graph inside other graphs; empty for the outermost."""
     return str(config.get("configurable", {}).get("checkpoint_ns", "")).rpartition("|")[0]
 
@@ -719,12 +733,12 @@ def has_answers(state: Any) -> bool:
     return False
 
 
-def asked_ids(state: Any) -> set[str | None]:
+def call_ids(state: Any) -> set[str | None]:
     """Return the ids of all calls in the conversation."""
     return {call["id"] for one in messages_of(state) if isinstance(one, AIMessage) for call in one.tool_calls}
 
 
-def neighbours(config: Mapping[str, Any], state: Any, call_id: str | None) -> set[str | None]:
+def calls_in_node(config: Mapping[str, Any], state: Any, call_id: str | None) -> set[str | None]:
     """Return the ids of the other calls that run in the same node; none if each call has a node of its own."""
     path = config.get("metadata", {}).get("langgraph_path", ())
     if not path or path[0] != "__pregel_pull":

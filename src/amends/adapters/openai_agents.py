@@ -57,6 +57,7 @@ class AmendsHooks(RunHooks[Any]):
     """Records the agent's final output as the run's output. For programs that open the run: ``async with rt.run()``."""
 
     async def on_agent_end(self, context: AgentHookContext[Any], agent: Any, output: Any) -> None:
+        """Record the output."""
         _current().output = to_jsonable_python(output, fallback=str)
 
 

@@ -94,7 +94,7 @@ def keygen(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Make the key that signs checkpoints (AMENDS_AUDIT_KEY), and show what others verify them with."""
+    """Make a key that signs checkpoints (AMENDS_AUDIT_KEY). Also show what others verify them with."""
     made = new_key("hmac" if hmac else "ed25519")
     if out is not None:
         _write_key(out, made.secret, made.public)
@@ -175,7 +175,7 @@ def export(
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
-    """Export everything that the ledger has of these runs to one file that anybody can verify: python FILE."""
+    """Export runs to one file that anybody can verify: python FILE."""
     with open_ledger(url, tenant) as rt:
         chosen = list(dict.fromkeys(find_run(rt, run) for run in runs))
         with progress(f"exporting {', '.join(map(visible, chosen))}"):
@@ -226,7 +226,7 @@ def events(
     url: Url = None,
     tenant: Tenant = None,
 ) -> int:
-    """Print events as lines of JSON, oldest first; filter by time, tool, agent, ...: at:>=2026-03-01 tool:pay."""
+    """Print events as lines of JSON, oldest first. Filter by time, tool, agent, ...: at:>=2026-03-01 tool:pay."""
     with open_ledger(url, tenant) as rt:
         named = None if run is None else find_run(rt, run)
         for event in islice(rt.events(named, after=after, filter=filter_of(filter)), limit):

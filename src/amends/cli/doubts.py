@@ -82,7 +82,7 @@ def list_doubts(
 
 @doubts.command("show")
 def show_doubt(call_id: CallId, app: App = None, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> None:
-    """Show one doubt: what was sent, when contact was lost, the evidence since, and what each answer would cause."""
+    """Show one doubt: what was sent, the evidence, and what each answer would cause."""
     with open_runtime(app, url=url, tenant=tenant) as rt:
         call = rt.call(find_call(rt, call_id))
         doubt: Doubt | None = next(iter(rt.doubts(f'call:"{call.id}"')), None)

@@ -63,7 +63,7 @@ def migrate(url: Url = None, as_json: Json = False) -> int:
 
 @db.command("restored")
 def restored(why: Why, by: By = None, yes: YesOption = False, url: Url = None, as_json: Json = False) -> int:
-    """Allow a ledger that was restored from a copy to start calls again; its unused approvals become void."""
+    """Allow a ledger that was restored from a copy to start calls again. Its unused approvals become void."""
     asks = must_ask(yes, "letting a restored ledger start calls")
     with open_ledger(url, None) as rt:
         person = who(by, rt)
@@ -85,7 +85,7 @@ def restored(why: Why, by: By = None, yes: YesOption = False, url: Url = None, a
 
 @db.command("reencrypt")
 def reencrypt(url: Url = None, as_json: Json = False) -> int:
-    """Encrypt every argument, result, input, output and error with the newest key of AMENDS_ENCRYPT."""
+    """Re-encrypt arguments, results, inputs, outputs and errors with the newest key of AMENDS_ENCRYPT."""
     with open_ledger(url, None) as rt:
         rows, keys = rt.reencrypt(), str(rt.settings["encrypt"].value)
     newest = keys.partition(",")[0]

@@ -39,14 +39,14 @@ def replay(
         bool,
         typer.Option(
             "--strict/--lenient",
-            help="Whether another tool version, or another argument without intent, is a difference.",
+            help="Whether a different tool version, or a different argument that carries no intent, counts.",
         ),
     ] = True,
     app: App = None,
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
-    """Run a function with every call answered from the record; no tool runs. Exit code 18 if it does something else."""
+    """Run a function with every call answered from the record. No tool runs; exit code 18 if it does something else."""
     fn = load_function(against)
     place, folder = required_app(app)
     needs_ledger = any(not Path(record).exists() for record in records)

@@ -101,7 +101,7 @@ def list_runs(
 
 @runs.command("show")
 def show_run(run_id: RunId, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> None:
-    """Show one run: its calls, errors and compensations, and the effects that could not be compensated."""
+    """Show one run: its calls, errors, compensations and residue."""
     with open_ledger(url, tenant) as rt:
         report = rt.report(find_run(rt, run_id))
     if as_json:
@@ -326,7 +326,7 @@ def accept(
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
-    """Accept that an effect stays, or that its outcome will never be known; the report lists it as residue."""
+    """Accept that an effect stays, or that its outcome stays unknown. The report lists it as residue."""
     asks = must_ask(yes, "accepting an effect")
     with open_runtime(app, url=url, tenant=tenant) as rt:
         call, person = rt.call(find_call(rt, call_id)), who(by, rt)
@@ -497,7 +497,7 @@ def worker(
     ] = 1.0,
     as_json: Json = False,
 ) -> int:
-    """Recover the runs that other processes abandoned, until SIGTERM or Ctrl-C."""
+    """Recover the runs that other processes left unfinished, until SIGTERM or Ctrl-C."""
     app, folder = required_app(place)
     rt = load_runtime(app, folder=folder)
     if as_json:
@@ -517,14 +517,14 @@ def recover(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Recover at most this many runs.")] = LIMIT,
     as_json: Json = False,
 ) -> int:
-    """Recover the runs that other processes abandoned, once, and show each. For cron."""
+    """Recover the runs that other processes left unfinished, once, and show each. For cron."""
     app, folder = required_app(place)
     rt = load_runtime(app, folder=folder)
     log = visible_log("amends.worker")
     level = log.level
     log.setLevel(logging.ERROR)  # the reports say the same
     try:
-        with progress("looking for abandoned runs"):
+        with progress("looking for runs to recover"):
             reports = work(rt, once=True, limit=limit)
     finally:
         log.setLevel(level)

@@ -233,7 +233,7 @@ def _check_turns(conversation: Conversation, max_turns: int) -> None:
 
 
 def _ended(conversation: Conversation) -> str | None:
-    """Return the model's last text, or None if it has calls or goes on."""
+    """Return the model's last text, or None if it has calls or only paused."""
     turn = conversation.pending
     assert turn is not None, "a turn was received"
     if turn.cut:

@@ -148,8 +148,8 @@ def _chat(reply: Reply, model: str, number: int, usage: Mapping[str, Any]) -> di
     }  # fmt: skip
 
 
-def _chat_usage(given: int, said: int) -> dict[str, Any]:
-    return {"prompt_tokens": given, "completion_tokens": said, "total_tokens": given + said}
+def _chat_usage(input: int, output: int) -> dict[str, Any]:
+    return {"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output}
 
 
 def _responses(reply: Reply, model: str, number: int, usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,10 +170,10 @@ def _responses(reply: Reply, model: str, number: int, usage: Mapping[str, Any]) 
     }  # fmt: skip
 
 
-def _responses_usage(given: int, said: int) -> dict[str, Any]:
+def _responses_usage(input: int, output: int) -> dict[str, Any]:
     return {
-        "input_tokens": given, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": said,
-        "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": given + said,
+        "input_tokens": input, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": input + output,
     }  # fmt: skip
 
 

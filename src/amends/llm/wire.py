@@ -441,21 +441,21 @@ def heard_in(api: Api, request: Mapping[str, Any]) -> tuple[int, tuple[str, ...]
     """
     if api == "chat.completions":
         messages = _maps(request.get("messages"))
-        told = [_heard_text(one.get("content")) for one in messages if one.get("role") == "tool"]
-        return sum(one.get("role") == "assistant" for one in messages), tuple(told)
+        results = [_result_text(one.get("content")) for one in messages if one.get("role") == "tool"]
+        return sum(one.get("role") == "assistant" for one in messages), tuple(results)
     if api == "responses":
         items = _maps(request.get("input"))
-        told = [_heard_text(one.get("output")) for one in items if one.get("type") == "function_call_output"]
-        return _number(request.get("previous_response_id")) + _spoken(items), tuple(told)
+        results = [_result_text(one.get("output")) for one in items if one.get("type") == "function_call_output"]
+        return _number(request.get("previous_response_id")) + _count_turns(items), tuple(results)
     messages = _maps(request.get("messages"))
     blocks = [block for one in messages if one.get("role") == "user" for block in _maps(one.get("content"))]
-    told = [_heard_text(block.get("content")) for block in blocks if block.get("type") == "tool_result"]
+    results = [_result_text(block.get("content")) for block in blocks if block.get("type") == "tool_result"]
     thread = request.get("thread")
     before = _number(thread.get("previous_message_id")) if isinstance(thread, Mapping) else 0
-    return before + sum(one.get("role") == "assistant" for one in messages), tuple(told)
+    return before + sum(one.get("role") == "assistant" for one in messages), tuple(results)
 
 
-def _spoken(items: Iterable[Mapping[str, Any]]) -> int:
+def _count_turns(items: Iterable[Mapping[str, Any]]) -> int:
     """Count the turns of the model: items in a row are one turn."""
     count, speaking = 0, False
     for item in items:
@@ -474,7 +474,7 @@ def _maps(value: object) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
 
 
-def _heard_text(value: object) -> str:
+def _result_text(value: object) -> str:
     if isinstance(value, str):
         return value
     return "".join(str(one.get("text", "")) for one in _maps(value))
