@@ -364,7 +364,7 @@ def test_a_tool_that_lives_elsewhere_takes_any_named_arguments() -> None:
 def test_declaring_tools_imports_no_pydantic() -> None:
     code = """
 import sys
-from amends.tool import specs_of, tool
+from amends.tools.tool import specs_of, tool
 @tool(kind="read")
 def look(order_id: str) -> int: return 1
 spec = specs_of([look], order="strict")["look"]
