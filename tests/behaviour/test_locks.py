@@ -320,7 +320,7 @@ def test_the_same_name_twice_is_one_lock_and_none_is_none(world: World) -> None:
 def test_on_lock_is_checked_where_the_runtime_is_built(world: World) -> None:
     with pytest.raises(BadDeclaration, match='on_lock must be "wait" or "raise"'):
         runtime(world.compensatable(locks=on("x"), on_lock="hope"))
-    with pytest.raises(BadDeclaration, match="names no lock"):
+    with pytest.raises(BadDeclaration, match="but no locks"):
         runtime(world.compensatable(on_lock="raise"))
 
 
