@@ -290,10 +290,10 @@ def test_past_the_pivot_a_retriable_is_accepted_and_sent_when_the_lock_is_free(w
 @pytest.mark.parametrize(
     "given, words",
     [
-        ("item-1", "gave str"),
-        (None, "gave NoneType"),
-        ([""], "gave ''"),
-        ([7], "gave '7'"),
+        ("item-1", "returned str"),
+        (None, "returned NoneType"),
+        ([""], "returned ''"),
+        ([7], "returned '7'"),
         (["x" * 201], "1 to 200"),
         (["a\nb"], "printable"),
         ([f"x{n}" for n in range(33)], "more than 32"),

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from amends import secret, states
+from amends import states
 from amends.audit.bundles import program, unpack
 from amends.audit.standalone import rules, verify
-from amends.encoding import chain
+from amends.encoding import chain, secret
 from amends.errors import LedgerTampered
 from amends.ledger import rows
 from amends.signing import new_key
