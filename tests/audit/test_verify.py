@@ -72,7 +72,7 @@ def test_a_record_that_nobody_touched_is_whole(path: Path) -> None:
     assert (found.runs, found.problems) == (4, ())
     assert found.events == len(Forger(f"sqlite:///{path}").rows("events"))
     assert found.to_dict()["ok"] is True
-    assert "as they were written" in str(found)
+    assert "are unchanged" in str(found)
 
 
 def test_some_runs_are_verified_by_name_or_by_filter(path: Path) -> None:

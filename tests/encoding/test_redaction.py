@@ -297,11 +297,11 @@ def test_a_twin_that_asks_for_what_is_hidden_is_refused_where_it_is_declared(rol
     def twin(card: str) -> Any: ...
 
     getattr(charge, role)(twin)
-    with pytest.raises(BadDeclaration, match=r"asks for card, which is redacted.*encrypt="):
+    with pytest.raises(BadDeclaration, match=r"takes card, which is redacted.*encrypt="):
         runtime(charge)
     open_ = tool(charge.fn, name="open", key="card")
     open_.compensate(lambda card: None)
-    with pytest.raises(BadDeclaration, match="asks for card"):
+    with pytest.raises(BadDeclaration, match="takes card"):
         runtime(open_, redact=["c?rd"])
 
 

@@ -536,7 +536,7 @@ def test_budgets_from_a_file(world: World, tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(BadConfig, match="no cap"):
         runtime()
     (tmp_path / "amends.toml").write_text("[[budgets]]\ncap = 1\nlimit = 2\n")
-    with pytest.raises(BadConfig, match="'limit' is no part"):
+    with pytest.raises(BadConfig, match="'limit' is not a field"):
         runtime()
 
 

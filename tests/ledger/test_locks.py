@@ -290,10 +290,10 @@ def test_past_the_pivot_a_retriable_is_accepted_and_sent_when_the_lock_is_free(w
 @pytest.mark.parametrize(
     "given, words",
     [
-        ("item-1", "gave str"),
-        (None, "gave NoneType"),
-        ([""], "gave ''"),
-        ([7], "gave '7'"),
+        ("item-1", "returned str"),
+        (None, "returned NoneType"),
+        ([""], "returned ''"),
+        ([7], "returned '7'"),
         (["x" * 201], "1 to 200"),
         (["a\nb"], "printable"),
         ([f"x{n}" for n in range(33)], "more than 32"),
@@ -320,7 +320,7 @@ def test_the_same_name_twice_is_one_lock_and_none_is_none(world: World) -> None:
 def test_on_lock_is_checked_where_the_runtime_is_built(world: World) -> None:
     with pytest.raises(BadDeclaration, match='on_lock must be "wait" or "raise"'):
         runtime(world.compensatable(locks=on("x"), on_lock="hope"))
-    with pytest.raises(BadDeclaration, match="names no lock"):
+    with pytest.raises(BadDeclaration, match="but no locks"):
         runtime(world.compensatable(on_lock="raise"))
 
 

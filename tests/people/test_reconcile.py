@@ -392,7 +392,7 @@ def test_a_listing_runs_no_tool() -> None:
 def test_a_listing_that_asks_for_what_there_is_not_is_refused_where_it_is_declared() -> None:
     bank = Bank("")
     bank.pay.list_effects(lambda order: [])
-    with pytest.raises(BadDeclaration, match="it can ask for: tenant"):
+    with pytest.raises(BadDeclaration, match="it can take only: tenant"):
         Runtime("memory:", tools=[bank.pay])
 
 

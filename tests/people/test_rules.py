@@ -174,7 +174,7 @@ tz = "Europe/Berlin"
 @pytest.mark.parametrize(
     "table, says",
     [
-        ({"tool": "x", "when": "y"}, "means nothing"),
+        ({"tool": "x", "when": "y"}, "is unknown"),
         ({"decision": "maybe"}, "decides 'maybe'"),
         ({"approvers": 0}, "approvers"),
         ({"approvers": True}, "approvers"),
@@ -185,7 +185,7 @@ tz = "Europe/Berlin"
         ({"hours": "06:00-08:00", "tz": "Mars/Base"}, "cannot be read"),
         ({"args": {"cents": ">many"}}, "cannot be read"),
         ({"residue": "keep"}, "accept"),
-        ("pay", "no Rule"),
+        ("pay", "not a Rule"),
     ],
 )
 def test_a_rule_that_cannot_be_kept_is_refused_where_it_stands(table: Any, says: str) -> None:

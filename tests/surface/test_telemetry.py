@@ -297,5 +297,5 @@ def test_encrypted_ledgers_are_traced_without_what_they_seal(seen: Seen, tmp_pat
 
 def test_a_runtime_is_traced_once(seen: Seen) -> None:
     rt = seen.trace(Runtime("memory:"))
-    with pytest.raises(UsageError, match="traced already"):
+    with pytest.raises(UsageError, match="already traced"):
         seen.trace(rt)

@@ -1,4 +1,4 @@
-"""Write values as JSON text: one text per meaning for keys, and a type-faithful text for the ledger.
+"""Write values as JSON text: one text per meaning for keys, and a lossless text for the ledger.
 
 ``canonical`` ignores spelling and is never read back; ``encode`` loses nothing, and ``payloads`` reads it. In both an
 Enum is its value, a dataclass or model the dict of its fields, and a named tuple a tuple. What JSON has no type for is
