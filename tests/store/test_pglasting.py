@@ -9,7 +9,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from amends.stores.postgres.connection import FIRST_USES, AsyncConnection, Connection, connect, connect_async, numbered, written
+from amends.stores.postgres.connection import (
+    FIRST_USES,
+    AsyncConnection,
+    Connection,
+    connect,
+    connect_async,
+    numbered,
+    written,
+)
 from amends.stores.postgres.url import read_url
 from amends.stores.sql import Execute
 from tests.store.pg import ends_sessions, fails, works_again
