@@ -51,7 +51,7 @@ def test_the_first_to_open_makes_the_ledger_and_says_so(mysql_url: str) -> None:
     first, second = MysqlStore(mysql_url), MysqlStore(mysql_url)
     assert isinstance(first, Migrating)
     assert first.schema().version == 0
-    with pytest.raises(LedgerMissing, match="none may be created"):
+    with pytest.raises(LedgerMissing, match="creating one was not allowed"):
         first.open(create=False)
     assert first.open(create=True)
     assert not first.open(create=True)
@@ -86,7 +86,7 @@ def test_a_start_that_died_in_the_middle_of_a_migration_is_finished_by_the_next(
 def test_somebody_elses_tables_are_left_alone(mysql_url: str) -> None:
     databases.execute(mysql_url, ["create table runs (kilometres int)", "insert into runs values (42)"])
     store = MysqlStore(mysql_url)
-    with pytest.raises(LedgerCorrupt, match="other tables called runs") as corrupt:
+    with pytest.raises(LedgerCorrupt, match="tables of another program: runs") as corrupt:
         store.open(create=True)
     assert corrupt.value.hint
     assert databases.execute(mysql_url, ["select * from runs"]) == [(42,)]

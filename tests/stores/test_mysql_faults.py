@@ -95,7 +95,7 @@ def test_the_password_of_the_url_is_the_one_that_is_used(url: str) -> None:
 
 
 def test_a_wrong_password(url: str) -> None:
-    assert type(refused(MysqlStore(url.replace(QUOTED, "wrong")), "1045", "did not let us in")) is LedgerUnavailable
+    assert type(refused(MysqlStore(url.replace(QUOTED, "wrong")), "1045", "refused the login")) is LedgerUnavailable
 
 
 def test_no_such_database(url: str) -> None:

@@ -296,7 +296,7 @@ def test_a_commit_whose_answer_is_lost_is_not_known_and_found_out_by_repeating(
     wire.cut = cut
     error = unavailable_error(ledger, op)
     assert wire.cuts == 1
-    assert "not known" in str(error)
+    assert "unknown whether" in str(error)
     assert len(behind.calls()) == (1 if cut == "after" else 0)
     op.repeated = True
     assert ledger(op).verdict == "start"
@@ -423,7 +423,7 @@ def test_a_server_that_takes_no_writes_is_told_and_can_be_read(make: Make, url: 
 
 @pytest.mark.parametrize(
     "code, words",
-    [("53100", "no space is left"), ("57014", "cancelled"), ("53200", "in trouble"), ("XX000", "in trouble")],
+    [("53100", "no space is left"), ("57014", "cancelled"), ("53200", "has a problem"), ("XX000", "has a problem")],
 )
 @pytest.mark.parametrize("colour", COLOURS)
 def test_what_the_server_refuses_is_told_and_leaves_nothing(

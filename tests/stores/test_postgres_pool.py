@@ -36,7 +36,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def has_line(pool: Pool[Line], count: int) -> bool:
-    return len(pool._line) == count
+    return len(pool._waiters) == count
 
 
 def test_threads_are_served_in_the_order_of_coming() -> None:
@@ -67,7 +67,7 @@ def test_a_broken_connection_is_replaced_by_whoever_is_next() -> None:
     got: list[Line] = []
     waiting = threading.Thread(target=lambda: got.append(pool.take()))
     waiting.start()
-    until(lambda: len(pool._line) == 1)
+    until(lambda: len(pool._waiters) == 1)
     pool.give(broken, keep=False)
     waiting.join()
     assert broken.closed
@@ -115,7 +115,7 @@ def test_closing_tells_those_who_wait_and_ends_what_comes_back() -> None:
 
     waiting = threading.Thread(target=come)
     waiting.start()
-    until(lambda: len(pool._line) == 1)
+    until(lambda: len(pool._waiters) == 1)
     pool.close()
     waiting.join()
     assert "closed" in str(told[0])

@@ -123,17 +123,17 @@ def still_open(run_id: str) -> TransactionOpen:
     )
 
 
-def waits_for_itself(rides: Rides | None, *, but: object = None) -> Callable[[str], bool] | None:
+def waits_for_itself(joined: Rides | None, *, but: object = None) -> Callable[[str], bool] | None:
     """Return a function that tells whether this thread or task would wait for its own open transaction; None: it cannot."""
-    return None if rides is None else rides.mine(but=but)
+    return None if joined is None else joined.mine(but=but)
 
 
-def refuse_waiting(rides: Rides | None, root: str, run_id: str, *, but: object = None) -> None:
+def refuse_waiting(joined: Rides | None, root: str, run_id: str, *, but: object = None) -> None:
     """Raise ``TransactionOpen`` for work that would wait for the caller's own open transaction, and so for ever.
 
     ``but``: the connection through which the work is done, whose own transaction does not count.
     """
-    holds = waits_for_itself(rides, but=but)
+    holds = waits_for_itself(joined, but=but)
     if holds is not None and holds(root):
         raise still_open(run_id)
 

@@ -52,7 +52,7 @@ class Pool(Generic[C]):
         self._connect, self._size, self._wait_s, self._shown = connect, size, wait_s, shown
         self._lock = threading.Lock()
         self._idle: list[C] = []
-        self._line: deque[Turn[C]] = deque()
+        self._waiters: deque[Turn[C]] = deque()
         self._count = 0
         self._closed = False
 
@@ -68,7 +68,7 @@ class Pool(Generic[C]):
                 self._count += 1
             else:
                 turn = Turn()
-                self._line.append(turn)
+                self._waiters.append(turn)
         handed = None if turn is None else self._wait(turn)
         if handed is not None:
             return handed
@@ -95,9 +95,9 @@ class Pool(Generic[C]):
     def _leave(self, turn: Turn[C]) -> bool:
         """Remove a waiter; return whether its turn had not come yet."""
         with self._lock:
-            waits = turn in self._line
+            waits = turn in self._waiters
             if waits:
-                self._line.remove(turn)
+                self._waiters.remove(turn)
             return waits
 
     def give(self, connection: C, *, keep: bool) -> None:
@@ -111,8 +111,8 @@ class Pool(Generic[C]):
     def _pass_on(self, connection: C | None) -> None:
         """Hand a connection, or the right to make one, to the first waiter; keep it if nobody waits."""
         with self._lock:
-            if self._line:
-                turn = self._line.popleft()
+            if self._waiters:
+                turn = self._waiters.popleft()
                 turn.handed = connection
                 turn.come.set()
             elif connection is not None and not self._closed:
@@ -140,9 +140,9 @@ class Pool(Generic[C]):
         """Refuse every caller and close what is idle; what is in use is closed when it is given back."""
         with self._lock:
             self._closed = True
-            line, self._line = self._line, deque()
-            self._count += len(line)  # each gives back what it is not handed
-        for turn in line:
+            waiters, self._waiters = self._waiters, deque()
+            self._count += len(waiters)  # each gives back what it is not handed
+        for turn in waiters:
             turn.come.set()
         self.drop_idle()
 
@@ -153,7 +153,7 @@ class LoopPool(Generic[C]):
     def __init__(self, connect: Callable[[], Awaitable[C]], *, size: int, wait_s: float, shown: str) -> None:
         self._connect, self._size, self._wait_s, self._shown = connect, size, wait_s, shown
         self._idle: list[C] = []
-        self._line: deque[asyncio.Future[C | None]] = deque()
+        self._waiters: deque[asyncio.Future[C | None]] = deque()
         self._all: set[C] = set()
         self._count = 0
         self._closed = False
@@ -183,7 +183,7 @@ class LoopPool(Generic[C]):
 
     async def _wait(self) -> C | None:
         turn: asyncio.Future[C | None] = asyncio.get_running_loop().create_future()
-        self._line.append(turn)
+        self._waiters.append(turn)
         try:
             done, _ = await asyncio.wait({turn}, timeout=self._wait_s)
         except BaseException:
@@ -203,9 +203,9 @@ class LoopPool(Generic[C]):
         raise closed(self._shown)
 
     def _leave(self, turn: asyncio.Future[C | None]) -> bool:
-        waits = turn in self._line
+        waits = turn in self._waiters
         if waits:
-            self._line.remove(turn)
+            self._waiters.remove(turn)
         return waits
 
     def give(self, connection: C, *, keep: bool) -> None:
@@ -218,8 +218,8 @@ class LoopPool(Generic[C]):
             self._pass_on(None)
 
     def _pass_on(self, connection: C | None) -> None:
-        if self._line:
-            self._line.popleft().set_result(connection)
+        if self._waiters:
+            self._waiters.popleft().set_result(connection)
         elif connection is not None:
             self._idle.append(connection)
         else:

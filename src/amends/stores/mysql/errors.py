@@ -43,55 +43,55 @@ def said_by(error: BaseException) -> str:
 def explained(error: BaseException, where: str) -> LedgerError:
     """Return the error in the caller's words."""
     code = code_of(error)
-    said = f"{said_by(error)} ({code})" if code > 0 else said_by(error) or type(error).__name__
+    text = f"{said_by(error)} ({code})" if code > 0 else said_by(error) or type(error).__name__
     if code == 1049:
         return LedgerMissing(
             f"no ledger at {where}: the server has no such database",
             hint="check its name; create it with CREATE DATABASE, the first start creates the tables",
         )
-    message, hint = _explanation(code, said)
+    message, hint = _explanation(code, text)
     return LedgerUnavailable(f"the ledger at {where} {message}", hint=hint)
 
 
-def _explanation(code: int, said: str) -> tuple[str, str]:
+def _explanation(code: int, text: str) -> tuple[str, str]:
     if code in LOST:
-        return f"closed the connection: {said}", "see the server's log; the next operation connects again"
+        return f"closed the connection: {text}", "see the server's log; the next operation connects again"
     if code in NOT_THERE:
-        return f"cannot be reached: {said}", "check host, port and socket in the URL, and with TLS its ssl_ options"
+        return f"cannot be reached: {text}", "check host, port and socket in the URL, and with TLS its ssl_ options"
     if code in (1045, 1698):
-        return f"refused the login: {said}", "check user and password in the URL; percent-encode them (@ is %40)"
+        return f"refused the login: {text}", "check user and password in the URL; percent-encode them (@ is %40)"
     if code in FORBIDDEN:
         return (
-            f"refused the user: {said}",
+            f"refused the user: {text}",
             "grant select, insert, update on the database, delete on locks and waits; create, alter, index for migrations",
         )
     if code in CROWDED:
         return (
-            f"has no connection left: {said}",
+            f"has no connection left: {text}",
             "all processes' pool_max together must stay below the server's max_connections",
         )
     if code in READ_ONLY:
         return (
-            f"is read only, nothing was written: {said}",
+            f"is read only, nothing was written: {text}",
             "name the primary server in the URL, not a replica; or unset read_only there",
         )
-    if code in FULL or re.search(r"errno: (28|135)\b", said):
-        return f"has no space left, nothing of this was written: {said}", "make room on the server's disk"
+    if code in FULL or re.search(r"errno: (28|135)\b", text):
+        return f"has no space left, nothing of this was written: {text}", "make room on the server's disk"
     if code in (1054, NO_TABLE):
         return (
-            f"lacks a part of its tables: {said}",
+            f"lacks a part of its tables: {text}",
             "stop all workers; restore what was dropped or replaced while they ran",
         )
     if code in AGAIN:
-        return f"is locked by another transaction: {said}", "look for a long one: SHOW PROCESSLIST"
+        return f"is locked by another transaction: {text}", "look for a long one: SHOW PROCESSLIST"
     if code == 1153:
-        return f"refused a packet as too large: {said}", "raise max_allowed_packet in the server's settings"
+        return f"refused a packet as too large: {text}", "raise max_allowed_packet in the server's settings"
     if code == 1665:
         return (
-            f"has a binary log that cannot be used with our isolation level: {said}",
+            f"has a binary log that cannot be used with our isolation level: {text}",
             "set binlog_format=ROW on the server",
         )
-    return f"does not answer: {said}", "see the server's log"
+    return f"does not answer: {text}", "see the server's log"
 
 
 def unreachable(error: OSError, where: str) -> LedgerUnavailable:

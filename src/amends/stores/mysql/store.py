@@ -106,14 +106,14 @@ class MysqlStore:
                 self._packet_max = connection.packet_max = check_server(connection.ask, self.url)
                 return check_ledger(connection.ask, self.url, create=create)
 
-            made = self._aside(is_behind) and self._migrated()
+            made = self._with_connection(is_behind) and self._migrated()
             # From now on the ledger exists: if its tables vanish, they must not be created again, empty.
             self._ready, self._create = True, False
             return made
 
     def schema(self) -> Schema:
         """Return the schema version that the database has and the one that this amends has; changes nothing."""
-        return self._aside(lambda connection: read_schema(connection.ask))
+        return self._with_connection(lambda connection: read_schema(connection.ask))
 
     def migrate(self) -> Schema:
         """Migrate the ledger, or create it; return the schema version that it has now."""
@@ -158,18 +158,18 @@ class MysqlStore:
 
     # ---- Connections
 
-    def _aside(self, use: Callable[[Connection], T]) -> T:
+    def _with_connection(self, use: Callable[[Connection], T]) -> T:
         """Use a connection of the pool for something other than an operation."""
         connection = self._pool.take()
-        well = False
+        succeeded = False
         try:
             answer = use(connection)
-            well = True
+            succeeded = True
             return answer
         except self._driver.MySQLError as error:
             raise errors.explained(error, self.url) from error
         finally:
-            self._pool.give(connection, keep=well)
+            self._pool.give(connection, keep=succeeded)
 
     def _migrated(self) -> bool:
         """Migrate the tables on a connection with a long timeout; return whether this created the ledger."""
@@ -193,7 +193,7 @@ class MysqlStore:
             connection.command("rollback")
             return not found
 
-        return all(locked_yet(lambda: self._aside(look)))
+        return all(locked_yet(lambda: self._with_connection(look)))
 
     def _connect(self) -> Connection:
         try:

@@ -67,7 +67,8 @@ def _undone(code: str, what: str, shown: str, op: StoreOp[Any] | None) -> Except
     match code:
         case "55P03":
             return LedgerUnavailable(
-                f"{_subject(op)} was locked for too long by another transaction in the ledger at {shown}; {NOTHING}",
+                f"{_subject(op)} is locked by another transaction in the ledger at {shown}, which did not end in time; "
+                f"{NOTHING}",
                 hint=OPEN_TRANSACTIONS,
             )
         case "57014":
@@ -101,7 +102,7 @@ def _undone(code: str, what: str, shown: str, op: StoreOp[Any] | None) -> Except
             )
         case _ if code.startswith(("53", "58", "XX")):
             return LedgerUnavailable(
-                f"the server of the ledger at {shown} had an internal error; {NOTHING} ({what})", hint="see its log"
+                f"the server of the ledger at {shown} has a problem; {NOTHING} ({what})", hint="see its log"
             )
         case _ if code.startswith(("22", "23", "42")):
             return AssertionError(f"{_name(op)} breaks a rule of the schema: {code} {what}")

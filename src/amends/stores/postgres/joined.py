@@ -158,7 +158,7 @@ class _CallersConnection:
             )
 
     async def carry_out(self, op: StoreOp[T]) -> T:
-        """Carry out one operation with our search_path and lock_timeout, restore the caller's, and notify who waits for it."""
+        """Carry out one operation with our search_path and lock_timeout, restore the caller's, and notify waiters."""
         [caller], _, _ = await Execute(SETTINGS, ())
         await Execute(SET, (quoted(self._schema), self._wait_ms))
         answer: T = await as_sql(intent(op), Transaction(WRITING, self._clock))

@@ -196,29 +196,31 @@ class PostgresStore:
             caller.leave()
             raise
 
-    def _aside(self, use: Callable[[Connection], T]) -> T:
+    def _with_connection(self, use: Callable[[Connection], T]) -> T:
         """Use a connection of the pool for something other than an operation."""
         connection = self._pool.take()
-        well = False
+        succeeded = False
         try:
             answer = use(connection)
-            well = True
+            succeeded = True
             return answer
         except psycopg.Error as error:
             fate = fate_of(error, committing=False)
             raise explained(error, self.url, op=None, fate=fate) from error
         finally:
-            self._pool.give(connection, keep=well)
+            self._pool.give(connection, keep=succeeded)
 
     def _at_home(self) -> tuple[str, str]:
         if self._home is None:
-            self._home = self._aside(lambda connection: joined.home_of(connection, self._preamble.writing))
+            self._home = self._with_connection(lambda connection: joined.home_of(connection, self._preamble.writing))
         return self._home
 
     def _is_locked(self, root: str) -> bool:
         return all(
             locked_yet(
-                lambda: self._aside(lambda connection: joined.is_locked(connection, self._preamble.writing, root))
+                lambda: self._with_connection(
+                    lambda connection: joined.is_locked(connection, self._preamble.writing, root)
+                )
             )
         )
 
