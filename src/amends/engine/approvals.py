@@ -122,7 +122,7 @@ async def notify_of(session: Session, asked: ApprovalRow | None) -> None:
 def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float | None = None) -> Approval:
     """Return a request as users see it."""
     expires_at, requested_at = moment(row.expires_at), moment(row.requested_at)
-    assert expires_at is not None, "a request runs out"
+    assert expires_at is not None, "a request expires"
     assert requested_at is not None, "a request was made at some time"
     state: ApprovalState = row.state if now is None else row.state_at(now)  # type: ignore[assignment]
     return Approval(
@@ -148,7 +148,7 @@ def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float |
 
 def _yes(given: dict[str, object]) -> Yes:
     at = moment(float(str(given["at"])))
-    assert at is not None, "a yes was said at some time"
+    assert at is not None, "an approval was given at some time"
     roles = given.get("roles")
     return Yes(
         by=str(given["by"]),
@@ -461,7 +461,7 @@ def _is_ruled(row: CallRow) -> bool:
 async def outbox_terms(session: Session) -> dict[str, Terms]:
     """Return the terms for the staged calls of this run that need, or may need, an approval."""
     governed = session.rules or any(spec.needs_approval for spec in session.specs.values())
-    if not session.asks and not (session.resumed and governed):
+    if not session.asked_calls and not (session.resumed and governed):
         return {}
     tree = await ReadRun(session.tenant, uid=session.uid)
     assert tree is not None, "an open run is in the ledger"

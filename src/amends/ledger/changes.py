@@ -59,7 +59,7 @@ def check_owner(root: RunRow, owner: str, epoch: int) -> RunRow:
     """Return the root itself if this owner and epoch hold it; raise ``LeaseLost`` otherwise."""
     if not is_owner(root, owner, epoch):
         raise LeaseLost(
-            f"run {root.id} is owned by somebody else now (epoch {root.epoch}, not {epoch}); nothing was started",
+            f"run {root.id} has another owner now (epoch {root.epoch}, not {epoch}); nothing was started",
             hint="another worker continues it",
             run_id=root.id,
         )
