@@ -348,7 +348,10 @@ async def tested(
     rules: Sequence[Rule], budgets: Sequence[Budget], spec: Spec, request: Request, *, at: datetime | None,
     undeclared: bool, meant: str,
 ) -> RuleTest:  # fmt: skip
-    """Return what would happen to this request; the ledger is not read, so only budgets per call are checked."""
+    """Return what would happen to this request; the ledger is not read, so only budgets per call are checked.
+
+    ``at``: the time for rules about times; None: now. ``meant``: what the user probably meant by an unknown tool name.
+    """
     if at is None and any(rule.tells_time for rule in rules):
         at = moment((await ReadClocks()).wall)
     found = apply_rules(rules, spec, request, at, undeclared=undeclared)

@@ -1,7 +1,10 @@
 """Change the state of runs, calls and approvals.
 
-Every change is guarded by the table of transitions and written with its event in one transaction. Also here, because a
-change of state needs them: what events say about rows, the budget charge of a call, and forks.
+Every change is guarded by the table of transitions and written with its event in one transaction. In all of these
+functions ``at`` is ledger time, ``by`` is who caused the change, ``epoch`` is the epoch of the root's lease, ``facts``
+are what the event says, and further keyword arguments are the columns that change with the state.
+
+Also here, because a change of state needs them: what events say about rows, the budget charge of a call, and forks.
 """
 
 from __future__ import annotations
