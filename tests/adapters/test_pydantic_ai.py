@@ -315,7 +315,7 @@ async def test_a_turn_that_was_taken_back_is_not_answered_from_the_turn_before(s
         messages = (await agent.run("and again", message_history=first.all_messages())).all_messages()
         [second] = [one async for one in rt.runs("status:open")]
         await rt.rollback(second.id, by="anna", why="not today")
-        with pytest.raises(RunEnded, match="taken back by a person"):
+        with pytest.raises(RunEnded, match="rolled back by a person"):
             await agent.run(message_history=messages, deferred_tool_results=wake(messages))
     assert shop.effects() == ["wire DE02 420000"]
     assert shop.states() == ["committed", "rolled_back"]

@@ -373,7 +373,7 @@ def test_the_columns_of_the_ledger_and_its_events_are_documented() -> None:
     for table in re.findall(r"create table (\w+)", schema):
         assert f"`{table}`" in text, f"the table {table} is undocumented"
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/amends/ledger").glob("*.py"))
-    written = set(re.findall(r"note\(\s*\w+,\s*\"([a-z ]+)\"", sources))
+    written = set(re.findall(r"write_event\(\s*\w+,\s*\"([a-z ]+)\"", sources))
     missing = [what for what in written if f"`{what}`" not in text]
     assert written, "the store writes events"
     assert not missing, f"docs/reference/ledger.md does not have the events {missing}"

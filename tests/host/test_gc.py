@@ -99,7 +99,7 @@ def test_a_recorded_failure_stays_one_without_its_words() -> None:
     with rt.run("r"), pytest.raises(ValueError, match="4111"):
         reserve(x="a")
     rt.gc(older_than=0)
-    with rt.run("r"), pytest.raises(ToolFailed, match="gc has removed what it said") as failed:
+    with rt.run("r"), pytest.raises(ToolFailed, match="gc has removed its message") as failed:
         reserve(x="a")
     assert failed.value.type_name == "ValueError"
     assert "4111" not in rt.report("r").to_json()
@@ -164,7 +164,7 @@ def test_an_effect_that_lands_after_gc_is_a_persons_matter_and_never_compensated
     (report,) = rt.recover()
     assert (report.state, given) == ("blocked", [])
     (left,) = report.residue
-    assert "gc removed what its compensation would be given" in left.why
+    assert "gc removed what its compensation needs" in left.why
     assert "rt.abandon" in report.run.causes[0]
     rt.recover()
     assert given == []

@@ -365,7 +365,7 @@ def test_nobody_allows_what_they_cannot_be_shown(tmp_path: Path) -> None:
             lambda: poor.redeem(token, by="anna"),
         ]
         for allow in allows:
-            with pytest.raises(LedgerSealed, match="nobody can allow here what they cannot read") as no:
+            with pytest.raises(LedgerSealed, match="nobody may allow what they cannot read") as no:
                 allow()
             assert "AMENDS_ENCRYPT" in no.value.hint
         assert poor.approval(id).state == "pending"

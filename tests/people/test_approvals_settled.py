@@ -165,10 +165,10 @@ def test_nobody_is_asked_anew_for_a_run_that_goes_back(shop: Shop) -> None:
     [asked] = rt.approvals()
     rt.crash()
     rt._drive(rollback(rt._host, rt._view, "r", by="anna", why="enough"))
-    with pytest.raises(UsageError, match="taken back"):
+    with pytest.raises(UsageError, match="rolled back"):
         rt.edit(asked.id, {"order": "2"}, by="anna", why="rather 2")
     rt.clock.advance(100_000)
-    with pytest.raises(UsageError, match="taken back"):
+    with pytest.raises(UsageError, match="rolled back"):
         rt.ask_again(asked.id, by="anna", why="late")
     assert told == [asked.id]
 

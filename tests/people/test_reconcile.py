@@ -166,7 +166,7 @@ def test_calls_that_run_while_the_world_is_listed_are_no_orphans() -> None:
         def meanwhile() -> None:
             _run(store_rt, bank, "new")
             begun.call(bank.pay, order="begun")
-            with pytest.raises(Exception, match="taken back"):
+            with pytest.raises(Exception, match="rolled back"):
                 open_run.rollback("enough")
 
         thread = Thread(target=meanwhile)

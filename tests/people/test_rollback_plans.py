@@ -35,7 +35,7 @@ def test_a_plan_names_what_is_taken_back_in_order_with_what_it_is_given() -> Non
     ]
     assert plan.complete
     assert world.log == ["one:a", "two:b", "one:c"], "planning does nothing"
-    with pytest.raises(Exception, match="taken back"):
+    with pytest.raises(Exception, match="rolled back"):
         run.rollback("enough")
     assert _undone(world) == ["undo one:c", "undo two:b", "undo one:a"]
 

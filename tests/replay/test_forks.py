@@ -91,7 +91,7 @@ def test_a_fork_that_fails_takes_back_its_own_and_nothing_else() -> None:
     report = rt.report(fork)
     assert (report.state, report.residue) == ("rolled_back", ())
     assert states(rt, "r") == {"a": "succeeded"}
-    with pytest.raises(RunEnded, match="taken back"), rt.run(fork):
+    with pytest.raises(RunEnded, match="rolled back"), rt.run(fork):
         pass
 
 
@@ -140,7 +140,7 @@ def test_the_originals_own_failure_under_a_fork_blocks_it_and_names_the_fork_and
     assert rt.plan_rollback("r").forks == ("f",)
     assert rt.rollback("r", by="ann", why="all the same").state == "rolled_back"
     assert world.log == ["a:1", "b:1", "undo b:1", "undo a:1"]
-    with pytest.raises(RolledBack, match="run r, whose calls it shares, was taken back"), rt.run("f"):
+    with pytest.raises(RolledBack, match="run r, whose calls it shares, was rolled back"), rt.run("f"):
         a("1")
     assert rt.report("f").state == "rolled_back"
 

@@ -122,7 +122,7 @@ async def notify_of(session: Session, asked: ApprovalRow | None) -> None:
 def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float | None = None) -> Approval:
     """Return a request as users see it."""
     expires_at, requested_at = moment(row.expires_at), moment(row.requested_at)
-    assert expires_at is not None, "a request runs out"
+    assert expires_at is not None, "a request expires"
     assert requested_at is not None, "a request was made at some time"
     state: ApprovalState = row.state if now is None else row.state_at(now)  # type: ignore[assignment]
     return Approval(
@@ -148,7 +148,7 @@ def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float |
 
 def _yes(given: dict[str, object]) -> Yes:
     at = moment(float(str(given["at"])))
-    assert at is not None, "a yes was said at some time"
+    assert at is not None, "an approval was given at some time"
     roles = given.get("roles")
     return Yes(
         by=str(given["by"]),
@@ -348,7 +348,10 @@ async def tested(
     rules: Sequence[Rule], budgets: Sequence[Budget], spec: Spec, request: Request, *, at: datetime | None,
     undeclared: bool, meant: str,
 ) -> RuleTest:  # fmt: skip
-    """Return what would happen to this request; the ledger is not read, so only budgets per call are checked."""
+    """Return what would happen to this request; the ledger is not read, so only budgets per call are checked.
+
+    ``at``: the time for rules about times; None: now. ``meant``: what the user probably meant by an unknown tool name.
+    """
     if at is None and any(rule.tells_time for rule in rules):
         at = moment((await ReadClocks()).wall)
     found = apply_rules(rules, spec, request, at, undeclared=undeclared)
@@ -461,7 +464,7 @@ def _is_ruled(row: CallRow) -> bool:
 async def outbox_terms(session: Session) -> dict[str, Terms]:
     """Return the terms for the staged calls of this run that need, or may need, an approval."""
     governed = session.rules or any(spec.needs_approval for spec in session.specs.values())
-    if not session.asks and not (session.resumed and governed):
+    if not session.asked_calls and not (session.resumed and governed):
         return {}
     tree = await ReadRun(session.tenant, uid=session.uid)
     assert tree is not None, "an open run is in the ledger"

@@ -141,7 +141,7 @@ async def _answer(session: Session, ask: Ask, wait: Wait, approval_wait: Approva
             case "staged":
                 session.handlers.setdefault(row_of(answer).id, (ask.fn, ask.is_async))
                 if answer.approval is not None:
-                    session.asks.add(row_of(answer).id)
+                    session.asked_calls.add(row_of(answer).id)
                 return Done(row_of(answer), staged=True)
             case "doubt":
                 remember_hidden_args(session, ask, row_of(answer))
@@ -176,9 +176,9 @@ def _remember_held(session: Session, ask: Ask, answer: Admission, *, by_hand: bo
     held = answer.call if answer.approval is not None or answer.verdict == "held" else None
     if held is None:
         return
-    session.asks.add(held.id)  # released by a person it may be staged: then the rules are checked again
+    session.asked_calls.add(held.id)  # released by a person it may be staged: then the rules are checked again
     if by_hand or ask.undeclared or ask.spec.fn is None:
-        session.strangers[held.id] = held
+        session.held_from_caller[held.id] = held
 
 
 async def guarded_admission(session: Session, ask: Ask) -> Done:
@@ -225,7 +225,7 @@ async def _admit_by_hand(session: Session, ask: Ask, wait: Wait, approval_wait: 
             case "locked":
                 await _wait_for_lock(session, ask, answer, wait)
             case "staged":
-                raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
+                raise UsageError(f"{ask.spec.name} is staged: a call that starts at commit cannot be run by hand")
             case "held" if await approval_wait.wait_decided(answer):
                 continue
             case "void" if approval_wait.body is not None and await approval_wait.wait_decided(answer):
@@ -570,7 +570,7 @@ def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:
     while around:
         if around == row.id:
             raise UsageError(
-                f"the body of {row.tool} asks for {row.tool} with the same identity: it would wait for itself",
+                f"the body of {row.tool} requests {row.tool} with the same identity: it would wait for itself",
                 hint="call tool.fn, the bare function, or give the call inside other arguments",
                 run_id=session.id,
             )
@@ -663,7 +663,7 @@ def deadlocked(session: Session, tool: str, why: str) -> Deadlocked:
 
 async def _wait_for_lock(session: Session, ask: Ask, answer: Admission, wait: Wait) -> None:
     """Wait until the run that holds the lock may have ended; raise ``Locked`` when the limit is reached."""
-    assert answer.lock is not None, "a request that is locked out is told by whom"
+    assert answer.lock is not None, "a locked answer names the lock"
     if wait.waited >= lock_wait_s(ask, wait):
         raise locked(session, ask.spec.name, answer.lock, waited=wait.waited)
     await wait.again(answer.lock.root or session.root)  # False: the next request is the last one
@@ -700,14 +700,14 @@ def in_doubt(session: Session, row: CallRow) -> InDoubt:
 def failure(spec: Spec | None, row: CallRow) -> ToolFailed:
     """Return the error for a recorded failure: only the text of the original exception is left."""
     name, message = error_parts(row.error)
-    words = "it failed" if row.lost_at is None else "it failed; gc has removed what it said"
+    words = "it failed" if row.lost_at is None else "it failed; gc has removed its message"
     return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
 
 
 def busy(session: Session, answer: Admission, waited: float) -> Busy:
     """Return the error for a call that somebody else is running."""
     row = row_of(answer)
-    whose = f" in run {answer.run.id}, which may still take it back" if answer.twin is not None and answer.run else ""
+    whose = f" in run {answer.run.id}, which may still roll it back" if answer.twin is not None and answer.run else ""
     return Busy(
         f"{row.tool} is {row.state}{whose}; waited {waited:.1f} s",
         owner=row.run_id,
@@ -755,7 +755,7 @@ def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
                 raise deadlocked(session, spec.name, answer.run.goal_why)
             closing = answer.run.goal == "rollback" and answer.run.state == "open"
             raise ended(session, "rolling_back" if closing else answer.run.state)
-    raise AssertionError(f"the ledger gave a verdict nobody knows: {answer.verdict}")
+    raise AssertionError(f"the ledger gave an unknown verdict: {answer.verdict}")
 
 
 def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:

@@ -375,7 +375,10 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
 async def note_late(
     session: Session, known: Known, spec: Spec, row: CallRow, late: Ended, *, body: Later | None = None
 ) -> None:
-    """Record the return of a body that outlived its timeout: it is evidence, never a settlement."""
+    """Record the return of a body that outlived its timeout: it is evidence, never a settlement.
+
+    ``known``: the hidden values of the call. ``late``: how the body ended. ``body``: the body itself, for calls inside it.
+    """
     clocks = await ReadClocks()
     text = None
     happened = late.error is None

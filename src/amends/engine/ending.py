@@ -571,7 +571,7 @@ async def raise_if_caller_needed(session: Session) -> None:
 
     Nothing is decided then.
     """
-    for known in session.strangers.values():
+    for known in session.held_from_caller.values():
         if session.uid not in (known.run, known.root):
             continue  # another child's call: this one ends without it
         row = await ReadCall(known.id)

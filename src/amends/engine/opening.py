@@ -138,7 +138,10 @@ async def _needs_caller(session: Session) -> bool:
 async def open_child(
     session: Session, *, id: str, input: str, input_digest: str, given: Any, shown: Any
 ) -> tuple[Opened, Session]:
-    """Open a run inside this one: the same request finds the same child."""
+    """Open a run inside this one: the same request finds the same child.
+
+    ``given``: the input as the caller gave it; ``shown``: the input as it is recorded, without hidden values.
+    """
     opened = await OpenChild(
         uid=session.new_id("run"),
         id=id,

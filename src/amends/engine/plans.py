@@ -427,6 +427,6 @@ async def _newest(session: Session, ask: Ask) -> CallRow | None:
 
 
 def _remember_held(session: Session, ask: Ask, row: CallRow) -> None:
-    session.asks.add(row.id)
+    session.asked_calls.add(row.id)
     if ask.undeclared or ask.spec.fn is None:
-        session.strangers[row.id] = row
+        session.held_from_caller[row.id] = row

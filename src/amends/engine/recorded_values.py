@@ -106,5 +106,5 @@ def _seeding_run(session: Session) -> str:
 
 def _aware(seconds: float) -> datetime:
     at = moment(seconds)
-    assert at is not None, "a clock that was read says something"
+    assert at is not None, "a clock reading has a time"
     return at

@@ -226,8 +226,8 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
     Returns 0: settled or skipped; less than 0: it is not its turn, look again; more: not before so many seconds.
     """
     spec = session.spec(row.tool)
-    assert spec is not None, "only what is known here is taken back"
-    assert spec.compensate is not None, "only what can be taken back is"
+    assert spec is not None, "only a known tool is compensated"
+    assert spec.compensate is not None, "only a tool with a compensation is compensated"
     twin = spec.compensate
     while _may_compensate(session, row):
         wait = await _not_before(session, spec, twin, row)
@@ -351,7 +351,7 @@ async def _settle(
 
 
 async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: CallRow) -> tuple[CallRow, float]:
-    assert twin.probe is not None, "a compensation without a probe of its own is a person's matter"
+    assert twin.probe is not None, "a compensation without a probe of its own is left to a person"
     answer = await ask_probe(session, spec, twin.probe, row)
     if isinstance(answer, Unknown):
         pause = PROBE_PACE.pause(min(row.probes + 1, PROBE_PACE.attempts), await Luck())
@@ -602,7 +602,7 @@ def _failed_compensation(row: CallRow) -> Obstacle:
 
 def _why_not_compensated(session: Session, row: CallRow) -> str:
     if row.lost_at is not None:
-        return "gc removed the arguments of its compensation: compensate it by hand"
+        return "gc removed what its compensation needs: compensate it by hand"
     spec = session.spec(row.tool)
     if spec is None:
         return "this process does not know its tool"

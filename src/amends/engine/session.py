@@ -173,7 +173,7 @@ class Recall:
 
     def keep(self, row: CallRow) -> None:
         """Cache a call that this process has settled as succeeded."""
-        assert row.state == "succeeded", "only what has happened is answered again"
+        assert row.state == "succeeded", "only a success is cached"
         if self.closed or row.kind == "read" or len(row.args) + len(row.result or "") > CHARS_MAX:
             return
         if len(self.rows) >= CALLS_MAX:
@@ -242,8 +242,8 @@ class Session:
     """Whether a model may ask for a deliberate repeat."""
     anchor: Any = None
     wait_approval_s: float = 0.0
-    asks: set[str] = field(default_factory=set)  # calls that are staged, or may become so, and need an approval
-    strangers: dict[str, CallRow] = field(default_factory=dict)
+    asked_calls: set[str] = field(default_factory=set)  # calls that are staged, or may become so, and need an approval
+    held_from_caller: dict[str, CallRow] = field(default_factory=dict)
     """Calls that wait for a person, and whose body came with the request."""
     tell: Tell | None = None
     redactor: Redactor = field(default_factory=Redactor)
@@ -437,7 +437,7 @@ def _hide_some(
 
     For the body, as recorded, in written form, and the hidden values.
     """
-    assert spec.redact is not None, "only what hides something is hidden"
+    assert spec.redact is not None, "only a tool that hides arguments gets here"
     # Copied before anything is read: hidden values are not in the text, and must be the ones that the text stands for.
     kept = _copied(args)
     request = request_of(session, spec, kept)
@@ -609,7 +609,7 @@ def must_be_readable(row: CallRow) -> None:
     if row.args.startswith(SEALED):
         raise LedgerSealed(
             f"the arguments of call {row.id} ({row.tool}) are encrypted, and this process has no key to show them: "
-            "nobody can allow here what they cannot read",
+            "nobody may allow what they cannot read",
             run_id=row.run_id,
         )
 
@@ -722,7 +722,7 @@ def missing(session: Session, spec: Spec, row: CallRow, asked: Twin | ProbeSpec)
     if "result" not in asked.needs or (asked.takes_none and row.comp_blind):
         return ""
     why = result_loss(session, spec, row)
-    return f"it asks for the result of the call, which nobody here has: {why}" if why else ""
+    return f"it asks for the result of the call, which this process does not have: {why}" if why else ""
 
 
 def result_loss(session: Session, spec: Spec | None, row: CallRow) -> str:
@@ -732,7 +732,7 @@ def result_loss(session: Session, spec: Spec | None, row: CallRow) -> str:
     if (gone_at := moment(lost_at(row.result))) is not None:
         return f"gc removed it on {gone_at:%Y-%m-%d}"
     if row.result is None:
-        return row.loss or "nobody knows what it gave back"
+        return row.loss or "nobody knows its result"
     if row.loss.startswith(REDACTED):
         return row.loss
     if MARK in row.result and session.redactor.lacking(f'{{"result":{row.result}}}'):
@@ -792,7 +792,7 @@ def store_result(session: Session, spec: Spec, row: CallRow, value: object) -> t
 def told_result(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str | None, str]:
     """Return the same for a result reported by a probe or a person, who give None if they do not know it."""
     if value is LOST or (value is None and not admits_none(spec.result_type)):
-        return None, "whoever said that it happened did not say its result"
+        return None, "it was reported as happened without a result"
     _, stored = _stored(session, spec, row, value)
     return stored.text, stored.loss or ""
 
@@ -824,7 +824,7 @@ def recorded_result(session: Session, spec: Spec, row: CallRow) -> Any:
     if (gone_at := moment(lost_at(row.result))) is not None:
         raise ResultGone(f"{row.tool} ({row.id})", gone_at=gone_at, call=call, run_id=session.id)
     if row.result is None:
-        why = row.loss or "nobody knows what it gave back"
+        why = row.loss or "nobody knows its result"
         raise ResultLost(f"{row.tool} ({row.id})", why=why, call=call, run_id=session.id)
     return result_of(session, spec, row)
 

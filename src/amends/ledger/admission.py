@@ -444,7 +444,7 @@ async def closed_for_calls(
         await rolled_back_source(root) if root.phase == "open" and not root.pivot and root.goal != "rollback" else None
     )
     if gone is not None:
-        why = f"run {gone.id}, whose calls it shares, was taken back"
+        why = f"run {gone.id}, whose calls it shares, was rolled back"
         aim = {"goal": "rollback", "goal_by": "self", "goal_why": why}
         await write_event(
             root, "goal", at=now, by="fork", epoch=root.epoch, to="rollback", why=why, **goal_facts(root, aim)

@@ -68,7 +68,10 @@ async def still_needed(need: Need | None, run: RunRow, tool: str) -> Need | None
 async def make_request(
     run: RunRow, call: CallRow, need: Need, *, at: float, by: str, epoch: int, follows: str = "", **facts: Any
 ) -> ApprovalRow:
-    """Record that people are asked about this call, which names the request already."""
+    """Record that people are asked about this call, which names the request already.
+
+    ``follows``: the request that this one replaces. Further keyword arguments become facts of the event.
+    """
     assert call.approval == need.id, "a call names its newest request"
     await MoveTime(at)
     editors = await _editors(call, need)
@@ -229,9 +232,9 @@ async def may_start(
 async def replace_request(
     run: RunRow, call: CallRow, old: ApprovalRow, need: Need, why: str, *, at: float, by: str, epoch: int
 ) -> tuple[CallRow, ApprovalRow]:
-    """End a void request and make a new one. A request about a budget stays one.
+    """End a void request and make a new one.
 
-    What the rules require is added to it.
+    ``why``: the reason why the old one is void. A request about a budget stays one: what the rules require is added to it.
     """
     if old.is_about_money and not need.policy.startswith(BUDGET):
         need = replace(need, policy=old.policy, why=f"{need.why}; {old.rule}")
@@ -296,7 +299,7 @@ async def _is_undecided(run: RunRow, call: CallRow, asked: ApprovalRow, terms: T
 async def request_more(
     run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, *, at: float, by: str, epoch: int
 ) -> list[CallRow]:
-    """Return the same calls; request approval anew for those of which the rules require more than was given."""
+    """Return these calls, after requesting approval anew for those of which the rules require more than was given."""
     found: list[CallRow] = []
     for call in calls:
         terms = outbox.get(call.id)

@@ -255,7 +255,8 @@ async def refuse_by_budget(
 ) -> RunRow:
     """Record that a budget refused a call, or the end of a run; set the goal ``rollback`` if that follows.
 
-    It follows if the budget says so, or if this was the run's end, but never after a pivot.
+    It follows if the budget says so, or if this was the run's end, but never after a pivot. ``request``: the id of the call,
+    or the uid of the run at its end. ``asked``: the identity of the refused request, for a replay.
     """
     at_end = request == run.uid
     words = {name: getattr(over.want, name) for name in ("unit", "per", "every", "then", "who")}
@@ -334,7 +335,8 @@ async def reserve_staged(
 ) -> Overrun | list[CallRow] | None:
     """Reserve the cost of the staged calls.
 
-    Return the budget that has not enough, or the calls that wait for a person.
+    Returns None, the budget that has not enough, or the calls that wait for a person. ``terms``: by call, what the rules
+    require.
     """
     calls = list(calls)
     requests: dict[str, ApprovalRow] = {}

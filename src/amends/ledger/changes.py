@@ -1,7 +1,10 @@
 """Change the state of runs, calls and approvals.
 
-Every change is guarded by the table of transitions and written with its event in one transaction. Also here, because a
-change of state needs them: what events say about rows, the budget charge of a call, and forks.
+Every change is guarded by the table of transitions and written with its event in one transaction. In all of these
+functions ``at`` is ledger time, ``by`` is who caused the change, ``epoch`` is the epoch of the root's lease, ``facts``
+are what the event says, and further keyword arguments are the columns that change with the state.
+
+Also here, because a change of state needs them: what events say about rows, the budget charge of a call, and forks.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ def check_owner(root: RunRow, owner: str, epoch: int) -> RunRow:
     """Return the root itself if this owner and epoch hold it; raise ``LeaseLost`` otherwise."""
     if not is_owner(root, owner, epoch):
         raise LeaseLost(
-            f"run {root.id} is owned by somebody else now (epoch {root.epoch}, not {epoch}); nothing was started",
+            f"run {root.id} has another owner now (epoch {root.epoch}, not {epoch}); nothing was started",
             hint="another worker continues it",
             run_id=root.id,
         )

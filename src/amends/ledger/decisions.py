@@ -240,7 +240,7 @@ async def ask_again(op: AskAgain) -> Ruled:
     if call.state not in ("held", "ready") or call.approval != approval.id or approval.state_at(now) != "expired":
         raise TransitionRefused(
             f"approval {approval.id} ({approval.tool}) is {approval.state_at(now)}, its call {call.state}: "
-            "only what expired and still waits is asked for again",
+            "only an expired request whose call still waits can be asked again",
             frm=approval.state,
             to="pending",
         )
@@ -266,7 +266,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
         return Ruled(await _reread(await FindApproval(new.approval)), new, now)
     if call.state not in ("held", "ready") or call.approval != approval.id:
         raise TransitionRefused(
-            f"approval {approval.id} ({approval.tool}) is {approval.state}, its call {call.state}: nobody is asked",
+            f"approval {approval.id} ({approval.tool}) is {approval.state}, its call {call.state}: there is no open request",
             frm=approval.state,
             to="rejected",
         )

@@ -206,7 +206,7 @@ async def decide_commit(op: DecideCommit) -> Decision:
     late = root.deadline_at is not None and now > root.deadline_at and run.phase == "open" and not run.pivot
     gone = await rolled_back_source(root) if run.phase == "open" and not run.pivot else None
     if gone is not None:
-        return Decision("rollback", replace(run, goal_why=f"run {gone.id}, whose calls it shares, was taken back"))
+        return Decision("rollback", replace(run, goal_why=f"run {gone.id}, whose calls it shares, was rolled back"))
     if root.goal_by == "deadlock" and root.goal == "rollback" and run.phase == "open" and not run.pivot:
         return Decision("rollback", run)  # a child, too, decides nothing if its root was chosen to roll back
     if run.phase == "rolling_back" or (run.phase == "open" and (run.goal == "rollback" or late)):

@@ -47,7 +47,7 @@ async def collect_garbage(op: CollectGarbage) -> Swept:
     after: tuple[float, str] | None = None
     looked = 0
     for root in page:
-        assert root.closed_at is not None, "what has ended says when"
+        assert root.closed_at is not None, "an ended run has its closing time"
         after = (root.closed_at, root.uid)
         mine = root if op.dry_run else await FindRun(root.uid, skip=True)
         if mine is None or mine.closed_at != root.closed_at or mine.gone_at is not None:

@@ -341,7 +341,9 @@ async def decide_call(op: DecideCall) -> CallRow:
         return call
     if call.state != "held" or call.reason not in ("duplicate", "conflict"):
         raise TransitionRefused(
-            f"call {call.id} ({call.tool}) is {call.state}: nobody is asked about it", frm=call.state, to=op.decision
+            f"call {call.id} ({call.tool}) is {call.state}: it does not wait for a decision",
+            frm=call.state,
+            to=op.decision,
         )
     now = await Now()
     run = await find_run(call.run)
@@ -351,7 +353,7 @@ async def decide_call(op: DecideCall) -> CallRow:
         twin = await _find(call.twin)
         if twin.approval and twin.state in ("held", "ready") and not twin.is_staged:
             raise TransitionRefused(
-                f"{twin.tool} ({twin.id}), which it may repeat, waits for a person itself and has no result to give",
+                f"{twin.tool} ({twin.id}), which it may duplicate, waits for a person itself and has no result yet",
                 frm=call.state,
                 to="dropped",
             )
@@ -386,7 +388,7 @@ async def _make_ready(run: RunRow, call: CallRow, op: DecideCall, now: float, ep
     """Make a held call ready. The person lifts a suspicion, not the ordering rules: what must be staged is staged."""
     if run.phase == "pivoted" and call.kind in ("compensatable", "pivot") and run.order_mode != "advise":
         raise TransitionRefused(
-            f"run {run.id} has pivoted: {call.tool} can no longer be done in it; refuse it, or answer it from its twin",
+            f"run {run.id} has pivoted: {call.tool} can no longer run in it; refuse it, or answer it with the recorded call",
             frm=call.state,
             to="ready",
         )
@@ -406,13 +408,13 @@ async def retry_call(op: RetryCall) -> CallRow:
     call = await _find(op.call_id)
     if call.state not in ("backing_off", "compensation_failed"):
         raise TransitionRefused(
-            f"call {call.id} ({call.tool}) is {call.state}: there is nothing to try again", frm=call.state, to="started"
+            f"call {call.id} ({call.tool}) is {call.state}: there is nothing to retry", frm=call.state, to="started"
         )
     if op.repeated and call.tries_from == call.attempt and call.comp_from == call.comp_attempt:
         return call
     if op.result is not None and call.state != "compensation_failed":
         raise TransitionRefused(
-            f"call {call.id} ({call.tool}) is {call.state}: only a compensation that was not started is given a result",
+            f"call {call.id} ({call.tool}) is {call.state}: a result can only be given for a compensation that was not started",
             frm=call.state,
             to="compensating",
         )
@@ -462,7 +464,7 @@ async def accept_call(op: AcceptCall) -> CallRow:
     if call.state != "succeeded" or call.kind == "read" or call.shared or run.phase != "rolling_back":
         raise TransitionRefused(
             f"call {call.id} ({call.tool}) is {call.state} in run {run.id}, which is {run.state}: "
-            "nothing is left standing that could be accepted",
+            "it has no remaining effect to accept",
             frm=call.state,
             to="residue",
         )

@@ -43,7 +43,7 @@ class Lease:
         if not self.is_ours(mono):
             raise LeaseLost(
                 "this process no longer owns the run; nothing was started",
-                hint="another worker goes on with it; open the run again to see its state",
+                hint="another worker continues it; open the run again to see its state",
             )
 
     def is_ours(self, mono: float) -> bool:
