@@ -53,6 +53,12 @@ def _first_line(thing: Any) -> str:
     return " ".join(said.partition("\n\n")[0].split()).replace("``", "`")
 
 
+def _promise(checker: Any) -> str:
+    """Return what must hold, without the "Check that" of the docstring."""
+    said = _first_line(checker).removeprefix("Check that ")
+    return said[:1].upper() + said[1:]
+
+
 # ---- states -------------------------------------------------------------------------------
 
 
@@ -259,7 +265,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "run": _members(amends.Run),
     "attempt": _members(amends.Attempt),
     "checkers": lambda: _table(
-        "checker | what must hold", ((f"`{name}`", _first_line(checker)) for name, checker in CHECKERS.items())
+        "checker | what must hold", ((f"`{name}`", _promise(checker)) for name, checker in CHECKERS.items())
     ),
 }
 

@@ -256,7 +256,7 @@ def test_a_cancelled_saga_is_taken_back_the_cancelled_call_too(tmp_path: Path) -
 
     async def main(rt: Any) -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(saga(rt), 0.1)
+            await asyncio.wait_for(saga(rt), 1.0)
         assert (await rt.report("r")).state == "rolled_back"
 
     _aio(tmp_path, main, flight, charge)
@@ -275,7 +275,7 @@ def test_a_cancelled_saga_without_a_probe_undoes_the_rest_and_shows_the_doubt(tm
 
     async def main(rt: Any) -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(saga(rt), 0.1)
+            await asyncio.wait_for(saga(rt), 1.0)
         report = await rt.report("r")
         assert report.state == "blocked"
         (doubt,) = report.doubts

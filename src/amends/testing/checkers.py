@@ -1,4 +1,4 @@
-"""What must hold at the end of every schedule, each by its name. Always the ledger against the world."""
+"""The checkers: what must hold at the end of every schedule, by name. Each compares the ledger with the world."""
 
 from __future__ import annotations
 
@@ -21,48 +21,567 @@ from amends.states import RUN_FINAL, STANDING, UNSETTLED, call_may, run_may
 from amends.stores.memory import MemoryStore
 from amends.testing.world import World, imbalances, overdrawn, result_of, unpaid
 
-# ---- What must hold of replays, and of what they give again, at the end of every schedule
+Checker = Callable[[MemoryStore, World], Iterator[str]]
+"""Yields one sentence for each violation of its promise."""
+
+CHECKERS: Final[dict[str, Checker]] = {}
+"""Every checker by name, in the order in which they are defined here and listed in the docs."""
 
 
-def replays_start_nothing(_: MemoryStore, world: World) -> Iterator[str]:
-    """No body, compensation or probe was started by who replays."""
-    yield from world.replay_bodies
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that a schedule broke."""
+
+    checker: str
+    what: str
+    schedule: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.checker}: {self.what}" + (f"   [{self.schedule}]" if self.schedule else "")
 
 
-def readings_repeat(_: MemoryStore, world: World) -> Iterator[str]:
-    """The nth reading of a run's clock, die or name is one value, however often its program began anew."""
-    known: dict[tuple[str, int], object] = {}
-    for run, number, value in world.read:
-        first = known.setdefault((run, number), value)
-        if first != value:
-            yield f"reading {number} of run {run} was {first} and is {value}"
+def checker(check: Checker) -> Checker:
+    """Register a checker under its own name (a decorator)."""
+    assert check.__name__ not in CHECKERS, f"two checkers are named {check.__name__}"
+    CHECKERS[check.__name__] = check
+    return check
 
 
-REPLAY_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
-    replays_start_nothing,
-    readings_repeat,
-)
+def check_all(store: MemoryStore, world: World, *, skip: tuple[str, ...] = ()) -> list[Violation]:
+    """Return every violation, with the name of its checker."""
+    return [
+        Violation(name, what) for name, check in CHECKERS.items() if name not in skip for what in check(store, world)
+    ]
 
 
-# ---- What must hold of the record at the end of every schedule: it is as an audit would have it
+# ---- Effects, compensations and states
 
 
-def record_is_whole(store: MemoryStore, _world: World) -> Iterator[str]:
-    """Every event hangs on the one before it, and every row stands where its events left it, with what they proved."""
-    verified = run_flow(verify_chains(Audit()), store.perform).verified()
-    yield from map(str, verified.problems)
-    if verified.events != len(store.events):
-        yield f"{len(store.events) - verified.events} events are in no chain"
+@checker
+def effects_once(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that each call has at most one effect, and each intent too, whatever crashed."""
+    for call_id, count in world.landed_counts("execute").items():
+        if count > 1:
+            yield f"{_name(store, call_id)} took effect {count} times"
+    for (root, tool, args), standing in world.standing_intents(store).items():
+        if standing > 1:
+            yield f"{tool}{args} of {root} stands {standing} times"
 
 
-CHAIN_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (record_is_whole,)
+def _name(store: MemoryStore, call_id: str) -> str:
+    call = store.calls.get(call_id)
+    return call_id if call is None else f"{call.tool} {call_id}"
 
 
-# ---- What must hold of approvals at the end of every schedule, read from the record and from what the wor
+@checker
+def compensated_once(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a compensation takes effect at most once."""
+    for call_id, count in world.landed_counts("compensate").items():
+        if count > 1:
+            yield f"{_name(store, call_id)} was compensated {count} times"
 
 
+@checker
+def effects_are_known(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that every effect has a row, and that no body runs before its start is durable."""
+    for call_id in world.landed_counts("execute"):
+        if call_id not in store.calls:
+            yield f"an effect of {call_id} is in the world and not in the ledger"
+    yield from world.unwritten
+
+
+@checker
+def ledger_against_world(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that the world has every effect that the ledger says stands, and none that it says is gone."""
+    for call in store.calls.values():
+        if call.kind == "read" or call.shared:
+            continue
+        stands = world.stands(call.id)
+        if call.state == "succeeded" and not stands:
+            yield f"{call.tool} {call.id} is succeeded and not in the world"
+        if call.state in ("failed", "compensated", "dropped", "refused", "held") and stands:
+            yield f"{call.tool} {call.id} is {call.state} and stands in the world"
+    for run in store.runs.values():
+        if run.state == "rolled_back":
+            left = [c.tool for c in store.calls.values() if c.run == run.uid and world.stands(c.id)]
+            if left:
+                yield f"run {run.id} is rolled_back and {left} stand"
+
+
+@checker
+def compensation_order(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that calls are compensated in reverse order of settling, never while a call of the tree is started."""
+    state: dict[str, str] = {}
+    settled: dict[str, int] = {}
+    for event in store.events:
+        if event.what != "call":
+            continue
+        call = store.calls.get(event.call)
+        if event.to_state == "compensating" and call is not None and event.frm in ("succeeded", "in_doubt"):
+            yield from _wrong_turn(store, call, state, settled)
+        state[event.call] = event.to_state
+        if event.to_state in ("succeeded", "in_doubt"):
+            settled[event.call] = event.seq
+
+
+def _wrong_turn(store: MemoryStore, call: CallRow, state: dict[str, str], settled: dict[str, int]) -> Iterator[str]:
+    for other_id, now in state.items():
+        other = store.calls.get(other_id)
+        if other is None or other.root != call.root or other_id == call.id or other.kind == "read":
+            continue
+        if now == "started" and _inside(store, other, call):
+            yield f"{call.tool} was compensated while {other.tool} was started"
+        later = settled.get(other_id, 0) > settled.get(call.id, 0)
+        done = now == "succeeded" and later and other.undoable
+        if done and other.grp != (call.grp or None) and _same_end(store, other, call):
+            yield f"{call.tool} was compensated before {other.tool}, which was settled after it"
+
+
+def _inside(store: MemoryStore, other: CallRow, call: CallRow) -> bool:
+    """Return whether ``other`` belongs to the run of ``call`` or to one below it."""
+    uid = other.run
+    while uid:
+        if uid == call.run:
+            return True
+        uid = store.runs[uid].parent
+    return False
+
+
+def _same_end(store: MemoryStore, other: CallRow, call: CallRow) -> bool:
+    """Return whether ``other`` had to be compensated with ``call``: not if its child's pivot stood, or might have."""
+    pivots = any(one.run == other.run and one.kind == "pivot" for one in store.calls.values())
+    kept = other.run != call.run and pivots
+    return not kept and _inside(store, other, call)
+
+
+@checker
+def world_order(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that the world, too, sees the last effect undone first (within one tree, where both simply succeeded)."""
+    doubts = ("in_doubt", "compensation_in_doubt")  # these may be passed over, and taken back later
+    doubted = {event.call for event in store.events if event.to_state in doubts}
+    undone = [landing.call_id for landing in world.landings if landing.phase == "compensate"]
+    for earlier, later in itertools.pairwise(undone):
+        first, second = store.calls.get(earlier), store.calls.get(later)
+        if first is None or second is None or first.root != second.root or (first.grp and first.grp == second.grp):
+            continue
+        clean = first.comp_attempt == second.comp_attempt == 1 and not {first.id, second.id} & doubted
+        if clean and first.settled_seq < second.settled_seq and first.run == second.run:
+            yield f"{first.tool} was undone before {second.tool}, which was done after it"
+
+
+@checker
+def pivot_law(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a run has one pivot, starts nothing compensatable after it, and compensates nothing once it stands."""
+    for run in store.runs.values():
+        calls = [c for c in store.calls.values() if c.run == run.uid]
+        pivots = [c for c in calls if c.kind == "pivot" and world.stands(c.id) and not c.violation]
+        if len(pivots) > 1:
+            yield f"run {run.id} made {len(pivots)} irreversible calls"
+        if pivots and any(c.state in ("compensated", "compensating") for c in calls):
+            yield f"run {run.id} was taken back over its pivot {pivots[0].tool}"
+        if pivots and run.state == "rolled_back":
+            yield f"run {run.id} says rolled_back over its pivot {pivots[0].tool}"
+    yield from _after_pivot(store)
+
+
+def _after_pivot(store: MemoryStore) -> Iterator[str]:
+    in_flight: dict[str, str] = {}
+    for event in store.events:
+        call = store.calls.get(event.call)
+        if event.what != "call" or call is None:
+            continue
+        if call.kind == "pivot" and not call.violation:
+            if event.to_state == "started":
+                in_flight[event.run] = call.id
+            elif event.to_state == "failed":
+                in_flight.pop(event.run, None)
+        elif call.kind == "compensatable" and not call.violation and event.run in in_flight and event.frm == "(new)":
+            yield f"{call.tool} was admitted from its pivot's start on"
+        if event.to_state == "compensating" and event.run in in_flight:
+            yield f"{call.tool} was compensated while the pivot was in flight or had passed"
+
+
+@checker
+def outbox(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a staged call starts only after the decision to commit, and never after a rollback."""
+    decided: dict[str, int] = {}
+    for event in store.events:
+        if event.what == "run" and event.to_state == "pivoted":
+            decided[event.run] = event.seq
+        if event.what == "call" and event.to_state == "started":
+            call = store.calls.get(event.call)
+            if call is not None and call.kind == "retriable" and event.run not in decided:
+                yield f"{call.tool} was sent before its run had decided"
+    for call in store.calls.values():
+        if call.state == "dropped" and world.stands(call.id):
+            yield f"{call.tool} was dropped and stands"
+
+
+@checker
+def event_per_transition(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that the replayed events give exactly the rows, and that every move is in the tables of states."""
+    calls: dict[str, str] = {}
+    runs: dict[str, str] = {}
+    for event in store.events:
+        if event.what == "call":
+            yield from _replayed(calls, event.call, event, call_may)
+        elif event.what == "shared":
+            calls[event.call] = event.to_state
+        elif event.what == "run":
+            yield from _replayed(runs, event.run, event, run_may)
+    for call in store.calls.values():
+        if calls.get(call.id) != call.state:
+            yield f"{call.tool} {call.id} is {call.state}, the record says {calls.get(call.id)}"
+    for run in store.runs.values():
+        if runs.get(run.uid) != run.state:
+            yield f"run {run.id} is {run.state}, the record says {runs.get(run.uid)}"
+
+
+def _replayed(states: dict[str, str], key: str, event: EventRow, may: Callable[[str, str], bool]) -> Iterator[str]:
+    was = states.get(key, "(new)")
+    if event.frm != was:
+        yield f"event {event.seq} moves {key} from {event.frm}, it was {was}"
+    if not may(event.frm, event.to_state):
+        yield f"event {event.seq} moves {key} from {event.frm} to {event.to_state}, which no table has"
+    states[key] = event.to_state
+
+
+@checker
+def nothing_stuck(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that every run is final, waits for a person with a named cause, or waits because its policy says so."""
+    for call in store.calls.values():
+        if call.state in ("started", "compensating"):
+            yield f"{call.tool} {call.id} is {call.state} and nobody is behind it"
+    for run in store.runs.values():
+        if run.state in RUN_FINAL or run.uid != run.root:
+            continue
+        if run.state == "blocked":
+            if not json.loads(run.causes):
+                yield f"run {run.id} is blocked and names no cause"
+        elif run.wake_at is None and not run.suspended and not (run.policy == "wait" and not run.goal) and run.opener:
+            yield f"run {run.id} is {run.state}, and nothing will ever wake it"
+        elif run.wake_at is not None and run.owner:
+            yield f"run {run.id} is {run.state} and still owned by {run.owner}"
+
+
+@checker
+def blocked_for_a_person(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a run is blocked only if amends can do nothing more alone: retries still happen."""
+    for run in store.runs.values():
+        if run.state != "blocked" or run.uid != run.root or run.wake_at is not None:
+            continue
+        for call in store.calls.values():
+            later = call.comp_retry_at is not None and not call.comp_gave_up and call.state == "compensation_failed"
+            if call.root == run.uid and later:
+                yield f"run {run.id} is blocked although {call.tool} is to be compensated again"
+
+
+@checker
+def settled_by_owner(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that only the process that owns a tree moves its calls: the old owner settles nothing."""
+    owners: dict[str, str] = {}
+    for event in store.events:
+        opened = event.what == "taken over" or (
+            event.what == "run" and event.frm == "(new)" and event.run == event.root
+        )
+        if opened:
+            owners[event.root] = event.by_whom
+        elif event.what == "call" and "|boot|" in event.by_whom and event.by_whom != owners.get(event.root):
+            yield f"{_name(store, event.call)} was moved to {event.to_state} by a process that had been taken over"
+
+
+@checker
+def attempts_in_order(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that an attempt settles itself and no other attempt."""
+    started: dict[str, int] = {}
+    for event in store.events:
+        attempt = json.loads(event.facts).get("attempt") if event.what == "call" else None
+        if event.to_state == "started":
+            started[event.call] = attempt or 1
+        elif event.frm == "started" and attempt is not None and attempt != started.get(event.call):
+            yield f"attempt {attempt} of {_name(store, event.call)} settled attempt {started.get(event.call)}"
+
+
+@checker
+def pivot_moves_its_run(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a pivot that succeeds moves its run in the same transaction."""
+    succeeded: dict[str, str] = {}
+    for event in store.events:
+        call = store.calls.get(event.call)
+        if event.what == "run" and event.frm == "blocked":
+            continue  # on its way: a word on a doubt lets a blocked run go on
+        if event.what == "run" and event.to_state == "pivoted":
+            succeeded.pop(event.run, None)
+        for run, tool in succeeded.items():
+            if event.run == run:
+                yield f"{tool} succeeded and its run was not pivoted in the same breath"
+        succeeded = {run: tool for run, tool in succeeded.items() if event.run != run}
+        pivots = call is not None and call.kind == "pivot" and not call.violation
+        if pivots and call is not None and event.what == "call" and event.to_state == "succeeded":
+            succeeded[event.run] = call.tool
+
+
+@checker
+def work_left(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a rollback compensates whatever can be compensated, even if something else cannot."""
+    for run in store.runs.values():
+        if run.phase == "rolling_back":
+            for call in store.calls.values():
+                if call.run == run.uid and call.state == "succeeded" and call.undoable:
+                    yield f"{call.tool} of run {run.id} could have been taken back and was not"
+
+
+@checker
+def owner_undisturbed(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that nobody takes over a run from a process that lives and renews its lease."""
+    yield from world.sim.disturbed
+
+
+@checker
+def lease_kept(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that nobody gives a run back while one of its bodies runs and makes calls: those would have no owner.
+
+    A call that is admitted beside a block that is being left is another matter: its outcome is evidence.
+    """
+    outer = {row.parent for row in store.calls.values() if row.parent}
+    started: dict[str, str] = {}
+    for event in store.events:
+        if event.what == "call" and event.to_state == "started" and event.call in outer:
+            started[event.call] = event.root
+        elif event.what == "call":
+            started.pop(event.call, None)
+        elif event.what == "let go":
+            for call_id, root in started.items():
+                if root == event.root:
+                    yield f"run {event.run_id} was let go while {_name(store, call_id)} ran"
+
+
+@checker
+def waited_in_place(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a call inside a body waits for its person as long as the body may run."""
+    yield from world.impatient
+
+
+@checker
+def answered_for_good(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a committed run was given only results of effects that still stand."""
+    for root, tool, value in world.answers:
+        run = store.runs.get(root)
+        keys = {one.key for one in world.landings if result_of(one.key) == value and one.phase == "execute"}
+        calls = {one.call_id for one in world.landings if one.key in keys}
+        said = run is not None and run.forked_from and any(by_word(store, one) for one in calls)
+        if run is not None and run.state == "committed" and not said and not any(map(world.stands, calls)):
+            yield f"run {run.id} committed on an answer of {tool} that was taken back"
+
+
+def by_word(store: MemoryStore, call_id: str) -> bool:
+    """Return whether the tree of this call rolls back because a person said so."""
+    return call_id in store.calls and store.runs[store.calls[call_id].root].goal_by == "person"
+
+
+@checker
+def child_outbox(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a child without a pivot decides nothing: its parent sends what it staged."""
+    for event in store.events:
+        run = store.runs.get(event.run)
+        decides = (
+            event.what == "run" and event.to_state == "pivoted" and json.loads(event.facts).get("pivot") == "commit"
+        )
+        if decides and run is not None and run.parent:
+            yield f"child {run.id} sent what it had staged although its parent could still go back"
+
+
+@checker
+def children_closed(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that no run commits while one of its children is not closed."""
+    for run in store.runs.values():
+        parent = store.runs.get(run.parent)
+        if parent is not None and parent.state == "committed" and run.state not in RUN_FINAL:
+            yield f"run {parent.id} committed over its child {run.id}, which is {run.state}"
+
+
+@checker
+def busy_with_itself(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a request waits for equal requests, never for itself."""
+    yield from world.alone
+
+
+@checker
+def conflicts_told(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a different request under the same identity is a conflict, never a silent replay."""
+    yield from world.merged
+
+
+@checker
+def goal_kept(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that no policy rolls back a run whose block ended without an error."""
+    decided = {e.run for e in store.events if e.what == "goal" and e.to_state == "commit"}
+    for run in store.runs.values():
+        # A pivot that failed at commit by its own error takes its run back; one that was merely lost does not.
+        failed_pivot = any(
+            c.run == run.uid and c.at_commit and c.state == "failed" and c.why != "lost" for c in store.calls.values()
+        )
+        asked = run.goal_by in ("person", "deadline", "deadlock", "budget") or run.forked_from
+        if run.uid in decided and run.state == "rolled_back" and not failed_pivot and not asked and not run.parent:
+            yield f"run {run.id} had ended cleanly and was rolled back"
+
+
+@checker
+def answers_true(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that the program was told what the world did."""
+    yield from world.lies
+
+
+@checker
+def no_orphans(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a flow that stops in a living process is turned into doubt by that process."""
+    yield from world.orphans
+
+
+@checker
+def no_stale_body(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that no body starts in a process whose lease has expired."""
+    yield from world.stale
+
+
+@checker
+def body_got_what_was_recorded(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that every body and every compensation gets the arguments that were recorded for it."""
+    yield from world.mistaken
+
+
+@checker
+def classes_are_told_apart(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that two requests that differ only in the class of a value are two calls."""
+    yield from world.mixed
+
+
+# ---- Locks
+
+
+@checker
+def one_holder(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a lock has one holder, from the first start of a call that names it until that tree has ended."""
+    holders: dict[tuple[str, str], str] = {}
+    for event in store.events:
+        call = store.calls.get(event.call)
+        if event.what == "call" and event.to_state == "started" and call is not None and call.locks:
+            if store.runs[call.root].goal == "rollback" and event.frm == "in_doubt":
+                continue  # to learn a result on the way back
+            for name in json.loads(call.locks):
+                other = holders.setdefault((call.tenant, name), call.root)
+                if other != call.root:
+                    yield f"{call.tool} of {call.run_id} had {name} while run {store.runs[other].id} had not ended"
+        for key in _released(event, holders):
+            del holders[key]
+
+
+def _released(event: EventRow, holders: dict[tuple[str, str], str]) -> list[tuple[str, str]]:
+    if event.what == "lock let go":
+        key = (event.tenant, json.loads(event.facts)["lock"])
+        return [key] if holders.get(key) == event.root else []
+    ended = event.what == "run" and event.run == event.root and event.to_state in RUN_FINAL
+    return [key for key, root in holders.items() if ended and root == event.root]
+
+
+@checker
+def body_holds_its_locks(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a body runs only while the ledger shows its root as the holder of its locks."""
+    yield from world.unlocked
+
+
+@checker
+def locks_end_with_their_run(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a run that has ended holds no lock and waits for none."""
+    for lock in store.locks.values():
+        if store.runs[lock.root].state in RUN_FINAL:
+            yield f"run {lock.run_id} is {store.runs[lock.root].state} and still has {lock.name}"
+    for wait in store.waits.values():
+        if store.runs[wait.root].state in RUN_FINAL:
+            yield f"run {wait.run_id} is {store.runs[wait.root].state} and still waits for {wait.name}"
+
+
+@checker
+def deadlocks_end(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that nobody waits for the whole timeout in a cycle that a rollback could have broken."""
+    yield from world.deadlocks
+
+
+@checker
+def victims_had_not_pivoted(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a run rolled back to end a deadlock had no pivot, neither passed nor in flight."""
+    pivots: dict[str, set[str]] = {}
+    for event in store.events:
+        call = store.calls.get(event.call)
+        seen = pivots.setdefault(event.root, set())
+        if event.what == "call" and call is not None and call.kind == "pivot" and not call.violation:
+            (seen.discard if event.to_state == "failed" else seen.add)(call.tool if event.to_state != "held" else "")
+            seen.discard("")
+        if event.what == "run" and event.to_state == "pivoted":
+            seen.add("its commit")
+        if event.what == "goal" and event.by_whom == "deadlock" and seen:
+            yield f"run {event.run_id} was chosen to go back over {', '.join(sorted(seen))}"
+
+
+@checker
+def compensations_never_wait(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a tree that rolls back waits for no lock."""
+    going_back: set[str] = set()
+    for event in store.events:
+        if event.what == "run" and event.run == event.root and event.to_state == "rolling_back":
+            going_back.add(event.root)
+        if event.what == "waits" and event.root in going_back:
+            yield f"run {event.run_id} goes back and waits for {json.loads(event.facts)['lock']}"
+
+
+# ---- Rollback plans
+
+
+@checker
+def plans_bind(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that when a planned rollback began, every call stood as the plan showed it, and there was no other."""
+    state: dict[str, str] = {}
+    for event in store.events:
+        if event.what == "call":
+            state[event.call] = event.to_state
+        if event.what != "rollback planned":
+            continue
+        plan = world.plans.get(json.loads(event.facts)["plan"])
+        if plan is None:
+            yield f"run {event.run_id} goes back by a plan that nobody was shown"
+            continue
+        shown = _shown(plan)
+        for call_id, now in state.items():
+            call = store.calls[call_id]
+            if call.root != event.root or call.kind == "read" or now not in STANDING | UNSETTLED:
+                continue
+            if shown.get(call_id) != now:
+                yield f"{call.tool} is {now}, and the plan of {event.run_id} has it as {shown.get(call_id)}"
+
+
+def _shown(plan: RollbackPlan) -> dict[str, str]:
+    shown = {one.call.id: one.call.state for one in (*plan.compensations, *plan.doubts)}
+    shown |= {left.call.id: left.call.state for left in plan.cannot if left.call.id not in shown}
+    return {**shown, **{call.id: call.state for call in (*plan.dropped, *plan.running)}}
+
+
+@checker
+def stale_plans_do_nothing(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that no rollback followed a plan whose person was told that it is stale."""
+    for event in store.events:
+        if event.what == "rollback planned" and json.loads(event.facts)["plan"] in world.told_stale:
+            yield f"run {event.run_id} goes back by a plan that its person was told is stale"
+
+
+# ---- Approvals
+
+
+@checker
 def approvals_against_starts(store: MemoryStore, world: World) -> Iterator[str]:
-    """What needs a yes starts by using one up, of exactly this call, unexpired, once, in the breath of its start."""
+    """Check that a call that needs approval starts by using up an approval of exactly this call.
+
+    The approval is unexpired and unused, and is used up in the transaction of the start.
+    """
     yield from world.unapproved
     used: dict[str, EventRow] = {}
     now = 0.0
@@ -99,17 +618,18 @@ def _badly_used(store: MemoryStore, event: EventRow, used: dict[str, EventRow], 
         yield f"approval {row.id} of {row.tool} was given by who had edited it"
 
 
+def _id(event: EventRow) -> str:
+    return str(json.loads(event.facts)["approval"])
+
+
 def _one_breath(store: MemoryStore, used: EventRow, started: EventRow) -> bool:
     between = store.events[used.seq : started.seq - 1]
     return all(one.what in ("approval", "call") and one.root == started.root and one.at == used.at for one in between)
 
 
-def _id(event: EventRow) -> str:
-    return str(json.loads(event.facts)["approval"])
-
-
+@checker
 def approvals_recorded(store: MemoryStore, world: World) -> Iterator[str]:
-    """The record, replayed, gives exactly the requests; what was decided is not decided again."""
+    """Check that the replayed events give exactly the requests, and that no request is decided twice."""
     states: dict[str, str] = {}
     for event in store.events:
         if event.what != "approval":
@@ -126,8 +646,9 @@ def approvals_recorded(store: MemoryStore, world: World) -> Iterator[str]:
             yield f"somebody is still asked about {row.tool} {row.call}, which is {call.state}"
 
 
+@checker
 def people_are_waited_for(store: MemoryStore, world: World) -> Iterator[str]:
-    """No policy takes a run back while somebody may still say yes to what it waits for, or has."""
+    """Check that no policy rolls back a run while a person may still approve what it waits for, or has."""
     states: dict[str, str] = {}
     now = 0.0
     for event in store.events:
@@ -143,45 +664,42 @@ def people_are_waited_for(store: MemoryStore, world: World) -> Iterator[str]:
                 yield f"run {event.run_id} was taken back while {row.tool} waited for a person ({state})"
 
 
+@checker
 def repeats_are_offered(store: MemoryStore, world: World) -> Iterator[str]:
-    """No call is a deliberate repeat where none was offered: what a model makes up is refused."""
+    """Check that no call repeats another on purpose where no repeat was offered."""
     for call in store.calls.values():
         if call.again and call.tool in world.unrepeated:
             yield f"{call.tool} {call.id} was done once more ({call.again}), and no repeat was offered"
 
 
-APPROVAL_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
-    approvals_against_starts,
-    approvals_recorded,
-    people_are_waited_for,
-    repeats_are_offered,
-)
+# ---- Budgets
 
 
-# ---- What must hold of budgets at the end of every schedule, read from the ledger and from what the world
-
-
+@checker
 def sum_of_budgets(store: MemoryStore, world: World) -> Iterator[str]:
-    """What stands in the world never cost more than a cap, and no more is spent and reserved than it."""
+    """Check that standing effects never cost more than a cap, and that spent and reserved amounts stay within it."""
     yield from world.overspent
     # What lands after it was thought absent is spent all the same; and a person may let a call pass.
     if not any(call.late or '"passed"' in call.cost for call in store.calls.values()):
         yield from overdrawn(store.slices.values())
 
 
+@checker
 def books_balance(store: MemoryStore, world: World) -> Iterator[str]:
-    """Every slice holds what its calls hold, and the slices of a budget are its cap."""
+    """Check that every slice holds what its calls hold, and that the slices of a budget add up to its cap."""
     yield from imbalances(store.slices.values(), store.calls.values())
 
 
+@checker
 def paid_before_it_starts(store: MemoryStore, world: World) -> Iterator[str]:
-    """A body runs only while what it costs is reserved; what has, or may have, an effect keeps it."""
+    """Check that a body runs only while its cost is reserved, and that a possible effect keeps the reservation."""
     yield from world.unpaid
     yield from unpaid(store.calls.values())
 
 
+@checker
 def no_budget_on_the_way_back(store: MemoryStore, world: World) -> Iterator[str]:
-    """A tree that goes back is refused nothing by a budget, and none takes a run back over its pivot."""
+    """Check that no budget refuses anything to a tree that rolls back, or rolls back a run that has pivoted."""
     going_back: set[str] = set()
     pivoted: set[str] = set()
     for event in store.events:
@@ -196,19 +714,52 @@ def no_budget_on_the_way_back(store: MemoryStore, world: World) -> Iterator[str]
             yield f"run {event.run_id} was to go back over its pivot for a budget"
 
 
-BUDGET_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
-    sum_of_budgets,
-    books_balance,
-    paid_before_it_starts,
-    no_budget_on_the_way_back,
-)
+# ---- Notices
 
 
-# ---- What must hold of checkpoints at the end of every schedule: one chain, over what is there, known out
+LIFE_CLAIMS: Final = 10
+"""A request that lives for so many claims outlives whoever dies while notifying people."""
 
 
+@checker
+def people_are_told(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that no request waits for people who were never notified, whoever died in between."""
+    told = {one.approval for one in world.notices if one.arrived}
+    now = max(store._clock(), store.events[-1].at) if store.events else 0.0
+    for row in store.shelf.approvals.values():
+        if row.id in told or not world.asks:
+            continue
+        if row.told_at is not None:
+            yield f"{row.id} ({row.tool}) is told by the record, and nobody heard of it"
+        elif row.state_at(now) == "pending" and row.tells < TELLS_MAX:
+            yield f"{row.id} ({row.tool}) waits for people whom nobody told"
+        elif row.state_at(now) == "expired" and _lived_long(row, world):
+            yield f"{row.id} ({row.tool}) ran out, and nobody was ever told of it"
+
+
+def _lived_long(row: ApprovalRow, world: World) -> bool:
+    """Return whether there was time to notify anybody: a clock that jumped forward leaves none."""
+    return row.expires_at - row.requested_at > LIFE_CLAIMS * CLAIM_S and not world.sim.jumped
+
+
+@checker
+def told_once(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that each claim notifies at most once, and that without faults people are notified once."""
+    fired = Counter(one.approval for one in world.notices)
+    failed = {one.approval for one in world.notices if one.failed}
+    for row in store.shelf.approvals.values():
+        if fired[row.id] > row.tells:
+            yield f"{row.id} ({row.tool}) was told of {fired[row.id]} times, and claimed {row.tells} times"
+        elif fired[row.id] > 1 and world.is_quiet and row.id not in failed:
+            yield f"{row.id} ({row.tool}) was told of {fired[row.id]} times, and nothing had gone wrong"
+
+
+# ---- Checkpoints
+
+
+@checker
 def checkpoints_chain(store: MemoryStore, _world: World) -> Iterator[str]:
-    """Each follows the one before it, whoever wrote them and whoever died or was faster."""
+    """Check that each checkpoint follows the one before it, whoever wrote it."""
     rows = store.checkpoints
     if rows and (rows[0].n, rows[0].prev) != (1, GENESIS):
         yield f"the first checkpoint is {rows[0].n}"
@@ -218,8 +769,9 @@ def checkpoints_chain(store: MemoryStore, _world: World) -> Iterator[str]:
     yield from (f"checkpoint {row.n} is not what its hash says" for row in rows if row.hash != row.true_hash)
 
 
+@checker
 def checkpoints_cover(store: MemoryStore, _world: World) -> Iterator[str]:
-    """What a checkpoint names is there, and every event up to its place is behind one."""
+    """Check that the events a checkpoint names exist, and that a checkpoint covers every event up to its place."""
     hashes = {(event.root, event.n): event.hash for event in store.events}
     behind: dict[str, int] = {}
     for row in store.checkpoints:
@@ -233,8 +785,9 @@ def checkpoints_cover(store: MemoryStore, _world: World) -> Iterator[str]:
             yield f"event {event.n} of {event.run_id} is behind no checkpoint"
 
 
+@checker
 def checkpoints_anchored(store: MemoryStore, world: World) -> Iterator[str]:
-    """The anchor knows the newest checkpoint and none that the ledger does not have."""
+    """Check that the anchor knows the newest checkpoint and none that the ledger lacks."""
     mark = world.sim.anchor.mark
     known = None if mark is None else mark.checkpoint
     newest = store.checkpoints[-1].anchored if store.checkpoints else None
@@ -242,58 +795,43 @@ def checkpoints_anchored(store: MemoryStore, world: World) -> Iterator[str]:
         yield f"the anchor knows checkpoint {known and known.n}, and the ledger ends with {newest and newest.n}"
 
 
-CHECKPOINT_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
-    checkpoints_chain,
-    checkpoints_cover,
-    checkpoints_anchored,
-)
+# ---- The audit log
 
 
-# ---- What must hold of a person's plans at the end of every schedule, read from the record and not from i
+@checker
+def record_is_whole(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Check that the hash chain is whole and that every row is in the state that its events prove."""
+    verified = run_flow(verify_chains(Audit()), store.perform).verified()
+    yield from map(str, verified.problems)
+    if verified.events != len(store.events):
+        yield f"{len(store.events) - verified.events} events are in no chain"
 
 
-def plans_bind(store: MemoryStore, world: World) -> Iterator[str]:
-    """When the ledger took a planned rollback, every call stood as the plan had shown it, and there was no other."""
-    state: dict[str, str] = {}
-    for event in store.events:
-        if event.what == "call":
-            state[event.call] = event.to_state
-        if event.what != "rollback planned":
-            continue
-        plan = world.plans.get(json.loads(event.facts)["plan"])
-        if plan is None:
-            yield f"run {event.run_id} goes back by a plan that nobody was shown"
-            continue
-        shown = _shown(plan)
-        for call_id, now in state.items():
-            call = store.calls[call_id]
-            if call.root != event.root or call.kind == "read" or now not in STANDING | UNSETTLED:
-                continue
-            if shown.get(call_id) != now:
-                yield f"{call.tool} is {now}, and the plan of {event.run_id} has it as {shown.get(call_id)}"
+# ---- Replays
 
 
-def _shown(plan: RollbackPlan) -> dict[str, str]:
-    shown = {one.call.id: one.call.state for one in (*plan.compensations, *plan.doubts)}
-    shown |= {left.call.id: left.call.state for left in plan.cannot if left.call.id not in shown}
-    return {**shown, **{call.id: call.state for call in (*plan.dropped, *plan.running)}}
+@checker
+def replays_start_nothing(_: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a replay starts no body, no compensation and no probe."""
+    yield from world.replay_bodies
 
 
-def stale_plans_do_nothing(store: MemoryStore, world: World) -> Iterator[str]:
-    """Who was told that a plan is stale finds no rollback of that plan in the record."""
-    for event in store.events:
-        if event.what == "rollback planned" and json.loads(event.facts)["plan"] in world.told_stale:
-            yield f"run {event.run_id} goes back by a plan that its person was told is stale"
+@checker
+def readings_repeat(_: MemoryStore, world: World) -> Iterator[str]:
+    """Check that the nth reading of a run's clock, random number or id stays the same when its program starts again."""
+    known: dict[tuple[str, int], object] = {}
+    for run, number, value in world.read:
+        first = known.setdefault((run, number), value)
+        if first != value:
+            yield f"reading {number} of run {run} was {first} and is {value}"
 
 
-DESK_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (plans_bind, stale_plans_do_nothing)
+# ---- Forks
 
 
-# ---- What must hold of forks and of the runs that they were forked from, read from the record and the wor
-
-
+@checker
 def not_taken_back_under_a_fork(store: MemoryStore, world: World) -> Iterator[str]:
-    """While a fork stands on a run, nothing that they share is taken back without a person's word."""
+    """Check that, while a fork stands, only a person may have the calls that it shares compensated."""
     standing: set[str] = set()
     sharing: dict[str, set[str]] = {}
     for event in store.events:
@@ -308,8 +846,9 @@ def not_taken_back_under_a_fork(store: MemoryStore, world: World) -> Iterator[st
             yield f"{store.calls[event.call].tool} of {event.run_id} was taken back under {sorted(forks)}"
 
 
+@checker
 def shared_stays_as_it_is(store: MemoryStore, world: World) -> Iterator[str]:
-    """What a fork shares is never started, moved or taken back in it."""
+    """Check that a call that a fork shares is never started, moved or compensated in the fork."""
     shared = {call.id: call for call in store.calls.values() if call.shared}
     for event in store.events:
         if event.what == "call" and event.call in shared:
@@ -320,8 +859,9 @@ def shared_stays_as_it_is(store: MemoryStore, world: World) -> Iterator[str]:
                 yield f"{shared[call_id].tool} is shared, and {phase} of it landed in the fork"
 
 
+@checker
 def shared_is_not_done_again(store: MemoryStore, world: World) -> Iterator[str]:
-    """What a fork shares is answered from the record: the same request starts nothing in it."""
+    """Check that a shared request is answered from the record: it starts nothing in the fork."""
     done = {_asked(call) for call in store.calls.values() if call.shared and call.state == "succeeded"}
     for call in store.calls.values():
         if not call.shared and call.attempt and call.kind != "read" and _asked(call) in done:
@@ -332,8 +872,9 @@ def _asked(call: CallRow) -> tuple[str, ...]:
     return (call.root, call.tool, call.ident, call.again)
 
 
+@checker
 def forks_end_with_what_they_share(store: MemoryStore, world: World) -> Iterator[str]:
-    """A fork under which a person took its original back neither commits nor starts anything after that."""
+    """Check that a fork neither commits nor starts anything after a person rolled back its original."""
     turned: set[str] = set()
     pivoted: set[str] = set()
     for event in store.events:
@@ -352,17 +893,13 @@ def forks_end_with_what_they_share(store: MemoryStore, world: World) -> Iterator
             yield f"fork {event.run_id} went on ({event.to_state}) after {run.forked_from} was taken back"
 
 
-def by_word(store: MemoryStore, call_id: str) -> bool:
-    """Whether the tree of this call goes back by a person's word."""
-    return call_id in store.calls and store.runs[store.calls[call_id].root].goal_by == "person"
-
-
 def _kind(store: MemoryStore, call_id: str) -> str:
     return store.calls[call_id].kind if call_id in store.calls else ""
 
 
+@checker
 def forks_are_of_what_stood(store: MemoryStore, world: World) -> Iterator[str]:
-    """A run that goes back, or will, is not forked."""
+    """Check that a run that rolls back, or will, is not forked."""
     going: dict[str, str] = {}
     for event in store.events:
         if event.what == "goal" and event.run == event.root:
@@ -371,8 +908,9 @@ def forks_are_of_what_stood(store: MemoryStore, world: World) -> Iterator[str]:
             yield f"run {event.run_id} was forked on its way back"
 
 
+@checker
 def waits_for_forks_that_stand(store: MemoryStore, world: World) -> Iterator[str]:
-    """A run that is not taken back because of forks goes on when none of them stands any more."""
+    """Check that a rollback that waited for forks continues once none of them stands."""
     forks = {run.uid: run for run in store.runs.values() if run.forked_from and run.uid == run.root}
     for run in store.runs.values():
         waits = run.state == "blocked" and run.came_from == "open" and run.goal == "rollback" and not run.pivot
@@ -382,6 +920,7 @@ def waits_for_forks_that_stand(store: MemoryStore, world: World) -> Iterator[str
         sharing = {call.root for call in store.calls.values() if call.shared in mine}
         if not any(forks[uid].state not in ("rolled_back", "abandoned") for uid in sharing):
             yield f"run {run.id} waits for forks, and none of them stands any more"
+<<<<<<< HEAD
 
 
 FORK_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
@@ -961,3 +1500,5 @@ def check_all(store: MemoryStore, world: World, *, skip: tuple[str, ...] = ()) -
         if name not in skip
         for what in checker(store, world)
     ]
+=======
+>>>>>>> proofs
