@@ -40,6 +40,22 @@ def test_properties_are_properties_in_both_and_are_not_awaited(blocking: type, l
             assert not inspect.iscoroutinefunction(other.fget), name
 
 
+@pytest.mark.parametrize("cls", [Runtime, AsyncRuntime], ids=lambda cls: cls.__name__)
+def test_every_verb_looks_like_a_method_that_was_written_here(cls: type) -> None:
+    for name, value in _public(cls).items():
+        assert inspect.getdoc(value), name
+        if inspect.isfunction(value):
+            assert value.__name__ == name
+            assert not {"host", "view"} & {*inspect.signature(value).parameters, *value.__annotations__}, name
+            assert not inspect.iscoroutinefunction(inspect.unwrap(value)) or cls is AsyncRuntime, name
+
+
+def test_what_drives_a_flow_is_a_coroutine_function_on_an_event_loop() -> None:
+    for name in ("approve", "report", "resolve", "gc", "schema", "export", "test_rules"):
+        assert inspect.iscoroutinefunction(getattr(AsyncRuntime, name)), name
+        assert not inspect.iscoroutinefunction(getattr(Runtime, name)), name
+
+
 def test_run_and_open_take_the_same_options() -> None:
     for cls in (Runtime, AsyncRuntime):
         assert [*inspect.signature(cls.run).parameters] == [*inspect.signature(cls.open).parameters]

@@ -110,7 +110,7 @@ class Patience:
         return self._pause
 
 
-def warn_of(op: Invoke, ended: Ended) -> None:
+def warn_about_probe(op: Invoke, ended: Ended) -> None:
     """Log that a probe returned none of the three answers: the call stays in doubt."""
     value = ended.value
     says = isinstance(value, Happened | Absent | Unknown) or value is Absent or value is Unknown
@@ -147,7 +147,7 @@ class Driver:
             return answer
         answer = WORLD[type(op)](self, op)
         if isinstance(op, Invoke) and op.probes:
-            warn_of(op, answer)
+            warn_about_probe(op, answer)
         return answer
 
     def _ask_again(self, op: StoreOp[T]) -> T:

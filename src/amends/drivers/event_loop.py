@@ -13,7 +13,7 @@ from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 from amends.drivers import process
-from amends.drivers.blocking import WORLD, Driver, Live, Patience, warn_of
+from amends.drivers.blocking import WORLD, Driver, Live, Patience, warn_about_probe
 from amends.drivers.context import inside
 from amends.encoding.dataclass import dataclass
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
@@ -67,7 +67,7 @@ class AsyncDriver:
                     elif isinstance(op, Invoke):
                         answer = await self._invoke(op)
                         if op.probes:
-                            warn_of(op, answer)
+                            warn_about_probe(op, answer)
                     else:
                         answer = await self._world(op)
                 except Exception as error:
