@@ -1,4 +1,4 @@
-"""A call that rides in the caller's own transaction: effect and record become true together, or neither does."""
+"""A call inside the caller's own transaction: effect and record become true together, or neither does."""
 
 from __future__ import annotations
 
