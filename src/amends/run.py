@@ -35,9 +35,9 @@ from amends.errors import Held, LedgerError, NotAwaited, TransactionOpen, UsageE
 from amends.host import runs
 from amends.host.host import Host, is_over
 from amends.host.joined import JoinedCall, joined_ask
-from amends.host.random import dice, new_name
-from amends.host.requests import direct_ask, foreseen_ask, model_ask, once_ask, stranger_name, turn_asks
-from amends.host.secrets import given_to, output_of, output_said, output_seen
+from amends.host.random import new_uuid, random_generator
+from amends.host.requests import direct_ask, foreseen_ask, model_ask, once_ask, turn_asks, undeclared_child_name
+from amends.host.secrets import input_for_program, output_of, readable_output, recorded_output
 from amends.ledger.flow import Flow, finish
 from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits_for_itself
 from amends.ledger.operations import Tree
@@ -164,7 +164,7 @@ class OpenRun:
         info = info_of(row)
         self.id: str = row.id
         self.tenant: str | None = info.tenant
-        self.input: Any = given_to(session, row)
+        self.input: Any = input_for_program(session, row)
         self._output: Any = output_of(session, row)
         self._output_gone = output_gone(row)
         self.resumed: bool = session.resumed
@@ -191,11 +191,11 @@ class OpenRun:
 
     def random(self) -> Random:
         """Return a seeded random generator; the nth of a run is the same after a resume and in a replay."""
-        return dice(self._session, reader())
+        return random_generator(self._session, reader())
 
     def uuid(self) -> UUID:
         """Return a new UUID; the nth of a run is the same after a resume and in a replay."""
-        return new_name(self._session, reader())
+        return new_uuid(self._session, reader())
 
     # ---- steps that differ
 
@@ -265,7 +265,7 @@ class OpenRun:
         refuse_own(ask.key, ask.ident, ask.spec.name)
         await self._check_usable()
         if ask.undeclared:
-            async with _Block(await self._open_child(stranger_name(ask), None)) as inner:
+            async with _Block(await self._open_child(undeclared_child_name(ask), None)) as inner:
                 return await inner._watched(guarded_call(inner._session, ask), [ask.flight])
         done = await self._watched(guarded_call(self._session, ask), [ask.flight])
         if self.is_async and done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
@@ -357,11 +357,11 @@ class OpenRun:
         output = None
         if error is None and self._output is not self._output_was:
             try:
-                output = output_said(self._session, self._output)
+                output = recorded_output(self._session, self._output)
             except UsageError as unstorable:  # the caller's mistake, so the run fails
                 await self._leave_by(unstorable)
                 raise
-            self._output = output_seen(self._session, output, self._output)
+            self._output = readable_output(self._session, output, self._output)
         note = await self._conclude(ending.leave(self._session, error, output))
         if error is not None and note:
             note_on(error, printable(note))
@@ -419,7 +419,7 @@ async def approval_for(
     try:
         if not ask.undeclared:
             await run._watched(ask_first(run._session, ask), [ask.flight])
-        async with _Block(await run._open_child(stranger_name(ask), None)) as inner:
+        async with _Block(await run._open_child(undeclared_child_name(ask), None)) as inner:
             await inner._watched(ask_first(inner._session, ask), [ask.flight])
     except Waiting as waits:
         found: Approval | None = waits.approval if isinstance(waits, Held) else None
@@ -440,13 +440,15 @@ async def answer_all(run: OpenRun, calls: Iterable[ToolCall], /) -> list[Answer]
         await run._check_usable()
         ends = await run._watched(do_turn(run._session, known), [ask.flight for ask in known if isinstance(ask, Ask)])
     except Exception as error:  # no call can start here, so each of them has this error
-        return runs.told_turn(run._session, calls, asks, [ask if isinstance(ask, Exception) else error for ask in asks])
+        return runs.answers_of_turn(
+            run._session, calls, asks, [ask if isinstance(ask, Exception) else error for ask in asks]
+        )
     is_pivoted = any(isinstance(end, Done) and (end.row.kind, end.row.state) == ("pivot", "succeeded") for end in ends)
     if run.is_async and is_pivoted:
         run._session.state = "pivoted"
     rest = iter(ends)
     whole = [await _end_of(run, ask) if _is_undeclared(ask) else next(rest) for ask in asks]
-    return runs.told_turn(run._session, calls, asks, whole)
+    return runs.answers_of_turn(run._session, calls, asks, whole)
 
 
 def _is_undeclared(ask: Ask | Exception) -> bool:
@@ -884,8 +886,6 @@ class AsyncRun(OpenRun):
 
 class OpenAttempt:
     """A call started by hand, of either colour."""
-
-    at_leave: Callable[[], Any] | None = None
 
     def __init__(self, run: OpenRun, ask: Ask, done: Done) -> None:
         self._run, self._ask, self._row = run, ask, done.row

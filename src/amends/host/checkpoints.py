@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # that were made. Without the second, the copy would look like a ledger in which nothing happened today.
 
 
-NO_MARK: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+NOT_AN_ANCHOR: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading a file raises that is no anchor."""
 BYTES_MAX: Final = 4_096
 """A mark is one line; a larger file is no anchor."""
@@ -85,7 +85,7 @@ class Anchor:
             return Mark(int(said["seq"]), str(said["approval"]), None if kept is None else anchored_from(kept))
         except FileNotFoundError:
             return None
-        except (OSError, *NO_MARK) as error:
+        except (OSError, *NOT_AN_ANCHOR) as error:
             raise LedgerUnavailable(
                 f"the ledger's anchor {self.path} cannot be read: {error}",
                 hint="restore the file, or check the ledger and call rt.reconcile_restore(by=..., why=...)",
@@ -93,14 +93,14 @@ class Anchor:
 
     def keep(self, seq: int, approval: str) -> None:
         """Move the mark at least to this event; it is on disk when this returns."""
-        with self._alone():
+        with self._exclusive():
             known = self.read()
             if known is None or known.seq < seq:  # two concurrent calls may arrive in either order
                 self._write(Mark(seq, approval, None if known is None else known.checkpoint))
 
     def keep_checkpoint(self, newest: Anchored) -> bool:
         """Move the mark at least to this checkpoint, on disk; return False if the anchor belongs to another ledger."""
-        with self._alone():
+        with self._exclusive():
             known = self.read()
             moved = moved_to(known, newest)
             if moved is not None and moved is not known:
@@ -116,7 +116,7 @@ class Anchor:
 
     def reset(self, seq: int) -> None:
         """Accept the ledger as it is from this event on, because a person has checked it."""
-        with self._alone():
+        with self._exclusive():
             self._write(Mark(seq))
 
     def _write(self, mark: Mark) -> None:
@@ -140,7 +140,7 @@ class Anchor:
             ) from error
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """Exclude other threads, and other processes where the system has file locks."""
         with self._lock, contextlib.ExitStack() as stack:
             with contextlib.suppress(ImportError, OSError):
@@ -157,7 +157,7 @@ def read_copy(path: Path) -> Anchored:
         with path.open("rb") as file:
             said = json.loads(file.read(BYTES_MAX))
         return anchored_from(said.get("checkpoint") or said)
-    except (OSError, *NO_MARK) as error:
+    except (OSError, *NOT_AN_ANCHOR) as error:
         raise UsageError(
             f"{path} holds no checkpoint: {type(error).__name__}: {error}",
             hint="give a copy of the ledger's .anchor file, or the checkpoint that on_checkpoint= received, as JSON",
@@ -190,7 +190,7 @@ OFF: Final = "off"
 
 Told = Callable[[Checkpoint], object]
 
-_left: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+_unwritten: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
 """Checkpointers that may still have something to write when the program ends."""
 
 
@@ -239,7 +239,7 @@ class Checkpointer:
     def write(self) -> Checkpoint | None:
         """Write a checkpoint over everything in the ledger and return the newest one; None for an empty ledger."""
         self.ready()
-        self._be_here()
+        self._reset_after_fork()
         with self._writing:
             self._pending = False
             self._name = self._name or _name_of(self._store)
@@ -258,7 +258,7 @@ class Checkpointer:
             self._tell(row.told())
         return None if done.newest is None else done.newest.told()
 
-    def _be_here(self) -> None:
+    def _reset_after_fork(self) -> None:
         """Start afresh in a forked child: it has no thread of its parent, and locks that they held stay locked."""
         if self._pid != os.getpid():
             self._pid, self._pending, self._thread, self._last = os.getpid(), False, None, None
@@ -302,7 +302,7 @@ class Checkpointer:
         """Have a checkpoint written within the configured time."""
         if self.every_s is None or not self.beats:
             return
-        self._be_here()
+        self._reset_after_fork()
         if self._pending:
             return
         with self._changed:
@@ -310,7 +310,7 @@ class Checkpointer:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._loop, name="amends-checkpoints", daemon=True)
                 self._thread.start()
-        _left.add(self)
+        _unwritten.add(self)
 
     def beat(self) -> None:
         """Write a checkpoint if one is due, for what other processes left; a worker calls this. Raise nothing."""
@@ -375,7 +375,7 @@ def _name_of(store: Store) -> str:
 def _at_exit() -> None:
     """Write the last checkpoints: many programs never close their runtime."""
     until = process.mono() + CLOSE_S_MAX
-    waiting = [one for one in _left if one._pending]
+    waiting = [one for one in _unwritten if one._pending]
     for one in waiting:
         one.stop()
     for one in waiting:

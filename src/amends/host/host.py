@@ -19,7 +19,7 @@ from amends.errors import BadDeclaration, UnknownTool, UsageError, name_for_mode
 from amends.host.checkpoints import Checkpointer, Told, anchor_of
 from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
-from amends.host.secrets import Hiding, input_said
+from amends.host.secrets import Hiding, recorded_input
 from amends.host.settings import Setting, settle_settings
 from amends.ledger.operations import Opened, Store
 from amends.ledger.rows import RunRow, point_of, twins_of
@@ -242,7 +242,7 @@ class Host:
     def opening(self, view: View, id: str | None, input: object, options: Mapping[str, Any]) -> Opening:
         """Return the request to open a run, from what the caller said about it."""
         tenant = view.within(options.get("tenant")) or ""
-        said = input_said(self.redactor, tenant, input)
+        said = recorded_input(self.redactor, tenant, input)
         agent = options.get("agent") or view.agent
         wait, yes = options.get("wait"), options.get("wait_approval")
         return Opening(

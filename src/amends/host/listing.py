@@ -57,7 +57,7 @@ BUDGET_FIELDS: Final = ("unit", "per", "tool", "who", "period")
 CHOICES: Final = {"per": get_args(Per)}
 """Fields of budgets that have only these values."""
 OTHER_NAMES: Final = {"state": "status", "cost": "cost.usd"}
-BELOW: Final = ("args", "cost")
+WITH_PARTS: Final = ("args", "cost")
 """Fields with named parts: an argument, a unit."""
 COMPARED: Final = ("age", "at", "args", "cost")
 """Fields that can be compared with ``>`` and ``<``."""
@@ -225,7 +225,7 @@ def parse_filter(text: str, fields: tuple[str, ...], states: tuple[str, ...] = (
         name, colon, value = word.partition(":")
         name = OTHER_NAMES.get(name, name)
         field, dot, below = name.partition(".")
-        if not colon or not value.strip(",") or field not in fields or (field in BELOW) != bool(dot and below):
+        if not colon or not value.strip(",") or field not in fields or (field in WITH_PARTS) != bool(dot and below):
             raise UsageError(
                 f"the filter {word!r} is invalid",
                 hint=f"write field:value; fields are {', '.join(_shown_field(one) for one in fields)}",
@@ -345,7 +345,7 @@ def _tags(row: RunRow) -> tuple[str, ...]:
 
 T = TypeVar("T")
 PAGE: Final = 200
-OF_EVENTS: Final = ("tool", "kind", "agent", "principal")
+LOOKED_UP: Final = ("tool", "kind", "agent", "principal")
 """Fields that are looked up in the call or the run of an event."""
 KNOWN_RUNS_MAX: Final = 10_000
 """How many runs are remembered while a ledger is searched."""
@@ -454,7 +454,7 @@ class EventNarrow:
         if self._now is None:
             self._now = (await ReadClocks()).wall
         found = [row for row in rows if self._wanted.takes_event(row, self._now)]
-        if not self._wanted.has(*OF_EVENTS):
+        if not self._wanted.has(*LOOKED_UP):
             return found
         return [row for row in found if self._wanted.takes(await self._about(row))]
 
@@ -471,8 +471,8 @@ class EventNarrow:
             for run in () if tree is None else tree.runs:
                 self._known[run.uid] = {"tool": "", "kind": "", "agent": run.agent, "principal": run.principal}
             for call in () if tree is None else tree.calls:
-                self._known[call.id] = {name: getattr(call, name) for name in OF_EVENTS}
-        return self._known.setdefault(about, dict.fromkeys(OF_EVENTS, ""))
+                self._known[call.id] = {name: getattr(call, name) for name in LOOKED_UP}
+        return self._known.setdefault(about, dict.fromkeys(LOOKED_UP, ""))
 
 
 def narrowing(wanted: Filter, *fields: str) -> Narrow | None:

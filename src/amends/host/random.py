@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 
-def dice(session: Session, reader: Reader) -> Random:
+def random_generator(session: Session, reader: Reader) -> Random:
     """Return the next random generator of this run, or of the body that asks."""
     from random import Random  # here: few runs need it
 
     return Random(seed_of(session, "random", reader))
 
 
-def new_name(session: Session, reader: Reader) -> UUID:
+def new_uuid(session: Session, reader: Reader) -> UUID:
     """Return the next UUID of this run, or of the body that asks."""
     from uuid import UUID
 

@@ -204,7 +204,7 @@ def _undeclared_ask(
     return replace(ask, undeclared=True)
 
 
-def stranger_name(ask: Ask) -> str:
+def undeclared_child_name(ask: Ask) -> str:
     """Return the name of the child run of an undeclared call; the same request has the same name."""
     return f"{ask.spec.name}:{ask.key[:16]}"
 

@@ -27,7 +27,7 @@ from amends.errors import (
 )
 from amends.host.host import Host, View
 from amends.host.requests import adhoc_spec
-from amends.host.secrets import input_said, named_by
+from amends.host.secrets import named_by, recorded_input
 from amends.ledger.flow import Flow
 from amends.ledger.operations import (
     Opened,
@@ -102,7 +102,7 @@ def log_for(session: Session, error: Exception, tool: str) -> None:
         log.error("%s", scrubbed(session, words))
 
 
-def told_turn(
+def answers_of_turn(
     session: Session, calls: Sequence[ToolCall], asks: Sequence[Ask | Exception], ends: Sequence[End]
 ) -> list[Answer]:
     """Return what a model is told of each call of its turn."""
@@ -173,7 +173,7 @@ def certain(error: BaseException | str) -> Exception:
 
 def child_of(host: Host, session: Session, id: str | None, input: object) -> Flow[tuple[Opened, Session]]:
     """Open a child run. Without a name it is named by its input, so that the same request finds it again."""
-    said = input_said(session.redactor, session.tenant, input)
+    said = recorded_input(session.redactor, session.tenant, input)
     session.known.update(said.known)
     name = id or (f"child-{named_by(said)[:12]}" if said.digest else host.new_id("child"))
     return opening.open_child(

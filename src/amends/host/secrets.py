@@ -122,7 +122,7 @@ class Said:
     known: Known = NO_SECRETS
 
 
-def input_said(redactor: Redactor, tenant: str, value: object) -> Said:
+def recorded_input(redactor: Redactor, tenant: str, value: object) -> Said:
     """Return a run's input as it is recorded, redacted by the runtime's patterns."""
     if value is None:
         return Said()
@@ -139,7 +139,7 @@ def named_by(said: Said) -> str:
     return digest("input", meaning)
 
 
-def given_to(session: Session, row: RunRow) -> Any:
+def input_for_program(session: Session, row: RunRow) -> Any:
     """Return a run's input as its program gets it; a redacted value is a ``Secret`` unless it is known here."""
     if not row.input or lost_at(row.input) is not None:
         return None
@@ -149,7 +149,7 @@ def given_to(session: Session, row: RunRow) -> Any:
     return session.given if MARK in text and session.given is not None else decode(text)
 
 
-def output_said(session: Session, value: object) -> str:
+def recorded_output(session: Session, value: object) -> str:
     """Return a run's output as it is recorded: without the values that this run redacts."""
     text = encode(value, path="output")
     if not session.known and not session.redactor.is_wide:
@@ -157,7 +157,7 @@ def output_said(session: Session, value: object) -> str:
     return session.redactor.kept(Stored(text, None), session.known, (session.tenant, "output")).text or text
 
 
-def output_seen(session: Session, text: str, value: object) -> Any:
+def readable_output(session: Session, text: str, value: object) -> Any:
     """Return a run's output as every later reader gets it: plain data, not the program's own object.
 
     If something is redacted, the program keeps its value, because the recorded text may lack parts of it.
@@ -178,7 +178,7 @@ def output_of(session: Session, row: RunRow) -> Any:
 # recognised and would be done twice.
 
 
-CHARS_MIN: Final = 32
+KEY_CHARS_MIN: Final = 32
 MAKE: Final = 'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"; keep it as you keep passwords'
 
 _memory: Final[weakref.WeakKeyDictionary[Store, bytes]] = weakref.WeakKeyDictionary()
@@ -187,8 +187,8 @@ _memory: Final[weakref.WeakKeyDictionary[Store, bytes]] = weakref.WeakKeyDiction
 
 def check_key(store: Store, given: str) -> None:
     """Raise ``BadConfig`` if there can be no key for this ledger; read no file."""
-    if given and len(given) < CHARS_MIN:
-        raise _bad_secret_key(f"secret_key has {len(given)} characters; it needs at least {CHARS_MIN}", hint=MAKE)
+    if given and len(given) < KEY_CHARS_MIN:
+        raise _bad_secret_key(f"secret_key has {len(given)} characters; it needs at least {KEY_CHARS_MIN}", hint=MAKE)
     if not given and store.url != "memory:" and _file_of(store) is None:
         raise _bad_secret_key(
             "something is redacted, but there is no secret_key: the commitments to redacted values need it",
@@ -381,7 +381,7 @@ def _bad_encryption_key(
 
 T = TypeVar("T")
 
-SAID: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
+SEALED_FIELDS: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
     AdmitCall: ("call_id", ("args",)),
     OpenRun: ("uid", ("input",)),
     OpenChild: ("uid", ("input",)),
@@ -395,9 +395,9 @@ SAID: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
     BeginRollback: ("", ("why",)),
 }
 """Per operation: the attribute with the id of its row, and its attributes that are encrypted for that row only."""
-RAW: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord, ReadChains)
+UNOPENED: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord, ReadChains)
 """Operations whose answers stay encrypted."""
-PROVED: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
+PROVED_FIELDS: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
     AdmitCall: ("args",),
     OpenRun: ("input",),
     OpenChild: ("input",),
@@ -410,9 +410,9 @@ PROVED: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
 """Per operation: the attributes whose text an event proves; it proves the first one that is set."""
 CALL_TEXTS: Final = ("args", "result", "error", "comp_error", "evidence", "learned")
 RUN_TEXTS: Final = ("input", "output", "goal_why", "causes")
-PARTS: Final = ("evidence", "learned", "causes")
+PARTIAL_TEXTS: Final = ("evidence", "learned", "causes")
 """Columns with JSON of our own, in which only user data is encrypted."""
-ANYONES: Final = ("goal_why", "causes")
+UNBOUND_TEXTS: Final = ("goal_why", "causes")
 """Columns that may be copied from one run to another, so they are not encrypted for one row."""
 
 
@@ -433,9 +433,9 @@ class Sealing:
             self.seal(op.instead)
         if isinstance(op, ForkRun):
             self._seal_fork(op)
-        row, names = SAID.get(type(op), ("", ()))
+        row, names = SEALED_FIELDS.get(type(op), ("", ()))
         if not op.proof:
-            op.proof = self._proof(op, PROVED.get(type(op), ()))
+            op.proof = self._proof(op, PROVED_FIELDS.get(type(op), ()))
         about = getattr(op, row) if row else ""
         for name in names:
             text = getattr(op, name)
@@ -445,7 +445,7 @@ class Sealing:
     def _proof(self, op: StoreOp[Any], names: tuple[str, ...]) -> str:
         """Return the proof of the operation's payload, computed before it is encrypted."""
         said = next((text for name in names if (text := getattr(op, name))), "")
-        return self.vault.proof(_settled(said)) if said and not is_sealed(said) else ""
+        return self.vault.proof(_without_keys(said)) if said and not is_sealed(said) else ""
 
     def proves(self, proved: str, text: str, about: str) -> bool | None:
         """Return whether an event's proof fits this payload of row ``about``; None if its key is missing."""
@@ -456,8 +456,8 @@ class Sealing:
         except LedgerCorrupt:
             return False
         if ":" not in proved:  # written before the ledger was encrypted
-            return proved in (proof(text), proof(_settled(text)))
-        return self.vault.proves(proved, _settled(text))
+            return proved in (proof(text), proof(_without_keys(text)))
+        return self.vault.proves(proved, _without_keys(text))
 
     def sealed(self, text: str, about: str) -> str:
         """Return one payload encrypted; constants such as ``null``, and what gc has left, stay plain."""
@@ -471,14 +471,18 @@ class Sealing:
                 *((c.row.id, c.row, CALL_TEXTS[:3]) for c in op.calls),
             ]
             said = ((f"{id}.{name}", getattr(row, name)) for id, row, names in every for name in names)
-            op.proofs = {name: self.vault.proof(_settled(text)) for name, text in said if text and not is_sealed(text)}
+            op.proofs = {
+                name: self.vault.proof(_without_keys(text)) for name, text in said if text and not is_sealed(text)
+            }
         op.runs = tuple(self._sealed_row(row, RUN_TEXTS, row.uid) for row in op.runs)
         op.calls = tuple(replace(one, row=self._sealed_row(one.row, CALL_TEXTS, one.row.id)) for one in op.calls)
 
     def _sealed_row(self, row: Any, names: tuple[str, ...], about: str) -> Any:
-        """Return a whole row with each payload encrypted for it; the columns in ``PARTS`` are empty in such a row."""
-        texts = ((name, getattr(row, name)) for name in names if name not in PARTS)
-        return changed(row, {name: self.sealed(text, "" if name in ANYONES else about) for name, text in texts if text})
+        """Return a whole row with each payload encrypted for it; the columns in ``PARTIAL_TEXTS`` are empty in such a row."""
+        texts = ((name, getattr(row, name)) for name in names if name not in PARTIAL_TEXTS)
+        return changed(
+            row, {name: self.sealed(text, "" if name in UNBOUND_TEXTS else about) for name, text in texts if text}
+        )
 
     def opened(self, answer: T) -> T:
         """Return the answer of an operation with every row in it decrypted."""
@@ -515,13 +519,15 @@ class Sealing:
 
     def readable(self, name: str, text: str, about: str) -> str:
         """Return the text of one column, decrypted."""
-        if name in PARTS:
-            return _each(text, name, lambda part: self.vault.open(part, "" if name in ANYONES else about))
-        return self.vault.open(text, "" if name in ANYONES else about)
+        if name in PARTIAL_TEXTS:
+            return _changed_texts(
+                text, name, lambda part: self.vault.open(part, "" if name in UNBOUND_TEXTS else about)
+            )
+        return self.vault.open(text, "" if name in UNBOUND_TEXTS else about)
 
     def resealed(self, name: str, text: str, about: str) -> str:
         """Return the text of one column, encrypted with the newest key; unchanged if it is already, or is empty."""
-        place = "" if name in ANYONES else about
+        place = "" if name in UNBOUND_TEXTS else about
 
         def renewed(part: str) -> str:
             fresh = self.vault.is_newest(part) or part in PLAIN or lost_at(part) is not None
@@ -529,7 +535,7 @@ class Sealing:
 
         if not text or text in PLAIN:
             return text
-        return _each(text, name, renewed) if name in PARTS else renewed(text)
+        return _changed_texts(text, name, renewed) if name in PARTIAL_TEXTS else renewed(text)
 
     def _inside(self, text: str) -> str:
         """Return a payload with the redacted values in it encrypted with the newest key as well."""
@@ -561,14 +567,14 @@ class Sealing:
             return f"({MASK} encrypted)"
 
 
-def _settled(text: str) -> str:
+def _without_keys(text: str) -> str:
     """Return a payload without the parts that depend on the key: of a redacted value only its commitment."""
     if MARK not in text:
         return text
     return with_secrets(text, lambda packed: {"$secret": packed if isinstance(packed, str) else packed[0]})
 
 
-def _each(text: str, name: str, change: Callable[[str], str]) -> str:
+def _changed_texts(text: str, name: str, change: Callable[[str], str]) -> str:
     """Return our own JSON with its user data changed by ``change``; the same text if nothing changes."""
     kept: Any = json.loads(text)
     if name == "causes":
@@ -593,14 +599,14 @@ class SealedStore:
 
     def perform(self, op: StoreOp[T]) -> T:
         """See ``Store``."""
-        if type(op) in RAW:
+        if type(op) in UNOPENED:
             return self._store.perform(op)
         self._sealing.seal(op)
         return self._sealing.opened(self._store.perform(op))
 
     async def perform_async(self, op: StoreOp[T]) -> T:
         """See ``Store``."""
-        if type(op) in RAW:
+        if type(op) in UNOPENED:
             return await self._store.perform_async(op)
         self._sealing.seal(op)
         return self._sealing.opened(await self._store.perform_async(op))

@@ -224,7 +224,7 @@ class Replay:
         if missing or self.until:
             self.stop(missing_at_end(self.record, missing, self.until))
         run = self.record.run
-        then = self.record.went_back_over(run.uid)
+        then = self.record.rollback_error(run.uid)
         if not self.raised and then:
             self.stop(other_end(self.record, run.id, f"ended by {then}", "ended without an error"))
 
@@ -236,7 +236,7 @@ class Replay:
         """
         if self.broken is not None and error is not self.broken:
             raise self.broken from error
-        then = self.record.went_back_over(self.record.run.uid)
+        then = self.record.rollback_error(self.record.run.uid)
         if self.broken is not None or self.stopped or not then.startswith(f"{type_name(error)}: "):
             return
         missing = self.left()

@@ -45,7 +45,7 @@ from amends.errors import (
 )
 from amends.host import runs
 from amends.host.host import Host, View
-from amends.host.secrets import Said, input_said
+from amends.host.secrets import Said, recorded_input
 from amends.ledger.flow import Flow, Op
 from amends.ledger.operations import NoteValue, ReadEvents, ReadRun, SearchCalls, Tree
 from amends.ledger.rows import CallRow, EventRow, RunRow
@@ -279,7 +279,7 @@ def in_turn(replay: Replay, flows: Sequence[Flow[Any]], perform: Callable[[Op[An
 def child_row(replay: Replay, session: Session, id: str | None, input: object) -> tuple[RunRow, Session]:
     """Return the recorded child run that is opened next by this name; raise ``Diverged`` if there is none."""
     replay.check()
-    said = input_said(session.redactor, session.tenant, input)
+    said = recorded_input(session.redactor, session.tenant, input)
     record = replay.record
     name = id or (f"child-{said.digest[:12]}" if said.digest else "")
     full = f"{session.id}/{name}"
@@ -389,7 +389,7 @@ def open_again(host: Host, replay: Replay, session: Session, id: str | None, inp
     row = replay.record.run
     if id is not None and id != row.id:
         replay.stop(no_such_child(replay.record, session, id))
-    said = input_said(host.redactor, row.tenant, input)
+    said = recorded_input(host.redactor, row.tenant, input)
     if said.digest != row.input_digest:
         recorded = decode(row.input) if row.input else None
         replay.stop(other_input(replay.record, row.id, recorded, said.shown))

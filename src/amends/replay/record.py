@@ -122,7 +122,7 @@ class Record:
     resumed: bool
     tree: Tree
 
-    def went_back_over(self, uid: str) -> str:
+    def rollback_error(self, uid: str) -> str:
         """Return the error by which the program left this run; empty if there was none, or if it is not known."""
         run = self.runs[uid]
         end = self.end_after(uid, self.began)
