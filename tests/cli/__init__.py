@@ -1,1 +1,1 @@
-"""The command line, driven as a user drives it: as a process."""
+"""The command line, tested as a process, like a user runs it."""

@@ -1,4 +1,4 @@
-"""``amends`` as a process, in an environment that says nothing about ledgers."""
+"""Run ``amends`` as a process, in an environment without settings of amends."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ PATIENCE_S = 90
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This process's, without what is set for amends."""
+    """Return this process's environment without the settings of amends."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AMENDS_", "NO_COLOR"))}
     return {**kept, "PYTHONPATH": str(SOURCE), "PYTHONIOENCODING": "utf-8", **extra}
 
 
 def run(*args: str, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    """One command, to its end."""
+    """Run one command to its end."""
     return forked(args, cwd=cwd, env=environment(**extra), timeout=PATIENCE_S)
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 2) -> None:
-    """Exit 2, words on stderr, nothing on stdout, and no traceback."""
+    """Check for exit code 2, an error on stderr with these words, nothing on stdout, and no traceback."""
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert done.stderr.startswith("error["), done.stderr
     assert "docs: docs/reference/" in done.stderr
@@ -39,7 +39,7 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str, code: in
 
 
 def here(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The same in this process: for what ends before it does anything, where a process for each would only take time."""
+    """Run one command in this process, which is faster; for commands that end before they do anything."""
     kept, folder, path, modules = dict(os.environ), Path.cwd(), list(sys.path), set(sys.modules)
     out, err = io.StringIO(), io.StringIO()
     try:

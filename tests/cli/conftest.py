@@ -17,14 +17,14 @@ Play = Callable[..., None]
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """A folder with a user's program, app.py, in it."""
+    """Return a folder with a user's program, app.py."""
     shutil.copy(APP, tmp_path / "app.py")
     return tmp_path
 
 
 @pytest.fixture
 def play(shop: Path) -> Play:
-    """Runs of that program; ``dies``: the order after whose effect it is killed."""
+    """Return a function that runs that program; ``dies`` is the order after whose effect it is killed."""
 
     def play(kind: str, *orders: str, dies: str = "") -> None:
         command = [sys.executable, "app.py", kind, *orders]

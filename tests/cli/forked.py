@@ -1,4 +1,4 @@
-"""Commands in processes of their own that need not load everything again: forked off one that has it loaded."""
+"""Run commands in processes that are forked from one that has imported everything, which is faster than new ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORKS.set_forkserver_preload(["tests.cli.loaded", __name__])
 def forked(
     args: tuple[str, ...], *, cwd: Path, env: dict[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    """What ``python -m amends ARGS`` would print and end with."""
+    """Return what ``python -m amends ARGS`` would print, and its exit code."""
     with TemporaryDirectory(prefix="amends-cli-") as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         process = _FORKS.Process(target=_command, args=(args, cwd, env, out, err))

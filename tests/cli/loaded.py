@@ -1,4 +1,4 @@
-"""Imported by the process that commands are forked off: what they would load on their way is loaded here."""
+"""Imported by the process that commands are forked from: import everything that they would import."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""A user's program whose payments need a person's yes, cost something, and can be listed."""
+"""A user's program whose payments need approval, cost something, and can be listed."""
 
 import json
 import os

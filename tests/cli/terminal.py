@@ -1,4 +1,4 @@
-"""``amends`` at a real terminal: what a person sees, and what they type."""
+"""Run ``amends`` at a real terminal: what a person sees, and what they type."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How a command at a terminal ended, and all that was on the screen."""
+    """The exit code of a command at a terminal, and everything on the screen."""
 
     code: int
     raw: str
 
     @property
     def text(self) -> str:
-        """Without colours, and with the lines as a terminal leaves them."""
+        """Return the text without colours, with the lines as a terminal shows them."""
         plain = ESCAPES.sub("", self.raw).replace("\r\n", "\n")
         return "\n".join(line.rpartition("\r")[2] for line in plain.split("\n"))
 
@@ -40,7 +40,7 @@ class Seen:
 
 
 def at_terminal(*args: str, cwd: Path, answers: Sequence[tuple[str, str]] = (), width: int = 80, **extra: str) -> Seen:
-    """One command, to its end; each of ``answers`` is typed once its words are on the screen."""
+    """Run one command to its end; type each of ``answers`` when its words are on the screen."""
     env = environment(**{"TERM": "xterm-256color", **extra})
     return in_terminal([sys.executable, "-m", "amends", *args], cwd=cwd, env=env, answers=answers, width=width)
 
@@ -48,7 +48,7 @@ def at_terminal(*args: str, cwd: Path, answers: Sequence[tuple[str, str]] = (), 
 def in_terminal(
     command: Sequence[str], *, cwd: Path, env: dict[str, str], answers: Sequence[tuple[str, str]] = (), width: int = 80
 ) -> Seen:
-    """The same for any program."""
+    """Run any program in the same way."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
     env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}

@@ -14,7 +14,7 @@ HELP_CPU_S_MAX = 0.25
 
 
 def verbs(text: str) -> list[str]:
-    """The commands that a help text lists."""
+    """Return the commands that a help text lists."""
     listed = text.partition("Commands:")[2]
     return re.findall(r"^  ([a-z]+)  ", listed, re.MULTILINE)
 
@@ -36,7 +36,7 @@ def test_the_page_has_every_verb_with_every_option_and_no_other(tmp_path: Path) 
 
 
 def _pairs(section: str) -> set[str]:
-    """The second of ``--this / --that``."""
+    """Return the second of ``--this / --that``."""
     return set(re.findall(r"^\| `--[a-z]+` / `(--[a-z]+)", section, re.MULTILINE))
 
 
@@ -47,13 +47,13 @@ def test_no_verb_shows_the_help_and_the_version_is_said(tmp_path: Path) -> None:
 
 
 def test_help_costs_little(tmp_path: Path) -> None:
-    """With its byte code written, as an installed program has it; processor time, since others work here too."""
+    """Measure with byte code, as an installed program has it; CPU time, because the machine may be busy."""
     env = environment(PYTHONPYCACHEPREFIX=str(tmp_path))
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-m", "amends", "--help"]
     costs = [_cpu_s(command, env) for _ in range(6)][1:]
     empty = min(_cpu_s([sys.executable, "-c", "import asyncio, json, logging, typer"], env) for _ in range(6))
-    # A slow machine is slow with everything: then what counts is the share that is ours.
+    # On a slow machine everything is slow: compare with the imports that are not ours.
     assert min(costs) <= max(HELP_CPU_S_MAX, empty * 4), (costs, empty)
 
 

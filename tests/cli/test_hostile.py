@@ -1,4 +1,4 @@
-"""Whatever stands in a ledger, the command line shows it as text of the ledger: nothing in it can look like ours."""
+"""The command line shows hostile text of a ledger as such: nothing in it can look like our own output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Broken(Exception):
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger with hostile text in every field: held, failed, in doubt, rolled back, blocked."""
+    """Make a ledger with hostile text in every field: held, failed, in doubt, rolled back, blocked."""
     folder = tmp_path_factory.mktemp("hostile")
     (folder / "amends.toml").write_text('url = "sqlite:///shop.db"\n', encoding="utf-8")
 
@@ -86,7 +86,7 @@ def ids(shop: Path) -> dict[str, str]:
 
 
 def assert_honest(text: str) -> None:
-    """No control character but newlines, nothing invisible, and no line that EVIL began."""
+    """Check for no control character except newlines, nothing invisible, and no line that begins with EVIL."""
     for line in COLOURS.sub("", text).split("\n"):
         bad = [
             one

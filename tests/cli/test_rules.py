@@ -1,4 +1,4 @@
-"""``amends rules test`` says which rule decides and why; ``amends doctor`` looks at the rules."""
+"""``amends rules test`` shows which rule decides and why; ``amends doctor`` checks the rules."""
 
 from __future__ import annotations
 

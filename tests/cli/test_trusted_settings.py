@@ -1,4 +1,4 @@
-"""A settings file that somebody else wrote, or could write, sets nothing: it names approvers and code."""
+"""A settings file that another user wrote or can write is refused, because it names approvers and code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = 'url = "memory:"\nprincipal = "mallory"\n[approvers]\nfinance = ["mallory
 
 @pytest.fixture
 def below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder in a folder, which is the working directory."""
+    """Make a nested folder the working directory, and return it."""
     folder = tmp_path / "above" / "below"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
@@ -61,7 +61,7 @@ def test_a_foreign_pyproject_that_says_nothing_of_amends_is_nothing(below: Path)
     assert settle_settings({})["url"].value == f"sqlite:///{below.parent / 'amends.db'}"
     os.chown(path, NOBODY, -1)
     Runtime("memory:")
-    # Nor does it say where the ledger is: whoever wrote it may have put one of theirs beside it.
+    # Nor does it name the ledger: its author may have put one beside it.
     assert settle_settings({})["url"].value == f"sqlite:///{below / 'amends.db'}"
 
 
@@ -135,7 +135,7 @@ def test_a_named_file_that_is_not_there_is_said(below: Path, monkeypatch: pytest
 
 @needs_root
 def test_root_is_trusted_by_everybody_and_nobody_else_is(tmp_path: Path) -> None:
-    """As another user: a file of root sets the settings, one of a third user does not."""
+    """Run as another user: a file of root is read, one of a third user is not."""
     import tempfile
 
     program = (

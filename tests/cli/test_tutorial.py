@@ -1,4 +1,4 @@
-"""The tutorial at the terminal is true: every block is typed into a real shell, and shows what the page says."""
+"""The tutorial is correct: every block is typed into a real shell, and prints what the page shows."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def url(tmp_path: Path) -> str:
 
 
 def leave_open(url: str, id: str) -> None:
-    """A run whose process is alive and whose lease runs out at once: nobody renews it."""
+    """Make a run whose process is alive and whose lease expires at once, because nobody renews it."""
     rt = Runtime(url, tools=[pay], lease=0.05)
     run = rt.open(id)
     run.call(pay, order=id)
@@ -118,7 +118,7 @@ def test_an_idle_worker_looks_less_and_less_often_and_a_busy_one_at_once_again()
 
 
 class After:
-    """Stops after so many looks at it."""
+    """Stops a worker after it was checked this many times."""
 
     def __init__(self, *, looks: int) -> None:
         self.left = looks

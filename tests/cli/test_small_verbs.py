@@ -1,4 +1,4 @@
-"""``init``, ``doctor``, ``completion``, ``config``, ``locks``: the verbs that need little, at a terminal and by JSON."""
+"""``init``, ``doctor``, ``completion``, ``config`` and ``locks``, at a terminal and with ``--json``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person's verbs, at a terminal and by ``--json``."""
+"""Decisions of a person about doubts, runs and rollbacks, at a terminal and with ``--json``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = 'url = "sqlite:///shop.db"\napp = "app:rt"\nby = "ada"\n'
 
 @pytest.fixture
 def doubt(shop: Path, play: Play) -> str:
-    """A run that is blocked on a doubt; the id of the call."""
+    """Return the id of a call in doubt, which blocks its run."""
     (shop / "amends.toml").write_text(SETTINGS, encoding="utf-8")
     play("blind", "order-1", dies="order-1")
     assert run("recover", cwd=shop).returncode == 3
@@ -29,7 +29,7 @@ def doubt(shop: Path, play: Play) -> str:
 
 
 def said(*args: str, cwd: Path, code: int = 0) -> Any:
-    """What a command printed as its one JSON object."""
+    """Return the one JSON object that a command printed."""
     done = run(*args, "--json", cwd=cwd)
     assert done.returncode == code, done.stderr
     (line,) = done.stdout.splitlines()
@@ -144,12 +144,12 @@ def test_a_run_is_closed_over_what_stands(shop: Path, doubt: str) -> None:
     assert said("runs", "show", "order-1", cwd=shop)["run"]["state"] == "abandoned"
 
 
-# ---- taking back ----------------------------------------------------------------------------
+# ---- rollback
 
 
 @pytest.fixture
 def open_run(shop: Path) -> str:
-    """A run that paid and was then left open for a person."""
+    """Return a run that has paid and waits for a person."""
     (shop / "amends.toml").write_text(SETTINGS, encoding="utf-8")
     code = "from app import *; run = rt.open('order-9', recover='wait'); run.call(pay, order='9'); os._exit(0)"
     subprocess.run([sys.executable, "-c", code], cwd=shop, env=environment(), check=True)
@@ -183,7 +183,7 @@ def test_a_run_that_cannot_be_taken_back_says_so_by_its_exit_code(shop: Path, pl
     assert said("rollback", "order-1", "--plan", cwd=shop, code=11)["doubts"]
 
 
-# ---- watching -------------------------------------------------------------------------------
+# ---- watch
 
 
 def test_a_run_is_watched_until_it_can_go_no_further(shop: Path, play: Play, doubt: str) -> None:
@@ -219,7 +219,7 @@ def test_a_whole_ledger_is_watched_from_now_on(shop: Path, play: Play) -> None:
         assert watcher.stdout is not None
         assert watcher.stderr is not None
         assert "watching" in watcher.stderr.readline()
-        # What it looks for first is the newest event: until it has, it may still tell of order-2 or not.
+        # It first looks for the newest event; until then, it may or may not show order-2.
         for number in range(2, 50):
             play("pay", f"order-{number}")
             os.set_blocking(watcher.stdout.fileno(), False)

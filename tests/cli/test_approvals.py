@@ -1,4 +1,4 @@
-"""A payment that waits for a person, what it costs, and the world beside the ledger: at a terminal and by JSON."""
+"""Approvals, budgets, costs and reconciliation, at a terminal and with ``--json``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shop(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pays(shop: Path) -> Pays:
-    """One run of the program; whether it came to its end."""
+    """Run the program once; return whether it came to its end."""
 
     def pays(order: str, cents: int, **extra: str) -> bool:
         command = [sys.executable, "app.py", order, str(cents)]
@@ -246,7 +246,7 @@ def test_what_makes_no_sense_is_said_and_changes_nothing(shop: Path, pays: Pays)
     assert lines("approvals", "list", cwd=shop) == before
 
 
-# ---- budgets, costs, the world ----------------------------------------------------------------
+# ---- budgets, costs, reconciliation
 
 
 def test_what_is_spent_and_left_is_told(shop: Path, pays: Pays) -> None:

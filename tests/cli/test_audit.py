@@ -1,4 +1,4 @@
-"""``amends audit``: what verify says and with which code, checkpoints from a shell, and keys."""
+"""``amends audit``: output and exit codes of verify, checkpoints and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rarer words of a person, each at a terminal and by JSON, on runs that really are stuck."""
+"""Rarer decisions of a person about stuck runs, at a terminal and with ``--json``."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three recorded orders, and a bundle of each."""
+    """Record three orders, and export a bundle of each."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "app.py").write_text(APP, encoding="utf-8")
     subprocess.run([sys.executable, "app.py"], cwd=folder, env=environment(), check=True, capture_output=True)
@@ -63,7 +63,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shop(recorded: Path, tmp_path: Path) -> Path:
-    """A copy of it, to do anything with."""
+    """Return a copy that a test may change."""
     return Path(shutil.copytree(recorded, tmp_path / "shop"))
 
 
