@@ -84,7 +84,7 @@ from amends.errors import (
     words_of,
 )
 from amends.ledger.operations import Admission, AdmitCall, ReadCall, SettleCall, StartCall
-from amends.ledger.rows import NOTHING, CallRow, Contention, Overrun, Terms, TermsOf, Unapproved, Wanted, lost_at
+from amends.ledger.rows import NOTHING, CallRow, Contention, Overrun, Terms, TermsByCall, Unapproved, Wanted, lost_at
 from amends.ledger.world import Ended, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.model import LOST, NoEffect, Retry
 from amends.tools.spec import Spec
@@ -92,7 +92,7 @@ from amends.tools.spec import Spec
 # ---- A request, from admission to answer
 
 
-NO_TERMS: Final[TermsOf] = {}
+NO_TERMS: Final[TermsByCall] = {}
 FORWARD: Final = Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=300.0, jitter=0.3)
 """A retriable is never given up after the pivot; its own ``retry`` sets the pace."""
 
@@ -620,7 +620,7 @@ async def start_when_unlocked(
     session: Session,
     row: CallRow,
     terms: Terms | None = None,
-    outbox: TermsOf | None = None,
+    outbox: TermsByCall | None = None,
     *,
     wait: Wait | None = None,
 ) -> CallRow | Contention | Overrun | Unapproved | None:

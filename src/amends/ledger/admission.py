@@ -55,7 +55,7 @@ from amends.ledger.rows import (
     Overrun,
     RunRow,
     Terms,
-    TermsOf,
+    TermsByCall,
     UpdateCall,
     UpdateRun,
     forked_key,
@@ -593,7 +593,9 @@ async def order_violation(op: AdmitCall, run: RunRow, now: float) -> Admission |
     return await pivot_too_early(run, op.key, op.after, op.outbox, now)
 
 
-async def pivot_too_early(run: RunRow, key: str, after: Sequence[str], outbox: TermsOf, now: float) -> Admission | None:
+async def pivot_too_early(
+    run: RunRow, key: str, after: Sequence[str], outbox: TermsByCall, now: float
+) -> Admission | None:
     """Return why the pivot with this key comes too early; None: it does not."""
     calls, open_children = await calls_within(run)
     missing = not_succeeded(after, calls)

@@ -30,7 +30,7 @@ from amends.ledger.rows import (
     Requested,
     RunRow,
     Terms,
-    TermsOf,
+    TermsByCall,
     Unapproved,
     UpdateApproval,
     UpdateCall,
@@ -269,7 +269,7 @@ async def use_approval(run: RunRow, approval: ApprovalRow, *, at: float, by: str
 # ---- Staged calls
 
 
-async def undecided_staged(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: float) -> list[CallRow]:
+async def undecided_staged(run: RunRow, calls: Iterable[CallRow], outbox: TermsByCall, now: float) -> list[CallRow]:
     """Return the staged calls of this run that are not approved, or not so that they may start now."""
     staged = [call for call in calls if call.run == run.uid and call.is_staged and not call.attempt]
     if not any(call.approval or call.id in outbox for call in staged):
@@ -297,7 +297,7 @@ async def _is_undecided(run: RunRow, call: CallRow, asked: ApprovalRow, terms: T
 
 
 async def request_more(
-    run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, *, at: float, by: str, epoch: int
+    run: RunRow, calls: Iterable[CallRow], outbox: TermsByCall, *, at: float, by: str, epoch: int
 ) -> list[CallRow]:
     """Return these calls, after requesting approval anew for those of which the rules require more than was given."""
     found: list[CallRow] = []

@@ -44,7 +44,7 @@ from amends.ledger.rows import (
     PageEvents,
     RunRow,
     SliceRow,
-    TermsOf,
+    TermsByCall,
     UpdateCall,
     UpdateRun,
     UpdateSlice,
@@ -331,7 +331,7 @@ async def reserve_start(
 
 
 async def reserve_staged(
-    run: RunRow, root: RunRow, calls: Iterable[CallRow], *, terms: TermsOf, now: float, by: str
+    run: RunRow, root: RunRow, calls: Iterable[CallRow], *, terms: TermsByCall, now: float, by: str
 ) -> Overrun | list[CallRow] | None:
     """Reserve the cost of the staged calls.
 

@@ -31,7 +31,7 @@ from amends.ledger.rows import (
     RunRow,
     SliceRow,
     Terms,
-    TermsOf,
+    TermsByCall,
     Unapproved,
     WaitRow,
     Want,
@@ -320,7 +320,7 @@ class AdmitCall(StoreOp[Admission]):
     costs: Bill = FREE
     need: Need | None = None
     """What the approval rules require; None: it may start."""
-    outbox: TermsOf = field(default_factory=dict)
+    outbox: TermsByCall = field(default_factory=dict)
     """With a pivot: the terms under which the staged calls that need an approval may follow it."""
     accepts: str = ""
     """The rule whose author accepts the residue of the call."""
@@ -341,7 +341,7 @@ class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | None]):
     epoch: int
     attempt: int
     terms: Terms | None = None
-    outbox: TermsOf = field(default_factory=dict)
+    outbox: TermsByCall = field(default_factory=dict)
     """See ``AdmitCall.outbox``."""
 
 
@@ -510,7 +510,7 @@ class DecideCommit(StoreOp[Decision]):
     replays: Mapping[str, int] = field(default_factory=dict)
     after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """For each tool that is a pivot at commit: the tools that must have succeeded before it."""
-    outbox: TermsOf = field(default_factory=dict)
+    outbox: TermsByCall = field(default_factory=dict)
     """See ``AdmitCall.outbox``."""
 
 

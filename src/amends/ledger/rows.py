@@ -656,7 +656,7 @@ class Ruled:
     void: str = ""
 
 
-TermsOf: TypeAlias = Mapping[str, Terms]
+TermsByCall: TypeAlias = Mapping[str, Terms]
 """By the id of a call."""
 
 

@@ -432,10 +432,10 @@ def taken_back(host: Host, replay: Replay, session: Session, why: str) -> Rolled
     if end is not None and end.to_state == "blocked":
         return blocked_by(replay, session, end)
     if end is not None and end.to_state == "committed":
-        replay.stop(other_end(record, session.id, "committed", f"was taken back ({why})"))
+        replay.stop(other_end(record, session.id, "committed", f"was rolled back ({why})"))
     replay.over = replay.over or not session.above
     count = sum(row.state == "compensated" for row in record.tree.calls if uid == record.run.uid or row.run == uid)
-    words = f"run {session.id} was taken back ({why}): {count} call{'' if count == 1 else 's'} compensated"
+    words = f"run {session.id} was rolled back ({why}): {count} call{'' if count == 1 else 's'} compensated"
     return RolledBack(words, report=report_now(host, replay), run_id=session.id)
 
 
