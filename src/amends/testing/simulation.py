@@ -116,11 +116,20 @@ Onlooker = Callable[["Simulation", Process, Invoke], None]
 
 
 class Simulation:
-    """A ledger, a clock, and processes that live and die by a schedule."""
+    """A ledger, a clock, and processes that live and die by a schedule.
 
-    def __init__(self, *, seed: int = 0, lease_s: float = 30.0) -> None:
+    ``make_store`` gets the clock and returns a new ledger, whose rows can be read as those of a ``MemoryStore``.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        lease_s: float = 30.0,
+        make_store: Callable[[Callable[[], float]], MemoryStore] = MemoryStore,
+    ) -> None:
         self.clock = Clock()
-        self.store = MemoryStore(clock=lambda: self.clock.wall)
+        self.store = make_store(lambda: self.clock.wall)
         self.anchor = Remembered()
         self.lease_s = lease_s
         self.luck = random.Random(seed)
