@@ -27,8 +27,8 @@ class Harness:
 
     make: Callable[[Callable[[], float]], Any]
     second: Callable[[Any, Callable[[], float]], Store]
-    kept: Callable[[Callable[[], float]], Any]
-    """As ``make``, but may return a store that stays connected; for the blocking colour only."""
+    kept: Callable[[Callable[[], float]], Any] | None = None
+    """Like ``make``, but returns a store that stays connected; for the blocking colour only."""
     close: Callable[[], None] = lambda: None
 
 
@@ -55,14 +55,14 @@ class Kept:
 
 
 def in_memory() -> Harness:
-    return Harness(MemoryStore, lambda store, _: store, MemoryStore)
+    return Harness(MemoryStore, lambda store, _: store)
 
 
 def in_file(path: Path) -> Harness:
     def make(clock: Callable[[], float]) -> Store:
         return SqliteStore(path, "NORMAL", clock)
 
-    return Harness(make, lambda _, clock: make(clock), make)
+    return Harness(make, lambda _, clock: make(clock))
 
 
 def on_server(kind: str, database: Emptied) -> Harness:
