@@ -36,7 +36,7 @@ check: $(DEV) ## format, lint, types, import rule, docs
 	@$(BIN)/python scripts/docs.py --check
 	@$(BIN)/python -m pytest -q tests/project/test_layout.py tests/docs/test_docs.py
 
-sim: $(DEV) ## the simulator: every crash point, seeded races (a longer run takes a number: ARGS=200000)
+sim: $(DEV) ## the simulator: every crash point, seeded races (ARGS=200000: that many schedules; ARGS="--store sqlite": on SQLite)
 	@$(BIN)/python -m tests.sim $(ARGS)
 
 chaos: $(DEV) servers ## real processes over real ledgers, killed: ten minutes a ledger (ARGS="--store sqlite --short")

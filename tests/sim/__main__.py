@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 
+from tests.sim.ledgers import LEDGERS
 from tests.sim.sweep import SHOWN_MAX, exhaustive, sweep
 
 
@@ -17,14 +18,15 @@ def main() -> int:
     parser.add_argument(
         "--exhaustive", action="store_true", help="every single fault of every variant instead (minutes)"
     )
+    parser.add_argument("--store", choices=LEDGERS, default="memory", help="the ledger to play on (default memory)")
     parser.add_argument("--no-bugs", action="store_true", help="skip the seeded bugs")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     begun = time.monotonic()
     if asked.exhaustive:
-        tally = exhaustive(workers=asked.workers)
+        tally = exhaustive(workers=asked.workers, store=asked.store)
     else:
-        tally = sweep(asked.schedules, asked.seed, workers=asked.workers)
+        tally = sweep(asked.schedules, asked.seed, workers=asked.workers, store=asked.store)
     for flow, count in sorted(tally.by_flow.items(), key=lambda item: (len(item[0]), item[0])):
         print(f"   {flow:<4} {count:>7,} schedules")
     for violation in tally.violations[:SHOWN_MAX]:

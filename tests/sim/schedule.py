@@ -18,6 +18,7 @@ from amends.stores.memory import MemoryStore
 from amends.testing.checkers import Violation, check_all
 from amends.testing.simulation import NOBODY, Endless, Fault, Inside, Process, Simulation
 from amends.testing.world import World, result_of
+from tests.sim.ledgers import make_ledger
 from tests.sim.scenarios import Here, Scenario
 
 ROUNDS_MAX = 200  # a run that waits for another one out of a clock that was set back an hour looks once a lease
@@ -59,7 +60,7 @@ class Outcome:
 
 def play(scenario: Scenario, schedule: Schedule) -> Outcome:
     """Run one schedule to its very end."""
-    sim = Simulation(seed=schedule.seed)
+    sim = Simulation(seed=schedule.seed, make_store=make_ledger)
     world = World(
         sim,
         scenario.traits,

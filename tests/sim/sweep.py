@@ -13,6 +13,7 @@ from functools import cache
 
 from amends.testing.checkers import Violation
 from amends.testing.simulation import Fault
+from tests.sim.ledgers import play_on, played_on
 from tests.sim.scenarios import VARIANTS, Scenario, Variant, all_scenarios
 from tests.sim.schedule import BODY, CRASHES, LEDGER, Schedule, kinds_at, play
 
@@ -45,7 +46,8 @@ def scenarios_of(variant: Variant) -> tuple[Scenario, ...]:
 
 @cache
 def clean_trace(variant: Variant, index: int) -> tuple[str, ...]:
-    agent = play(scenarios_of(variant)[index], Schedule()).agent
+    with played_on("memory"):  # the fastest; a flow asks for the same operations on every ledger
+        agent = play(scenarios_of(variant)[index], Schedule()).agent
     assert agent is not None, "a clean schedule has an agent"
     return tuple(agent.trace)
 
@@ -113,23 +115,25 @@ def exhaustive_part(job: tuple[Variant, bool]) -> Tally:
     return tally
 
 
-def exhaustive(*, workers: int | None = None) -> Tally:
-    """Every single fault at every operation of every flow, for every variant."""
+def exhaustive(*, workers: int | None = None, store: str = "memory") -> Tally:
+    """Play every single fault at every operation of every flow, for every variant."""
     total = Tally()
     jobs = [(variant, same) for variant in VARIANTS for same in (True, False)]
-    with ProcessPoolExecutor(max_workers=workers or os.cpu_count() or 1) as pool:
+    with ProcessPoolExecutor(workers or os.cpu_count() or 1, initializer=play_on, initargs=(store,)) as pool:
         for tally in pool.map(exhaustive_part, jobs):
             total.add(tally)
     return total
 
 
-def sweep(count: int, seed: int, *, workers: int | None = None, seconds: float = 3_600.0) -> Tally:
-    """``count`` random schedules, spread over the cores."""
+def sweep(
+    count: int, seed: int, *, workers: int | None = None, seconds: float = 3_600.0, store: str = "memory"
+) -> Tally:
+    """Play ``count`` random schedules on this kind of ledger, spread over the cores; each stops after ``seconds``."""
     number = workers or os.cpu_count() or 1
     parts = number * 8
     share = -(-count // parts)
     total = Tally()
-    with ProcessPoolExecutor(max_workers=number) as pool:
+    with ProcessPoolExecutor(number, initializer=play_on, initargs=(store,)) as pool:
         for tally in pool.map(random_part, [(seed + n, share, seconds) for n in range(parts)]):
             total.add(tally)
     return total

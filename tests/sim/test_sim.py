@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import random
+from dataclasses import replace
+
 import pytest
 
 from amends.testing.checkers import CHECKERS
+from amends.testing.simulation import Simulation
 from tests.sim.bugs import BUGS, Bug, killed_by
+from tests.sim.ledgers import LEDGERS, played_on
 from tests.sim.scenarios import VARIANTS, Variant
 from tests.sim.schedule import Schedule, play
-from tests.sim.sweep import Tally, one, random_part, scenarios_of, single_faults
+from tests.sim.sweep import Tally, one, random_part, random_schedule, scenarios_of, single_faults
 
 SHARES = 8
 
@@ -46,6 +52,33 @@ def test_random_faults_in_agents_recoveries_and_beside_them_are_survived(seed: i
     tally = random_part((seed, 500, 120.0))
     assert tally.schedules == 500
     assert not tally.violations, verdict(tally)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_faults_on_sqlite_are_survived(seed: int) -> None:
+    """Its SQL, its quick statements and its group commit meet the same faults: ``make sim ARGS="--store sqlite"``."""
+    with played_on("sqlite"):
+        tally = random_part((100 + seed, 150, 120.0))
+    assert tally.schedules == 150
+    assert not tally.violations, verdict(tally)
+
+
+def test_a_schedule_leaves_the_same_record_on_sqlite_as_in_memory() -> None:
+    luck = random.Random(5)
+    for _ in range(60):
+        variant, index, schedule = random_schedule(luck)
+        records = []
+        for kind in LEDGERS:
+            with played_on(kind):
+                sim = play(scenarios_of(variant)[index], schedule).sim
+                assert sim is not None
+                records.append((_events(sim), list(sim.store.runs.values()), list(sim.store.calls.values())))
+        assert records[0] == records[1], f"{variant} {scenarios_of(variant)[index].name}: {schedule}"
+
+
+def _events(sim: Simulation) -> list[tuple[object, ...]]:
+    """Return the events with their facts in any order: a quick statement may write them in another one."""
+    return [(replace(event, facts="", hash=""), json.loads(event.facts)) for event in sim.store.events]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.number)

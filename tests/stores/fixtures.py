@@ -38,6 +38,8 @@ def _on_server(config: pytest.Config, store: str, kind: Kind) -> Iterator[Harnes
     url = create_database(server)
     try:
         with closing(Emptied(url)) as database:
-            yield on_server(store, database)
+            harness = on_server(store, database)
+            yield harness
+            harness.close()
     finally:
         drop_database(server, url)

@@ -27,6 +27,31 @@ class Harness:
 
     make: Callable[[Callable[[], float]], Any]
     second: Callable[[Any, Callable[[], float]], Store]
+    kept: Callable[[Callable[[], float]], Any] | None = None
+    """Like ``make``, but returns a store that stays connected; for the blocking colour only."""
+    close: Callable[[], None] = lambda: None
+
+
+class Kept:
+    """A store that stays connected from check to check: to connect and to prepare statements takes as long as a check."""
+
+    def __init__(self, make: Callable[[Callable[[], float]], Store]) -> None:
+        self.store = make(lambda: self.clock())
+        self.url = self.store.url
+        self.clock: Callable[[], float] = lambda: 0.0
+
+    def open(self, *, create: bool) -> bool:
+        self.store.open(create=create)
+        return False
+
+    def perform(self, op: Any) -> Any:
+        return self.store.perform(op)
+
+    async def perform_async(self, op: Any) -> Any:
+        return await self.store.perform_async(op)
+
+    def close(self) -> None:
+        """Stay connected; ``Harness.close`` closes the store itself."""
 
 
 def in_memory() -> Harness:
@@ -34,9 +59,10 @@ def in_memory() -> Harness:
 
 
 def in_file(path: Path) -> Harness:
-    return Harness(
-        lambda clock: SqliteStore(path, "NORMAL", clock), lambda _, clock: SqliteStore(path, "NORMAL", clock)
-    )
+    def make(clock: Callable[[], float]) -> Store:
+        return SqliteStore(path, "NORMAL", clock)
+
+    return Harness(make, lambda _, clock: make(clock))
 
 
 def on_server(kind: str, database: Emptied) -> Harness:
@@ -47,4 +73,17 @@ def on_server(kind: str, database: Emptied) -> Harness:
         database.empty()
         return store(database.url, clock=clock)
 
-    return Harness(make, lambda _, clock: store(database.url, clock=clock))
+    made: list[Kept] = []
+
+    def kept(clock: Callable[[], float]) -> Kept:
+        if not made:
+            made.append(Kept(lambda time: store(database.url, clock=time)))
+        database.empty()
+        made[0].clock = clock
+        return made[0]
+
+    def close() -> None:
+        for one in made:
+            one.store.close()
+
+    return Harness(make, lambda _, clock: store(database.url, clock=clock), kept, close)

@@ -1,8 +1,8 @@
-"""Testing with amends: a runtime in memory with its own clock, and the simulator for your own tools.
+"""Testing with amends: a runtime in memory with its own clock, and crash tests for your own tools.
 
-``runtime`` for unit tests, ``check_tool`` for one tool with its twin, ``simulate`` for a whole task under every crash.
-The simulator that tests amends itself is here too (``Simulation``, ``World``, ``CHECKERS``), and the suite by which a
-store proves that it is a ledger (``prove_store``).
+Use ``runtime`` for unit tests, ``check_tool`` for one tool and its compensation, ``simulate`` for a whole task that
+crashes everywhere. The simulator that tests amends itself is here, too (``Simulation``, ``World``, ``CHECKERS``), and
+the suite that proves a store (``prove_store``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "simulate",
 ]
 
-# Whoever tests a tool pays for no suite of stores.
+# Loaded on first use: a test of a tool does not need the suite for stores.
 _OF_STORES: Final = {
     "Proof": "Proof",
     "STORE_CHECKS": "CHECKS",

@@ -23,19 +23,19 @@ class Clock:
         self.mono += seconds
 
     def jump(self, seconds: float) -> None:
-        """Somebody set the wall clock; nothing has passed."""
+        """Set the wall clock; no time passes."""
         self.wall += seconds
 
     def read(self, host: str = "host") -> Clocks:
-        """What the clocks of that host say."""
+        """Return what the clocks of that host show."""
         return Clocks(self.wall, self.mono, f"boot-{host}")
 
 
-# ---- An anchor outside a simulated ledger: what its file would hold, by the same rule
+# ---- An anchor in memory
 
 
 class Remembered:
-    """As ``anchor.Anchor``, without a disk; what it holds survives every process."""
+    """An ``Anchor`` without a file, which follows the same rule and survives every simulated process."""
 
     def __init__(self) -> None:
         self.path = "the anchor"
@@ -43,11 +43,11 @@ class Remembered:
         self.is_held = False
 
     def read(self) -> Mark | None:
-        """The mark; None: there is none yet."""
+        """Return the mark, or None if there is none yet."""
         return self.mark
 
     def keep_checkpoint(self, newest: Anchored) -> bool:
-        """The mark's checkpoint is at least this one; false: it is another ledger's."""
+        """Move the mark to this checkpoint if it is newer; return False if it belongs to another ledger."""
         moved = moved_to(self.mark, newest)
         self.mark = self.mark if moved is None else moved
         return moved is not None

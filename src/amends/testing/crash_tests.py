@@ -1,4 +1,7 @@
-"""The simulator for users' own tools: every crash point of a task, and of its recovery."""
+"""Crash tests for your own tools: ``simulate`` and ``check_tool`` kill a task, and its recovery, at every operation.
+
+``simulation.py`` is the simulator behind amends' own tests.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ ON_ANY_WORLD: Final = (
     "work_left",
     "pivot_moves_its_run",
 )
-"""The checkers that read the ledger alone; your ``state`` takes the place of the simulated world."""
+"""The checkers that read only the ledger; your ``state`` replaces the simulated world."""
 
 Faults = tuple[tuple[int, str], ...]
 Scenario = Callable[[Run], object]
@@ -54,7 +57,7 @@ class Verdict:
 
 
 class _Failed(Exception):
-    """The end of a task that is to be taken back."""
+    """Ends a task that must roll back."""
 
 
 def simulate(
@@ -69,11 +72,15 @@ def simulate(
     workers: int = 1,
     recover: Policy = "rollback",
 ) -> Verdict:
-    """Kill a task before and after every operation, let others recover it, and look at the world.
+    """Kill a task before and after every operation, recover it, and compare the world before and after.
 
-    ``scenario`` gets a run, as inside ``with rt.run()``. ``state`` shows your world: after a rollback it must be what
-    it was. ``fresh`` resets your world before every schedule; then a commit must leave what an undisturbed one leaves.
-    ``crashes=2`` also kills the recovery at every operation; ``seeds`` random schedules add lost requests and answers.
+    ``scenario`` is the task: it gets a run, as inside ``with rt.run()``.
+    ``tools`` are the tools that it calls.
+    ``state`` returns your world: after a rollback it must be what it was before.
+    ``fresh`` resets your world before every schedule; then every commit must leave what a commit without faults leaves.
+    ``seeds`` is the number of random schedules, which add lost requests and lost answers.
+    ``crashes=2`` also kills the recovery at every operation.
+    ``workers`` recover one after another in each round; ``recover`` is the policy of the run.
     """
     play = _Player(scenario, tools, state, fresh, workers, recover)
     verdict = Verdict()
@@ -109,7 +116,7 @@ class _Played:
 
 
 class _Player:
-    """Plays one scenario again and again, each time in a new ledger."""
+    """Plays one scenario again and again, each time on a new ledger."""
 
     def __init__(
         self,
@@ -135,13 +142,13 @@ class _Player:
         rt = TestRuntime(tools=self._tools, agents=agents)
         driver = rt._test_driver
         driver.faults = dict(faults)
-        # A name of its own in every schedule: keys differ, so a world that is not reset does not confuse them.
+        # Every schedule has its own run id, so its keys differ and a world that is not reset does not confuse them.
         id = f"simulated-{verdict.schedules}"
         try:
             with rt.run(id, agent="simulated", recover=self._recover) as run:
                 run.output = self._scenario(run)
         except (Exception, Crash):
-            pass  # the ledger tells how it ended
+            pass  # the ledger shows how it ended
         played = _Played(list(driver.trace))
         finished = Counter(driver.finished)
         driver.finished.clear()
@@ -157,7 +164,7 @@ class _Player:
         return None if self._state is None else _frozen(self._state())
 
     def _rest(self, rt: TestRuntime, faults: Faults, finished: Counter[tuple[str, str]]) -> int:
-        """Recover until nothing more happens; how many operations the first recovery had."""
+        """Recover until nothing more happens; return how many operations the first recovery had."""
         first = 0
         for round_ in range(ROUNDS_MAX):
             driver = rt._test_driver
@@ -212,23 +219,23 @@ def _twice(rt: TestRuntime, finished: Counter[tuple[str, str]]) -> Iterator[tupl
 
 
 def _frozen(state: object) -> object:
-    """The state as it is now; a live object would change under the comparison."""
+    """Return a copy of the state: a live object would change before the comparison."""
     try:
         return encode(state, path="state")
     except NotStorable:
         return repr(state)
 
 
-# ---- one tool -----------------------------------------------------------------------------
+# ---- One tool
 
 
 def check_tool(
     tool: Any, /, *, args: dict[str, Any], state: State, crashes: int = 1, fresh: Callable[[], object] | None = None
 ) -> Verdict:
-    """Does the compensation restore what the body changed, whatever crashes? Are its other claims true?
+    """Check that the compensation undoes the body, whatever crashes, and that the tool's other claims are true.
 
-    The tool is called once and its task fails, so everything it did must be gone; then its probe, its idempotence and
-    its compensation's are each put to the test against ``state``.
+    The tool is called once and its task fails, so its effect must be gone from ``state``. Then its probe, its
+    idempotence and its compensation are each tested against ``state``. ``crashes`` and ``fresh`` as for ``simulate``.
     """
     spec = TestRuntime(tools=[tool])._host.spec_for(declared_as(tool)[0])
     if spec.kind == "compensatable":
@@ -248,7 +255,7 @@ def _then_fail(run: Run, tool: Any, args: dict[str, Any]) -> None:
 
 
 class _Claims:
-    """What a declaration says of its destination, tried out."""
+    """Tests of what a declaration claims about its destination."""
 
     def __init__(
         self, tool: Any, spec: Spec, args: dict[str, Any], state: State, fresh: Callable[[], object] | None
@@ -256,7 +263,7 @@ class _Claims:
         self._tool, self._spec, self._args, self._state, self._fresh = tool, spec, args, state, fresh
 
     def broken(self) -> Iterator[tuple[str, str]]:
-        """Every claim that does not hold."""
+        """Yield every claim that does not hold."""
         if self._fresh is not None:
             self._fresh()
         rt = TestRuntime(tools=[self._tool])

@@ -1,4 +1,4 @@
-"""A runtime for tests: in memory, in virtual time, and it can die."""
+"""A runtime for tests: in memory, in virtual time, and it can crash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from amends.tools.tool import caller_here
 
 
 class TestClock(Clock):
-    """Virtual time; living runs keep their leases while it passes."""
+    """Virtual time; open runs keep their leases while it passes."""
 
     __test__ = False
 
@@ -37,7 +37,7 @@ class TestClock(Clock):
 
 
 class TestDriver(Driver):
-    """The blocking driver in virtual time, with places to die. A dead one does nothing any more."""
+    """The blocking driver in virtual time. It can die at any operation, and does nothing after that."""
 
     __test__ = False
 
@@ -53,7 +53,7 @@ class TestDriver(Driver):
         """Call id and phase of every body that ran to its end without an error."""
 
     def perform(self, op: Op[Any]) -> Any:
-        """Carry out one operation, unless the process is to die here."""
+        """Perform one operation, unless the process dies here."""
         if self.dead:
             raise Crash
         if isinstance(op, StoreOp | Invoke):
@@ -61,7 +61,7 @@ class TestDriver(Driver):
         if isinstance(op, ReadClocks):
             return self.clock.read("test")
         if isinstance(op, Watch):
-            return None  # nobody is told in virtual time: polls are as frequent as they need to be
+            return None  # no wakeups in virtual time: polls are as frequent as they need to be
         if isinstance(op, Sleep | Await):
             return self.clock.advance(max(0.0, min(op.seconds, 1e7)))
         if isinstance(op, Luck):
@@ -88,7 +88,7 @@ class TestDriver(Driver):
         return answer
 
     def die(self) -> None:
-        """The process ends here, as by SIGKILL."""
+        """End the process here, as SIGKILL would."""
         self.dead = True
         raise Crash
 
@@ -132,9 +132,9 @@ class TestRuntime(Runtime):
         self._host.heartbeat.renew(self._host.heartbeat.kept())
 
     def crash(self) -> None:
-        """Die here and now, as by SIGKILL: open runs are left as they are; this object is then a new process.
+        """Crash here, as by SIGKILL: open runs stay as they are, and this object becomes a new process.
 
-        Inside a run it raises ``Crash``, which is no ``Exception``: nothing on the way out cleans up.
+        Inside a run it raises ``Crash``, which is not an ``Exception``: nothing cleans up on the way out.
         """
         self._test_driver.dead = True
         self._deaths.add(self._host.owner)
@@ -146,7 +146,7 @@ class TestRuntime(Runtime):
             raise Crash
 
     def approve_all(self, by: str = "tester") -> list[Approval]:
-        """Everybody who is asked has said yes, however many it takes; what was approved."""
+        """Approve every pending request, however many people it needs, and return what was approved."""
         waiting = list(self.approvals())
         return [self.bypass(one.id, digest=one.digest, by=by, why="a test") for one in waiting]
 
@@ -160,5 +160,5 @@ class TestRuntime(Runtime):
 
 
 def runtime(*, tools: Iterable[object] = (), **options: Any) -> TestRuntime:
-    """A runtime in memory with its own clock; reads no environment and no file."""
+    """Return a runtime in memory with its own clock; it reads no environment and no file."""
     return TestRuntime(tools=tools, **options)

@@ -1,4 +1,4 @@
-"""The same flows in a world that dies on purpose.
+"""The simulator: the flows of the engine in processes that crash on purpose.
 
 A *process* runs a program (a flow) one operation at a time. Before and after every operation the simulation may
 kill it, pause it past its lease (a zombie), lose the ledger's answer, or make the outside world misbehave. Time is
@@ -48,15 +48,15 @@ from amends.testing.clock import Clock, Remembered
 from amends.tools.tool import Options
 
 TURNS_MAX: Final = 20_000
-"""A schedule longer than this does not end: that is a finding, not a reason to wait."""
+"""A schedule longer than this does not end, which is a violation."""
 
 
 class Crash(BaseException):
-    """The process died. Not an Exception: no flow ever sees it or cleans up after it."""
+    """The process died. Not an ``Exception``: no flow sees it or cleans up after it."""
 
 
 class Paused(BaseException):
-    """The process stands still; everything else goes on."""
+    """The process is paused; everything else goes on."""
 
 
 class Cancelled(BaseException):
@@ -64,7 +64,7 @@ class Cancelled(BaseException):
 
 
 class Endless(AssertionError):
-    """A schedule did not come to its end."""
+    """A schedule did not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Process:
 
 @dataclass(slots=True)
 class Body:
-    """A body that is itself a flow: it asks for calls of its own, one operation at a time."""
+    """A body that is itself a flow: it makes calls of its own, one operation at a time."""
 
     flow: Coroutine[Any, Any, Any]
     op: Invoke
@@ -116,11 +116,20 @@ Onlooker = Callable[["Simulation", Process, Invoke], None]
 
 
 class Simulation:
-    """A ledger, a clock, and processes that live and die by a schedule."""
+    """A ledger, a clock, and processes that live and die by a schedule.
 
-    def __init__(self, *, seed: int = 0, lease_s: float = 30.0) -> None:
+    ``make_store`` gets the clock and returns a new ledger, whose rows can be read as those of a ``MemoryStore``.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        lease_s: float = 30.0,
+        make_store: Callable[[Callable[[], float]], MemoryStore] = MemoryStore,
+    ) -> None:
         self.clock = Clock()
-        self.store = MemoryStore(clock=lambda: self.clock.wall)
+        self.store = make_store(lambda: self.clock.wall)
         self.anchor = Remembered()
         self.lease_s = lease_s
         self.luck = random.Random(seed)
@@ -139,7 +148,7 @@ class Simulation:
         self._is_slow = False
 
     def new_id(self, prefix: str) -> str:
-        """Ids in order, so that schedules are the same every time."""
+        """Return ids in order, so that a schedule is the same every time."""
         self._ids += 1
         return f"{prefix}_{self._ids:05d}"
 
@@ -151,7 +160,7 @@ class Simulation:
         host: str = "host",
         faults: tuple[Fault, ...] = (),
     ) -> Process:
-        """A new process that will run this program."""
+        """Start a process that runs this program; ``faults`` go wrong at its operations."""
         number = len(self.processes) + 1
         process = Process(
             name, host, f"{host}|boot|ns|{number}|0", _never(), {fault.at: fault.kind for fault in faults}
@@ -161,10 +170,10 @@ class Simulation:
         self.processes.append(process)
         return process
 
-    # ---- running --------------------------------------------------------------------------
+    # ---- Running
 
     def run(self, process: Process) -> None:
-        """Run one process until it ends, dies or stands still."""
+        """Run one process until it ends, dies or is paused."""
         while not process.done and process.alive and not process.paused:
             if process.ready_at > self.clock.mono:
                 self.advance(process.ready_at - self.clock.mono)
@@ -183,7 +192,7 @@ class Simulation:
             self.turn(self.luck.choice(ready))
 
     def turn(self, process: Process) -> None:
-        """One operation of one process."""
+        """Perform one operation of one process."""
         self._turns += 1
         if self._turns > TURNS_MAX:
             raise Endless(f"{process.name} does not come to an end: {process.trace[-8:]}")
@@ -226,7 +235,7 @@ class Simulation:
         return asked
 
     def _go_on(self, process: Process, body: Body) -> Op[Any]:
-        """The next operation of a body that is a flow."""
+        """Return the next operation of a body that is a flow."""
         asked: Op[Any]
         answer, process.answer = process.answer, None
         error, process.error = process.error, None
@@ -274,11 +283,11 @@ class Simulation:
             process.error = error
 
     def wake(self, process: Process) -> None:
-        """A paused process goes on as if no time had passed for it."""
+        """Let a paused process go on as if no time had passed for it."""
         process.paused = False
 
     def kill(self, process: Process) -> None:
-        """It dies where it stands."""
+        """Kill the process where it is."""
         process.alive = False
 
     def advance(self, seconds: float) -> None:
@@ -289,7 +298,7 @@ class Simulation:
                 self.renew(process)
 
     def renew(self, process: Process) -> None:
-        """A heartbeat."""
+        """Renew the leases of a process, as its heartbeat does."""
         leases = {root: lease for root, lease in process.leases.items() if not lease.lost}
         if not leases:
             return
@@ -304,10 +313,10 @@ class Simulation:
             else:
                 lease.lost = True
 
-    # ---- one operation --------------------------------------------------------------------
+    # ---- One operation
 
     def perform(self, process: Process, op: Op[Any]) -> Any:
-        """Carry out one operation for a process, with whatever its schedule has in store for it."""
+        """Perform one operation for a process, with the faults of its schedule."""
         if isinstance(op, StoreOp | Invoke | KeepCheckpoint):
             return self._point(process, op)
         if isinstance(op, ReadAnchor):
@@ -317,7 +326,7 @@ class Simulation:
         if isinstance(op, Luck):
             return 0.5
         if isinstance(op, Watch):
-            return None  # nobody is told in virtual time: polls are as frequent as they need to be
+            return None  # no wakeups in virtual time: polls are as frequent as they need to be
         if isinstance(op, Sleep | Await):
             process.ready_at = self.clock.mono + max(0.0, min(op.seconds, 1e6))
             return None
@@ -330,7 +339,7 @@ class Simulation:
         raise TypeError(f"the simulation does not know {type(op).__name__}")
 
     def _point(self, process: Process, op: StoreOp[Any] | Invoke | KeepCheckpoint) -> Any:
-        """An operation at which the world may stop."""
+        """Perform an operation at which a fault may happen."""
         fault = process.faults.get(process.points, "")
         process.points += 1
         process.trace.append(_named(op) + (f" <{fault}>" if fault else ""))
@@ -342,7 +351,7 @@ class Simulation:
             case "cancel before" if isinstance(op, Invoke):
                 raise Cancelled
             case "lost" if isinstance(op, StoreOp):
-                self.store.perform(op)  # committed, and nobody heard
+                self.store.perform(op)  # committed, and the answer was lost
                 op.repeated = True
             case "unsent" if isinstance(op, StoreOp):
                 op.repeated = True  # the answer of an operation that never arrived
@@ -378,7 +387,7 @@ class Simulation:
         return self._invoke(process, op, fault) if isinstance(op, Invoke) else self.store.perform(op)
 
     def _watch_owners(self, seen: int) -> None:
-        """Note when a run was taken from a process that lives and kept its lease."""
+        """Note every run that was taken over from a process that lives and kept its lease."""
         for event in self.store.events[seen:]:
             owner = json.loads(event.facts).get("from_owner", "") if event.what == "taken over" else ""
             lives = any(
@@ -423,7 +432,7 @@ class Simulation:
             self.mode, self.current = "ok", None
 
     def _together(self, process: Process, op: Together) -> list[Any]:
-        """Side by side inside one process: one operation each, in an order fixed by the seed."""
+        """Run flows concurrently inside one process: one operation each, in an order fixed by the seed."""
         try:
             return self._side_by_side(process, op)
         finally:
@@ -458,7 +467,7 @@ class Simulation:
             except Exception as failed:
                 inbox[turn] = (None, failed)
             except Cancelled:
-                # As an event loop does it: every member is cancelled, and may still clean up before the group ends.
+                # As on an event loop: every member is cancelled, and may still clean up before the group ends.
                 is_cancelled = True
                 inbox = dict.fromkeys([turn, *inbox], (None, Cancelled()))
                 until = dict.fromkeys(inbox, 0.0)
@@ -468,7 +477,7 @@ class Simulation:
 
 
 class _PausedWith(Paused):
-    """Paused after the operation: its answer waits for the process."""
+    """Paused after the operation; the process gets its answer when it wakes."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__()
@@ -485,7 +494,7 @@ async def _never() -> None:
     return None
 
 
-# ---- Programs of the simulation: what an agent, a recovering worker or a person does, as flows
+# ---- Programs of agents, workers and people
 
 
 NOBODY: Final = View(None, None, None)
@@ -493,18 +502,18 @@ Agent = Callable[["Inside"], Coroutine[Any, Any, Any]]
 
 
 class Inside:
-    """What a simulated program has: a process, the tools, the ledger."""
+    """What a simulated program can use: its process, the tools, the ledger."""
 
     def __init__(self, sim: Simulation, host: Host, process: Process) -> None:
         self.sim, self.host, self.process = sim, host, process
-        host.forget()  # another process: it knows only what the ledger says
+        host.forget()  # another process knows only what the ledger says
 
     def run(self, id: str, *, agent: str = "", **options: Any) -> SimulatedBlock:
-        """``async with inside.run("r"):`` as ``with rt.run("r"):``."""
+        """Return a block: ``async with inside.run("r"):`` is ``with rt.run("r"):``."""
         return SimulatedBlock(self, id, agent=agent, **options)
 
     async def open(self, id: str, **options: Any) -> SimulatedRun:
-        """Open a run, or go on with it."""
+        """Open or resume a run."""
         wanted = self.host.opening(NOBODY, id, options.pop("input", None), options)
         wanted = _owned_by(wanted, self.process.owner)
         while True:
@@ -514,7 +523,7 @@ class Inside:
             if opened.how == "ended":
                 return SimulatedRun(self, session, over=True)
             self.process.leases[lease.root] = lease
-            recovered = SimulatedRun(self, session, over=False)  # what is done on the way knows its run
+            recovered = SimulatedRun(self, session, over=False)  # whatever recovery calls needs to know its run
             row = opened.run
             if resumed:
                 row = await recovered._ending(opening.go_on(session, opened.run))
@@ -522,7 +531,7 @@ class Inside:
                 return SimulatedRun(self, session, over=row.state == "committed")
 
     async def recover(self, agents: dict[str, Agent] | None = None, *, limit: int = 100) -> int:
-        """One pass of a worker; how many trees it took."""
+        """Do one pass of a worker; return how many trees it claimed."""
         await tell_all(self.host, NOBODY, limit)
         found = await recovery.find_abandoned(frozenset(self.host.specs), tenant=None, limit=limit)
         taken = 0
@@ -552,7 +561,7 @@ class Inside:
 
 
 class _With(Inside):
-    """The program of a run that a worker has claimed: its block is already open."""
+    """Runs the program of a run that a worker has claimed: its block is already open."""
 
     def __init__(self, inside: Inside, run: SimulatedRun) -> None:
         super().__init__(inside.sim, inside.host, inside.process)
@@ -576,7 +585,7 @@ def _owned_by(wanted: opening.Opening, owner: str) -> opening.Opening:
 
 
 class NoNestedCalls(Exception):
-    """A body of the simulation asked for a guarded call, which its world does not have."""
+    """A body of the simulation called a tool directly, which the simulation does not support."""
 
 
 class SimulatedRun:
@@ -590,19 +599,19 @@ class SimulatedRun:
         self.id = session.id
 
     async def call(self, tool: Any, *, again: str | None = None, **args: Any) -> Any:
-        """Do a tool in this run; a cancellation turns what was started into doubt."""
+        """Call a tool in this run; a cancellation turns a started call into doubt."""
         declared, _ = runs.declared_as(tool)
         done = await self.do(direct_ask(self.inside.host, self.session, declared, Options(again=again), (), args))
         return done.value
 
     async def ask(self, tool: str, args: Mapping[str, Any]) -> Any:
-        """The same, as a model asks for it: a name and plain data."""
+        """Call a tool as a model does: by its name, with plain data."""
         host = self.inside.host
         asked = model_ask(host, self.session, tool, args, handler=None, tool_call_id=None, again=None)
         return (await self.do(asked)).value
 
     async def do(self, ask: Ask) -> Done:
-        """Do what was asked for in this run."""
+        """Perform a request in this run."""
         live, lineage = self.inside.process.live, self.session.lineage
         live.update(lineage)
         try:
@@ -618,7 +627,7 @@ class SimulatedRun:
             live.subtract(lineage)
 
     async def execute(self, calls: Sequence[object]) -> list[Answer]:
-        """A plan; a cancellation turns what its members had started into doubt."""
+        """Run a plan; a cancellation turns its started calls into doubt."""
         flights: list[Flight] = []
         live, lineage = self.inside.process.live, self.session.lineage
         live.update(lineage)
@@ -634,20 +643,20 @@ class SimulatedRun:
             live.subtract(lineage)
 
     async def child(self, name: str) -> SimulatedRun:
-        """A run inside this one."""
+        """Open a child of this run."""
         opened, session = await opening.open_child(
             self.session, id=f"{self.id}/{name}", input="", input_digest="", given=None, shown=None
         )
         return SimulatedRun(self.inside, session, over=opened.how == "ended" or session.state == "committed")
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """The nine ways out."""
+        """Leave the block, in one of the nine ways that the surface has."""
         if not self.over:
             await self._ending(ending.leave(self.session, error, None))
         self.over = True
 
     async def _ending(self, flow: Any) -> Any:
-        """A flow that ends the run; a cancellation leaves doubt behind, and a run that others can take at once."""
+        """Run a flow that ends the run; a cancellation leaves doubt, and a run that others can claim at once."""
         try:
             return await flow
         except (Exception, GeneratorExit):
@@ -657,16 +666,16 @@ class SimulatedRun:
             raise
 
     async def let_go(self) -> None:
-        """Give the run back."""
+        """Release the run."""
         await give_back(self.session, None)
 
     def direct(self, declared: Any, options: Any, args: Any, kwargs: Any) -> Any:
-        """Bodies of the simulation call no tools by themselves."""
+        """Raise ``NoNestedCalls``: bodies of the simulation call no tools directly."""
         raise NoNestedCalls("a simulated body called a tool")
 
 
 class SimulatedBlock:
-    """``async with``: leaving follows the table of nine; a dead process leaves nothing."""
+    """``async with``: leaving works as in ``Run``; a dead process leaves nothing."""
 
     def __init__(self, inside: Inside, id: str, *, claimed: SimulatedRun | None = None, **options: Any) -> None:
         self._inside, self._id, self._claimed, self._options = inside, id, claimed, options

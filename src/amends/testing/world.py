@@ -1,4 +1,4 @@
-"""The outside world of the simulation: it remembers what really happened to it, and amends cannot undo it."""
+"""The outside world of the simulation: it records every real effect, and nothing in amends can change that record."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from amends.states import UNSETTLED
 from amends.stores.memory import MemoryStore
 from amends.testing.simulation import Process, Simulation
 
-# ---- Whether the budgets of a ledger agree with its calls: what is reserved and spent is what calls have,
+# ---- Budgets compared with calls
 
 
 def imbalances(slices: Iterable[SliceRow], calls: Iterable[CallRow]) -> Iterator[str]:
-    """Every slice that does not hold what the calls say, and every budget whose slices would let its cap be passed."""
+    """Yield every slice that disagrees with its calls, and every budget whose slices could exceed its cap."""
     held: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for call in calls:
         if not call.cost:
@@ -45,13 +45,13 @@ def imbalances(slices: Iterable[SliceRow], calls: Iterable[CallRow]) -> Iterator
     for ident, texts in caps.items():
         allotted, used, free = sums[ident]
         cap = amount_in(min(texts))
-        # Less than the cap where it was passed once, until they are dealt out anew; never more, and never more free.
+        # Less than the cap after it was exceeded once, until slices are allotted again; never more, and never more free.
         if len(texts) > 1 or allotted > cap or free > max(0, cap - used):
             yield f"the slices of budget {ident} are allotted {text_of(allotted)} of {sorted(texts)}"
 
 
 def overdrawn(slices: Iterable[SliceRow]) -> Iterator[str]:
-    """Every budget of which more is spent and reserved than its cap."""
+    """Yield every budget of which more than its cap is spent and reserved."""
     used: dict[str, int] = defaultdict(int)
     caps: dict[str, tuple[str, str]] = {}
     for row in slices:
@@ -64,7 +64,7 @@ def overdrawn(slices: Iterable[SliceRow]) -> Iterator[str]:
 
 
 def unpaid(calls: Iterable[CallRow]) -> Iterator[str]:
-    """Every call that has, or may have, an effect, and has nothing of its budgets."""
+    """Yield every call that has, or may have, an effect and holds nothing of its budgets."""
     may = (UNSETTLED - {"held", "ready"}) | {"compensating", "compensation_failed", "compensation_in_doubt", "residue"}
     for call in calls:
         if not call.cost or call.state not in may | {"succeeded"}:
@@ -76,13 +76,13 @@ def unpaid(calls: Iterable[CallRow]) -> Iterator[str]:
 
 
 def overspent(store: MemoryStore, stands: Callable[[str], bool]) -> Iterator[str]:
-    """Every budget of which the effects that stand in the world have cost more than its cap."""
+    """Yield every budget whose standing effects have cost more than its cap."""
     used: dict[str, int] = defaultdict(int)
     for call in store.calls.values():
         if call.cost and stands(call.id):
             charge = read_charge(call.cost)
             if charge.passed:
-                continue  # a person let it
+                continue  # a person allowed it
             for name, unit, _ in charge.taken:
                 used[name.partition("/")[0]] += charge.actual(unit)
     for row in {row.name.partition("/")[0]: row for row in store.slices.values()}.values():
@@ -90,7 +90,7 @@ def overspent(store: MemoryStore, stands: Callable[[str], bool]) -> Iterator[str
             yield f"what stands has cost {text_of(used[row.name.partition('/')[0]])} {row.unit}; the cap is {row.cap}"
 
 
-# ---- The outside world of the simulation: it remembers what really happened to it, and amends cannot undo
+# ---- The world
 
 
 class Broke(Exception):
@@ -99,7 +99,7 @@ class Broke(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """One thing that happened."""
+    """One effect, or one compensation, that arrived in the world."""
 
     call_id: str
     tool: str
@@ -107,17 +107,17 @@ class Landing:
     phase: str
     at: float
     refused: bool = False
-    """It arrived, and the destination turned it away."""
+    """Whether the destination refused it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One time that people were told of a request, or were to be."""
+    """One notification about a request, delivered or not."""
 
     approval: str
     arrived: bool
     failed: bool
-    """The hook said that it failed: whoever called it calls it again."""
+    """Whether the hook failed, so that it is called again."""
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class Traits:
 
 @dataclass(slots=True)
 class World:
-    """Effects, in the order in which they landed."""
+    """Effects, in the order in which they arrived, and what went wrong on the way."""
 
     sim: Simulation
     traits: dict[str, Traits] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class World:
     stale: list[str] = field(default_factory=list)
     lies: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
-    """Compensations that a living process left as if a flow of it were behind them."""
+    """Compensations that a living process left as if one of its flows were still running them."""
     alone: list[str] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
     unlocked: list[str] = field(default_factory=list)
@@ -150,51 +150,51 @@ class World:
     unapproved: list[str] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     asks: frozenset[str] = frozenset()
-    """Tools that never start without somebody's yes."""
+    """Tools that never start without an approval."""
     unrepeated: frozenset[str] = frozenset()
-    """Tools of which a model was offered no deliberate repeat, and asks for one."""
+    """Tools that a model repeats on purpose although no repeat was offered."""
     overspent: list[str] = field(default_factory=list)
     unpaid: list[str] = field(default_factory=list)
     answers: list[tuple[str, str, str]] = field(default_factory=list)
-    """Root run, tool and value of everything that programs were told."""
+    """Root run, tool and value of every result that a program got."""
     later: list[tuple[float, Landing]] = field(default_factory=list)
     unknown_probes: int = 0
     plans: dict[str, RollbackPlan] = field(default_factory=dict)
-    """Every plan of a rollback that a person was shown, by its hash."""
+    """Every rollback plan that a person was shown, by its hash."""
     told_stale: list[str] = field(default_factory=list)
     read: list[tuple[str, int, object]] = field(default_factory=list)
-    """Run, number and value of every reading of a clock, a die or a name through a run."""
+    """Run, number and value of every clock, random number or id that a program read through its run."""
     replaying: set[str] = field(default_factory=set)
-    """Processes that replay a run by now."""
+    """Processes that replay a run now."""
     impatient: list[str] = field(default_factory=list)
-    """Calls inside a body that were given up while somebody could still have let them go on."""
+    """Calls inside a body that gave up while a person could still have approved them."""
     replay_bodies: list[str] = field(default_factory=list)
-    """What was started by one of them."""
+    """Bodies that one of them started."""
 
     mistaken: list[str] = field(default_factory=list)
-    """Bodies and compensations that were given something else than was recorded."""
+    """Bodies and compensations that got other arguments than were recorded."""
     mixed: list[str] = field(default_factory=list)
-    """Two requests, different in class only, that were taken for one."""
+    """Requests that differ in class only and were taken for one."""
 
     def __post_init__(self) -> None:
         self.sim.before_body.append(self._watch)
 
-    # ---- what tools do --------------------------------------------------------------------
+    # ---- What tools do
 
     def act(self) -> str:
-        """The effect of a tool's body; the schedule says what goes wrong."""
+        """Have the effect of a tool's body; the schedule says what goes wrong."""
         _, op = self._now()
         landing = self._landing(op, "execute")
         self._happen(landing)
         return result_of(op.call.key)
 
     def undo(self) -> None:
-        """The effect of a compensation."""
+        """Have the effect of a compensation."""
         _, op = self._now()
         self._happen(self._landing(op, "compensate"))
 
     def probe(self) -> Probed[str]:
-        """What the world says of a call."""
+        """Return what the world knows of a call."""
         _, op = self._now()
         if self.unknown_probes > 0:
             self.unknown_probes -= 1
@@ -205,12 +205,12 @@ class World:
         return Happened(result_of(op.call.key)) if self._in_place(op.call.key) else Absent()
 
     def given(self, name: str, says: str, value: object) -> None:
-        """A body or a compensation was given this; ``says``: how its caller spelled it when it asked."""
+        """Compare the value that a body or a compensation got with ``says``, its repr when the caller asked."""
         if repr(value) != says:
             self.mistaken.append(f"{name} was asked for with {says} and given {value!r}")
 
     def probe_undo(self) -> Probed[None]:
-        """What the world says of a compensation, by its own key."""
+        """Return what the world knows of a compensation, by its own key."""
         _, op = self._now()
         if self.sim.mode == "unknown":
             return Unknown("no answer")
@@ -218,14 +218,14 @@ class World:
         return Happened(None) if landed else Absent()
 
     def hear(self, approval: Approval) -> None:
-        """People are told of a request."""
+        """Notify people of a request."""
         lost, failed = self.sim.mode == "raise", self.sim.mode in ("raise", "answer lost")
         self.notices.append(Notice(approval.id, arrived=not lost, failed=failed))
         if failed:
             raise Broke("nobody knows whether they heard")
 
     def _now(self) -> tuple[Process, Invoke]:
-        assert self.sim.current is not None, "the world is touched by bodies only"
+        assert self.sim.current is not None, "only bodies touch the world"
         return self.sim.current
 
     def _landing(self, op: Invoke, phase: str) -> Landing:
@@ -245,7 +245,7 @@ class World:
                 self.later.append((self.sim.clock.mono + settle * 0.9, landing))
                 raise TimeoutError("no answer")
         self._land(landing)
-        # An ordinary error of what has no probe is its word that nothing happened: a compensation would lie by it.
+        # Without a probe, an ordinary error claims that nothing happened: for a compensation that would be a lie.
         if self.sim.mode == "answer lost" or (self.sim.mode == "raise after" and landing.phase == "compensate"):
             raise TimeoutError("no answer")
         match self.sim.mode:  # the same loss, under another error
@@ -262,7 +262,7 @@ class World:
             raise Broke("it broke after it had happened")
 
     def settle_late(self) -> None:
-        """Let everything land whose time has come."""
+        """Let every late effect arrive whose time has come."""
         due = sorted((one for one in self.later if one[0] <= self.sim.clock.mono), key=lambda one: one[0])
         self.later = [one for one in self.later if one[0] > self.sim.clock.mono]
         for _, landing in due:
@@ -276,7 +276,7 @@ class World:
         if landing.phase == "execute" and traits.wins and self._taken_back(landing.call_id):
             return  # the destination remembers the cancellation
         if landing.phase == "compensate" and traits.tolerant and not self.stands(landing.call_id):
-            landing = replace(landing, refused=True)  # there is nothing to take back, and it says so
+            landing = replace(landing, refused=True)  # there is nothing to undo, and the destination says so
         self.landings.append(landing)
         if landing.phase == "execute":
             self.overspent += overspent(self.sim.store, self.stands)
@@ -289,15 +289,15 @@ class World:
         return any(self.stands(call_id) for call_id in call_ids)
 
     def left(self, process: Process) -> None:
-        """The program of a living process has ended: no compensation of it may be under way."""
+        """Note compensations that are still under way although the program of this living process has ended."""
         for row in self.sim.store.calls.values():
             if row.state == "compensating" and self.sim.store.runs[row.root].owner == process.owner:
                 self.orphans.append(f"{row.tool} {row.id} is {row.state}, and {process.name} has ended")
 
-    # ---- what checkers ask ----------------------------------------------------------------
+    # ---- What checkers read
 
     def stands(self, call_id: str) -> bool:
-        """Whether the effect of this call is in the world now."""
+        """Return whether the effect of this call is in the world now."""
         there = False
         for one in self.landings:
             if one.call_id == call_id:
@@ -306,12 +306,12 @@ class World:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether every process lived, stood still at no time, and was told the time as it was."""
+        """Whether no process died or was paused, and no clock jumped forward."""
         upset = ("before", "after", "pause", "cancel", "slow", "clock forward")
         return not any(kind.startswith(upset) for process in self.sim.processes for kind in process.faults.values())
 
     def landed_counts(self, phase: str) -> Counter[str]:
-        """How often each call's effect, or its compensation, landed."""
+        """Return how often each call's effect, or its compensation, arrived."""
         counts: Counter[str] = Counter()
         for one in self.landings:
             if one.phase == phase and not one.refused:
@@ -319,7 +319,7 @@ class World:
         return counts
 
     def standing_intents(self, store: MemoryStore) -> Counter[tuple[str, str, str]]:
-        """How often each intent (root, tool, arguments) stands; deliberate repeats are other intents."""
+        """Return how often each intent (root, tool, arguments) stands; deliberate repeats are other intents."""
         counts: Counter[tuple[str, str, str]] = Counter()
         for call in store.calls.values():
             if call.kind != "read" and self.stands(call.id) and not call.again:
@@ -328,7 +328,7 @@ class World:
         return counts
 
     def told(self, root: str, tool: str, value: str) -> None:
-        """A program was given this value by that tool."""
+        """Note the result that a program got, and whether any effect in the world gave it."""
         self.answers.append((root, tool, value))
         if value not in {result_of(one.key) for one in self.landings if one.tool == tool}:
             self.lies.append(f"{tool} answered {value!r}, which no effect in the world gave")
@@ -353,7 +353,7 @@ class World:
 
 
 def _not_held(store: MemoryStore, row: CallRow) -> Iterator[str]:
-    """The locks that a call names and its root does not have while its body starts."""
+    """Yield the locks that a call names and its root does not hold when the body starts."""
     going_back = store.runs[row.root].phase not in ("open", "pivoted")  # one more start to learn a result needs none
     for name in json.loads(row.locks) if row.locks and not going_back else ():
         held = store.locks.get((row.tenant, name))
@@ -362,7 +362,7 @@ def _not_held(store: MemoryStore, row: CallRow) -> Iterator[str]:
 
 
 def _not_approved(store: MemoryStore, row: CallRow, op: Invoke, asks: frozenset[str]) -> Iterator[str]:
-    """What is wrong with the yes to a body that starts: there is none, it is not used up, or to other arguments."""
+    """Yield what is wrong with the approval of a body that starts: missing, not used up, or for other arguments."""
     if not row.approval and row.tool not in asks:
         return
     approval = store.approvals.get(row.approval)
@@ -374,11 +374,11 @@ def _not_approved(store: MemoryStore, row: CallRow, op: Invoke, asks: frozenset[
 
 
 def _not_paid(row: CallRow) -> Iterator[str]:
-    """A call that costs something and has reserved nothing while its body starts."""
+    """Yield a call that has a cost and reserved nothing when its body starts."""
     if row.cost and read_charge(row.cost).phase != RESERVED:
         yield f"{row.tool} {row.id} started and what it costs is {read_charge(row.cost).phase}"
 
 
 def result_of(key: str) -> str:
-    """What a destination answers for an idempotency key."""
+    """Return what a destination answers for an idempotency key."""
     return f"r-{key[:8]}"

@@ -1,4 +1,4 @@
-"""Every operation happens wholly or not at all, and once, however often it is asked for."""
+"""Atomicity: an operation happens wholly or not at all, and once, however often it is repeated."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from amends.testing.conformance.prove import Skipped, check_each
 from amends.testing.conformance.scenarios import SCENARIOS, Scenario
 
 ROWS_MAX: Final = 100
-"""More row operations than any operation of these scenarios has."""
+"""More than the row operations of any scenario."""
 
-# These carry nothing that tells a repetition from a second request. Repeated they go one further: in the recorded
-# generations, in the count of probes, to the trees that gc has not met. No body starts, no state changes.
+# These carry nothing that tells a repetition from a second request. A repetition goes one step further: to the next
+# recorded generation, the next count of probes, the next trees for gc. It starts no body and changes no state.
 ONE_FURTHER: Final = ("admit_recorded_failure", "probe", "collect")
 
 
 class Broken(Exception):
-    """The row that could not be written."""
+    """A row could not be written."""
 
 
 @check_each(SCENARIOS)
@@ -68,7 +68,7 @@ def a_repeated_operation_gives_the_first_answer(ledger: Ledger, scenario: Scenar
 
 @check_each(SCENARIOS)
 def repeating_what_never_happened_makes_it_happen(ledger: Ledger, scenario: Scenario) -> None:
-    """The first request was lost on its way: nobody can tell, so it comes marked as repeated."""
+    """Repeat a first request that was lost on its way: nobody can tell, so it is marked as repeated."""
     clock = Clock()
     twin = Ledger(MemoryStore(clock), clock=clock)
     expected = twin(scenario(twin))
@@ -83,9 +83,9 @@ def repeating_what_never_happened_makes_it_happen(ledger: Ledger, scenario: Scen
 
 @contextmanager
 def breaking(kind: type[ops.StoreOp[Any]], after: int) -> Iterator[list[int]]:
-    """The flow of this operation fails in place of its row operation number ``after``; the list says that it did.
+    """Make the flow of this operation fail at its row operation number ``after``; the list shows whether it did.
 
-    A store that carries operations out through ``amends.ledger.dispatch`` cannot avoid it.
+    A store that performs operations through ``amends.ledger.dispatch`` cannot avoid it.
     """
     true = dispatch.INTENTS[kind]
     broken: list[int] = []

@@ -1,4 +1,4 @@
-"""Whatever is asked in whatever order: a store answers as the memory does, and keeps the same record."""
+"""Equivalence: for random operations in any order, a store answers and records what the memory store does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def it_answers_as_the_memory_does(ledger: Ledger, seed: int) -> None:
 
 
 def compare_with_memory(ledger: Ledger, seed: int, asked: int = ASKED) -> Ledger:
-    """Ask both the same at random; the memory's ledger, when they agreed to the end."""
+    """Ask both the same at random; return the memory store's ledger once they agreed to the end."""
     luck = random.Random(seed)
     memory = Ledger(MemoryStore(ledger.clock), clock=ledger.clock)
     for number in range(asked):
@@ -45,7 +45,7 @@ def compare_with_memory(ledger: Ledger, seed: int, asked: int = ASKED) -> Ledger
 
 
 def answered(ledger: Ledger, op: ops.StoreOp[Any]) -> Any:
-    """The answer, or the error with its facts."""
+    """Return the answer, or the error with its facts."""
     try:
         return without_places(ledger(op))
     except (Error, AssertionError, LookupError) as error:
@@ -53,7 +53,7 @@ def answered(ledger: Ledger, op: ops.StoreOp[Any]) -> Any:
 
 
 def without_places(answer: Any) -> Any:
-    """The answer without sequence numbers: they grow, but a database may leave gaps."""
+    """Return the answer without sequence numbers: they grow, but a database may leave gaps."""
     match answer:
         case CallRow():
             return replace(answer, seq=0, settled_seq=0)
@@ -69,14 +69,14 @@ def without_places(answer: Any) -> Any:
 
 
 def ranked(ledger: Ledger) -> tuple[list[RunRow], list[CallRow], list[EventRow]]:
-    """Everything, with the place of an event in the record instead of its number."""
+    """Return everything, with the place of an event in the record instead of its number."""
     runs, calls, events = ledger.everything()
     rank = {event.seq: place for place, event in enumerate(events, 1)} | {0: 0}
     placed = [replace(call, seq=rank[call.seq], settled_seq=rank[call.settled_seq]) for call in calls]
     return runs, placed, [replace(event, seq=rank[event.seq]) for event in events]
 
 
-# ---- what is asked ------------------------------------------------------------------------
+# ---- Random operations
 
 
 def seldom(luck: random.Random) -> bool:
@@ -84,13 +84,13 @@ def seldom(luck: random.Random) -> bool:
 
 
 def held_by(ledger: Ledger, row: RunRow | CallRow, luck: random.Random) -> tuple[str, int]:
-    """The owner and epoch in force; seldom those of a dead worker."""
+    """Return the owner and epoch in force; seldom those of a dead worker."""
     tree = ledger(ops.ReadRun("", uid=row.root))
     return ("a", 1) if seldom(luck) else (tree.run.owner or "a", tree.run.epoch)
 
 
 def on_call(*states: str) -> Callable[[Callable[..., ops.StoreOp[Any]]], Deed]:
-    """An operation on a call, mostly on one in these states."""
+    """Make a random operation on a call, mostly on one in these states (a decorator)."""
 
     def of(make: Callable[[CallRow, str, int, random.Random], ops.StoreOp[Any]]) -> Deed:
         def deed(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | None:
@@ -107,7 +107,7 @@ def on_call(*states: str) -> Callable[[Callable[..., ops.StoreOp[Any]]], Deed]:
 
 
 def on_run(*states: str) -> Callable[[Callable[..., ops.StoreOp[Any]]], Deed]:
-    """An operation on a run, mostly on one in these states."""
+    """Make a random operation on a run, mostly on one in these states (a decorator)."""
 
     def of(make: Callable[[RunRow, str, int, random.Random], ops.StoreOp[Any]]) -> Deed:
         def deed(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | None:

@@ -1,4 +1,4 @@
-"""A store under test: with a clock of its own, spoken to in one colour, and audited at the end."""
+"""``Ledger``: a store under test, with its own clock, used in one colour; ``audit`` checks it at the end."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ PAGE: Final = 100
 
 @dataclass
 class Clock:
-    """Stands still until it is told otherwise."""
+    """A clock that stands still until a check moves it."""
 
     now: float = 1_000_000.0
 
     def __call__(self) -> float:
-        """The time of the ledger."""
+        """Return the time of the ledger."""
         return self.now
 
 
 @dataclass
 class Raised(Generic[E]):
-    """The error that was expected, once it came."""
+    """The expected error, once it was raised."""
 
     value: E = field(init=False)
 
 
 @contextmanager
 def raises(expected: type[E]) -> Iterator[Raised[E]]:
-    """The block raises this error; it is an ``AssertionError`` when it does not."""
+    """Expect this error from the block; raise an ``AssertionError`` if it does not come."""
     raised = Raised[E]()
     try:
         yield raised
@@ -56,21 +56,21 @@ def raises(expected: type[E]) -> Iterator[Raised[E]]:
 
 @dataclass
 class Ledger:
-    """What an engine would ask of the store, in few words."""
+    """Short methods for what an engine asks of a store."""
 
     store: Store
     colour: str = "blocking"
     clock: Clock = field(default_factory=Clock)
     made: int = 0
     is_new: bool = True
-    """What opening it said."""
+    """What ``open`` returned."""
     runner: asyncio.Runner | None = None
-    """The event loop of the async colour; without one each operation has its own."""
+    """The event loop of the async colour; without one, each operation gets its own."""
     second: Callable[[], Ledger] | None = None
     """Makes the second handle."""
 
     def __call__(self, op: ops.StoreOp[Any]) -> Any:
-        """Perform it in this colour."""
+        """Perform the operation in this colour."""
         if self.colour == "blocking":
             return self.store.perform(op)
         if self.runner is None:
@@ -79,7 +79,7 @@ class Ledger:
 
     @cached_property
     def beside(self) -> Ledger | None:
-        """A second handle on the same ledger, where the store can have one; made when it is first asked for."""
+        """A second handle on the same ledger, if the store can have one; made on first use."""
         return None if self.second is None else self.second()
 
     def new(self, what: str) -> str:
@@ -87,10 +87,10 @@ class Ledger:
         return f"{what}-{self.made}"
 
     def mono(self, then: float) -> float:
-        """The monotonic clock that read this when the ledger was made."""
+        """Return the monotonic clock now, if it read ``then`` when the ledger was made."""
         return then + self.clock.now - Clock.now
 
-    # ---- owning ---------------------------------------------------------------------------
+    # ---- Owning
 
     def open(self, id: str = "order", **given: Any) -> ops.Opened:
         answer: ops.Opened = self(self.open_op(id, **given))
@@ -136,10 +136,10 @@ class Ledger:
         assert claimed is not None
         return claimed
 
-    # ---- calling --------------------------------------------------------------------------
+    # ---- Calling
 
     def admit(self, run: RunRow, tool: str = "charge", **given: Any) -> Any:
-        """An ``Admission``, of which a test takes for granted what its verdict implies."""
+        """Return an ``Admission``; typed as Any, because its verdict implies which fields are set."""
         return self(self.admit_op(run, tool, **given))
 
     def admit_op(
@@ -175,13 +175,13 @@ class Ledger:
         )  # fmt: skip
 
     def do(self, run: RunRow, tool: str = "charge", **given: Any) -> CallRow:
-        """Start it and let it succeed."""
+        """Start a call and let it succeed."""
         call = self.start(run, tool, **given)
         settled = self.settle(call, owner=run.owner or "a", epoch=run.epoch)
         assert not settled.fenced
         return settled.call
 
-    # ---- ending ---------------------------------------------------------------------------
+    # ---- Ending
 
     def roll_back(self, run: RunRow, *, owner: str = "a", person: bool = False, epoch: int = 0) -> ops.Rollback:
         answer: ops.Rollback = self(
@@ -195,7 +195,7 @@ class Ledger:
         )
 
     def compensate(self, call: CallRow, to: str = "compensated", **given: Any) -> CallRow:
-        """Begin it and let it end so."""
+        """Begin a compensation and let it end in this state."""
         begun = self(self.compensate_op(call, **given))
         assert begun is not None, "the compensation was not begun"
         return self.settle_compensation(begun, to).call
@@ -226,7 +226,7 @@ class Ledger:
         answer: RunRow = self(ops.CloseRun(run.uid, owner, run.epoch, to, **given))
         return answer
 
-    # ---- looking --------------------------------------------------------------------------
+    # ---- Reading
 
     def read(self, run: RunRow) -> RunRow:
         tree: ops.Tree | None = self(ops.ReadRun("", uid=run.uid))
@@ -265,7 +265,7 @@ class Ledger:
                 return found
 
     def slices(self) -> list[SliceRow]:
-        """Of every budget, of all tenants of the checks."""
+        """Return the slices of every budget of all tenants that checks use."""
         found: list[SliceRow] = []
         for tenant in ("", "acme", "other"):
             after = ""
@@ -287,7 +287,7 @@ class Ledger:
 
 
 def audit(ledger: Ledger) -> None:
-    """Replay the record: every move is one event that its table has, and it ends where the rows stand."""
+    """Replay the events: every move is in the tables of states, and the last ones agree with the rows."""
     runs, calls, events = ledger.everything()
     state: dict[str, str] = {}
     loaded = {run.uid for run in runs if run.origin}
@@ -295,10 +295,10 @@ def audit(ledger: Ledger) -> None:
     for event in events:
         assert event.seq > seq, "the record has one order"
         seq = event.seq
-        if event.root not in loaded:  # those of another ledger have its time
+        if event.root not in loaded:  # events of another ledger have that ledger's time
             assert event.at >= at, "ledger time does not go back"
             at = event.at
-        if event.what == "shared":  # a fork has it as it was: it never moved here
+        if event.what == "shared":  # a fork has the call as it was: it never moved here
             assert event.call not in state, f"{event.call} is shared and was there before"
             state[event.call] = event.to_state
         if event.what not in ("run", "call"):
@@ -321,7 +321,7 @@ def audit(ledger: Ledger) -> None:
 
 
 def _audit_approvals(approvals: list[ApprovalRow], calls: dict[str, CallRow], events: list[EventRow]) -> None:
-    """Every request moved as its events say, and what was started had a yes of its own."""
+    """Check that every request moved as its events say, and that a used one names its use."""
     state: dict[str, str] = {}
     for event in events:
         if event.what == "approval":

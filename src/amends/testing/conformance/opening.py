@@ -1,4 +1,4 @@
-"""Who owns a run tree."""
+"""Opening runs and leases: who owns a tree of runs, and who may take it over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two at once, over two handles on one ledger where the store can have them: one is first, and both know who."""
+"""Races: two operations at once, over two handles on one ledger if the store can have them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from amends.testing.conformance.scenarios import (
 from amends.testing.world import overdrawn
 
 ROUNDS: Final = 6
-"""Of each race: who is first shall not be the same one always."""
+"""How often each race is run, so that not always the same one is first."""
 RACE_S_MAX: Final = 60.0
 RACERS: Final = 32
 """How many start at once against one budget."""
@@ -50,13 +50,13 @@ AT_ONCE: Final = (
     "resolve_by_person", "roll_back", "compensate", "settle_compensation", "commit", "commit_forward", "commit_pivot",
     "close_rolled_back", "abandon",
 )  # fmt: skip
-"""The scenarios whose operation is also asked twice at once."""
+"""The scenarios whose operation is also requested twice at once."""
 
 
 def race(
     ledger: Ledger, one: ops.StoreOp[Any], other: ops.StoreOp[Any], *, may: type[Error] | None = None
 ) -> tuple[Any, Any]:
-    """Both answers; the second operation goes over the second handle, where there is one.
+    """Perform both at once and return both answers; the second goes over the second handle, if there is one.
 
     An error that one of them ``may`` get counts as its answer.
     """
@@ -80,7 +80,7 @@ def race(
 
 @check
 def two_handles_see_one_ledger(ledger: Ledger) -> None:
-    """What one was answered, the other sees at once."""
+    """Read through the second handle what the first was just answered."""
     if ledger.beside is None:
         raise Skipped("no second handle was given: races are over one")
     run = ledger.run()
@@ -194,7 +194,7 @@ def of_two_who_claim_a_tree_one_wins(ledger: Ledger) -> None:
 
 @check
 def a_claim_that_is_repeated_at_once_is_one_claim(ledger: Ledger) -> None:
-    """The repetition may pass over a tree that the first has in hand; it never takes it over a second time."""
+    """Let the repetition pass over a tree that the first is claiming; it must not take it over again."""
     for number in range(ROUNDS):
         run = ledger.run(f"run {number}")
         ledger.clock.now += LEASE_S + 1
@@ -236,7 +236,7 @@ def an_attempt_is_settled_or_fenced_by_a_takeover_and_never_both(ledger: Ledger)
 
 @check
 def an_admission_comes_before_a_takeover_or_not_at_all(ledger: Ledger) -> None:
-    """Who is told that it may start is seen by the next owner."""
+    """Require that the next owner sees every call that was allowed to start."""
     for number in range(ROUNDS):
         run = ledger.run(f"run {number}")
         first = ledger.do(run, "look", kind="read", key=f"look {number}")
@@ -273,7 +273,7 @@ def a_call_is_admitted_before_the_commit_or_not_at_all(ledger: Ledger) -> None:
 
 @check
 def a_doubt_is_settled_by_one_word(ledger: Ledger) -> None:
-    """A probe that comes late is told what was settled; of two people the second is told or refused."""
+    """Answer a late probe with what was settled; of two people the second is told or refused."""
     for number in range(ROUNDS):
         run = ledger.run(f"run {number}")
         call = ledger.settle(ledger.start(run), "in_doubt").call
@@ -298,7 +298,7 @@ def a_compensation_is_begun_by_one(ledger: Ledger) -> None:
 
 @check_each({name: SCENARIOS[name] for name in AT_ONCE})
 def an_operation_that_is_repeated_at_once_happens_once(ledger: Ledger, scenario: Scenario) -> None:
-    """Its connection was lost while it was under way, and it is sent again over another one."""
+    """Send an operation again over another connection while the first is still under way."""
     clock = Clock()
     twin = Ledger(MemoryStore(clock), clock=clock)
     expected = twin(scenario(twin))

@@ -1,4 +1,4 @@
-"""One consistent look, bounded in size."""
+"""Reading: consistent snapshots, limited in size, in a fixed order."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def ledger_time_never_goes_back(ledger: Ledger) -> None:
 
 @check
 def a_second_look_sees_what_was_written_since_the_first(ledger: Ledger) -> None:
-    """Over the second handle too, where there is one: no snapshot is kept from one look to the next."""
+    """Read over the second handle, too, if there is one: no snapshot is kept from one read to the next."""
     for number, reader in enumerate((ledger, ledger.beside or ledger)):
         run = ledger.run(f"run {number}")
         call = ledger.start(run)
@@ -133,7 +133,7 @@ def a_second_look_sees_what_was_written_since_the_first(ledger: Ledger) -> None:
 
 
 def looks(reader: Ledger, run: RunRow, call: CallRow) -> dict[str, object]:
-    """The answer of every operation that only reads."""
+    """Return the answer of every operation that only reads."""
     asked: tuple[ops.StoreOp[Any], ...] = (
         ops.ReadCall(call.id), ops.ReadRun("", uid=run.uid), ops.ListRuns(None), ops.SearchCalls(None),
         ops.ReadEvents(None), ops.DueRuns(None, 10),

@@ -1,4 +1,4 @@
-"""For every operation a ledger in which it has something to do, and the operation, ready to be performed."""
+"""Scenarios: for every operation that changes something, a ledger where it has an effect, and the operation itself."""
 
 from __future__ import annotations
 
@@ -372,12 +372,12 @@ EXPIRES_S: Final = 100.0
 
 
 def need(ledger: Ledger, **given: Any) -> Need:
-    """What a rule asks for."""
+    """Return the approval that a rule demands."""
     return Need(ledger.new("apr"), ledger.new("nonce"), **{"expires_s": EXPIRES_S, "policy": "p", **given})
 
 
 def held(ledger: Ledger, run: RunRow, tool: str = "charge", *, asks: Need | None = None, **given: Any) -> CallRow:
-    """A call that somebody is asked about."""
+    """Return a call that waits for an approval."""
     admission = ledger.admit(run, tool, need=asks or need(ledger), **given)
     assert admission.verdict in ("held", "staged"), admission
     call: CallRow = admission.call
@@ -385,7 +385,7 @@ def held(ledger: Ledger, run: RunRow, tool: str = "charge", *, asks: Need | None
 
 
 def request_of(ledger: Ledger, call: CallRow) -> ApprovalRow:
-    """The newest request about a call."""
+    """Return the newest approval request of a call."""
     found = ledger(operations.ReadApproval(ledger.look(call).approval))
     assert found is not None
     row: ApprovalRow = found.approval
@@ -393,14 +393,14 @@ def request_of(ledger: Ledger, call: CallRow) -> ApprovalRow:
 
 
 def yes_op(ledger: Ledger, call: CallRow, by: str = "ann", **given: Any) -> operations.DecideApproval:
-    """A person's yes to it."""
+    """Return the operation by which a person approves the call."""
     row = request_of(ledger, call)
     word = {"verb": "approve", "by": by, "why": "fine", "digest": row.digest, **given}
     return operations.DecideApproval(row.id, **word)
 
 
 def yes(ledger: Ledger, call: CallRow, by: str = "ann", **given: Any) -> CallRow:
-    """The call that a person said yes to."""
+    """Approve the call and return it."""
     ruled = ledger(yes_op(ledger, call, by, **given))
     assert ruled.void == "", ruled
     found: CallRow = ruled.call
@@ -408,7 +408,7 @@ def yes(ledger: Ledger, call: CallRow, by: str = "ann", **given: Any) -> CallRow
 
 
 def start_op(call: CallRow, *, owner: str = "a", epoch: int = 1, **given: Any) -> ops.StartCall:
-    """Its first start."""
+    """Return the operation that starts the call."""
     return ops.StartCall(call.id, owner, epoch, call.attempt + 1, **given)
 
 
@@ -530,7 +530,7 @@ def claim_notice(ledger: Ledger) -> ops.StoreOp[Any]:
 
 
 def claim_late(ledger: Ledger) -> ops.StoreOp[Any]:
-    """What ran out before anybody was told of it leaves the outbox."""
+    """Remove from the outbox a request that expired before anybody was notified."""
     call = held(ledger, ledger.run())
     ledger.clock.now += EXPIRES_S + 1
     return operations.ClaimNotice(call.approval, ledger.new("tell"), 60.0)
@@ -560,7 +560,7 @@ ASKING: Final = (
 
 
 def fork_op(ledger: Ledger, run: RunRow, *calls: CallRow, id: str = "fork") -> ForkRun:
-    """A fork that shares these calls of the run, in the order of the ledger; the last one is its point."""
+    """Return the operation that forks the run after the last of these calls; the fork shares them all."""
     tree: ops.Tree | None = ledger(ops.ReadRun("", uid=run.uid))
     assert tree is not None
     wish = Wish("acme", run.id, calls[-1].id, id, "", "ann", ledger.new)
@@ -569,14 +569,14 @@ def fork_op(ledger: Ledger, run: RunRow, *calls: CallRow, id: str = "fork") -> F
 
 
 def forked(ledger: Ledger, run: RunRow, *calls: CallRow, id: str = "fork") -> RunRow:
-    """The same, made."""
+    """Fork the run and return the fork."""
     answer: Forked = ledger(fork_op(ledger, run, *calls, id=id))
     assert answer.how == "forked", answer.how
     return answer.run
 
 
 def opened(ledger: Ledger, fork: RunRow, owner: str = "f") -> RunRow:
-    """The fork, owned."""
+    """Open the fork and return it."""
     answer = ledger.open(fork.id, owner=owner)
     assert answer.how == "resumed", answer.how
     return answer.run
@@ -614,7 +614,7 @@ ELSEWHERE: Final = "ldg-elsewhere"
 
 
 def elsewhere(now: float = 5_000.0, *, made: int = 1_000) -> Ledger:
-    """Another ledger, with another clock and other ids."""
+    """Return another ledger, with another clock and other ids."""
     other = Ledger(MemoryStore(), made=made)
     other.clock.now = now
     other.store._clock = other.clock  # type: ignore[attr-defined]
@@ -628,7 +628,7 @@ def taken_out(other: Ledger, run: RunRow, origin: str = ELSEWHERE) -> Record:
 
 
 def a_record(other: Ledger, id: str = "theirs") -> Record:
-    """A tree with a child, a call that succeeded, one in doubt, one that waits for a person; it is open."""
+    """Return an open tree with a child, a call that succeeded, one in doubt and one that waits for a person."""
     run = other.run(id, input='"in"')
     other.do(run, key=f"key of {id}", args='{"card": "4111"}')
     child = other.child(run, f"{id}/child")
@@ -646,7 +646,7 @@ def load_op(ledger: Ledger, *records: Record) -> LoadRecords:
 
 
 def planned(ledger: Ledger, run: RunRow, plan: str = "p1") -> ops.BeginRollback:
-    """A rollback that was planned as the run stands now."""
+    """Return a rollback that was planned as the run stands now."""
     tree: ops.Tree | None = ledger(ops.ReadRun("", uid=run.uid))
     assert tree is not None
     return ops.BeginRollback(run.uid, "ann", "stop", True, plan=plan, mark=tree_mark(tree.runs, tree.calls))
@@ -655,14 +655,14 @@ def planned(ledger: Ledger, run: RunRow, plan: str = "p1") -> ops.BeginRollback:
 def bill(
     amount: int, *, cap: int = 100, unit: str = "usd", per: str = "tenant", who: str = "", back: int = ONE, **more: Any
 ) -> Bill:
-    """What a call costs that comes out of one budget, in whole units."""
+    """Return the cost of a call against one budget, in whole units."""
     words: dict[str, Any] = {"every": "", "tool": "*", "then": "refuse", **more}
     want = Want(unit, cap * ONE, per, who=who, amount=amount * ONE, **words)
     return Bill(((unit, amount * ONE, back),), (want,))
 
 
 def books(ledger: Ledger) -> tuple[str, str]:
-    """What is reserved and spent of all budgets together."""
+    """Return what is reserved and spent of all budgets together."""
     rows = ledger.slices()
     return tuple(text_of(sum(amount_in(getattr(row, name)) for row in rows)) for name in ("reserved", "spent"))  # type: ignore[return-value]
 

@@ -1,4 +1,4 @@
-"""What a caller saw of a call may be old, or not enough: the ledger's own rows decide, and are what is answered."""
+"""Stale rows: what a caller saw of a call may be old or incomplete; the ledger's own rows decide and are returned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BY: Final = {"by its attempt": {"attempt": 2}, "by its owner": {"owner": "b"}, "
 
 
 def resumed_by_its_owner(ledger: Ledger, run: RunRow) -> RunRow:
-    """The same process may come back to a run: only the epoch tells its two lives apart."""
+    """Resume the run in the same process: only the epoch tells the two owners apart."""
     ledger.clock.now += LEASE_S + 1
     again = ledger.run(run.id, owner=run.owner)
     assert (again.owner, again.epoch) == (run.owner, run.epoch + 1)
@@ -106,7 +106,7 @@ def a_call_is_settled_by_who_started_it(ledger: Ledger, other: dict[str, Any]) -
 
 
 def going_back(ledger: Ledger, *tools: str, replays: int = 0) -> tuple[RunRow, list[CallRow]]:
-    """A run that rolls back, and its calls as they were before anything else was learned of them."""
+    """Return a run that rolls back, and its calls as they were before anything else was learned of them."""
     run = ledger.run()
     calls = [ledger.do(run, tool) for tool in tools]
     if replays:

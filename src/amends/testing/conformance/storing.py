@@ -1,4 +1,4 @@
-"""What is written is what is read: every letter, every digit, nothing folded, nothing cut."""
+"""Storing: what is written is read back exactly; nothing is folded, rounded or cut."""
 
 from __future__ import annotations
 
