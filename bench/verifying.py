@@ -22,7 +22,7 @@ from typing import Final
 
 from amends import Runtime
 from amends.encoding.chain import GENESIS, link
-from amends.ledger.changes import call_bound, run_bound
+from amends.ledger.changes import call_columns_digest, run_columns_digest
 from amends.ledger.operations import LoadRecords, ReadRecord, Record, Store
 from amends.ledger.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS, CallRow, EventRow
 from amends.stores import store_for
@@ -115,7 +115,7 @@ def _copy(pattern: Record, number: int, origin: str) -> Record:
     [run] = pattern.runs
     first = number * len(pattern.events)
     copied = replace(run, uid=f"{run.uid}-{number}", id=f"{run.id}-{number}", root=f"{run.uid}-{number}", origin=origin)
-    bound = {"": (run_bound(run), run_bound(copied))}
+    bound = {"": (run_columns_digest(run), run_columns_digest(copied))}
     calls: list[CallRow] = []
     for call in pattern.calls:
         key = call.key if origin else f"{call.key}-{number}"  # in one ledger two calls have two ids
@@ -129,7 +129,10 @@ def _copy(pattern: Record, number: int, origin: str) -> Record:
             seq=call.seq + first,
             settled_seq=call.settled_seq + first,
         )
-        bound[call.id] = (call_bound(call, call.key, call.generation), call_bound(made, key, made.generation))
+        bound[call.id] = (
+            call_columns_digest(call, call.key, call.generation),
+            call_columns_digest(made, key, made.generation),
+        )
         calls.append(made)
     events: list[EventRow] = []
     prev = GENESIS

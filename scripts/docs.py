@@ -253,11 +253,11 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "run table": lambda: _moves(dict(states.RUN_MOVES)),
     "error tree": _error_tree,
     "never sent": lambda: _kinds_of_exceptions(doubts.NEVER_SENT),
-    "perhaps": lambda: _kinds_of_exceptions(doubts.PERHAPS),
+    "perhaps": lambda: _kinds_of_exceptions(doubts.MAYBE_SENT),
     "numbers of the network": lambda: (
         ", ".join(f"`{errno.errorcode[number]}`" for number in sorted(doubts.ERRNOS)) + "\n"
     ),
-    "answers of grpc": lambda: ", ".join(f"`{code}`" for code in sorted(doubts.GRPC_NO)) + "\n",
+    "answers of grpc": lambda: ", ".join(f"`{code}`" for code in sorted(doubts.GRPC_REFUSALS)) + "\n",
     "answers": _answers,
     "names": _names,
     "records": _records,

@@ -21,14 +21,22 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from amends.drivers.blocking import Driver
-from amends.drivers.context import body_here, parent_call, reader, refuse_nowhere, refuse_own, refuse_reaching, within
+from amends.drivers.context import (
+    body_here,
+    parent_call,
+    reader,
+    refuse_ledger_use,
+    refuse_own,
+    refuse_without_run,
+    within,
+)
 from amends.drivers.event_loop import AsyncDriver, is_on_loop, on_own_loop, shielded
 from amends.engine import ending, plans
 from amends.engine import rollback as rolling_back
-from amends.engine.answers import answer_done, answer_error, info_of, output_gone, report_of
+from amends.engine.answers import answer_done, answer_error, info_of, output_gone_error, report_of
 from amends.engine.call import Done, guarded_call
-from amends.engine.joined import doubt_left
-from amends.engine.plans import End, ask_first, do_turn
+from amends.engine.joined import doubt_after_lost_transaction
+from amends.engine.plans import End, ask_first, run_turn
 from amends.engine.recorded_values import read_clock
 from amends.engine.session import Ask, Session, call_of
 from amends.errors import Held, LedgerError, NotAwaited, TransactionOpen, UsageError, Waiting, is_a, log_error, note_on
@@ -46,8 +54,9 @@ from amends.ledger.world import Ended, Flight
 from amends.model import Answer, Approval, Call, Costs, Number, ToolCall, billionths, unit_of
 from amends.report import Report
 from amends.states import RunState
+from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope
 from amends.tools.spec import Declaration
-from amends.tools.tool import Options, Pending, Scope, Tool, as_coroutine_function, enter_block, leave_scope
+from amends.tools.tool import Tool, as_coroutine_function
 from amends.visible import printable, visible, visible_log
 
 if TYPE_CHECKING:
@@ -166,7 +175,7 @@ class OpenRun:
         self.tenant: str | None = info.tenant
         self.input: Any = input_for_program(session, row)
         self._output: Any = output_of(session, row)
-        self._output_gone = output_gone(row)
+        self._output_gone = output_gone_error(row)
         self.resumed: bool = session.resumed
         self.generation: int = row.generation
         self._output_was = self._output
@@ -236,8 +245,8 @@ class OpenRun:
     async def _check_usable(self) -> None:
         """Raise unless a call may start here: in this process, outside of rules and keys, outside an open transaction."""
         runs.refuse_forked(self._pid, self.id)
-        refuse_reaching(f"a call in run {self.id}")
-        if self._session.lease.rides is not None:
+        refuse_ledger_use(f"a call in run {self.id}")
+        if self._session.lease.joined is not None:
             await self._refuse_own_transaction()
 
     async def _refuse_own_transaction(self, *, but: object = None) -> None:
@@ -245,13 +254,13 @@ class OpenRun:
 
         ``but``: the connection that the caller uses now, which does not count.
         """
-        holds = waits_for_itself(self._session.lease.rides, but=but)
+        holds = waits_for_itself(self._session.lease.joined, but=but)
         if holds is not None and await self._aside(holds, self._session.root):
             raise still_open(self.id)
 
     async def _wait_for_transactions(self) -> TransactionOpen | None:
         """Wait up to the run's ``wait`` for joined transactions of other threads and tasks; return an error if one stays open."""
-        rides = self._session.lease.rides
+        rides = self._session.lease.joined
         until = time.monotonic() + self._session.wait_s
         while rides is not None and rides.are_open() and await self._aside(rides.hold, self._session.root):
             if time.monotonic() >= until:
@@ -261,7 +270,7 @@ class OpenRun:
 
     async def _perform(self, ask: Ask) -> Done:
         """Do one guarded call; an undeclared tool runs in a child run, with its own pivot."""
-        refuse_nowhere(ask.spec.name)
+        refuse_without_run(ask.spec.name)
         refuse_own(ask.key, ask.ident, ask.spec.name)
         await self._check_usable()
         if ask.undeclared:
@@ -274,8 +283,8 @@ class OpenRun:
 
     async def _perform_joined(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
         """Do one call in the caller's own transaction. If it is stopped, the database undoes it, so there is no doubt."""
-        refuse_nowhere(declared.name)
-        refuse_reaching(f"a call in run {self.id}")
+        refuse_without_run(declared.name)
+        refuse_ledger_use(f"a call in run {self.id}")
         runs.refuse_forked(self._pid, self.id)
         ask, joined = await self._aside(  # the first time it asks the database where the ledger is
             joined_ask, self._host, self._session, declared, options, args, kwargs, is_async=self.is_async
@@ -286,7 +295,7 @@ class OpenRun:
             return await call.run()
         except Exception:
             if call.is_over and not joined.is_open_on(joined.raw):
-                await self._drive(doubt_left(self._session, ask.flight))
+                await self._drive(doubt_after_lost_transaction(self._session, ask.flight))
             raise
 
     async def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
@@ -313,7 +322,7 @@ class OpenRun:
             raise
         except BaseException:
             with contextlib.suppress(LedgerError):  # recovery finds the run when the lease expires
-                await self._shield(self._drive(rolling_back.stop_here(self._session)))
+                await self._shield(self._drive(rolling_back.clean_up_stopped_flow(self._session)))
             raise
 
     def _value(self, done: Done) -> Any:
@@ -342,7 +351,7 @@ class OpenRun:
         if is_a(error, LedgerError) or all(attempt.at_leave is None for attempt in attempts):
             return  # a ledger that fails would be asked in vain, for as long as a lease lasts
         if error is None or is_a(error, Exception):
-            await self._drive(ending.let_others_end(self._session))
+            await self._drive(ending.wait_for_others(self._session))
         for attempt in list(self._attempts):
             try:
                 if attempt.at_leave is not None:
@@ -414,7 +423,7 @@ async def approval_for(
 ) -> Approval | None:
     """Return the approval that this call would wait for, requesting it if needed; None if it needs none. Starts nothing."""
     ask = foreseen_ask(run._host, run._session, tool, args, tool_call_id=tool_call_id)
-    refuse_nowhere(ask.spec.name)
+    refuse_without_run(ask.spec.name)
     await run._check_usable()
     try:
         if not ask.undeclared:
@@ -436,9 +445,9 @@ async def answer_all(run: OpenRun, calls: Iterable[ToolCall], /) -> list[Answer]
     known = [ask for ask in asks if not _is_undeclared(ask)]
     try:
         if calls:
-            refuse_nowhere(calls[0].tool)
+            refuse_without_run(calls[0].tool)
         await run._check_usable()
-        ends = await run._watched(do_turn(run._session, known), [ask.flight for ask in known if isinstance(ask, Ask)])
+        ends = await run._watched(run_turn(run._session, known), [ask.flight for ask in known if isinstance(ask, Ask)])
     except Exception as error:  # no call can start here, so each of them has this error
         return runs.answers_of_turn(
             run._session, calls, asks, [ask if isinstance(ask, Exception) else error for ask in asks]
@@ -474,7 +483,7 @@ async def execute(run: OpenRun, plan_: Sequence[object], /) -> list[Answer]:
 async def commit(run: OpenRun) -> None:
     """Commit the run: everything that it did stands."""
     runs.refuse_in_body(run.id, "committed")
-    refuse_reaching(f"the commit of run {run.id}")
+    refuse_ledger_use(f"the commit of run {run.id}")
     await run._refuse_own_transaction()  # before the lease is released: the run may be committed after the transaction
     try:
         await run._shield(run._leave(None))
@@ -492,7 +501,7 @@ async def rollback(run: OpenRun, why: str) -> NoReturn:
     await run._check_usable()
     await run._end_attempts()
     try:
-        await run._shield(run._conclude(ending.take_back(run._session, why=why)))
+        await run._shield(run._conclude(ending.roll_back_and_raise(run._session, why=why)))
     finally:
         await run._release()
         with contextlib.suppress(LedgerError):
@@ -507,7 +516,7 @@ async def leave(run: OpenRun, error: BaseException | None = None) -> None:
     """
     runs.refuse_in_body(run.id, "left")
     if not run._is_replay:
-        refuse_reaching(f"the end of run {run.id}")
+        refuse_ledger_use(f"the end of run {run.id}")
     await run._close(error, releases=True)
 
 
@@ -878,7 +887,7 @@ class AsyncRun(OpenRun):
         )
 
     async def _let_others_end(self) -> None:
-        await self._drive(ending.let_others_end(self._session))
+        await self._drive(ending.wait_for_others(self._session))
 
 
 # ---- Calls that are started by hand

@@ -17,7 +17,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 from amends.audit import bundles as run_bundles
 from amends.audit import verify as audit_verbs
 from amends.drivers.blocking import Driver
-from amends.drivers.context import refuse_reaching
+from amends.drivers.context import refuse_ledger_use
 from amends.drivers.event_loop import AsyncDriver
 from amends.encoding.chain import Checkpoint
 from amends.engine import opening
@@ -178,7 +178,7 @@ class Runtime:
 
     def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> Run:
         run_verbs.check_options(options)
-        refuse_reaching(f"rt.run({id!r})")
+        refuse_ledger_use(f"rt.run({id!r})")
         self._host.ready(run_id=id)
         wanted = self._host.opening(self._view, id, input, options)
         while True:
@@ -247,7 +247,7 @@ class Runtime:
 
     def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here and finish or roll back each; send overdue notices."""
-        self._tell_due(limit)
+        self._send_overdue_notices(limit)
         found = self._abandoned(limit)
         return [self._recover_one(one) for one in found]
 
@@ -399,7 +399,7 @@ class Runtime:
 
     _report = blocking(run_verbs.report)
     _abandoned = blocking(run_verbs.abandoned)
-    _tell_due = blocking(approval_verbs.tell_all)
+    _send_overdue_notices = blocking(approval_verbs.send_overdue_notices)
 
     # ---- Verbs that differ on an event loop
 
@@ -429,7 +429,7 @@ class Runtime:
             yield from self._drive(page)
 
     def _drive(self, flow: Flow[T]) -> T:
-        refuse_reaching("a verb of the runtime", flow)
+        refuse_ledger_use("a verb of the runtime", flow)
         try:
             self._host.ready()
         except BaseException:
@@ -575,7 +575,7 @@ class AsyncRuntime:
 
     async def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> AsyncRun:
         run_verbs.check_options(options)
-        refuse_reaching(f"rt.run({id!r})")
+        refuse_ledger_use(f"rt.run({id!r})")
         await self._ready(id)
         wanted = self._host.opening(self._view, id, input, options)
         while True:
@@ -651,7 +651,7 @@ class AsyncRuntime:
 
     async def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here and finish or roll back each; send overdue notices."""
-        await self._tell_due(limit)
+        await self._send_overdue_notices(limit)
         found = await self._abandoned(limit)
         return [await self._recover_one(one) for one in found]
 
@@ -814,7 +814,7 @@ class AsyncRuntime:
 
     _report = awaited(run_verbs.report)
     _abandoned = awaited(run_verbs.abandoned)
-    _tell_due = awaited(approval_verbs.tell_all)
+    _send_overdue_notices = awaited(approval_verbs.send_overdue_notices)
 
     # ---- Verbs that differ on an event loop
 
@@ -849,7 +849,7 @@ class AsyncRuntime:
                 yield one
 
     async def _drive(self, flow: Flow[T]) -> T:
-        refuse_reaching("a verb of the runtime", flow)
+        refuse_ledger_use("a verb of the runtime", flow)
         try:
             await self._ready()
         except BaseException:

@@ -135,7 +135,7 @@ class Spans:
             operations.AdmitCall: self._admitted, operations.StartCall: self._started, operations.SettleCall: self._settled,
             operations.ResolveCall: lambda _op, row, _since, _why: self._end_call(row),
             operations.BeginCompensation: self._undoing, operations.SettleCompensation: self._undone,
-            operations.DecideCommit: self._decided, operations.CloseRun: self._closed, operations.LetGo: self._closed,
+            operations.DecideCommit: self._decided, operations.CloseRun: self._closed, operations.ReleaseLease: self._closed,
             operations.AbandonRun: self._closed, operations.FinishRun: self._closed,
         }  # fmt: skip
 
@@ -198,7 +198,7 @@ class Spans:
             self._end_run(op.run, answer.run.state)
 
     def _closed(self, op: Any, answer: RunRow, _since: int, _why: str) -> None:
-        if answer.state in RUN_FINAL or answer.state == "blocked" or isinstance(op, operations.LetGo):
+        if answer.state in RUN_FINAL or answer.state == "blocked" or isinstance(op, operations.ReleaseLease):
             self._end_run(answer.uid, answer.state, wrong=answer.state == "blocked")
 
     def _end_run(self, uid: str, state: str, *, wrong: bool = False) -> None:

@@ -137,7 +137,7 @@ class Worker:
         return reports
 
     def _pass(self, rt: Runtime) -> Iterator[Report]:
-        rt._tell_due(self.limit)
+        rt._send_overdue_notices(self.limit)
         for found in rt._abandoned(self.limit):
             if self.stop.is_set():
                 return
@@ -179,7 +179,7 @@ class Worker:
         return reports
 
     async def _pass_async(self, rt: AsyncRuntime) -> AsyncIterator[Report]:
-        await rt._tell_due(self.limit)
+        await rt._send_overdue_notices(self.limit)
         for found in await rt._abandoned(self.limit):
             if self.stop.is_set():
                 return

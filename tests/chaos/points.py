@@ -25,7 +25,7 @@ NAMES: Final[dict[type[Any], str]] = {
     operations.OpenChild: "open child",
     operations.ClaimRun: "claim",
     operations.RenewLeases: "renewal",
-    operations.LetGo: "let go",
+    operations.ReleaseLease: "let go",
     operations.AdmitCall: "admit",
     operations.StartCall: "start",
     operations.SettleCall: "settle",

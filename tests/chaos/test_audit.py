@@ -123,7 +123,11 @@ def test_a_doubt_of_a_tool_that_needs_no_person_is_stuck(small: Small, monkeypat
 
 
 def test_a_child_s_pivot_that_outlives_its_parent_is_named_and_waits_for_a_person(small: Small) -> None:
-    wants = (Want("charge", "0"), Want("charge", "in 0", child="part"), Want("ship", "in pivot", child="part"))
+    wants = (
+        Want("charge", "0"),
+        Want("charge", "in 0", child="part"),
+        Want("ship", "in pivot", child="part"),
+    )
     with pytest.raises(Exception, match="is blocked"), small.rt.run("kept") as run:
         play(run, small.kit.tools, Plan(3, "rollback", wants, "raise"), 1)
     assert audit(small.rt, small.rt._host.store, small.world, run_ids={"kept": 3}) == []
@@ -184,8 +188,16 @@ def test_a_process_meets_its_fate_at_its_point_and_at_no_other() -> None:
 def test_every_operation_that_writes_a_run_s_way_is_a_point() -> None:
     reads = {one.__name__ for one in READS}
     persons = {"DecideCall", "RetryCall", "AbandonRun", "FinishRun", "CollectGarbage", "AcceptCall", "ForkRun"}
-    persons |= {"DecideApproval", "AskAgain", "EditApproval", "VoidApproval", "Delegate", "LoadRecords", "RewriteTexts"}
-    quiet = {"NoteEvidence", "WatchDoubt", "NoteValue", "ClaimNotice", "NoteTold", "ExpireApprovals", "PinKey"}
+    persons |= {
+        "DecideApproval",
+        "RenewRequest",
+        "EditApproval",
+        "VoidApproval",
+        "Delegate",
+        "LoadRecords",
+        "RewriteTexts",
+    }
+    quiet = {"NoteEvidence", "WatchDoubt", "NoteValue", "ClaimNotice", "RecordNotice", "ExpireApprovals", "PinKey"}
     quiet |= {"WriteCheckpoint"}
     every = {name for name, one in vars(operations).items() if isinstance(one, type) and issubclass(one, StoreOp)}
     assert {one.__name__ for one in NAMES} == every - reads - persons - quiet - {"StoreOp"}

@@ -52,7 +52,7 @@ def test_two_runtimes_of_one_store_are_both_rung(postgres_url: str) -> None:
         assert one.get(timeout=20) == ""
         ledger = Ledger(other)
         run = ledger.run()
-        ledger(ops.LetGo(run.uid, "a", 1, None))
+        ledger(ops.ReleaseLease(run.uid, "a", 1, None))
         assert one.get(timeout=20) == run.uid
         heard: list[str] = []
         while not heard or heard[-1] != run.uid:

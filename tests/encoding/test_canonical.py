@@ -33,7 +33,7 @@ from typing_extensions import TypedDict
 
 from amends.encoding import canonical as subject
 from amends.encoding.canonical import canonical, digest, encode, plain_copy, plain_texts
-from amends.encoding.payloads import RESULT_BYTES_MAX, Stored, decode, faithful, load_result, store_result
+from amends.encoding.payloads import RESULT_BYTES_MAX, Stored, decode, load_result, round_trip, store_result
 from amends.errors import LedgerCorrupt, NotStorable, TooLarge
 
 
@@ -380,7 +380,7 @@ def test_a_stored_value_comes_back_the_same(value: object) -> None:
     text.encode("utf-8")
     assert alike(decode(text), value)
     assert encode(decode(text), path="result") == text
-    assert alike(faithful(value)[0], value)
+    assert alike(round_trip(value)[0], value)
 
 
 @settings(max_examples=200, deadline=None)
@@ -453,7 +453,7 @@ LOST: list[tuple[object, object, str]] = [
 
 @pytest.mark.parametrize("value,annotation,expected", [(value, kind, value) for value, kind in KEPT] + CONVERTED)
 def test_first_call_and_replays_give_what_the_annotation_says(value: Any, annotation: object, expected: Any) -> None:
-    first, stored = faithful(value, annotation)
+    first, stored = round_trip(value, annotation)
     assert stored == store_result(value, annotation)
     assert stored.loss is None
     for seen in (first, load_result(stored.text, annotation)):
@@ -463,7 +463,7 @@ def test_first_call_and_replays_give_what_the_annotation_says(value: Any, annota
 
 @pytest.mark.parametrize("value,annotation,loss", LOST)
 def test_a_type_that_is_lost_is_said_and_lost_for_all(value: object, annotation: object, loss: str) -> None:
-    first, stored = faithful(value, annotation)
+    first, stored = round_trip(value, annotation)
     again = load_result(stored.text, annotation)
     assert loss in str(stored.loss)
     assert (type(first), first) == (type(again), again)
@@ -473,7 +473,7 @@ def test_a_type_that_is_lost_is_said_and_lost_for_all(value: object, annotation:
     "value", [nested(50_000), endless(), nested(60, width=2), Unreadable(a=1), {Receipt(""): 1}, *NO_DATA]
 )
 def test_a_result_that_cannot_be_written_down_is_a_loss_and_no_error(value: object) -> None:
-    seen, stored = faithful(value, Receipt)
+    seen, stored = round_trip(value, Receipt)
     assert seen is value
     assert stored.text is None
     assert str(stored.loss).startswith("result")
@@ -493,7 +493,7 @@ def test_losses_name_type_and_size() -> None:
 
 def test_what_is_stored_shares_nothing_with_the_caller() -> None:
     value = {"items": [1]}
-    seen, stored = faithful(value)
+    seen, stored = round_trip(value)
     value["items"].append(2)
     assert seen == {"items": [1]} == load_result(stored.text)
 

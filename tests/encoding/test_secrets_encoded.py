@@ -17,7 +17,7 @@ import pytest
 from amends import Absent, Runtime, Unknown, tool
 from amends.encoding.redaction import Redactor, spellings
 from amends.encoding.search import encoded_spans
-from amends.encoding.secret import MASK, hidden_by
+from amends.encoding.secret import MASK, redaction_rules
 
 CARD = "sk-live/Grüße+4242 4242"
 KEY = "k" * 32
@@ -69,7 +69,7 @@ def test_no_text_keeps_an_encoded_secret(name: str, secret: str) -> None:
 
 @named
 def test_a_pattern_finds_what_is_encoded(name: str) -> None:
-    redactor = Redactor(hidden_by([r"re:\d{16}"]))
+    redactor = Redactor(redaction_rules([r"re:\d{16}"]))
     encoded = ENCODINGS[name]("card: 4242424242424242!")
     assert "4242424242424242" not in redactor.scrub(encoded)
     assert MASK in redactor.scrub(encoded)

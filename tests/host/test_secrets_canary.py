@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from amends import Absent, AsyncRuntime, Happened, NoEffect, Retry, Runtime, Unknown, tool
 from amends.encoding.redaction import Redactor
-from amends.encoding.secret import Hidden
+from amends.encoding.secret import RedactionRules
 from amends.errors import BadArguments, Error, InDoubt, KeyConflict, RolledBack, RunConflict
 from amends.stores.memory import MemoryStore
 from tests.cli.command import run as command
@@ -482,7 +482,7 @@ def test_every_canary_would_sing(
     monkeypatch.setattr(Redactor, "scrub", lambda self, text, known=None: text)
     monkeypatch.setattr(Redactor, "kept", lambda self, stored, known, about: stored)
     monkeypatch.setattr(Redactor, "name", lambda self, text, known, about: "".join(filter(str.isprintable, text))[:200])
-    monkeypatch.setattr(Hidden, "touches", lambda self, path, value: False)
+    monkeypatch.setattr(RedactionRules, "touches", lambda self, path, value: False)
     monkeypatch.setattr("amends.tools.signature._WHOLES", ())
     heard = {one.split(" in ")[0] for one in sung(place, caplog)}
     assert heard == set(PATHS)

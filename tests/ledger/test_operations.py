@@ -12,11 +12,11 @@ from amends.ledger.operations import (
     BeginRollback,
     ClaimRun,
     CloseRun,
-    LetGo,
     NoteEvidence,
     NoteProbe,
     OpenChild,
     OpenRun,
+    ReleaseLease,
     ResolveCall,
     SettleCall,
     SettleCompensation,
@@ -51,7 +51,7 @@ def test_a_compensation_in_flight_is_not_quiet_when_its_run_is_taken_over() -> N
     assert store.perform(BeginCompensation("c1", "w1", 1, 1)) is not None
     # It outlived its timeout, so it may still be sent; the run is given back meanwhile.
     store.perform(SettleCompensation("c1", "w1", 1, 1, "compensation_in_doubt", boot="boot", mono=None))
-    store.perform(LetGo("u1", "w1", 1, 0.0))
+    store.perform(ReleaseLease("u1", "w1", 1, 0.0))
     assert store.perform(ClaimRun("u1", "w2", "o2", LEASE_S, "boot", 100.0)) is not None
     assert store.calls["c1"].comp_mono == 100.0 + LEASE_S
 

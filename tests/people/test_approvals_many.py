@@ -53,7 +53,7 @@ def test_ten_thousand_that_wait_are_paged_and_wake_nobody() -> None:
     ledger = Ledger(MemoryStore(lambda: 1_000_000.0))
     run = ledger.run()
     first = held(ledger, run)
-    ledger(ops.LetGo(run.uid, "a", 1, None, suspended=True))
+    ledger(ops.ReleaseLease(run.uid, "a", 1, None, suspended=True))
     approvals, pattern = ledger.store.approvals, request_of(ledger, first)  # type: ignore[attr-defined]
     for number in range(1, PENDING):
         approvals[f"apr-x{number}"] = replace(pattern, id=f"apr-x{number}", seq=pattern.seq + number)

@@ -17,7 +17,7 @@ import pytest
 from amends import AsyncRuntime, Runtime
 from amends.errors import LedgerUnavailable, NoRun
 from amends.host import notices
-from amends.ledger.operations import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
+from amends.ledger.operations import NOTICES_MAX, ClaimNotice, DueNotices, RecordNotice
 from amends.notify import payload, slack_payload
 from amends.stores.sqlite.store import SqliteStore
 from amends.worker import work
@@ -108,11 +108,11 @@ def test_a_hook_that_always_fails_is_given_up_and_the_request_stays(colour: str)
     with office(colour) as here:
         here.desk.script = [OSError()] * 1_000
         approval = here.held()
-        for _ in range(2 * TELLS_MAX):
+        for _ in range(2 * NOTICES_MAX):
             here.clock.now += notices.RETRY_S_MAX
             here.do("recover")
         # The request itself ran out before: nobody is told of that either.
-        assert 1 < len(here.desk.told) <= TELLS_MAX
+        assert 1 < len(here.desk.told) <= NOTICES_MAX
         assert here.do("approval", approval).state in ("pending", "expired")
 
 
@@ -175,7 +175,7 @@ def test_a_ledger_that_fails_while_telling_does_not_fail_the_call(colour: str, m
         perform = here.store.perform
 
         def broken(op: Any) -> Any:
-            if isinstance(op, DueNotices | ClaimNotice | NoteTold):
+            if isinstance(op, DueNotices | ClaimNotice | RecordNotice):
                 raise LedgerUnavailable("gone")
             return perform(op)
 

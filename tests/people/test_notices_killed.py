@@ -23,8 +23,8 @@ POINTS = {
     "after ClaimNotice": 1,
     "before hook": 1,
     "after hook": 2,
-    "before NoteTold": 2,
-    "after NoteTold": 1,
+    "before RecordNotice": 2,
+    "after RecordNotice": 1,
 }
 """Where it dies, and how often people are told in the end: twice only where nobody could know that they had been."""
 

@@ -17,7 +17,7 @@ from typing import Any
 from amends import Happened, NoEffect, Retry, Staged, ToolCall, tool
 from amends.errors import Diverged, Error, Held, ReplayDenied, RolledBack, ToolFailed
 from amends.ledger.flow import Flow, Op
-from amends.ledger.world import Together
+from amends.ledger.world import RunTogether
 from amends.testing.runtime import TestDriver, TestRuntime
 from amends.tools.rules import Rule
 
@@ -374,7 +374,7 @@ class SeededDriver(TestDriver):
 
     def perform(self, op: Op[Any]) -> Any:
         """Perform one operation."""
-        if isinstance(op, Together) and not self.dead:
+        if isinstance(op, RunTogether) and not self.dead:
             return self._side_by_side(op.flows)
         return super().perform(op)
 

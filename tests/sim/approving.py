@@ -12,7 +12,7 @@ from typing import Any
 from amends.errors import Error, Held, Refused, UsageError
 from amends.host.host import Host
 from amends.ledger.operations import ReadRun, SearchApprovals
-from amends.ledger.rows import Requested
+from amends.ledger.rows import RequestWithCall
 from amends.ledger.world import Sleep
 from amends.people import approvals
 from amends.states import RUN_FINAL
@@ -39,7 +39,7 @@ async def told(wanted: Coroutine[Any, Any, Any]) -> None:
         await wanted
 
 
-async def decide(host: Host, found: Requested, how: str) -> None:
+async def decide(host: Host, found: RequestWithCall, how: str) -> None:
     """One person's word; what comes too late, or counts for nothing, is their mistake."""
     row = found.approval
     with suppress(UsageError, Refused):

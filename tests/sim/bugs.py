@@ -39,13 +39,13 @@ from amends.ledger import (
 )
 from amends.ledger import ending as store_ending
 from amends.ledger.operations import AdmitCall
-from amends.ledger.rows import AddEvent, FindKey, Now, TakeLock, UpdateSlice, Wanted
+from amends.ledger.rows import AddEvent, FindKey, LockRequest, Now, TakeLock, UpdateSlice
 from amends.ledger.world import Lease
 from amends.people import rollback_plans
 from amends.replay import answers
 from amends.stores.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
-from amends.tools.tool import BareUse
+from amends.tools.scope import BareUse
 from tests.sim.scenarios import VARIANTS, Variant
 from tests.sim.schedule import LEDGER, Schedule, kinds_at
 from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_of
@@ -333,11 +333,11 @@ def compensation_locked() -> Iterator[None]:
     """A compensation takes the locks of its call, as its start did."""
     taking = """    now = await Now()
     if call.locks:
-        wanted = Wanted(lock_names_of([call]), waits=True)
+        wanted = LockRequest(lock_names_of([call]), waits=True)
         if await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner) is not None:
             return None
     return await move_call("""
-    vars(store_ending).setdefault("Wanted", Wanted)
+    vars(store_ending).setdefault("LockRequest", LockRequest)
     with rewritten((store_ending, "begin_compensation", "    now = await Now()\n    return await move_call(", taking)):
         yield
 
@@ -411,7 +411,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((doubts, "settle_delay_left", "return quiet + spec.settle - clocks.mono", "return (row.started_at or 0.0) + spec.settle - clocks.wall")),
         ("ledger_against_world", "effects_once"), ("F1", "F6", "F17")),
     Bug("9", "timeout recorded as failed",
-        lambda: rewritten((doubts, "_verdict_by_class", 'if name in PERHAPS:\n            return "doubt"', 'if name in PERHAPS:\n            return "certain"')),
+        lambda: rewritten((doubts, "_verdict_by_class", 'if name in MAYBE_SENT:\n            return "doubt"', 'if name in MAYBE_SENT:\n            return "certain"')),
         ("ledger_against_world",), ("F3", "F1")),
     Bug("10", "non-idempotent call restarted from in_doubt",
         lambda: rewritten((doubts, "is_repeatable", "if not spec.idempotent or", "if")), ("effects_once",), ("F1", "F3")),
@@ -492,7 +492,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((approvals, "claim_notice", "if row.tell_at is None or row.tell_at > now:", "if row.tell_at is None:")),
         ("told_once",), ("F28",)),
     Bug("N2", "people count as told before they are",
-        lambda: rewritten((notices, "tell", "ended = await _fire", "await NoteTold(approval_id, teller)\n    ended = await _fire")),
+        lambda: rewritten((notices, "tell", "ended = await _fire", "await RecordNotice(approval_id, teller)\n    ended = await _fire")),
         ("people_are_told",), ("F20", "F28")),
     Bug("N3", "a hook that failed counts as one that told",
         lambda: rewritten((notices, "tell", "if failed is None:", "if True:")),
@@ -581,7 +581,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((budgets, "refuse_by_budget", 'or run.phase != "open" or run.pivot or', "or")),
         ("no_budget_on_the_way_back",), ("F24u",)),
     Bug("R1", "replay falls through to a body on a miss",
-        lambda: rewritten((answers, "_unrecorded", "return replay.stop(", "from amends.ledger.world import Invoke, Later\n    row = replay.record.tree.calls[0]\n    if ask.fn is not None:\n        ended = await Invoke(ask.fn, ask.args, ask.is_async, None, Later(row, lambda: call_of(row, ask.spec)), None, 'execute')\n        return Done(row, ended.value)\n    return replay.stop(")),
+        lambda: rewritten((answers, "_unrecorded", "return replay.stop(", "from amends.ledger.world import Invoke, LazyCall\n    row = replay.record.tree.calls[0]\n    if ask.fn is not None:\n        ended = await Invoke(ask.fn, ask.args, ask.is_async, None, LazyCall(row, lambda: call_of(row, ask.spec)), None, 'execute')\n        return Done(row, ended.value)\n    return replay.stop(")),
         ("replays_start_nothing",), ("F27",)),
     Bug("R2", "a resumed run reads the clock anew",
         lambda: rewritten((engine_values, "read_clock", "if place < len(recorded):", "if False:")),
@@ -656,7 +656,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((session, "recorded_result", "if row.result is None:", "if False:")),
         ("answers_true",), ("G1",)),
     Bug("G5", "a compensation that was stopped in a living process stays as it is",
-        lambda: rewritten((rollback, "stop_here", "if await LiveCalls(session.uid):", "if True:")),
+        lambda: rewritten((rollback, "clean_up_stopped_flow", "if await LiveCalls(session.uid):", "if True:")),
         ("no_orphans",), ("G4", "F6")),
     Bug("T1", "the wall clock alone says that a lease has ended",
         lambda: rewritten((opening, "_is_free", "return ended and root.lease_until <= now", "return root.lease_until <= now")),
@@ -668,7 +668,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((approvals, "is_requester", "*approval.edited_by", "")),
         ("approvals_against_starts",), ("F20",)),
     Bug("V5", "an event does not say who refused a call, and why",
-        lambda: rewritten((changes, "move_approval", "said=words_bound(row, changes), ", "")),
+        lambda: rewritten((changes, "move_approval", "said=decision_digest(row, changes), ", "")),
         ("record_is_whole",), ("F20",)),
     # ---- L: values ----
     Bug("L11", "the class of a value is missing from the key",
@@ -687,7 +687,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((session, "args_of", "if spec is None or spec.signature is None:", "if True:")),
         ("body_got_what_was_recorded",), ("F51",)),
     Bug("L16", "a compensation gets its arguments through the validators of a union that takes the first that fits",
-        lambda: rewritten((session, "args_of", "found, unlike = revive_each(text, spec.signature.shape)", "found, unlike = dict(decode(text.replace('[\"Employee\",', '[\"Customer\",'))), {'to'}")),
+        lambda: rewritten((session, "args_of", "found, unlike = rebuild_args(text, spec.signature.shape)", "found, unlike = dict(decode(text.replace('[\"Employee\",', '[\"Customer\",'))), {'to'}")),
         ("body_got_what_was_recorded",), ("F50", "F52")),
 )  # fmt: skip
 

@@ -92,7 +92,7 @@ def nested(v: Variant, how: str) -> Scenario:
                 with suppress(Refused):
                     await patiently(run, PATIENCE_S)
             case _:
-                limit = 5.0 if run.session.said_approval_s is not None else PATIENCE_S
+                limit = 5.0 if run.session.user_wait_approval_s is not None else PATIENCE_S
                 await patiently(run, limit)
 
     timeout: dict[str, Any] = {"timeout": 5.0 if how == "in a child" else PATIENCE_S}

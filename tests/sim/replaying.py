@@ -13,7 +13,7 @@ from amends.host.requests import direct_ask
 from amends.ledger.world import Sleep
 from amends.replay import driver
 from amends.testing.simulation import NOBODY, Inside, SimulatedRun
-from amends.tools.tool import Options
+from amends.tools.scope import Options
 from tests.sim.scenarios import Here, Scenario, Variant, do, make, traits
 
 HERE = ("", 0)

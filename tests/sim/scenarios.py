@@ -12,7 +12,7 @@ from amends.engine.session import provider_key
 from amends.errors import Busy, Refused, RunBlocked, UsageError
 from amends.host.host import Host
 from amends.ledger.operations import ReadRun, Tree
-from amends.ledger.world import Sleep, Together
+from amends.ledger.world import RunTogether, Sleep
 from amends.model import Absent, Budget, Happened, Probed, Retry
 from amends.people import doubts, rollback_plans, runs
 from amends.testing.simulation import NOBODY, Inside, SimulatedRun
@@ -272,7 +272,7 @@ def f8b_side_by_side(v: Variant) -> Scenario:
 
     async def program(inside: Inside) -> None:
         async with inside.run("r") as run:
-            ends = await Together([do(run, a, n=1), do(run, b, n=1)])
+            ends = await RunTogether([do(run, a, n=1), do(run, b, n=1)])
             for end in ends:
                 if isinstance(end, Exception):
                     raise end
@@ -295,7 +295,7 @@ def f8c_leaves_early(v: Variant) -> Scenario:
                 await run.leave(error)
                 raise
 
-        ends = await Together([do(run, b, n=1), block()])
+        ends = await RunTogether([do(run, b, n=1), block()])
         inside.process.leases.pop(run.session.root, None)
         for end in ends:
             if isinstance(end, Exception):
@@ -316,7 +316,7 @@ def f8d_waits_early(v: Variant) -> Scenario:
             await run.leave(waits)
             raise waits
 
-        await Together([do(run, b, n=1), block()])
+        await RunTogether([do(run, b, n=1), block()])
         inside.process.leases.pop(run.session.root, None)
 
     return Scenario("F8d waits early", program, [a, b], _rest("a", "b", variant=v))
@@ -327,7 +327,7 @@ def f9b_beside_the_pivot(v: Variant) -> Scenario:
 
     async def program(inside: Inside) -> None:
         async with inside.run("r") as run:
-            ends = await Together([do(run, p, n=1), do(run, a, n=1)])
+            ends = await RunTogether([do(run, p, n=1), do(run, a, n=1)])
             for end in ends:
                 if isinstance(end, Exception) and not isinstance(end, Refused):
                     raise end

@@ -8,7 +8,7 @@ from amends.errors import Held
 from amends.host.host import Host
 from amends.host.notices import CLAIM_S
 from amends.ledger.world import Sleep
-from amends.people.approvals import tell_all
+from amends.people.approvals import send_overdue_notices
 from amends.testing.simulation import NOBODY, Inside
 from amends.tools.rules import Rule
 from tests.sim.approving import VARIANTS
@@ -22,7 +22,7 @@ async def worker(inside: Inside) -> None:
     """Comes by now and then."""
     for _ in range(LOOKS):
         await Sleep(5.0)
-        await tell_all(inside.host, NOBODY, 10)
+        await send_overdue_notices(inside.host, NOBODY, 10)
 
 
 def telling(v: Variant, who: str) -> Scenario:

@@ -17,7 +17,18 @@ from amends.host.host import Host
 from amends.ledger.flow import Flow, run_flow
 from amends.ledger.operations import StoreOp
 from amends.ledger.rows import RunRow
-from amends.ledger.world import Clocks, Ended, Invoke, IsDead, Later, LiveCalls, Luck, ReadClocks, Sleep, Together
+from amends.ledger.world import (
+    Clocks,
+    DrawRandom,
+    Ended,
+    Invoke,
+    IsDead,
+    LazyCall,
+    LiveCalls,
+    ReadClocks,
+    RunTogether,
+    Sleep,
+)
 from amends.model import Absent, Happened, Probed, Unknown
 from amends.people import doubts, rollback_plans
 from amends.people.rollback_plans import MICROSECOND
@@ -63,7 +74,7 @@ class Copy:
             case StoreOp():
                 return self.store.perform(op)
             case Invoke():
-                call = op.call.whole() if isinstance(op.call, Later) else op.call
+                call = op.call.whole() if isinstance(op.call, LazyCall) else op.call
                 self.seen.append(({"execute": "start"}.get(op.phase, op.phase), call.id))
                 return Ended(value=self.probes_say if op.phase == "probe" else None)
             case ReadClocks():
@@ -72,13 +83,13 @@ class Copy:
                 wait = max(0.0, min(op.seconds, 1e9))
                 wall = moment(self.clocks.wall + wait + MICROSECOND)
                 self.clocks = replace(self.clocks, wall=wall, mono=self.clocks.mono + wait)
-            case Luck():
+            case DrawRandom():
                 return 0.5
             case LiveCalls():
                 return 0
             case IsDead():
                 return False
-            case Together():
+            case RunTogether():
                 return [self.drive(flow) for flow in op.flows]
         return None
 

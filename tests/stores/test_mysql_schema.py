@@ -200,8 +200,8 @@ def test_no_question_walks_through_a_table(database: Any, op: Any) -> None:
         (rows.PageCalls(None, ("in_doubt",), None, 9), "calls_open"),
         (rows.PageCalls("t", ("in_doubt", "held"), 200, 9), "calls_open"),
         (rows.PageEvents("u7", None, 0, 9), "events_root"),
-        (rows.ListTells(20.0, None, 9), "approvals_tell"),
-        (rows.ListTells(20.0, "t", 9), "approvals_tell"),
+        (rows.ListDueNotices(20.0, None, 9), "approvals_tell"),
+        (rows.ListDueNotices(20.0, "t", 9), "approvals_tell"),
     ],
     ids=repr,
 )

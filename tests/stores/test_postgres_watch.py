@@ -55,7 +55,7 @@ def after(ledger: Ledger, wakeup: Wakeup, *operations: ops.StoreOp[Any]) -> list
     for op in operations:
         ledger(op)
     other = ledger.run(ledger.new("other"))
-    ledger(ops.LetGo(other.uid, "a", 1, None))
+    ledger(ops.ReleaseLease(other.uid, "a", 1, None))
     rung = []
     while (topic := wakeup.next()) != other.uid:
         rung.append(topic)
@@ -108,7 +108,7 @@ def test_ledgers_of_one_database_do_not_ring_each_other(ledger: Ledger, wakeup: 
     mark = "&" if "?" in postgres_url else "?"
     other = PostgresStore(f"{postgres_url}{mark}schema=other")
     elsewhere = Ledger(other, made=500)
-    elsewhere(ops.LetGo(elsewhere.run().uid, "a", 1, None))
+    elsewhere(ops.ReleaseLease(elsewhere.run().uid, "a", 1, None))
     other.close()
     assert after(ledger, wakeup) == []
 

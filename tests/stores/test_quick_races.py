@@ -85,7 +85,7 @@ def same_key_other_words(ledger: Ledger) -> Asked:
 
 def let_go(ledger: Ledger) -> Asked:
     run = ledger.run()
-    return ops.LetGo(run.uid, "a", 1, None), ledger.admit_op(run, expected=False)
+    return ops.ReleaseLease(run.uid, "a", 1, None), ledger.admit_op(run, expected=False)
 
 
 def abandoned(ledger: Ledger) -> Asked:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from amends.encoding.secret import Hidden, hidden_by
+from amends.encoding.secret import RedactionRules, redaction_rules
 from amends.errors import BadArguments, BadDeclaration
 from amends.model import Call, Order, Request, Retry
 from amends.tools.declarations import declare, specs_of
-from amends.tools.spec import Declaration, Spec, twin_kwargs
+from amends.tools.spec import Declaration, Spec, named_arguments
 from amends.tools.tool import tool
 
 
@@ -185,7 +185,7 @@ def test_a_twin_asks_by_name_for_the_result_the_call_and_the_arguments() -> None
     assert made is not None
     assert made.params == ("call", "cents", "result", "order_id")
     call = Call("r", "charge", "1", {})
-    asked = twin_kwargs(made.params, args={"order_id": "1", "cents": 2, "note": ""}, result="ch", call=call)
+    asked = named_arguments(made.params, args={"order_id": "1", "cents": 2, "note": ""}, result="ch", call=call)
     assert asked == {"call": call, "cents": 2, "result": "ch", "order_id": "1"}
 
 
@@ -194,19 +194,19 @@ def test_a_twin_with_kwargs_gets_every_argument() -> None:
 
     made = one(said(compensate=twin)).compensate
     assert made is not None
-    asked = twin_kwargs(made.params, args={"order_id": "1", "cents": 2}, result="ch", call=Call("r", "c", "1", {}))
+    asked = named_arguments(made.params, args={"order_id": "1", "cents": 2}, result="ch", call=Call("r", "c", "1", {}))
     assert asked == {"order_id": "1", "cents": 2, "result": "ch"}
 
 
 def test_an_older_record_leaves_out_what_it_does_not_have() -> None:
-    assert twin_kwargs(("order_id", "note"), args={"order_id": "1"}, result=None, call=Call("r", "c", "1", {})) == {
+    assert named_arguments(("order_id", "note"), args={"order_id": "1"}, result=None, call=Call("r", "c", "1", {})) == {
         "order_id": "1"
     }
 
 
 def test_a_result_is_the_calls_even_if_an_argument_has_that_name() -> None:
     call = Call("r", "c", "1", {})
-    assert twin_kwargs(("result",), args={"result": "mine"}, result="theirs", call=call) == {"result": "theirs"}
+    assert named_arguments(("result",), args={"result": "mine"}, result="theirs", call=call) == {"result": "theirs"}
 
 
 def test_a_twin_that_asks_for_what_is_not_there_is_refused_with_what_is() -> None:
@@ -264,7 +264,7 @@ def test_a_twin_that_lives_elsewhere_is_known_by_its_name_alone() -> None:
     made = specs_of(tools, order="strict")["book"].compensate
     assert made is not None
     assert made.tool == "cancel"
-    asked = twin_kwargs(made.params, args={"room": 7}, result="b1", call=Call("r", "book", "1", {}))
+    asked = named_arguments(made.params, args={"room": 7}, result="b1", call=Call("r", "book", "1", {}))
     assert {"room", "result", "call"} == asked.keys()
     with pytest.raises(BadDeclaration):
         made.fn(**asked)
@@ -428,10 +428,10 @@ def test_fields_that_are_no_arguments_are_refused(options: dict[str, Any]) -> No
 
 def test_what_the_runtime_hides_is_hidden_where_it_is() -> None:
     specs = specs_of(
-        [said(kind="read", redact="note"), tool(find, kind="read")], order="strict", redact=hidden_by(["CENT*"])
+        [said(kind="read", redact="note"), tool(find, kind="read")], order="strict", redact=redaction_rules(["CENT*"])
     )
-    assert specs["charge"].redact == Hidden(("note", "cents"), ("cent*",))
-    assert specs["find"].redact == Hidden((), ("cent*",))
+    assert specs["charge"].redact == RedactionRules(("note", "cents"), ("cent*",))
+    assert specs["find"].redact == RedactionRules((), ("cent*",))
 
 
 async def waits(call: Request) -> Any: ...

@@ -15,8 +15,9 @@ import pytest
 
 from amends.errors import BadDeclaration, NoRun, WrongColour
 from amends.tools.declarations import declare, specs_of
+from amends.tools.scope import Options, enter_scope, leave_scope
 from amends.tools.spec import Declaration
-from amends.tools.tool import Options, enter_scope, leave_scope, tool
+from amends.tools.tool import tool
 
 
 @dataclass

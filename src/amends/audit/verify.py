@@ -19,7 +19,15 @@ from amends.host.host import Host, View
 from amends.host.listing import CALL_WORDS, PAGE, RUN_FIELDS, Pages, narrowing, parse_filter
 from amends.host.runs import no_run
 from amends.ledger.changes import GOAL as GOAL_FACTS
-from amends.ledger.changes import LEARNED, NONE, call_bound, is_delegated, run_bound, terms_bound, words_bound
+from amends.ledger.changes import (
+    LEARNED,
+    NONE,
+    call_columns_digest,
+    decision_digest,
+    is_delegated,
+    request_columns_digest,
+    run_columns_digest,
+)
 from amends.ledger.operations import (
     PLACES_MAX,
     Chains,
@@ -850,7 +858,7 @@ class Standing:
 
     def _run(self, row: RunRow, subject: Subject) -> Iterator[Said]:
         first, facts = subject.first, subject.facts
-        if "row" in facts and facts["row"] != run_bound(row):
+        if "row" in facts and facts["row"] != run_columns_digest(row):
             yield "row_changed", "a column that never changes was changed"
         if (row.root, row.id, row.tenant, row.created_at) != (first.root, first.run_id, first.tenant, first.at):
             yield "row_changed", "the id, the tenant or the time was changed"
@@ -882,7 +890,7 @@ class Standing:
         first, facts = subject.first, subject.facts
         run = runs.get(row.run)
         key = row.key if run is None or not run.origin else row.key.removeprefix(f"{LOADED}{row.id}:")
-        if "row" in facts and facts["row"] != call_bound(row, key, row.generation):
+        if "row" in facts and facts["row"] != call_columns_digest(row, key, row.generation):
             yield "row_changed", "a column that never changes was changed"
         mine = (row.root, row.run_id, row.tenant, row.created_at, row.seq)
         if mine != (first.root, first.run_id, first.tenant, first.at, first.seq):
@@ -934,7 +942,7 @@ class Standing:
         run = runs.get(row.run)
         is_record = run is not None and run.origin
         asked = changed(row, {"use_key": row.use_key.removeprefix(LOADED)}) if is_record else row
-        if "terms" in facts and facts["terms"] != terms_bound(asked):
+        if "terms" in facts and facts["terms"] != request_columns_digest(asked):
             yield "row_changed", "the terms of the request were changed"
         if (row.digest, row.seq, row.call) != (facts.get("digest"), first.seq, first.call):
             yield "row_changed", "the call that it binds was changed"
@@ -942,7 +950,7 @@ class Standing:
             yield "row_changed", "the run was changed"
         if row.state == "used" and (row.used_at, row.used_seq) != (subject.last.at, subject.last.seq):
             yield "row_changed", "the time of its use was changed"
-        if words_bound(row) != facts.get("said"):
+        if decision_digest(row) != facts.get("said"):
             yield "row_changed", "who decided, when, or why was changed"
         if row.given != "[]" or "given" in facts:
             yield from self._payload("given", row.given, facts.get("given"), row.id)

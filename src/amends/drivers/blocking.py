@@ -25,6 +25,7 @@ from amends.ledger.flow import Flow, Op, run_flow
 from amends.ledger.operations import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
 from amends.ledger.world import (
     Await,
+    DrawRandom,
     Ended,
     Flight,
     Invoke,
@@ -32,11 +33,10 @@ from amends.ledger.world import (
     KeepAnchor,
     KeepCheckpoint,
     LiveCalls,
-    Luck,
     ReadAnchor,
     ReadClocks,
+    RunTogether,
     Sleep,
-    Together,
     Watch,
 )
 from amends.model import Absent, Happened, Unknown
@@ -232,7 +232,7 @@ class Driver:
     def _late(self, flow: Flow[None]) -> None:
         threading.Thread(target=self.run, args=(flow,), name="amends-late", daemon=True).start()
 
-    def _together(self, op: Together) -> list[Any]:
+    def _together(self, op: RunTogether) -> list[Any]:
         with ThreadPoolExecutor(max_workers=max(1, len(op.flows)), thread_name_prefix="amends-group") as pool:
             futures = [pool.submit(copy_context().run, self.run, flow) for flow in op.flows]
             return [_end_of(future) for future in futures]
@@ -246,9 +246,9 @@ class Driver:
 
 WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
     Invoke: Driver._invoke,
-    Together: Driver._together,
+    RunTogether: Driver._together,
     ReadClocks: lambda _, _op: process.clocks(),
-    Luck: lambda _, _op: process.luck(),
+    DrawRandom: lambda _, _op: process.luck(),
     Sleep: lambda _, op: time.sleep(max(0.0, op.seconds)),
     Watch: lambda driver, op: driver.live.wakeup.watch(op.root),
     Await: lambda _, op: op.watcher.wait(op.seconds),

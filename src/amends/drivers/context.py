@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from amends.errors import NoRun, UsageError
 from amends.ledger.flow import Flow
-from amends.ledger.world import Invoked, Later
+from amends.ledger.world import Invoked, LazyCall
 from amends.model import Call, Number, billionths, unit_of
+from amends.tools.scope import Options, Scope, caller_here, enter_scope, leave_scope, scope_here
 from amends.tools.spec import Declaration
-from amends.tools.tool import Options, Scope, caller_here, enter_scope, leave_scope, scope_here
 
 
 def current_call() -> Call:
@@ -22,7 +22,7 @@ def current_call() -> Call:
     call = _call_here()
     if call is None:
         raise NoRun("there is no current call: this code does not run inside a tool's body")
-    return call.whole() if isinstance(call, Later) else call
+    return call.whole() if isinstance(call, LazyCall) else call
 
 
 def spent(amount: Number, unit: str = "usd") -> None:
@@ -38,7 +38,7 @@ def spent(amount: Number, unit: str = "usd") -> None:
         more, unit = billionths(amount), unit_of(unit)
     except ValueError as error:
         raise UsageError(f"spent() of {call.tool}: {error}") from error
-    if isinstance(call, Later):
+    if isinstance(call, LazyCall):
         said = call.spent = {} if call.spent is None else call.spent
         said[unit] = said.get(unit, 0) + more
 
@@ -53,7 +53,7 @@ def current_run() -> Any:
     return scope.caller
 
 
-def _call_here() -> Call | Later | None:
+def _call_here() -> Call | LazyCall | None:
     scope = scope_here()
     return None if scope is None else scope.call
 
@@ -74,7 +74,7 @@ guards: Final[list[Callable[[str], None]]] = []
 """Called before a program uses the ledger; a replay adds one that raises."""
 
 
-def refuse_reaching(what: str, flow: Flow[Any] | None = None) -> None:
+def refuse_ledger_use(what: str, flow: Flow[Any] | None = None) -> None:
     """Raise if this code may not use the ledger, which is so inside a replay; then close ``flow`` unused."""
     try:
         for guard in guards:
@@ -85,13 +85,13 @@ def refuse_reaching(what: str, flow: Flow[Any] | None = None) -> None:
         raise
 
 
-def body_here() -> Call | Later | None:
+def body_here() -> Call | LazyCall | None:
     """Return the call whose body this code runs in, for work that continues in another thread or task."""
     return _call_here()
 
 
 @contextmanager
-def within(run: Any, body: Call | Later | None) -> Iterator[None]:
+def within(run: Any, body: Call | LazyCall | None) -> Iterator[None]:
     """Run this block in the context of a run, and of the body that started it elsewhere."""
     scope = enter_scope(run)
     if body is not None:
@@ -114,7 +114,7 @@ class _Nowhere:
     _is_nowhere = True
     _is_replay = False
 
-    def __init__(self, phase: Invoked, call: Call | Later, is_async: bool) -> None:
+    def __init__(self, phase: Invoked, call: Call | LazyCall, is_async: bool) -> None:
         self.is_async = is_async
         self._phase, self._call = phase, call
 
@@ -132,7 +132,7 @@ class _Nowhere:
         )
 
 
-def refuse_nowhere(tool: str) -> None:
+def refuse_without_run(tool: str) -> None:
     """Raise inside a probe, a compensation or a hook: a run used by hand starts nothing there either."""
     caller = caller_here()
     if isinstance(caller, _Nowhere):
@@ -152,7 +152,7 @@ def refuse_own(key: str, ident: str, tool: str) -> None:
         scope = scope.outer
 
 
-def inside(run: Any, call: Call | Later, phase: Invoked, *, is_async: bool) -> _Inside:
+def inside(run: Any, call: Call | LazyCall, phase: Invoked, *, is_async: bool) -> _Inside:
     """Return the context of a body: the run for nested calls, the call for its key."""
     return _Inside(run if phase == "execute" else _Nowhere(phase, call, is_async), call)
 
@@ -162,7 +162,7 @@ class _Inside:
 
     __slots__ = ("_call", "_caller", "_scope")
 
-    def __init__(self, caller: Any, call: Call | Later) -> None:
+    def __init__(self, caller: Any, call: Call | LazyCall) -> None:
         self._caller, self._call = caller, call
 
     def __enter__(self) -> None:

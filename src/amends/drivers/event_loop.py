@@ -19,7 +19,7 @@ from amends.encoding.dataclass import dataclass
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op
 from amends.ledger.operations import Store, StoreOp
-from amends.ledger.world import Await, Ended, Flight, Invoke, Sleep, Together
+from amends.ledger.world import Await, Ended, Flight, Invoke, RunTogether, Sleep
 from amends.model import NoEffect
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class AsyncDriver:
             return await asyncio.sleep(max(0.0, op.seconds))
         if isinstance(op, Await):
             return await op.watcher.wait_async(op.seconds)
-        if isinstance(op, Together):
+        if isinstance(op, RunTogether):
             ends = await asyncio.gather(*(self.run(flow) for flow in op.flows), return_exceptions=True)
             for end in ends:
                 if isinstance(end, BaseException) and not isinstance(end, Exception):

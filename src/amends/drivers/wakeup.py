@@ -120,7 +120,7 @@ WAKES: Final = frozenset(
     {
         operations.SettleCall, operations.NoteEvidence, operations.ResolveCall, operations.DecideCall, operations.RetryCall,
         operations.SettleCompensation, operations.DecideCommit, operations.CloseRun, operations.AbandonRun, operations.FinishRun,
-        operations.BeginRollback, operations.LetGo, operations.DecideApproval, operations.EditApproval,
+        operations.BeginRollback, operations.ReleaseLease, operations.DecideApproval, operations.EditApproval,
     }
 )  # fmt: skip
 """Operations after which a waiting flow may continue: something was settled, decided, ended or released."""

@@ -60,7 +60,7 @@ class Stored:
 
 def store_result(value: object, annotation: object = Any) -> Stored:
     """Return what the ledger keeps of a result. Never raise: what cannot be written is a stated loss."""
-    return faithful(value, annotation)[1]
+    return round_trip(value, annotation)[1]
 
 
 def load_result(stored_text: str | None, annotation: object = Any) -> Any:
@@ -68,7 +68,7 @@ def load_result(stored_text: str | None, annotation: object = Any) -> Any:
     return None if stored_text is None else decode(stored_text, annotation)
 
 
-def faithful(value: Any, annotation: object = Any) -> tuple[Any, Stored]:
+def round_trip(value: Any, annotation: object = Any) -> tuple[Any, Stored]:
     """Return the value as every replay will see it, and what is stored. Never raise.
 
     If nothing can be stored, the value is the original.
@@ -95,7 +95,7 @@ def decode(text: str, annotation: object = Any) -> Any:
     return _shaped(read_text(text), text, annotation)
 
 
-def misfits(text: str, annotation: object) -> bool:
+def no_longer_fits(text: str, annotation: object) -> bool:
     """Return whether a stored text can no longer be read as the user's class that the annotation names.
 
     Plain data under a plain annotation always fits: its readers get what the body returned.
@@ -212,7 +212,7 @@ def write_args(args: Mapping[str, Any], shape: Shape, plain: tuple[str, str] | N
 
 
 def _written_args(text: str, shape: Shape) -> Mapping[str, Any]:
-    found, unlike = revive_each(text, shape, exact=False)
+    found, unlike = rebuild_args(text, shape, exact=False)
     for name in sorted(unlike):
         _refuse_changed({name: None}, shape)
     return found
@@ -239,7 +239,7 @@ def _comes_back(name: str, value: object, shape: Shape) -> bool:
         return False
 
 
-def revive_each(text: str, shape: Shape, *, exact: bool = True) -> tuple[dict[str, Any], set[str]]:
+def rebuild_args(text: str, shape: Shape, *, exact: bool = True) -> tuple[dict[str, Any], set[str]]:
     """Read stored arguments, and return the names of those that do not fit the shape and remain plain data."""
     found: dict[str, Any] = {}
     unlike: set[str] = set()

@@ -19,7 +19,7 @@ from amends.encoding.annotations import Shape
 from amends.encoding.canonical import CLASS, DEPTH_MAX, UNSET, Fields, canonical, digest_of, encode, head
 from amends.encoding.payloads import Stored, decode
 from amends.encoding.search import BOUNDED_CHARS_MAX, encoded_spans
-from amends.encoding.secret import MARK, MASK, NOTHING, Hidden, Secret
+from amends.encoding.secret import MARK, MASK, NOTHING, RedactionRules, Secret
 
 COMMITMENT_CHARS: Final = 32
 SPELLED_CHARS_MIN: Final = 3
@@ -64,7 +64,7 @@ class Redactor:
 
     __slots__ = ("hidden", "is_wide", "key", "vault")
 
-    def __init__(self, hidden: Hidden = NOTHING, key: bytes = b"", vault: Cipher | None = None) -> None:
+    def __init__(self, hidden: RedactionRules = NOTHING, key: bytes = b"", vault: Cipher | None = None) -> None:
         self.hidden, self.key, self.vault = hidden, key, vault
         self.is_wide = hidden.is_wide
 
@@ -173,7 +173,9 @@ class Redactor:
 class _ValueWalk:
     """One walk through a value that replaces redacted parts."""
 
-    def __init__(self, redactor: Redactor, hidden: Hidden, about: About, path: str, shape: Shape | None) -> None:
+    def __init__(
+        self, redactor: Redactor, hidden: RedactionRules, about: About, path: str, shape: Shape | None
+    ) -> None:
         self._redactor, self._hidden, self._about, self._path, self._shape = redactor, hidden, about, path, shape
         self.known: dict[str, Secret] = {}
 

@@ -67,7 +67,7 @@ def is_unreadable(args: Mapping[Any, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class RedactionRules:
     """The redaction rules: which places and texts are redacted.
 
     ``places``: arguments of one tool, or paths into them ("card", "customer.iban"). ``names``: patterns for names at
@@ -86,9 +86,9 @@ class Hidden:
         """Whether the rules apply to every tool, not only to the places of one."""
         return bool(self.names or self.values)
 
-    def at(self, places: Iterable[str]) -> Hidden:
+    def at(self, places: Iterable[str]) -> RedactionRules:
         """Return the same rules with these places of one tool."""
-        return Hidden(tuple(places), self.names, self.values)
+        return RedactionRules(tuple(places), self.names, self.values)
 
     def covers(self, path: Sequence[object]) -> bool:
         """Return whether the value at this path is redacted: the place itself, or one that contains it."""
@@ -127,10 +127,10 @@ class Hidden:
         return text
 
 
-NOTHING: Final = Hidden()
+NOTHING: Final = RedactionRules()
 
 
-def hidden_by(patterns: Iterable[object]) -> Hidden:
+def redaction_rules(patterns: Iterable[object]) -> RedactionRules:
     """Parse the ``redact=`` of a runtime; raise ``ValueError`` that says what is wrong with a pattern."""
     names: list[str] = []
     values: list[re.Pattern[str]] = []
@@ -147,4 +147,4 @@ def hidden_by(patterns: Iterable[object]) -> Hidden:
         if value.search(""):
             raise ValueError(f"{pattern!r} matches the empty text, and therefore everything")
         values.append(value)
-    return Hidden((), tuple(names), tuple(values))
+    return RedactionRules((), tuple(names), tuple(values))

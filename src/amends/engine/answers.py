@@ -11,7 +11,7 @@ from amends.encoding.canonical import CLASS_MARK
 from amends.encoding.payloads import decode
 from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.call import Done
-from amends.engine.rollback import commit_obstacles, leftovers
+from amends.engine.rollback import commit_obstacles, rollback_obstacles
 from amends.engine.session import Ask, Session, call_of, moment, scrubbed
 from amends.errors import (
     Busy,
@@ -70,7 +70,7 @@ def _payload(text: str) -> Any:
     return decode(text) if text and lost_at(text) is None else None
 
 
-def output_gone(run: RunRow) -> ResultGone | None:
+def output_gone_error(run: RunRow) -> ResultGone | None:
     """Return the error for a run's output that gc removed; None: it is there, or never was."""
     gone_at = moment(lost_at(run.output))
     return None if gone_at is None else ResultGone(f"run {run.id}", gone_at=gone_at, run_id=run.id)
@@ -110,7 +110,9 @@ def _residue(session: Session, tree: Tree) -> tuple[Residue, ...]:
     found: list[Residue] = []
     state = tree.run.phase
     if state in ("rolling_back", "abandoned"):
-        found += [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in leftovers(session, tree)]
+        found += [
+            Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in rollback_obstacles(session, tree)
+        ]
     elif tree.run.state == "blocked":
         found += [
             Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in commit_obstacles(session, tree)

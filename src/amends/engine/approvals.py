@@ -29,7 +29,7 @@ from amends.engine.session import (
 from amends.errors import ApprovalVoid, Held, Rejected, RuleRefused
 from amends.ledger.operations import Admission, ReadApproval, ReadRun
 from amends.ledger.rows import ApprovalRow, CallRow, Need, Terms, Unapproved, lost_at
-from amends.ledger.world import Await, Later, ReadClocks, Watch
+from amends.ledger.world import Await, LazyCall, ReadClocks, Watch
 from amends.model import Approval, ApprovalState, Budget, Request, Yes, text_of
 from amends.tools.rules import EXPIRES_S, Judged, Rule, RuleTest, RuleVerdict, yes_or_no
 from amends.tools.spec import Spec
@@ -57,7 +57,7 @@ class ApprovalWait:
 
     limit_s: float
     since: float | None = None
-    body: Later | None = None
+    body: LazyCall | None = None
     watcher: Any = None
     pause: float = APPROVAL_POLL_S_MIN
     waits: bool = False

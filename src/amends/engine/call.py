@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from amends.encoding.canonical import diff
 from amends.encoding.dataclass import dataclass
-from amends.encoding.payloads import faithful
+from amends.encoding.payloads import round_trip
 from amends.encoding.secret import SEALED
 from amends.engine.approvals import (
     PAUSE_HINT,
@@ -55,7 +55,7 @@ from amends.engine.session import (
     error_text,
     exceeded,
     first_result,
-    known_of,
+    hidden_values_of,
     lacking,
     later_of,
     moment,
@@ -84,8 +84,18 @@ from amends.errors import (
     words_of,
 )
 from amends.ledger.operations import Admission, AdmitCall, ReadCall, SettleCall, StartCall
-from amends.ledger.rows import NOTHING, CallRow, Contention, Overrun, Terms, TermsByCall, Unapproved, Wanted, lost_at
-from amends.ledger.world import Ended, Invoke, Later, Luck, ReadClocks, Sleep
+from amends.ledger.rows import (
+    NOTHING,
+    CallRow,
+    Contention,
+    LockRequest,
+    Overrun,
+    Terms,
+    TermsByCall,
+    Unapproved,
+    lost_at,
+)
+from amends.ledger.world import DrawRandom, Ended, Invoke, LazyCall, ReadClocks, Sleep
 from amends.model import LOST, NoEffect, Retry
 from amends.tools.spec import Spec
 
@@ -330,7 +340,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, needs_result
             )
         finally:
             session.end_body(later)
-        value, row = await conclude(session, ask, row, ended, body=later)
+        value, row = await settle_outcome(session, ask, row, ended, body=later)
         if row.state == "succeeded":
             session.recall.keep(row)
             return Done(row, first_result(session, ask.spec, row) if value is LOST and needs_result else value)
@@ -353,7 +363,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, needs_result
         row = restarted
 
 
-async def body_of(session: Session, ask: Ask, row: CallRow) -> Later:
+async def body_of(session: Session, ask: Ask, row: CallRow) -> LazyCall:
     """Return the call as its body may ask for it, with the time that the body has."""
     later = later_of(row, ask)
     around = body_around(session, ask)
@@ -372,7 +382,7 @@ async def _anchor_approval(session: Session, ask: Ask, row: CallRow) -> None:
     try:
         await anchor_use(session, row)
     except LedgerError as broken:
-        await conclude(session, ask, row, Ended(error=NoEffect(words_of(broken))))
+        await settle_outcome(session, ask, row, Ended(error=NoEffect(words_of(broken))))
         raise
 
 
@@ -394,7 +404,13 @@ async def as_approved(session: Session, ask: Ask, row: CallRow) -> Ask:
         raise held_for(session, row, await request_of_call(row))
     copy = partial(body_args, session, ask.spec, row)
     return replace(
-        ask, args=copy(), text=row.args, recorded_digest=row.digest, shown=None, known=known_of(session, row), copy=copy
+        ask,
+        args=copy(),
+        text=row.args,
+        recorded_digest=row.digest,
+        shown=None,
+        known=hidden_values_of(session, row),
+        copy=copy,
     )
 
 
@@ -420,14 +436,14 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
     return started
 
 
-async def conclude(
+async def settle_outcome(
     session: Session,
     ask: Ask,
     row: CallRow,
     ended: Ended,
     *,
     reported: dict[str, int] | None = None,
-    body: Later | None = None,
+    body: LazyCall | None = None,
     is_undone: Callable[[Exception], bool] | None = None,
 ) -> tuple[Any, CallRow]:
     """Settle the outcome of the body and its reported cost; the caller is answered only when that is durable.
@@ -447,7 +463,7 @@ async def conclude(
         settle.to, settle.why, settle.mono = "in_doubt", _timeout_reason(body), None
         settle.error = describe_error(TimeoutError(f"no answer within {ask.timeout} s"))
     elif ended.error is None:
-        value, stored = faithful(ended.value, ask.spec.result_type)
+        value, stored = round_trip(ended.value, ask.spec.result_type)
         if ask.spec.redact is not None:
             stored = session.redactor.kept(stored, ask.known, (session.tenant, row.tool))
         remember(session, ask.spec, row, value, stored)
@@ -498,7 +514,7 @@ def _cost_of_lost_read(ask: Ask, reported: dict[str, int] | None) -> dict[str, i
     return {unit: amount for unit, amount, _ in ask.costs.costs} | (reported or {})
 
 
-def _timeout_reason(body: Later | None) -> str:
+def _timeout_reason(body: LazyCall | None) -> str:
     return NESTED if body is not None and (body.waits or body.is_stuck) else "timeout"
 
 
@@ -533,7 +549,7 @@ _PERMANENT: Final = (TypeError, AttributeError, NameError, NotImplementedError)
 
 async def _retry_delay(spec: Spec, row: CallRow) -> float:
     retry = spec.retry if spec.retry_declared or spec.kind != "retriable" else FORWARD
-    return retry.pause(max(1, row.attempt - row.tries_from), await Luck())
+    return retry.pause(max(1, row.attempt - row.tries_from), await DrawRandom())
 
 
 # ---- Calls inside a body
@@ -542,7 +558,7 @@ BODY_WAIT_SHARE: Final = 0.95
 """The part of the body's remaining time that a call inside it may wait: the rest is for the body to end."""
 
 
-def body_around(session: Session, ask: Ask) -> Later | None:
+def body_around(session: Session, ask: Ask) -> LazyCall | None:
     """Return the body that makes this request, while it runs in this process."""
     return session.bodies.get(ask.parent) if ask.parent else None
 
@@ -559,8 +575,8 @@ async def _wait_limits(session: Session, ask: Ask) -> tuple[Wait, ApprovalWait]:
     left = math.inf
     if body.until is not None:
         left = BODY_WAIT_SHARE * max(0.0, body.until - (await ReadClocks()).mono)
-    wait = (session.wait_s if body.until is None else math.inf) if session.said_wait_s is None else session.said_wait_s
-    limit = math.inf if session.said_approval_s is None else session.said_approval_s
+    wait = (session.wait_s if body.until is None else math.inf) if session.user_wait_s is None else session.user_wait_s
+    limit = math.inf if session.user_wait_approval_s is None else session.user_wait_approval_s
     return Wait(min(wait, left)), ApprovalWait(min(limit, left), body=body)
 
 
@@ -587,7 +603,7 @@ def _note_passed_error(error: Exception, approval_wait: ApprovalWait) -> None:
         error.hint = f"{error.hint}; inside the body of {approval_wait.body.tool} it waited in place: {PAUSE_HINT}"
 
 
-def _note_effect_inside(body: Later | None, ask: Ask, done: Done | None) -> None:
+def _note_effect_inside(body: LazyCall | None, ask: Ask, done: Done | None) -> None:
     """Record that a call inside this body had its effect, or may have.
 
     A later refusal no longer means that nothing happened.
@@ -606,14 +622,14 @@ def lock_wait_s(ask: Ask, wait: Wait) -> float:
     return 0.0 if ask.spec.on_lock == "raise" else wait.limit_s
 
 
-def locks_for(ask: Ask, wait: Wait) -> Wanted:
+def locks_for(ask: Ask, wait: Wait) -> LockRequest:
     """Return the lock names that the request needs.
 
     A pivot may also need those of its outbox, which only the ledger knows.
     """
     if not ask.locks and ask.spec.kind != "pivot":
         return NOTHING
-    return Wanted(ask.locks, waits=wait.waited < lock_wait_s(ask, wait), waited=bool(wait.root))
+    return LockRequest(ask.locks, waits=wait.waited < lock_wait_s(ask, wait), waited=bool(wait.root))
 
 
 async def start_when_unlocked(

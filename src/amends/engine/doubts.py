@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from amends.encoding.dataclass import dataclass
-from amends.encoding.payloads import faithful
+from amends.encoding.payloads import round_trip
 from amends.encoding.redaction import Known
 from amends.engine.session import (
     Session,
@@ -22,14 +22,14 @@ from amends.engine.session import (
     call_of,
     compensation_key,
     describe_error,
-    known_of,
+    hidden_values_of,
     lacking,
     missing,
     recorded_error,
     remember,
+    reported_result,
     revealed_call,
     store_result,
-    told_result,
     twin_args,
 )
 from amends.errors import (
@@ -53,7 +53,7 @@ from amends.errors import (
 )
 from amends.ledger.operations import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.ledger.rows import CallRow
-from amends.ledger.world import Ended, Flight, Invoke, Later, Luck, ReadClocks, Sleep
+from amends.ledger.world import DrawRandom, Ended, Flight, Invoke, LazyCall, ReadClocks, Sleep
 from amends.model import LOST, Absent, Call, Happened, NoEffect, Retry, Unknown
 from amends.tools.spec import ProbeSpec, Spec
 
@@ -132,7 +132,7 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
         answer = await ask_probe(session, spec, spec.probe, row)
         asked += 1
         if isinstance(answer, Happened):
-            text, loss = told_result(session, spec, row, answer.result)
+            text, loss = reported_result(session, spec, row, answer.result)
             if loss and answer.result is not LOST and answer.result is not None:
                 session.memory.keep_result(row.id, answer.result)
             return await _resolve(session, row, "succeeded", by="probe", result=text, loss=loss)
@@ -140,7 +140,7 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
         left = await settle_delay_left(session, spec, row) if isinstance(answer, Absent) else None
         if left is not None and left <= 0:
             return await _resolve_absent(session, spec, row, back, by="probe")
-        pause = PROBE_PACE.pause(asked, await Luck()) if left is None else left
+        pause = PROBE_PACE.pause(asked, await DrawRandom()) if left is None else left
         named = "absent, too early to believe" if isinstance(answer, Absent) else "unknown"
         why = answer.why if isinstance(answer, Unknown) else ""
         if asked >= PROBE_PACE.attempts or spent + pause > session.wait_s:
@@ -195,7 +195,9 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
     )
     answer = _probe_answer(ended, describe=lambda error: recorded_error(session, row, error))
     return (
-        Unknown(session.redactor.scrub(answer.why, known_of(session, row))) if isinstance(answer, Unknown) else answer
+        Unknown(session.redactor.scrub(answer.why, hidden_values_of(session, row)))
+        if isinstance(answer, Unknown)
+        else answer
     )
 
 
@@ -286,7 +288,7 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
         row = await _repeat(session, spec, started, flight, alone=row.quiet_mono is not None)
         if row.state == "in_doubt" and await is_repeatable(session, spec, row):
             pace = spec.retry if spec.retry_declared else PROBE_PACE
-            wait = pace.pause(max(1, row.attempt - row.tries_from), await Luck())
+            wait = pace.pause(max(1, row.attempt - row.tries_from), await DrawRandom())
             answer = "not probed: it was started again"
             row = await NoteProbe(row.id, row.in_question, row.probes + 1, answer, "", next_s=wait)
     return row
@@ -321,8 +323,8 @@ async def is_repeatable(session: Session, spec: Spec, row: CallRow) -> bool:
 
 async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *, alone: bool) -> CallRow:
     assert spec.fn is not None, "only a tool with a body is repeated"
-    known, args = known_of(session, row), body_args(session, spec, row)
-    later = Later(row, lambda: call_of(row, spec, args=body_args(session, spec, row)))
+    known, args = hidden_values_of(session, row), body_args(session, spec, row)
+    later = LazyCall(row, lambda: call_of(row, spec, args=body_args(session, spec, row)))
     flight.call, flight.sent, flight.doubted = row, False, True
     around = session.bodies.get(row.parent)
     later.until = None if around is None else around.until
@@ -373,7 +375,7 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
 
 
 async def note_late(
-    session: Session, known: Known, spec: Spec, row: CallRow, late: Ended, *, body: Later | None = None
+    session: Session, known: Known, spec: Spec, row: CallRow, late: Ended, *, body: LazyCall | None = None
 ) -> None:
     """Record the return of a body that outlived its timeout: it is evidence, never a settlement.
 
@@ -383,7 +385,7 @@ async def note_late(
     text = None
     happened = late.error is None
     if happened:
-        seen, stored = faithful(late.value, spec.result_type)
+        seen, stored = round_trip(late.value, spec.result_type)
         stored = session.redactor.kept(stored, known, (row.tenant, row.tool)) if spec.redact else stored
         remember(session, spec, row, seen, stored)
         text = stored.text
@@ -410,7 +412,7 @@ async def note_late(
 async def _resolve_absent(session: Session, spec: Spec | None, row: CallRow, back: bool, *, by: str) -> CallRow:
     """Record that certainly nothing happened: back off if the call should be started again, else it failed."""
     again = not back and spec is not None and _should_retry(spec, row)
-    pause = 0.0 if spec is None or row.why == "lost" else spec.retry.pause(max(1, row.attempt), await Luck())
+    pause = 0.0 if spec is None or row.why == "lost" else spec.retry.pause(max(1, row.attempt), await DrawRandom())
     return await _resolve(
         session, row, "backing_off" if again else "failed", by=by, why=row.why, retry_s=pause if again else None
     )
@@ -549,7 +551,7 @@ NEVER_SENT: Final = frozenset(
 )
 """The request was never sent: nothing can have happened."""
 
-PERHAPS: Final = frozenset(
+MAYBE_SENT: Final = frozenset(
     {
         "builtins.TimeoutError",
         "builtins.ConnectionError",
@@ -865,7 +867,7 @@ def _verdict_by_class(error: BaseException) -> Verdict:
     for name in names:
         if name in NEVER_SENT:
             return "certain"
-        if name in PERHAPS:
+        if name in MAYBE_SENT:
             return "doubt"
         if name in BY_CONTENT:
             found = BY_CONTENT[name](error)
@@ -968,7 +970,7 @@ def _of_http_code(error: BaseException) -> Verdict:
     return _of_status(code, []) if _is_status(code) else "doubt"
 
 
-GRPC_NO: Final = frozenset(
+GRPC_REFUSALS: Final = frozenset(
     {
         "INVALID_ARGUMENT",
         "NOT_FOUND",
@@ -989,7 +991,7 @@ def _of_grpc(error: BaseException) -> Verdict:
         code = code() if callable(code) else code
     except Exception:
         return "doubt"
-    return "ordinary" if _peek(code, "name") in GRPC_NO else "doubt"
+    return "ordinary" if _peek(code, "name") in GRPC_REFUSALS else "doubt"
 
 
 SQLSTATES: Final = ("08", "40003", "57P01", "57P02", "57P05", "58", "HYT")

@@ -10,15 +10,15 @@ from typing import Final, NoReturn
 
 from amends.engine.answers import report_of
 from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected, request_of_call, terms_for
-from amends.engine.call import Done, conclude, guarded_admission, locked, run_attempts, start_when_unlocked
+from amends.engine.call import Done, guarded_admission, locked, run_attempts, settle_outcome, start_when_unlocked
 from amends.engine.doubts import is_repeatable
 from amends.engine.rollback import (
     STOPPED,
     Obstacle,
     RollbackProgress,
     commit_obstacles,
-    leftovers,
     roll_back,
+    rollback_obstacles,
     settle_doubts,
     wait_for_live,
     wait_if_live,
@@ -33,11 +33,11 @@ from amends.engine.session import (
     call_of,
     cause_of,
     exceeded,
-    give_back,
-    known_of,
+    hidden_values_of,
     lacking,
     lacking_words,
     read_tree,
+    release_tree,
     scrubbed,
 )
 from amends.errors import (
@@ -139,7 +139,7 @@ async def leave_clean(session: Session, output: str | None) -> RunRow:
 async def _roll_back_to_goal(session: Session, run: RunRow) -> None:
     """Roll back; raise a person's refusal of the pivot as ``Rejected``."""
     try:
-        await take_back(session, why=run.goal_why or "the deadline passed")
+        await roll_back_and_raise(session, why=run.goal_why or "the deadline passed")
     except RolledBack as back:
         for row in (await read_tree(session)).calls:
             if row.state == "refused" and row.at_commit and row.approval and row.run == session.uid:
@@ -147,7 +147,7 @@ async def _roll_back_to_goal(session: Session, run: RunRow) -> None:
         raise
 
 
-async def take_back(session: Session, *, why: str) -> None:
+async def roll_back_and_raise(session: Session, *, why: str) -> None:
     """Roll back on request; always raises, ``RolledBack`` if no effect is left."""
     why = clean(why)
     back = await roll_back_block(session, by=session.principal or session.lease.owner, why=why)
@@ -352,7 +352,7 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
     wake = max(0.0, min(due)) if due else (session.lease.lease_s if unknown else 0.0)
     if session.uid != session.root:
         return tree.run
-    return await give_back(session, wake)
+    return await release_tree(session, wake)
 
 
 # ---- Unsettled calls
@@ -486,7 +486,7 @@ def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> 
     """Raise ``RunBlocked`` if the run is blocked, naming everything that is left."""
     if tree.run.state != "blocked":
         return
-    left = leftovers(session, tree) if tree.run.phase == "rolling_back" else commit_obstacles(session, tree)
+    left = rollback_obstacles(session, tree) if tree.run.phase == "rolling_back" else commit_obstacles(session, tree)
     doubts = [call_of(one.row, session.spec(one.row.tool)) for one in left if one.doubtful]
     residue = [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in left if not one.doubtful]
     names = ", ".join(dict.fromkeys(one.row.tool for one in left)) or "nothing amends can name"
@@ -517,7 +517,7 @@ async def stop_call(session: Session, flight: Flight) -> None:
 
 async def release_run(session: Session) -> RunRow:
     """Release the run to its next opener; a worker follows its policy after one lease."""
-    return await give_back(session, session.lease.lease_s)
+    return await release_tree(session, session.lease.lease_s)
 
 
 async def roll_back_block(session: Session, *, by: str, why: str) -> RollbackProgress:
@@ -560,7 +560,7 @@ async def suspend_for_person(session: Session, row: CallRow, *, again_s: float |
     """
     twin = await ReadCall(row.twin) if row.twin else None
     if session.uid == session.root or not (session.bodies or await LiveCalls(session.root)):
-        await give_back(session, again_s, suspended=True)
+        await release_tree(session, again_s, suspended=True)
     held = held_for(session, row, await request_of_call(row), twin)
     held.args = (f"run {visible(session.id)} waits for a person: {visible(row.tool)} is held ({held.reason})",)
     return held
@@ -644,7 +644,7 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
         timeout=spec.timeout,
         flight=session.memory.flight(row),
         recorded_digest=row.digest,
-        known=known_of(session, row),
+        known=hidden_values_of(session, row),
     )
 
 
@@ -656,7 +656,7 @@ async def begin_by_hand(session: Session, ask: Ask) -> Done:
     return await guarded_admission(session, ask)
 
 
-async def let_others_end(session: Session) -> None:
+async def wait_for_others(session: Session) -> None:
     """Wait until other threads and tasks of this process have finished in the run, however long that takes.
 
     Unlike ``wait_if_live`` it settles nothing: open attempts by hand are asked next.
@@ -671,7 +671,7 @@ async def end_by_hand(
     session: Session, ask: Ask, row: CallRow, ended: Ended, *, said: dict[str, int] | None = None
 ) -> CallRow:
     """Settle a call that was started by hand, with the cost that was reported for it."""
-    _, settled = await conclude(session, ask, row, ended, reported=said)
+    _, settled = await settle_outcome(session, ask, row, ended, reported=said)
     return settled
 
 

@@ -17,13 +17,13 @@ from amends.engine.call import (
     admit,
     as_approved,
     busy,
-    conclude,
     failure,
     in_doubt,
     locked,
     recorded_done,
     refuse,
     row_of,
+    settle_outcome,
 )
 from amends.engine.doubts import stays_in_doubt
 from amends.engine.ending import stop_call
@@ -36,7 +36,7 @@ from amends.model import LOST, Retry
 from amends.tools.spec import Spec
 
 
-def riding_spec(spec: Spec) -> Spec:
+def joined_spec(spec: Spec) -> Spec:
     """Return the tool as it runs in a joined transaction: one attempt, and no probe."""
     return replace(spec, probe=None, retry=Retry(attempts=1), retry_declared=True)
 
@@ -71,7 +71,7 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
     raise AssertionError("refusing raises")
 
 
-async def doubt_left(session: Session, flight: Flight) -> None:
+async def doubt_after_lost_transaction(session: Session, flight: Flight) -> None:
     """Put the call in doubt after its body ended the caller's transaction.
 
     If the body committed, its call is in the ledger, and nobody else settles it.
@@ -118,7 +118,7 @@ async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable
         )
     finally:
         session.end_body(later)
-    value, row = await conclude(session, ask, row, ended, body=later, is_undone=is_undone)
+    value, row = await settle_outcome(session, ask, row, ended, body=later, is_undone=is_undone)
     if row.state == "succeeded":
         return Done(row, first_result(session, ask.spec, row) if value is LOST else value)
     if stays_in_doubt(row):

@@ -11,10 +11,10 @@ from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.checkpoints import check_anchor
 from amends.engine.ending import commit, raise_blocked
 from amends.engine.rollback import roll_back, settle_doubts
-from amends.engine.session import Session, Wait, give_back, lacking, read_tree
+from amends.engine.session import Session, Wait, lacking, read_tree, release_tree
 from amends.errors import Busy, RunConflict, RunEnded
 from amends.ledger.operations import OpenChild, Opened, OpenRun
-from amends.ledger.rows import RunRow, lost_at, twins_of
+from amends.ledger.rows import RunRow, counterparts_of, lost_at
 from amends.ledger.world import IsDead, Lease, ReadClocks
 
 
@@ -121,7 +121,7 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
         tree = await read_tree(session)
         if tree.run.state == "blocked":
             # A blocked run is still probed: a look without result does not end that.
-            await give_back(session, later)
+            await release_tree(session, later)
             raise_blocked(session, tree, None)
         return tree.run
     return run
@@ -158,7 +158,7 @@ async def open_child(
         raise _refused(run)
     resumed = opened.how == "resumed"
     inner = session.child(run.uid, run.id, generation=run.generation, resumed=resumed, state=run.state, given=given)
-    inner.twins = twins_of(run)
+    inner.twins = counterparts_of(run)
     if resumed:
         run = await go_on(inner, run)
         if run.state == "rolled_back":

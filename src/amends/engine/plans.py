@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 from amends.encoding.dataclass import dataclass
 from amends.engine.answers import answer_done, answer_error
 from amends.engine.approvals import held_for, need_for, request_of_call
-from amends.engine.call import Done, admit, conclude, guarded_call, row_of
+from amends.engine.call import Done, admit, guarded_call, row_of, settle_outcome
 from amends.engine.session import Ask, Session, Wait, ask_for, read_tree
 from amends.errors import (
     BadArguments,
@@ -23,7 +23,7 @@ from amends.errors import (
     only_waits,
 )
 from amends.ledger.rows import CallRow
-from amends.ledger.world import Ended, Flight, Together
+from amends.ledger.world import Ended, Flight, RunTogether
 from amends.model import Answer, NoEffect
 from amends.tools.spec import Spec
 
@@ -342,7 +342,7 @@ def is_immediate_pivot(ask: Ask) -> bool:
     return ask.spec.kind == "pivot" and ask.spec.at == "call"
 
 
-async def do_turn(session: Session, asks: Sequence[Ask | Exception]) -> list[End]:
+async def run_turn(session: Session, asks: Sequence[Ask | Exception]) -> list[End]:
     """Run the calls of a turn and return how each ended, in order.
 
     An exception in ``asks`` could not be requested at all.
@@ -370,7 +370,7 @@ def _name(ask: Ask | Exception, end: Exception) -> str:
 
 async def _side_by_side(session: Session, asks: Sequence[Ask]) -> list[End]:
     if len(asks) > 1:
-        return await Together([guarded_call(session, ask) for ask in asks])
+        return await RunTogether([guarded_call(session, ask) for ask in asks])
     try:
         return [await guarded_call(session, asks[0])]
     except Exception as error:  # as the driver returns it for a group
@@ -407,7 +407,7 @@ async def _held_for_approval(session: Session, ask: Ask) -> Held | None:
         return None
     answer = await admit(session, ask, Wait(0.0))
     if answer.verdict == "start":  # its rule was lifted at this very moment: nobody has called it yet
-        await conclude(session, ask, row_of(answer), Ended(error=NoEffect("it was only asked about")))
+        await settle_outcome(session, ask, row_of(answer), Ended(error=NoEffect("it was only asked about")))
         return None
     if answer.verdict not in ("held", "void") or answer.approval is None:
         return None

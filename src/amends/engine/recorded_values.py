@@ -14,7 +14,7 @@ from amends.encoding.canonical import digest
 from amends.engine.session import Session, moment
 from amends.errors import RunEnded
 from amends.ledger.operations import VALUE, NoteValue, ReadEvents, ReadRun
-from amends.ledger.rows import twins_of
+from amends.ledger.rows import counterparts_of
 
 EVENTS_PAGE: Final = 1_000
 Reader: TypeAlias = tuple[str, int]
@@ -55,7 +55,11 @@ async def recorded_values(session: Session) -> dict[tuple[str, str], list[float]
         # What the original had read before it requested the last shared call, under the uids that its runs have in the
         # fork.
         left = len(session.phases) - place
-        names = {twins_of(run)[-left]: run.uid for run in (tree.runs if tree else ()) if len(twins_of(run)) >= left}
+        names = {
+            counterparts_of(run)[-left]: run.uid
+            for run in (tree.runs if tree else ())
+            if len(counterparts_of(run)) >= left
+        }
         for run, _, at in await _read(root, last):
             if run in names:
                 found.setdefault((names[run], ""), []).append(at)

@@ -9,7 +9,7 @@ from amends.encoding.dataclass import dataclass
 from amends.engine.checkpoints import check_anchor
 from amends.engine.ending import commit, interrupted
 from amends.engine.rollback import commit_obstacles, roll_back, settle_doubts
-from amends.engine.session import Session, give_back, read_tree
+from amends.engine.session import Session, read_tree, release_tree
 from amends.errors import BudgetExceeded, Locked, RunBlocked, Waiting
 from amends.ledger.flow import Flow
 from amends.ledger.operations import ClaimRun, CloseRun, DueRuns, ExpireApprovals, Tree
@@ -124,7 +124,7 @@ async def _roll_back_unless_held(session: Session) -> Recovered:
         later = await settle_doubts(session, tree, back=False)
         tree = await read_tree(session)
         if _waits_for_person(tree):
-            run = await give_back(session, later, suspended=True)
+            run = await release_tree(session, later, suspended=True)
             return Recovered("done", run)
         # A body that was started again has used the approval of a call inside it: the run waits for nobody any more.
     if any(row.state_at(tree.now) == "expired" for row in tree.approvals):
@@ -184,7 +184,7 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
         causes = tuple(left.cause for left in commit_obstacles(session, tree))
         run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
         return Recovered("done", run)
-    run = await give_back(session, later)
+    run = await release_tree(session, later)
     return Recovered("done", run)
 
 

@@ -30,12 +30,12 @@ from amends.engine.session import (
     describe_error,
     error_parts,
     error_text,
-    give_back,
     lacking,
     lacking_words,
     missing,
     read_tree,
     recorded_error,
+    release_tree,
     revealed_call,
     twin_args,
 )
@@ -54,11 +54,11 @@ from amends.ledger.operations import (
     Tree,
 )
 from amends.ledger.rows import CallRow, RunRow, lost_at
-from amends.ledger.world import Ended, Flight, Invoke, LiveCalls, Luck, ReadClocks, Sleep, Together
+from amends.ledger.world import DrawRandom, Ended, Flight, Invoke, LiveCalls, ReadClocks, RunTogether, Sleep
 from amends.model import Absent, Happened, Unknown
 from amends.states import LIVE, UNSETTLED
 from amends.tools.rules import yes_or_no
-from amends.tools.spec import Spec, Twin
+from amends.tools.spec import CompensationSpec, Spec
 
 # ---- Rolling back
 
@@ -160,7 +160,7 @@ async def _compensate_together(session: Session, batch: list[CallRow], done: dic
     if len(batch) == 1:
         return await compensate(session, batch[0], done)
     flows: list[Flow[float]] = [compensate(session, row, done) for row in batch]
-    ends = await Together(flows)
+    ends = await RunTogether(flows)
     for end in ends:
         if isinstance(end, BaseException):
             raise end
@@ -254,7 +254,7 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
     return 0.0
 
 
-async def _not_before(session: Session, spec: Spec, twin: Twin, row: CallRow) -> float:
+async def _not_before(session: Session, spec: Spec, twin: CompensationSpec, row: CallRow) -> float:
     """Wait for the right moment, up to a limit; return the seconds that are left then."""
     if row.state == "in_doubt" and not twin.wins:
         return await wait_settle_delay(session, spec, row)
@@ -268,7 +268,7 @@ async def _not_before(session: Session, spec: Spec, twin: Twin, row: CallRow) ->
     return 0.0
 
 
-async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> CallRow:
+async def _attempt(session: Session, spec: Spec, twin: CompensationSpec, row: CallRow) -> CallRow:
     if without := _lacks(session, spec, twin, row):
         # Skip it and name it, so that what was done before it is still compensated.
         return await _settle(session, row, Ended(), spec, twin, refused=json.dumps([NOT_STARTED, without]))
@@ -293,7 +293,7 @@ async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> Ca
     return await _settle(session, row, ended, spec, twin)
 
 
-def _lacks(session: Session, spec: Spec, twin: Twin, row: CallRow) -> str:
+def _lacks(session: Session, spec: Spec, twin: CompensationSpec, row: CallRow) -> str:
     """Return what the compensation or its guard needs and this process does not have; "" if nothing is missing."""
     why = missing(session, spec, row, twin)
     return why or ("" if spec.guard is None else missing(session, spec, row, spec.guard))
@@ -324,7 +324,7 @@ async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
 
 
 async def _settle(
-    session: Session, row: CallRow, ended: Ended, spec: Spec, twin: Twin, *, refused: str = ""
+    session: Session, row: CallRow, ended: Ended, spec: Spec, twin: CompensationSpec, *, refused: str = ""
 ) -> CallRow:
     clocks = await ReadClocks()
     settle = SettleCompensation(
@@ -345,16 +345,18 @@ async def _settle(
         # Without the result that it needs, another attempt would end the same way.
         settle.gave_up = tried >= twin.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
         if not settle.gave_up:
-            settle.retry_s = twin.retry.pause(tried, await Luck())
+            settle.retry_s = twin.retry.pause(tried, await DrawRandom())
     settled = await settle
     return settled.call
 
 
-async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: CallRow) -> tuple[CallRow, float]:
+async def _probe_compensation(
+    session: Session, spec: Spec, twin: CompensationSpec, row: CallRow
+) -> tuple[CallRow, float]:
     assert twin.probe is not None, "a compensation without a probe of its own is left to a person"
     answer = await ask_probe(session, spec, twin.probe, row)
     if isinstance(answer, Unknown):
-        pause = PROBE_PACE.pause(min(row.probes + 1, PROBE_PACE.attempts), await Luck())
+        pause = PROBE_PACE.pause(min(row.probes + 1, PROBE_PACE.attempts), await DrawRandom())
         await NoteProbe(
             row.id, row.in_question, row.probes + 1, "unknown", answer.why, next_s=pause, left_s=row.quiet_left
         )
@@ -373,7 +375,7 @@ async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: Cal
 
 
 async def _close(session: Session, tree: Tree) -> RollbackProgress:
-    left = leftovers(session, tree)
+    left = rollback_obstacles(session, tree)
     if left:
         stays = accepted_by_rule(left) if session.uid == session.root else ""
         if not stays:
@@ -390,7 +392,11 @@ async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow])
     """
     calls = tuple(done.get(row.id, row) for row in tree.calls)
     left = replace(tree, calls=calls, locks=())
-    if len(tree.runs) > 1 or any(row.state != "compensated" for row in done.values()) or leftovers(session, left):
+    if (
+        len(tree.runs) > 1
+        or any(row.state != "compensated" for row in done.values())
+        or rollback_obstacles(session, left)
+    ):
         return None
     try:
         run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
@@ -400,7 +406,7 @@ async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow])
 
 
 async def _block(session: Session, tree: Tree) -> RollbackProgress:
-    causes = tuple(left.cause for left in leftovers(session, tree))
+    causes = tuple(left.cause for left in rollback_obstacles(session, tree))
     run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
     return RollbackProgress(run, await read_tree(session))
 
@@ -418,7 +424,7 @@ async def _stop(session: Session, tree: Tree, again_s: float) -> RollbackProgres
     """Stop here and let a worker continue: the wait is too long."""
     wake = min(again_s, session.lease.lease_s * 10)
     if session.uid == session.root:
-        await give_back(session, wake)
+        await release_tree(session, wake)
     return RollbackProgress(tree.run, await read_tree(session), wake)
 
 
@@ -453,7 +459,7 @@ async def wait_for_live(session: Session, *, patient: bool = False) -> None:
         waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
 
 
-async def stop_here(session: Session) -> None:
+async def clean_up_stopped_flow(session: Session) -> None:
     """Clean up after a flow that ended or recovered this run was stopped by an interrupt, an exit or a cancellation.
 
     Turn what it had started into doubt and release the tree, so that recovery goes on at once and not after a lease.
@@ -463,7 +469,7 @@ async def stop_here(session: Session) -> None:
         return
     await _settle_orphans(session, {row.id for row in (await read_tree(session)).calls if row.state in LIVE})
     if session.uid == session.root:
-        await give_back(session, 0.0)
+        await release_tree(session, 0.0)
 
 
 async def _settle_orphans(session: Session, seen: set[str]) -> None:
@@ -525,7 +531,7 @@ class Obstacle:
     doubtful: bool = False
 
 
-def leftovers(session: Session, tree: Tree) -> list[Obstacle]:
+def rollback_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
     """Return everything that keeps a run that is rolling back from becoming ``rolled_back``."""
     runs = {run.uid: run for run in tree.runs}
     found = []

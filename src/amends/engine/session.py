@@ -35,10 +35,10 @@ from amends.encoding.payloads import (
     Written,
     classes_of,
     decode,
-    faithful,
     load_result,
-    misfits,
-    revive_each,
+    no_longer_fits,
+    rebuild_args,
+    round_trip,
     write_args,
 )
 from amends.encoding.redaction import NO_SECRETS, REDACTED, Known, Redactor
@@ -63,9 +63,9 @@ from amends.errors import (
 )
 from amends.ledger.changes import read_charge
 from amends.ledger.flow import Flow
-from amends.ledger.operations import LetGo, ReadRun, Tree
-from amends.ledger.rows import FREE, Bill, CallRow, Overrun, RunRow, Tell, Want, forked_key, lost_at
-from amends.ledger.world import Await, Flight, Later, Lease, ReadClocks, Watch
+from amends.ledger.operations import ReadRun, ReleaseLease, Tree
+from amends.ledger.rows import FREE, BudgetDemand, CallCost, CallRow, Overrun, RunRow, Tell, forked_key, lost_at
+from amends.ledger.world import Await, Flight, LazyCall, Lease, ReadClocks, Watch
 from amends.model import (
     CALLS,
     LOST,
@@ -85,7 +85,7 @@ from amends.model import (
 from amends.tools.checks import lock_names
 from amends.tools.rules import Rule
 from amends.tools.signature import admits_none
-from amends.tools.spec import EVERYTHING, ProbeSpec, Spec, Twin, twin_kwargs
+from amends.tools.spec import EVERYTHING, CompensationSpec, ProbeSpec, Spec, named_arguments
 
 # ---- What this process remembers of a tree
 
@@ -253,14 +253,14 @@ class Session:
     readings: Readings = field(default_factory=Readings)
     kin: str = ""
     """In a fork: the root that names the keys, so that the fork finds shared calls under the keys of the original."""
-    bodies: dict[str, Later] = field(default_factory=dict)
+    bodies: dict[str, LazyCall] = field(default_factory=dict)
     """The bodies of this tree that run in this process, by the ids of their calls."""
-    said_wait_s: float | None = None
+    user_wait_s: float | None = None
     """``wait`` if the user has set it; None: ``wait_s`` is the default."""
-    said_approval_s: float | None = None
+    user_wait_approval_s: float | None = None
     """``wait_approval`` if the user has set it."""
     phases: tuple[tuple[str, str, str], ...] = ()
-    twins: tuple[str, ...] = ()  # see ``twins_of`` in ``ledger/rows.py``
+    twins: tuple[str, ...] = ()  # see ``counterparts_of`` in ``ledger/rows.py``
 
     @property
     def known(self) -> dict[str, Secret]:
@@ -282,7 +282,7 @@ class Session:
         declared = None if spec is None or spec.fn is None else (spec.fn, spec.is_async)
         return None if spec is None else self.handlers.get(row.id, declared)
 
-    def end_body(self, later: Later) -> None:
+    def end_body(self, later: LazyCall) -> None:
         """Note that the body has ended or outlived its timeout: what it left running is no longer part of it."""
         self.bodies.pop(later.id, None)
         later.is_over = True
@@ -335,7 +335,7 @@ class Ask:
     grp: str = ""
     timeout: float | None = None
     locks: tuple[str, ...] = ()
-    costs: Bill = FREE
+    costs: CallCost = FREE
     undeclared: bool = False
     """The tool is not declared: a person must allow it, unless a rule does."""
     flight: Flight = field(default_factory=Flight)
@@ -457,7 +457,7 @@ def _copied(args: Mapping[str, Any]) -> dict[str, Any]:
         raise NotStorable(f"args cannot be copied: {type(error).__name__}", path="args") from error
 
 
-def _cost(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> Bill:
+def _cost(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> CallCost:
     request, redactor = request_of(session, spec, args), session.redactor
     return cost_of(spec, request, session.budgets, session.root, scrub=lambda text: redactor.scrub(text, known))
 
@@ -467,7 +467,7 @@ def _locks(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) 
     return lock_names(spec, request) if spec.redact is None else hidden_locks(session.redactor, request, spec, known)
 
 
-def cost_with_request_ids(session: Session, ask: Ask, *, wide: bool) -> Bill:
+def cost_with_request_ids(session: Session, ask: Ask, *, wide: bool) -> CallCost:
     """Return the cost of the request, with the ids of the approval request to make if a budget holds it."""
     pays_for_others = ask.spec.kind == "pivot" and any(budget.then == "hold" for budget in session.budgets)
     holds = pays_for_others or any(want.holds for want in ask.costs.wants)
@@ -475,7 +475,7 @@ def cost_with_request_ids(session: Session, ask: Ask, *, wide: bool) -> Bill:
     return replace(ask.costs, wide=wide, ask=asks) if holds or wide else ask.costs
 
 
-def undeclared_costs(session: Session, ask: Ask, reported: Mapping[str, int]) -> tuple[Want, ...]:
+def undeclared_costs(session: Session, ask: Ask, reported: Mapping[str, int]) -> tuple[BudgetDemand, ...]:
     """Return the budgets to charge for units that the body reported and the tool did not declare."""
     return undeclared_demands(
         reported, ask.costs, session.budgets, request_of(session, ask.spec, ask.fresh()), session.root
@@ -536,9 +536,9 @@ def compensation_key(row: CallRow) -> str:
     return digest("compensation", row.key, row.generation)
 
 
-def later_of(row: CallRow, ask: Ask) -> Later:
+def later_of(row: CallRow, ask: Ask) -> LazyCall:
     """Return the call as its body may ask for it."""
-    return Later(row, lambda: call_of(row, ask.spec, args=ask.fresh()))
+    return LazyCall(row, lambda: call_of(row, ask.spec, args=ask.fresh()))
 
 
 def call_of(
@@ -621,7 +621,7 @@ def args_of(text: str, spec: Spec | None) -> Mapping[str, Any]:
         return plain
     # Rebuild them as they were, without the validators: those ran when the arguments were given, and a second time they
     # might change the values.
-    found, unlike = revive_each(text, spec.signature.shape)
+    found, unlike = rebuild_args(text, spec.signature.shape)
     is_whole = found.keys() == set(spec.signature.names) or spec.signature.rest is not None
     if MARK in text or (is_whole and not unlike):
         return found
@@ -684,7 +684,7 @@ def remember_hidden_args(session: Session, ask: Ask, row: CallRow) -> None:
         session.live[row.id] = ask
 
 
-def known_of(session: Session, row: CallRow) -> Known:
+def hidden_values_of(session: Session, row: CallRow) -> Known:
     """Return the spellings of the hidden values of a recorded call, as far as this process can know them."""
     ask = session.live.get(row.id)
     return {**session.known, **session.redactor.known(row.args)} if ask is None else ask.known
@@ -712,7 +712,7 @@ def lacking_words(names: Iterable[str]) -> str:
     return f"its {', '.join(names)} is redacted, and only the program that asked for it has the value"
 
 
-def missing(session: Session, spec: Spec, row: CallRow, asked: Twin | ProbeSpec) -> str:
+def missing(session: Session, spec: Spec, row: CallRow, asked: CompensationSpec | ProbeSpec) -> str:
     """Return why a compensation, guard or probe cannot be started for lack of what it needs; "" if it can."""
     if gone := lacking(session, row, dict.fromkeys((*asked.params, *asked.needs))):
         return f"it asks for {', '.join(gone)}, which is redacted and not kept"
@@ -737,13 +737,13 @@ def result_loss(session: Session, spec: Spec | None, row: CallRow) -> str:
         return row.loss
     if MARK in row.result and session.redactor.lacking(f'{{"result":{row.result}}}'):
         return "a part of it is encrypted, and this process has no key to read it"
-    if spec is not None and not row.loss and misfits(session.redactor.revealed(row.result), spec.result_type):
+    if spec is not None and not row.loss and no_longer_fits(session.redactor.revealed(row.result), spec.result_type):
         return f"what was recorded cannot be read as {spec.result_type} any more"
     return ""
 
 
 def twin_args(
-    session: Session, spec: Spec, asked: Twin | ProbeSpec, row: CallRow, *, call: Call
+    session: Session, spec: Spec, asked: CompensationSpec | ProbeSpec, row: CallRow, *, call: Call
 ) -> tuple[dict[str, Any], Call]:
     """Return the arguments of a compensation, guard or probe, and its call; check ``missing`` first.
 
@@ -764,7 +764,7 @@ def twin_args(
             result_of(session, spec, row, hint=asked.result_type if row.loss else Any) if result is LOST else result
         )
         call = replace(call, result=result)
-    return twin_kwargs(asked.params, args=usable, result=result, call=call), call
+    return named_arguments(asked.params, args=usable, result=result, call=call), call
 
 
 def revealed_call(session: Session, spec: Spec, row: CallRow, *, phase: Phase = "execute") -> Call:
@@ -789,7 +789,7 @@ def store_result(session: Session, spec: Spec, row: CallRow, value: object) -> t
     return stored.text, stored.loss or ""
 
 
-def told_result(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str | None, str]:
+def reported_result(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str | None, str]:
     """Return the same for a result reported by a probe or a person, who give None if they do not know it."""
     if value is LOST or (value is None and not admits_none(spec.result_type)):
         return None, "it was reported as happened without a result"
@@ -798,16 +798,16 @@ def told_result(session: Session, spec: Spec, row: CallRow, value: object) -> tu
 
 
 def _stored(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[Any, Stored]:
-    seen, stored = faithful(value, spec.result_type)
+    seen, stored = round_trip(value, spec.result_type)
     if spec.redact:
-        stored = session.redactor.kept(stored, known_of(session, row), (row.tenant, row.tool))
+        stored = session.redactor.kept(stored, hidden_values_of(session, row), (row.tenant, row.tool))
     return seen, stored
 
 
 def remember(session: Session, spec: Spec, row: CallRow, value: object, stored: Stored) -> None:
     """Keep a result in this process if the ledger does not have all of it."""
     is_whole = stored.text is not None and not (stored.loss or "").startswith(REDACTED)
-    if not is_whole or (type(value).__module__ == "builtins" and misfits(stored.text or "", spec.result_type)):
+    if not is_whole or (type(value).__module__ == "builtins" and no_longer_fits(stored.text or "", spec.result_type)):
         session.memory.keep_result(row.id, value)
 
 
@@ -831,7 +831,7 @@ def recorded_result(session: Session, spec: Spec, row: CallRow) -> Any:
 
 def recorded_error(session: Session, row: CallRow, error: BaseException) -> str:
     """Return an exception about a recorded call, as the ledger stores it."""
-    return describe_error(error, session.redactor, known_of(session, row))
+    return describe_error(error, session.redactor, hidden_values_of(session, row))
 
 
 def scrubbed(session: Session, text: str) -> str:
@@ -897,7 +897,7 @@ def hidden_effect(redactor: Redactor, tenant: str, spec: Spec, effect: Mapping[s
 
 def cost_of(
     spec: Spec, request: Request, budgets: Sequence[Budget], root: str, *, scrub: Callable[[str], str] = str
-) -> Bill:
+) -> CallCost:
     """Return the cost of this request and the budgets to charge; raise ``BadCost`` before anything runs.
 
     ``scrub`` removes the hidden values of the request from a text; the function in ``cost=`` sees them.
@@ -910,7 +910,7 @@ def cost_of(
         costs = (*costs, (CALLS, ONE, 0))
     if not costs:
         return FREE
-    return Bill(costs, budget_demands(mine, {unit: amount for unit, amount, _ in costs}, request, root))
+    return CallCost(costs, budget_demands(mine, {unit: amount for unit, amount, _ in costs}, request, root))
 
 
 def _declared_costs(spec: Spec, request: Request, scrub: Callable[[str], str]) -> tuple[tuple[str, int, int], ...]:
@@ -940,9 +940,9 @@ def _check_units(spec: Spec, request: Request, units: AbstractSet[str], capped: 
 
 def budget_demands(
     budgets: Sequence[Budget], amounts: Mapping[str, int], request: Request, root: str
-) -> tuple[Want, ...]:
+) -> tuple[BudgetDemand, ...]:
     """Return what is needed of these budgets. Of two budgets that differ only in the cap, the lower cap holds."""
-    found: dict[tuple[str, ...], Want] = {}
+    found: dict[tuple[str, ...], BudgetDemand] = {}
     for budget in budgets:
         if budget.unit not in amounts or not is_for(budget, request.tool):
             continue
@@ -952,13 +952,13 @@ def budget_demands(
         if ident in found:
             cap = min(cap, found[ident].cap)
         unit, per, every, tool, then = ident
-        found[ident] = Want(unit, cap, per, every, tool, then, who, amounts[unit])
+        found[ident] = BudgetDemand(unit, cap, per, every, tool, then, who, amounts[unit])
     return tuple(found.values())
 
 
 def undeclared_demands(
-    reported: Mapping[str, int], cost: Bill, budgets: Sequence[Budget], request: Request, root: str
-) -> tuple[Want, ...]:
+    reported: Mapping[str, int], cost: CallCost, budgets: Sequence[Budget], request: Request, root: str
+) -> tuple[BudgetDemand, ...]:
     """Return the budgets to charge for reported units that were not declared.
 
     Nothing can be reserved, it is spent already.
@@ -985,11 +985,13 @@ def exceeded(tool: str, over: Overrun, run_id: str) -> BudgetExceeded:
 # ---- Reading and releasing a run tree
 
 
-async def give_back(session: Session, wake_s: float | None, *, suspended: bool = False) -> RunRow:
+async def release_tree(session: Session, wake_s: float | None, *, suspended: bool = False) -> RunRow:
     """Release the tree. ``wake_s``: when a worker should look at it; ``suspended``: it waits for a person."""
     session.recall.close()  # close the cache first: from then on others may compensate what has succeeded here
     lease = session.lease
-    return await LetGo(session.root, lease.owner, lease.epoch, wake_s, suspended=suspended, replays=session.replays)
+    return await ReleaseLease(
+        session.root, lease.owner, lease.epoch, wake_s, suspended=suspended, replays=session.replays
+    )
 
 
 async def read_tree(session: Session) -> Tree:

@@ -97,7 +97,7 @@ class Heartbeat:
         already that these are late. ``stuck``: leases that had no answer for a whole beat.
         """
         # Nobody else can take a run while the caller's own transaction locks it; on SQLite a renewal would wait for it.
-        left = [lease for lease in leases if lease.rides is not None and lease.rides.are_open()]
+        left = [lease for lease in leases if lease.joined is not None and lease.joined.are_open()]
         free = [lease for lease in leases if not any(lease is one for one in left)]
         for owner in {lease.owner for lease in free}:
             mine = [lease for lease in free if lease.owner == owner]

@@ -22,17 +22,17 @@ from amends.host.notices import Hook, Notices
 from amends.host.secrets import Hiding, recorded_input
 from amends.host.settings import Setting, settle_settings
 from amends.ledger.operations import Opened, Store
-from amends.ledger.rows import RunRow, point_of, twins_of
+from amends.ledger.rows import RunRow, counterparts_of, point_of
 from amends.ledger.world import Lease
 from amends.model import Budget, Order, budget_from, check_budgets_for, checked_budgets
 from amends.stores import store_for
-from amends.tools.compensation import is_undoable_here
+from amends.tools.compensation import is_compensable_here
 from amends.tools.declarations import specs_of
 from amends.tools.rule_checks import check_agents, check_rules_for
 from amends.tools.rules import Rule
+from amends.tools.scope import open_caller_here
 from amends.tools.spec import Declaration, Spec
 from amends.tools.toml import declared_in
-from amends.tools.tool import open_caller_here
 from amends.visible import visible_log
 
 log = visible_log("amends")
@@ -149,7 +149,7 @@ class Host:
     @property
     def doable(self) -> frozenset[str]:
         """The tools that this process can roll back: their compensation is here, or they have none anywhere."""
-        return frozenset(name for name, spec in self.specs.items() if is_undoable_here(spec))
+        return frozenset(name for name, spec in self.specs.items() if is_compensable_here(spec))
 
     def be(self, owner: str) -> None:
         """Act as this owner; for simulated processes."""
@@ -313,15 +313,15 @@ class Host:
             repeats=self.repeats,
             anchor=self.anchor,
             wait_approval_s=wait_approval_s,
-            said_wait_s=self._set("wait") if wait is None else wait,
-            said_approval_s=self._set("wait_approval") if yes is None else yes,
+            user_wait_s=self._set("wait") if wait is None else wait,
+            user_wait_approval_s=self._set("wait_approval") if yes is None else yes,
             tell=self.notices.tell,
             redactor=self.redactor,
             given=deepcopy(given) if self.redactor.is_wide else given,
             memory=self._memories.setdefault(row.root, Memory()),
             kin="" if (point := point_of(row)) is None else point.kin,
             phases=() if point is None or row.history else point.phases,
-            twins=twins_of(row),
+            twins=counterparts_of(row),
         )
 
     def roles_of(self, person: str) -> tuple[str, ...]:

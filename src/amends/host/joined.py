@@ -16,17 +16,17 @@ from typing import Any, Final, TypeVar
 from amends.drivers import process
 from amends.drivers.context import inside, parent_call
 from amends.engine.call import Done
-from amends.engine.joined import joined_call, riding_spec
+from amends.engine.joined import joined_call, joined_spec
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import CannotJoin, WrongColour, note_on, words_of
 from amends.host.host import Host
 from amends.ledger.flow import Flow, run_flow, run_flow_async
-from amends.ledger.joined import Joined, Joining, Rides
+from amends.ledger.joined import Joined, JoinedTransactions, Joining
 from amends.ledger.operations import StoreOp
 from amends.ledger.world import Ended, Invoke, ReadClocks
 from amends.stores.cancellation import uninterrupted
+from amends.tools.scope import Options
 from amends.tools.spec import Declaration, Spec
-from amends.tools.tool import Options
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def joined_ask(
             hint="tool, run and connection must have the same colour",
         )
     ask = ask_for(session, spec, spec.bind(args, kwargs), again=options.again, parent=parent_call())
-    return replace(ask, spec=riding_spec(spec)), joined
+    return replace(ask, spec=joined_spec(spec)), joined
 
 
 def _check_tool(spec: Spec, options: Options) -> None:
@@ -96,9 +96,9 @@ class JoinedCall:
         """Whether the body has ended the transaction: then the outcome of the call has to be looked up."""
         self._flow: Flow[Done] = joined_call(session, ask, is_undone=joined.is_own)
         lease = session.lease
-        if lease.rides is None:
-            lease.rides = Rides()
-        lease.rides.add(joined)
+        if lease.joined is None:
+            lease.joined = JoinedTransactions()
+        lease.joined.add(joined)
 
     async def run(self) -> Done:
         """Do the call. If it raises, either the failure is recorded in the transaction, or the call never happened.

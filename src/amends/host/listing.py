@@ -22,7 +22,7 @@ from amends.host.runs import found
 from amends.ledger.changes import read_charge
 from amends.ledger.flow import Flow
 from amends.ledger.operations import HasLoaded, HeldLock, ListLocks, ListRuns, ReadEvents, ReadRun, SearchCalls, StoreOp
-from amends.ledger.rows import APPROVAL_STATES, CallRow, EventRow, Requested, RunRow, lost_at
+from amends.ledger.rows import APPROVAL_STATES, CallRow, EventRow, RequestWithCall, RunRow, lost_at
 from amends.ledger.world import ReadClocks
 from amends.model import Call, Event, Lock, Per, RunInfo
 from amends.states import CALL_STATES, RUN_STATES
@@ -157,7 +157,7 @@ class Filter:
             facts["cost"] = read_charge(row.cost).totals() if row.cost else {}
         return self.takes(facts)
 
-    def takes_approval(self, found: Requested) -> bool:
+    def takes_approval(self, found: RequestWithCall) -> bool:
         """Return whether this request for approval passes; one whose time is over is expired, whatever its row says."""
         row = found.approval
         return self.takes(

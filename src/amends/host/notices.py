@@ -20,9 +20,9 @@ from amends.engine.approvals import approval_of
 from amends.engine.session import call_of
 from amends.errors import LedgerError, log_error, type_name
 from amends.host.settings import Setting
-from amends.ledger.operations import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
-from amends.ledger.rows import ApprovalRow, Requested, Tell
-from amends.ledger.world import Ended, Invoke, Later
+from amends.ledger.operations import NOTICES_MAX, ClaimNotice, DueNotices, RecordNotice
+from amends.ledger.rows import ApprovalRow, RequestWithCall, Tell
+from amends.ledger.world import Ended, Invoke, LazyCall
 from amends.links import Links
 from amends.model import Approval
 from amends.tools.spec import Spec
@@ -69,7 +69,7 @@ class Notices:
         """The flow that calls the hook for a request at once; None if there is no hook."""
         return None if self.hook is None else partial(tell_now, self)
 
-    def call(self, asked: Requested) -> object:
+    def call(self, asked: RequestWithCall) -> object:
         """Call the hook with this request as users see it; only here the request has links."""
         assert self.hook is not None, "only a runtime with a hook gives notice"
         row = asked.approval
@@ -78,7 +78,7 @@ class Notices:
         links = {} if is_unreadable(approval.call.args) else self.links.of(approval)
         return self.hook(replace(approval, links=links))
 
-    def log_failed(self, asked: Requested, error: BaseException, then: str) -> None:
+    def log_failed(self, asked: RequestWithCall, error: BaseException, then: str) -> None:
         """Log how the hook failed, without what the runtime's patterns redact."""
         words = f"on_approval_needed failed for {asked.approval.id} ({visible(asked.call.tool)}); {then}"
         if not self._redactor.is_wide:
@@ -125,18 +125,18 @@ async def tell(notices: Notices, approval_id: str) -> bool:
     ended = await _fire(notices, asked)
     failed = TimeoutError(f"it did not return within {HOOK_S_MAX:.0f} s") if ended.in_flight else ended.error
     if failed is None:
-        await NoteTold(approval_id, teller)
+        await RecordNotice(approval_id, teller)
         return True
     tells = asked.approval.tells
-    retry_s = None if tells >= TELLS_MAX else min(RETRY_S * 2.0 ** (tells - 1), RETRY_S_MAX)
+    retry_s = None if tells >= NOTICES_MAX else min(RETRY_S * 2.0 ** (tells - 1), RETRY_S_MAX)
     then = "it is not called again" if retry_s is None else f"it is called again in {retry_s:.0f} s"
     notices.log_failed(asked, failed, then)
     # Only the type of the error: its message may hold the URL of a service, and many such URLs are secrets.
-    await NoteTold(approval_id, teller, error=type_name(failed), retry_s=retry_s)
+    await RecordNotice(approval_id, teller, error=type_name(failed), retry_s=retry_s)
     return False
 
 
-async def _fire(notices: Notices, asked: Requested) -> Ended:
+async def _fire(notices: Notices, asked: RequestWithCall) -> Ended:
     def on_approval_needed() -> object:
         return notices.call(asked)
 
@@ -145,7 +145,7 @@ async def _fire(notices: Notices, asked: Requested) -> Ended:
         kwargs={},
         is_async=notices.is_async,
         timeout=HOOK_S_MAX,
-        call=Later(asked.call, partial(call_of, asked.call, None)),
+        call=LazyCall(asked.call, partial(call_of, asked.call, None)),
         lease=None,
         phase="notice",
     )

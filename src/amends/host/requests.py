@@ -13,7 +13,7 @@ from typing import Any
 from amends.drivers.context import parent_call
 from amends.encoding.annotations import shape_of_args, shape_of_given
 from amends.encoding.canonical import canonical
-from amends.encoding.secret import NOTHING, Hidden
+from amends.encoding.secret import NOTHING, RedactionRules
 from amends.engine import approvals
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, Error, UsageError, close_to
@@ -21,9 +21,9 @@ from amends.host.host import Host, View
 from amends.model import Request, ToolCall
 from amends.tools.declarations import declare, specs_of
 from amends.tools.rules import RuleTest
+from amends.tools.scope import BareUse, Options, scope_here
 from amends.tools.signature import REPEAT, hints_of, no_repeat
 from amends.tools.spec import Declaration, Spec
-from amends.tools.tool import BareUse, Options, scope_here
 
 
 def direct_ask(host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
@@ -259,7 +259,7 @@ def once_ask(
     return ask_for(session, spec, flat, fn=body, is_async=_is_async(fn), parent=parent_call(), shape=shape)
 
 
-def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:
+def adhoc_spec(name: str, hidden: RedactionRules = NOTHING, **options: Any) -> Spec:
     """Return a spec declared on the spot; ``hidden``: what its runtime redacts."""
     return specs_of([declare(name, **options)], order="advise", redact=hidden)[name]
 

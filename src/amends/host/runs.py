@@ -40,8 +40,8 @@ from amends.ledger.rows import CallRow, RunRow, needs_tool
 from amends.ledger.world import IsDead, Lease
 from amends.model import AHEAD_MAX_S, Answer, Call, NoEffect, Staged, ToolCall
 from amends.report import Report
+from amends.tools.scope import Options
 from amends.tools.spec import Declaration, declaration_of
-from amends.tools.tool import Options
 from amends.visible import story, visible, visible_log
 
 __all__ = ["Found", "recover_tree"]

@@ -26,7 +26,7 @@ from amends.encoding.chain import proof
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.payloads import Stored, decode
 from amends.encoding.redaction import NO_SECRETS, Known, Redactor, with_secrets
-from amends.encoding.secret import MARK, MASK, SEALED, UNREADABLE, Hidden, hidden_by
+from amends.encoding.secret import MARK, MASK, SEALED, UNREADABLE, RedactionRules, redaction_rules
 from amends.engine.session import Session
 from amends.errors import BadConfig, LedgerCorrupt, LedgerSealed, NotStorable
 from amends.host.settings import Setting
@@ -102,9 +102,9 @@ class Hiding:
             self.redactor.key = secret_key(self._store, self._key)
 
 
-def _patterns(setting: Setting) -> Hidden:
+def _patterns(setting: Setting) -> RedactionRules:
     try:
-        return hidden_by(setting.value or ())
+        return redaction_rules(setting.value or ())
     except ValueError as error:
         raise BadConfig(f"redact: {error}", setting="redact", origin=setting.origin) from error
 

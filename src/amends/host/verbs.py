@@ -24,7 +24,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from amends.drivers.context import refuse_reaching
+from amends.drivers.context import refuse_ledger_use
 
 if TYPE_CHECKING:
     from amends.host.host import Host, View
@@ -131,7 +131,7 @@ def in_place(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, T]:
     """Return a method that calls ``fn``, which blocks, and opens the ledger itself if it needs it."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        refuse_reaching(f"rt.{fn.__name__}()")
+        refuse_ledger_use(f"rt.{fn.__name__}()")
         return fn(self._host, self._view, *args, **kwargs)
 
     return _like(fn, method)
@@ -141,7 +141,7 @@ def in_thread(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, Coroutin
     """Return a coroutine function that calls ``fn`` in another thread, so that the event loop goes on."""
 
     async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        refuse_reaching(f"rt.{fn.__name__}()")
+        refuse_ledger_use(f"rt.{fn.__name__}()")
         return await asyncio.to_thread(fn, self._host, self._view, *args, **kwargs)
 
     return _like(fn, method)

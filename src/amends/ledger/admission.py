@@ -30,7 +30,7 @@ from amends.ledger.budgets import (
     with_current_caps,
 )
 from amends.ledger.changes import (
-    call_bound,
+    call_columns_digest,
     check_owner,
     find_run,
     goal_facts,
@@ -649,7 +649,7 @@ async def write_call(
         facts["cost"], costs = await initial_charge(op, root, facts.get("cost", ""))
     seq = await write_event(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
-        tool=op.tool, args=proof_of(op, op.args), row=call_bound(op, op.key, facts["generation"]),
+        tool=op.tool, args=proof_of(op, op.args), row=call_columns_digest(op, op.key, facts["generation"]),
         reason=facts.get("reason"), violation=facts.get("violation"), twin=facts.get("twin"),
         locks=op.locks.names, costs=costs, accepts=op.accepts,
     )  # fmt: skip

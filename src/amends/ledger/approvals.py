@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from amends.encoding.canonical import digest
-from amends.ledger.changes import find_run, move_approval, move_call, terms_bound, write_event
-from amends.ledger.operations import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
+from amends.ledger.changes import find_run, move_approval, move_call, request_columns_digest, write_event
+from amends.ledger.operations import NOTICES_MAX, ClaimNotice, DueNotices, RecordNotice
 from amends.ledger.rows import (
     BUDGET,
     ApprovalRow,
@@ -23,11 +23,11 @@ from amends.ledger.rows import (
     FindUse,
     InsertApproval,
     ListCalls,
-    ListTells,
+    ListDueNotices,
     MoveTime,
     Need,
     Now,
-    Requested,
+    RequestWithCall,
     RunRow,
     Terms,
     TermsByCall,
@@ -86,7 +86,7 @@ async def make_request(
     bound = binding(row, call)
     seq = await write_event(
         run, "approval", at=at, by=by, epoch=epoch, call=call.id, frm="(new)", to="pending", approval=row.id,
-        tool=call.tool, digest=bound, terms=terms_bound(row), rule=need.why, needed=need.needed, roles=need.roles,
+        tool=call.tool, digest=bound, terms=request_columns_digest(row), rule=need.why, needed=need.needed, roles=need.roles,
         follows=follows, editors=editors, **facts,
     )  # fmt: skip
     row = replace(row, seq=seq, digest=bound)
@@ -366,10 +366,10 @@ async def released_columns(root: RunRow, now: float, *, at_least: float | None =
 
 async def due_notices(op: DueNotices) -> list[str]:
     """List the notices that are due and not claimed (``DueNotices``)."""
-    return [row.id for row in await ListTells(await Now(), op.tenant, op.limit)]
+    return [row.id for row in await ListDueNotices(await Now(), op.tenant, op.limit)]
 
 
-async def claim_notice(op: ClaimNotice) -> Requested | None:
+async def claim_notice(op: ClaimNotice) -> RequestWithCall | None:
     """Claim a notice for a while (``ClaimNotice``); one that is no longer needed leaves the outbox."""
     row = await FindApproval(op.approval)
     if row is None:
@@ -378,18 +378,18 @@ async def claim_notice(op: ClaimNotice) -> Requested | None:
     if not (op.repeated and row.teller == op.teller):
         if row.tell_at is None or row.tell_at > now:
             return None
-        if row.state_at(now) != "pending" or row.tells >= TELLS_MAX:
+        if row.state_at(now) != "pending" or row.tells >= NOTICES_MAX:
             await _give_up_notice(row, now)
             return None
         claim = {"tell_at": now + op.claim_s, "teller": op.teller, "tells": row.tells + 1}
         row = await UpdateApproval(row, claim)
     call = await FindCall(row.call)
     assert call is not None, f"the ledger names a call that it does not have: {row.call}"
-    return Requested(row, call, now)
+    return RequestWithCall(row, call, now)
 
 
-async def note_told(op: NoteTold) -> ApprovalRow:
-    """Record the outcome of a notice (``NoteTold``). A failure after another process has claimed it changes nothing."""
+async def note_told(op: RecordNotice) -> ApprovalRow:
+    """Record the outcome of a notice (``RecordNotice``). A failure after another process has claimed it changes nothing."""
     row = await FindApproval(op.approval)
     assert row is not None, f"what was claimed is in the ledger: {op.approval}"
     is_news = row.told_at is None and (not op.error or row.teller == op.teller)

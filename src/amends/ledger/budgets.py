@@ -35,6 +35,7 @@ from amends.ledger.rows import (
     BUDGET,
     AddSlice,
     ApprovalRow,
+    BudgetDemand,
     CallRow,
     FindApproval,
     FindSlice,
@@ -48,7 +49,6 @@ from amends.ledger.rows import (
     UpdateCall,
     UpdateRun,
     UpdateSlice,
-    Want,
 )
 from amends.model import ONE, amount_in, decimal_of, text_of
 
@@ -60,7 +60,7 @@ _SEVERITY: Final = ("rollback", "refuse", "hold")
 class _Counter:
     """One budget in this period: what is needed of it, and its slices as they were found."""
 
-    want: Want
+    want: BudgetDemand
     period: str
     names: list[str]
     home: str
@@ -93,7 +93,9 @@ class Reservation:
     """The run's own slice has not enough: ask again, wide."""
 
 
-async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool, forced: bool = False) -> Reservation:
+async def reserve(
+    wants: Sequence[BudgetDemand], root: RunRow, *, now: float, wide: bool, forced: bool = False
+) -> Reservation:
     """Reserve everything, or nothing and say which budget has not enough.
 
     ``wide``: look at all slices of a shared budget, not only at the run's own. ``forced``: exceed the caps if
@@ -139,7 +141,7 @@ def period_of(every: str, now: float) -> str:
     return time.strftime(_PERIODS[every], time.gmtime(now)) if every else ""
 
 
-def _counter(want: Want, root: RunRow, now: float) -> _Counter:
+def _counter(want: BudgetDemand, root: RunRow, now: float) -> _Counter:
     tenant = "" if want.per == "ledger" else root.tenant
     period = period_of(want.every, now)
     # Without the cap: a budget whose cap is raised keeps what was spent under the old one.
@@ -462,7 +464,7 @@ def overrun_need(
     return replace(need, needed=rule.needed, roles=rule.roles, reasons=rule.reasons, expires_s=rule.expires_s)
 
 
-def limit_of(want: Want) -> str:
+def limit_of(want: BudgetDemand) -> str:
     """Return the name of a limit in a request: with another cap it is another limit."""
     return digest("limit", want.unit, want.cap, want.per, want.every, want.tool)[:16] if want.holds else ""
 
@@ -521,15 +523,15 @@ async def _write_reserved(charges: Iterable[tuple[CallRow, Charge]], parts: list
         await UpdateCall(call, {"cost": dump_charge(_reserved(charge, mine))})
 
 
-def _named(charges: Iterable[tuple[CallRow, Charge]]) -> list[tuple[str, tuple[Want, ...]]]:
+def _named(charges: Iterable[tuple[CallRow, Charge]]) -> list[tuple[str, tuple[BudgetDemand, ...]]]:
     return [(call.tool, charge.wants) for call, charge in charges]
 
 
-def _tools_of(over: Overrun, asked: Iterable[tuple[str, tuple[Want, ...]]]) -> str:
+def _tools_of(over: Overrun, asked: Iterable[tuple[str, tuple[BudgetDemand, ...]]]) -> str:
     """Return the tools that need something of this budget."""
     return ", ".join(dict.fromkeys(tool for tool, wants in asked if _is_of(over, wants)))
 
 
-def _is_of(over: Overrun, wants: Iterable[Want]) -> bool:
+def _is_of(over: Overrun, wants: Iterable[BudgetDemand]) -> bool:
     same = replace(over.want, amount=0, passes=False)
     return any(replace(want, amount=0, passes=False) == same for want in wants)

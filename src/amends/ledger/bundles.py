@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from amends.encoding.chain import storable
 from amends.errors import BadBundle, LedgerTampered, RunTaken
-from amends.ledger.changes import run_bound, write_event
+from amends.ledger.changes import run_columns_digest, write_event
 from amends.ledger.operations import EVENTS_MAX, FindTrees, HasLoaded, LoadRecords, ReadRecord, Record, RunsOf
 from amends.ledger.rows import (
     LOADED,
@@ -195,7 +195,7 @@ async def _record_load(op: LoadRecords, records: list[Record], now: float) -> No
     )  # fmt: skip
     await InsertRun(replace(run, state="committed", closed_at=now))
     await write_event(
-        run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1, row=run_bound(run)
+        run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1, row=run_columns_digest(run)
     )
     await write_event(run, "runs loaded", at=now, by=op.owner, epoch=1, heads=heads)
     await write_event(run, "run", at=now, by=op.owner, epoch=1, frm="open", to="committed")

@@ -25,7 +25,8 @@ from amends.ledger.rows import (
     OPEN,
     AddEvent,
     ApprovalRow,
-    Bill,
+    BudgetDemand,
+    CallCost,
     CallRow,
     DelegationRow,
     DropWaits,
@@ -45,7 +46,6 @@ from amends.ledger.rows import (
     UpdateCall,
     UpdateRun,
     UpdateSlice,
-    Want,
 )
 from amends.model import ONE, amount_in, text_of
 from amends.states import call_may, run_may
@@ -163,7 +163,7 @@ async def move_approval(
     given = proof(changes["given"]) if "given" in changes else None
     seq = await write_event(
         run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why,
-        given=given, said=words_bound(row, changes), **(facts or {}),
+        given=given, said=decision_digest(row, changes), **(facts or {}),
     )  # fmt: skip
     if to == "used":
         changes["used_seq"] = seq
@@ -278,7 +278,7 @@ def settlement_facts(op: SettleCall) -> dict[str, Any]:
     return {"attempt": op.attempt, "why": op.why, "result": proof_of(op, op.result), "failure": failure}
 
 
-def call_bound(one: AdmitCall | CallRow, key: str, generation: int) -> str:
+def call_columns_digest(one: AdmitCall | CallRow, key: str, generation: int) -> str:
     """Return the digest of the columns of a call that never change after its first event."""
     ident, digest, shared = one.ident, one.digest, one.shared if isinstance(one, CallRow) else ""
     if key.isalnum() and ident.isalnum() and digest.isalnum() and (key + ident + digest).isascii():
@@ -301,7 +301,7 @@ def _spelled(*parts: str | int) -> str:
     return ascii(tuple(storable(part) if isinstance(part, str) else int(part) for part in parts))[1:-1]
 
 
-def run_bound(row: RunRow) -> str:
+def run_columns_digest(row: RunRow) -> str:
     """Return the digest of the columns of a run that never change after its first event."""
     return bound(
         row.uid, row.id, row.tenant, row.generation, row.root, row.parent, row.policy, row.order_mode, row.agent,
@@ -330,7 +330,7 @@ def goal_facts(run: RunRow, changes: Mapping[str, Any]) -> dict[str, str]:
     return {"goal": goal or NONE, "goal_by": by, "goal_why": why}
 
 
-def words_bound(row: ApprovalRow, changes: Mapping[str, Any] | None = None) -> str | None:
+def decision_digest(row: ApprovalRow, changes: Mapping[str, Any] | None = None) -> str | None:
     """Return the digest of who decided a request, why and when, after these changes; None: nobody did."""
     new = row if not changes else changed(row, {name: changes[name] for name in WORDS if name in changes})
     words = tuple(getattr(new, name) for name in WORDS)
@@ -352,7 +352,7 @@ def is_delegated(row: DelegationRow, event: EventRow | None) -> bool:
     return mine == theirs and event.hash == link(GENESIS, 1, event.at, event.body)
 
 
-def terms_bound(row: ApprovalRow) -> str:
+def request_columns_digest(row: ApprovalRow) -> str:
     """Return the digest of what was asked for, by whom, of whom and until when."""
     return bound(
         row.call, row.run, row.version, row.principal, row.agent, row.nonce, row.needed, row.roles, row.reasons, row.rule,
@@ -382,13 +382,13 @@ class Charge:
     """By unit: the declared cost, and the share of it that a compensation refunds."""
     taken: list[tuple[str, str, int]] = field(default_factory=list)
     """Slice, unit and amount of every reservation."""
-    wants: tuple[Want, ...] = ()
+    wants: tuple[BudgetDemand, ...] = ()
     reported: dict[str, int] = field(default_factory=dict)
     """The cost that the bodies of all attempts reported, by unit."""
     silent: tuple[str, ...] = ()
     """Units that an earlier attempt reported and the last one did not: the last one costs the declared amount."""
     ask: tuple[str, str] = ("", "")
-    """See ``Bill.ask``."""
+    """See ``CallCost.ask``."""
     passed: str = ""
     """The request by which a person allowed it to exceed a budget."""
 
@@ -426,7 +426,7 @@ def read_charge(text: str) -> Charge:
         phase=found["is"],
         costs={unit: (amount_in(amount), amount_in(back)) for unit, amount, back in found["costs"]},
         taken=[(name, unit, amount_in(amount)) for name, unit, amount in found.get("taken", ())],
-        wants=tuple(Want(**one) for one in found.get("wants", ())),
+        wants=tuple(BudgetDemand(**one) for one in found.get("wants", ())),
         reported={unit: amount_in(amount) for unit, amount in found.get("said", {}).items()},
         silent=tuple(found.get("silent", ())),
         ask=(found["ask"][0], found["ask"][1]) if "ask" in found else ("", ""),
@@ -443,7 +443,9 @@ def dump_charge(charge: Charge) -> str:
     if charge.taken:
         kept["taken"] = [[name, unit, text_of(amount)] for name, unit, amount in charge.taken]
     if charge.wants:
-        kept["wants"] = [{name: getattr(want, name) for name in Want.__dataclass_fields__} for want in charge.wants]
+        kept["wants"] = [
+            {name: getattr(want, name) for name in BudgetDemand.__dataclass_fields__} for want in charge.wants
+        ]
     if any(charge.ask) and charge.wants:
         kept["ask"] = charge.ask
     if charge.passed:
@@ -462,7 +464,7 @@ def charge_of_retry(text: str) -> str:
     return dump_charge(charge)
 
 
-def planned_charge(bill: Bill) -> Charge:
+def planned_charge(bill: CallCost) -> Charge:
     """Return the charge of a call that is not started yet."""
     return Charge(PLANNED, {unit: (amount, back) for unit, amount, back in bill.costs}, wants=bill.wants, ask=bill.ask)
 
@@ -473,7 +475,7 @@ def overrun_in(facts: Mapping[str, Any]) -> Overrun:
     cap, amount, spent, reserved, asked = (
         amount_in(facts[name]) for name in ("cap", "amount", "spent", "reserved", "asked")
     )
-    want = Want(facts["unit"], cap, facts["per"], every, facts["pattern"], facts["then"], who, amount)
+    want = BudgetDemand(facts["unit"], cap, facts["per"], every, facts["pattern"], facts["then"], who, amount)
     return Overrun(want, spent, reserved, asked, period, facts["tool"])
 
 

@@ -35,12 +35,12 @@ from amends.ledger.changes import (
     write_event,
 )
 from amends.ledger.operations import (
-    AskAgain,
     DecideApproval,
     Delegate,
     EditApproval,
     ExpireApprovals,
     ReadApproval,
+    RenewRequest,
     SearchApprovals,
     VoidApproval,
 )
@@ -51,6 +51,7 @@ from amends.ledger.rows import (
     ApprovalRow,
     ApprovalsOf,
     CallRow,
+    DecisionOutcome,
     DelegationRow,
     DelegationsTo,
     EventRow,
@@ -62,8 +63,7 @@ from amends.ledger.rows import (
     Now,
     PageApprovals,
     PageEvents,
-    Requested,
-    Ruled,
+    RequestWithCall,
     RunRow,
     UpdateApproval,
     UpdateRun,
@@ -74,14 +74,16 @@ from amends.states import FREES_KEY
 # ---- Deciding on a request
 
 
-async def decide_approval(op: DecideApproval) -> Ruled:
+async def decide_approval(op: DecideApproval) -> DecisionOutcome:
     """Apply a person's decision on a request (``DecideApproval``), or say why it does not count."""
     approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
     if (op.repeated or again) and _is_repeated(approval, op, again=again):
-        return Ruled(approval, call, now)  # decided before, and the answer was lost; or a button pressed twice
+        return DecisionOutcome(
+            approval, call, now
+        )  # decided before, and the answer was lost; or a button pressed twice
     run = await find_run(call.run)
     refuse_loaded(run)
     epoch = (await find_run(call.root)).epoch
@@ -89,7 +91,7 @@ async def decide_approval(op: DecideApproval) -> Ruled:
     if void:
         if void == "expired" and approval.state in OPEN:
             approval = await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
-        return Ruled(approval, call, now, void)
+        return DecisionOutcome(approval, call, now, void)
     # An expired request can still be withdrawn, as long as its call waits.
     waits = op.verb == "withdraw" and call.approval == approval.id and call.state in ("held", "ready")
     decided = approval.state not in OPEN or (approval.state == "approved" and op.verb in ("approve", "bypass"))
@@ -111,7 +113,7 @@ async def decide_approval(op: DecideApproval) -> Ruled:
                 await UpdateRun(run, {"staged_pivot": ""})
             approval = await _reread(approval)
     await wake_after_decision(call, approval, at=now, by=op.by)
-    return Ruled(await _reread(approval), await _reread_call(call), now)
+    return DecisionOutcome(await _reread(approval), await _reread_call(call), now)
 
 
 async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, now: float) -> str:
@@ -228,13 +230,13 @@ async def wake_after_decision(call: CallRow, approval: ApprovalRow, *, at: float
 # ---- Asking again, editing, expiring
 
 
-async def ask_again(op: AskAgain) -> Ruled:
-    """Make a new request for a call whose request has expired (``AskAgain``)."""
+async def ask_again(op: RenewRequest) -> DecisionOutcome:
+    """Make a new request for a call whose request has expired (``RenewRequest``)."""
     approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     if op.repeated and call.approval == op.id:
-        return Ruled(await _reread(await FindApproval(op.id)), call, now)
+        return DecisionOutcome(await _reread(await FindApproval(op.id)), call, now)
     run = await find_run(call.run)
     epoch = (await find_run(call.root)).epoch
     if call.state not in ("held", "ready") or call.approval != approval.id or approval.state_at(now) != "expired":
@@ -250,10 +252,10 @@ async def ask_again(op: AskAgain) -> Ruled:
     need = same_need(approval, op.id, op.nonce)
     call, made = await make_new_request(run, call, need, at=now, by=op.by, epoch=epoch, follows=approval.id, why=op.why)
     await wake_after_decision(call, made, at=now, by=op.by)
-    return Ruled(made, await _reread_call(call), now)
+    return DecisionOutcome(made, await _reread_call(call), now)
 
 
-async def edit_approval(op: EditApproval) -> Ruled:
+async def edit_approval(op: EditApproval) -> DecisionOutcome:
     """Replace a request by one with other arguments (``EditApproval``).
 
     The old call is refused, and its reason says what to ask for instead.
@@ -263,7 +265,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
     await MoveTime(now)
     new = await FindCall(op.instead.call_id)
     if op.repeated and new is not None:
-        return Ruled(await _reread(await FindApproval(new.approval)), new, now)
+        return DecisionOutcome(await _reread(await FindApproval(new.approval)), new, now)
     if call.state not in ("held", "ready") or call.approval != approval.id:
         raise TransitionRefused(
             f"approval {approval.id} ({approval.tool}) is {approval.state}, its call {call.state}: there is no open request",
@@ -271,7 +273,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
             to="rejected",
         )
     if not _may_decide(approval, op.roles):
-        return Ruled(approval, call, now, "role")
+        return DecisionOutcome(approval, call, now, "role")
     run, root = await find_run(call.run), await find_run(call.root)
     await _refuse_if_rolling_back(run, to="rejected")
     assert op.instead.need is not None, "other arguments are asked for under conditions at least as strict"
@@ -297,7 +299,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
             f"{call.tool} cannot be asked for with these arguments now ({answer.law})", frm=call.state, to="held"
         )
     await wake_after_decision(answer.call, answer.approval, at=now, by=op.by)
-    return Ruled(answer.approval, answer.call, now)
+    return DecisionOutcome(answer.approval, answer.call, now)
 
 
 async def _refuse_if_rolling_back(run: RunRow, *, to: str) -> None:
@@ -326,19 +328,19 @@ async def expire_approvals(op: ExpireApprovals) -> RunRow:
     return await find_run(root.uid)
 
 
-async def void_approval(op: VoidApproval) -> Ruled:
+async def void_approval(op: VoidApproval) -> DecisionOutcome:
     """Void a request after the ledger was restored from a backup (``VoidApproval``)."""
     approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     if approval.state not in OPEN:
-        return Ruled(approval, call, now)
+        return DecisionOutcome(approval, call, now)
     run, root = await find_run(call.run), await find_run(call.root)
     said: dict[str, Any] = {"reason": REVIVED, "by_whom": op.by, "decided_at": now}
     approval = await move_approval(run, approval, "expired", at=now, by=op.by, epoch=root.epoch, why=op.why, **said)
     if call.state == "ready" and not call.is_staged:
         call = await move_call(run, call, "held", at=now, by=op.by, epoch=root.epoch, facts={"approval": approval.id})
-    return Ruled(approval, call, now)
+    return DecisionOutcome(approval, call, now)
 
 
 # ---- Delegating and reading
@@ -363,21 +365,21 @@ async def delegate(op: Delegate) -> DelegationRow:
     return row
 
 
-async def read_approval(op: ReadApproval) -> Requested | None:
+async def read_approval(op: ReadApproval) -> RequestWithCall | None:
     """Read one request with its call (``ReadApproval``)."""
     row = await FindApproval(op.approval)
     call = None if row is None else await FindCall(row.call)
-    return None if row is None or call is None else Requested(row, call, await Now())
+    return None if row is None or call is None else RequestWithCall(row, call, await Now())
 
 
-async def search_approvals(op: SearchApprovals) -> list[Requested]:
+async def search_approvals(op: SearchApprovals) -> list[RequestWithCall]:
     """Read a page of requests with their calls (``SearchApprovals``)."""
     now = await Now()
-    found: list[Requested] = []
+    found: list[RequestWithCall] = []
     for row in await PageApprovals(op.tenant, op.states, op.before, op.limit):
         call = await FindCall(row.call)
         assert call is not None, "a request names a call of this ledger"
-        found.append(Requested(row, call, now))
+        found.append(RequestWithCall(row, call, now))
     return found
 
 

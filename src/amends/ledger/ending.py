@@ -53,11 +53,11 @@ from amends.ledger.rows import (
     FindRun,
     ListCalls,
     ListTree,
+    LockRequest,
     Now,
     RunRow,
     UpdateCall,
     UpdateRun,
-    Wanted,
 )
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
 
@@ -300,7 +300,7 @@ async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommi
     if names:
         root = await find_run(run.root)
         first = next(call for call in staged if call.locks)
-        wanted = Wanted(names, waits=True, waited=True)
+        wanted = LockRequest(names, waits=True, waited=True)
         why_not = await take_locks(root, wanted, call=first.id, tool=first.tool, at=now, by=op.owner)
         if why_not is not None:
             run = await find_run(run.uid)

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Final
 
 from amends.ledger.changes import (
-    call_bound,
+    call_columns_digest,
     find_run,
     forks_on,
     is_rolling_back,
     move_run,
     payload_proof,
-    run_bound,
+    run_columns_digest,
     sources,
     write_event,
 )
@@ -72,7 +72,7 @@ async def _open(row: RunRow, op: ForkRun, now: float) -> RunRow:
     point = point_of(row)
     await write_event(
         born, "run", at=now, by=op.by, epoch=EPOCH, frm="(new)", to="open", generation=row.generation,
-        input=payload_proof(op, row, "input"), output=payload_proof(op, row, "output"), row=run_bound(born),
+        input=payload_proof(op, row, "input"), output=payload_proof(op, row, "output"), row=run_columns_digest(born),
         forked_from=point and point.run_id, forked_at=point and point.call,
     )  # fmt: skip
     return born
@@ -84,7 +84,7 @@ async def _share(op: ForkRun, runs: dict[str, RunRow], now: float) -> None:
         row = one.row
         seq = await write_event(
             runs[row.run], "shared", at=now, by=op.by, epoch=EPOCH, call=row.id, frm="(new)", to=row.state,
-            tool=row.tool, args=payload_proof(op, row, "args"), row=call_bound(row, row.key, row.generation),
+            tool=row.tool, args=payload_proof(op, row, "args"), row=call_columns_digest(row, row.key, row.generation),
             result=payload_proof(op, row, "result"), failure=payload_proof(op, row, "error"), attempt=row.attempt,
             shared=row.shared,
         )  # fmt: skip

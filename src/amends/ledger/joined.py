@@ -76,7 +76,7 @@ class Joining(Protocol):
         ...
 
 
-class Rides:
+class JoinedTransactions:
     """The transactions that calls of one run tree have joined, as long as they may be open."""
 
     def __init__(self) -> None:
@@ -123,12 +123,12 @@ def still_open(run_id: str) -> TransactionOpen:
     )
 
 
-def waits_for_itself(joined: Rides | None, *, but: object = None) -> Callable[[str], bool] | None:
+def waits_for_itself(joined: JoinedTransactions | None, *, but: object = None) -> Callable[[str], bool] | None:
     """Return a function that tells whether this thread or task would wait for its own open transaction; None: it cannot."""
     return None if joined is None else joined.mine(but=but)
 
 
-def refuse_waiting(joined: Rides | None, root: str, run_id: str, *, but: object = None) -> None:
+def refuse_waiting(joined: JoinedTransactions | None, root: str, run_id: str, *, but: object = None) -> None:
     """Raise ``TransactionOpen`` for work that would wait for the caller's own open transaction, and so for ever.
 
     ``but``: the connection through which the work is done, whose own transaction does not count.

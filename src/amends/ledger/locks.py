@@ -17,14 +17,14 @@ from amends.ledger.rows import (
     FindRun,
     ListCalls,
     ListTree,
+    LockRequest,
     LockRow,
+    RecordWait,
     RunRow,
-    SeeWait,
     TakeLock,
     UpdateRun,
     WaitRow,
     WaitsOf,
-    Wanted,
 )
 
 WAIT_FRESH_S: Final = 5.0
@@ -68,7 +68,9 @@ def merged(*names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({name for some in names for name in some}))
 
 
-async def take_locks(root: RunRow, wanted: Wanted, *, call: str, tool: str, at: float, by: str) -> Contention | None:
+async def take_locks(
+    root: RunRow, wanted: LockRequest, *, call: str, tool: str, at: float, by: str
+) -> Contention | None:
     """Take all of these locks for the tree, or none; return who holds one."""
     known = await FindLocks(root.tenant, wanted.names)
     others = [row for row in known if row.root != root.uid]
@@ -109,7 +111,7 @@ def waits_now(wait: WaitRow, root: RunRow, now: float) -> bool:
 
 
 async def _wait_for(
-    root: RunRow, others: list[LockRow], wanted: Wanted, *, tool: str, at: float, by: str
+    root: RunRow, others: list[LockRow], wanted: LockRequest, *, tool: str, at: float, by: str
 ) -> Contention:
     first = others[0]
     why_not = Contention(first.name, first.run_id, first.root, first.taken_at, at)
@@ -119,7 +121,7 @@ async def _wait_for(
         return why_not
     await mark_locked(root)
     for row in others:
-        if await SeeWait(WaitRow(root.uid, root.tenant, row.name, root.id, tool, at, at)):
+        if await RecordWait(WaitRow(root.uid, root.tenant, row.name, root.id, tool, at, at)):
             await write_event(
                 root, "waits", at=at, by=by, epoch=root.epoch, lock=row.name, held_by=row.run_id, tool=tool
             )

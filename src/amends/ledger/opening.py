@@ -16,10 +16,10 @@ from amends.ledger.changes import (
     move_run,
     proof_of,
     refuse_loaded,
-    run_bound,
+    run_columns_digest,
     write_event,
 )
-from amends.ledger.operations import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
+from amends.ledger.operations import ClaimRun, DueRuns, OpenChild, Opened, OpenRun, ReleaseLease, Renewed, RenewLeases
 from amends.ledger.rows import (
     CallRow,
     DropWaits,
@@ -108,7 +108,7 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
     await InsertRun(row)
     await write_event(
         row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation,
-        input=proof_of(op, op.input or None), row=run_bound(row), budgets=proof(op.budgets) if op.budgets else None,
+        input=proof_of(op, op.input or None), row=run_columns_digest(row), budgets=proof(op.budgets) if op.budgets else None,
     )  # fmt: skip
     return row
 
@@ -156,7 +156,7 @@ async def open_child(op: OpenChild) -> Opened:
     await InsertRun(child)
     await write_event(
         child, "run", at=now, by=op.owner, epoch=op.epoch, frm="(new)", to="open", parent=parent.id,
-        input=proof_of(op, op.input or None), row=run_bound(child),
+        input=proof_of(op, op.input or None), row=run_columns_digest(child),
     )  # fmt: skip
     return Opened("fresh", child, now)
 
@@ -315,8 +315,8 @@ async def renew_leases(op: RenewLeases) -> Renewed:
     return Renewed(goals, frozenset(given_back), frozenset(busy))
 
 
-async def release_lease(op: LetGo) -> RunRow:
-    """Release the lease (``LetGo``). A released run has no unfinished call, which would belong to nobody."""
+async def release_lease(op: ReleaseLease) -> RunRow:
+    """Release the lease (``ReleaseLease``). A released run has no unfinished call, which would belong to nobody."""
     root = await find_run(op.root)
     if not is_owner(root, op.owner, op.epoch):
         return root  # already taken over, or a repeated operation: nothing of ours is left to release

@@ -17,25 +17,25 @@ from amends.ledger.rows import (
     FREE,
     NOTHING,
     ApprovalRow,
-    Bill,
+    BudgetDemand,
+    CallCost,
     CallRow,
     CheckpointRow,
     Contention,
+    DecisionOutcome,
     DelegationRow,
     EventRow,
+    LockRequest,
     LockRow,
     Need,
     Overrun,
-    Requested,
-    Ruled,
+    RequestWithCall,
     RunRow,
     SliceRow,
     Terms,
     TermsByCall,
     Unapproved,
     WaitRow,
-    Want,
-    Wanted,
 )
 
 # ---- Answers
@@ -266,7 +266,7 @@ class RenewLeases(StoreOp[Renewed]):
 
 
 @dataclass(slots=True)
-class LetGo(StoreOp[RunRow]):
+class ReleaseLease(StoreOp[RunRow]):
     """Release the lease: to a person (``suspended``), to the next opener, or to a worker after ``wake_s``."""
 
     root: str
@@ -316,8 +316,8 @@ class AdmitCall(StoreOp[Admission]):
     undoable: bool = False
     on_conflict: str = "raise"
     advise: bool = False
-    locks: Wanted = NOTHING
-    costs: Bill = FREE
+    locks: LockRequest = NOTHING
+    costs: CallCost = FREE
     need: Need | None = None
     """What the approval rules require; None: it may start."""
     outbox: TermsByCall = field(default_factory=dict)
@@ -365,7 +365,7 @@ class SettleCall(StoreOp[Settled]):
     """The tool declared that its failure makes the run fail."""
     spent: tuple[tuple[str, int], ...] = ()
     """The cost that the body reported, by unit, in billionths."""
-    wants: tuple[Want, ...] = ()
+    wants: tuple[BudgetDemand, ...] = ()
     """The budgets to charge for units of which nothing was reserved."""
     seen: CallRow | None = None
     """The call as it was when the attempt started, if the caller has it: the store need not read it again."""
@@ -644,7 +644,7 @@ class Store(Protocol):
 
 
 @dataclass(slots=True)
-class DecideApproval(StoreOp[Ruled]):
+class DecideApproval(StoreOp[DecisionOutcome]):
     """Apply a person's decision on a request: approve, bypass, reject or withdraw; or say why it does not count."""
 
     approval: str
@@ -660,7 +660,7 @@ class DecideApproval(StoreOp[Ruled]):
 
 
 @dataclass(slots=True)
-class AskAgain(StoreOp[Ruled]):
+class RenewRequest(StoreOp[DecisionOutcome]):
     """Make a new request for a call whose request has expired."""
 
     approval: str
@@ -671,7 +671,7 @@ class AskAgain(StoreOp[Ruled]):
 
 
 @dataclass(slots=True)
-class EditApproval(StoreOp[Ruled]):
+class EditApproval(StoreOp[DecisionOutcome]):
     """Reject a request and make a new one for other arguments, which ``instead`` carries."""
 
     approval: str
@@ -692,7 +692,7 @@ class ExpireApprovals(StoreOp[RunRow]):
 
 
 @dataclass(slots=True)
-class VoidApproval(StoreOp[Ruled]):
+class VoidApproval(StoreOp[DecisionOutcome]):
     """Void a request or an approval that was made before the ledger was restored from a backup."""
 
     approval: str
@@ -701,14 +701,14 @@ class VoidApproval(StoreOp[Ruled]):
 
 
 @dataclass(slots=True)
-class ReadApproval(StoreOp["Requested | None"]):
+class ReadApproval(StoreOp["RequestWithCall | None"]):
     """Read one request, with its call."""
 
     approval: str
 
 
 @dataclass(slots=True)
-class SearchApprovals(StoreOp[list[Requested]]):
+class SearchApprovals(StoreOp[list[RequestWithCall]]):
     """Read a page of requests, newest first."""
 
     tenant: str | None
@@ -974,7 +974,7 @@ class AcceptCall(StoreOp[CallRow]):
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class SharedCopy:
     """A call as the fork will have it, the id of the original call, and the state in which that one was seen."""
 
     of: str
@@ -1003,7 +1003,7 @@ class ForkRun(StoreOp[Forked]):
 
     source: str
     runs: tuple[RunRow, ...]
-    calls: tuple[Copied, ...]
+    calls: tuple[SharedCopy, ...]
     by: str
     proofs: Mapping[str, str] = field(default_factory=dict)
     """Digests of payloads that are encrypted on the way, by row id and column (``amends.ledger.changes``)."""
@@ -1023,7 +1023,7 @@ class ReadForks(StoreOp[list[RunRow]]):
 # The columns of a request are the outbox: written with the request itself, so that no crash can lose a notice.
 
 
-TELLS_MAX: Final = 24
+NOTICES_MAX: Final = 24
 """The most attempts to notify of one request: a hook that kills its process must not do so for ever."""
 
 
@@ -1036,7 +1036,7 @@ class DueNotices(StoreOp[list[str]]):
 
 
 @dataclass(slots=True)
-class ClaimNotice(StoreOp[Requested | None]):
+class ClaimNotice(StoreOp[RequestWithCall | None]):
     """Claim the notice of this request for ``claim_s``; None: another process has it, or there is nothing to send."""
 
     approval: str
@@ -1046,7 +1046,7 @@ class ClaimNotice(StoreOp[Requested | None]):
 
 
 @dataclass(slots=True)
-class NoteTold(StoreOp[ApprovalRow]):
+class RecordNotice(StoreOp[ApprovalRow]):
     """Record that people were notified of this request; or, with an error, that they were not, and when to retry."""
 
     approval: str

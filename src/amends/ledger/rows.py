@@ -638,7 +638,7 @@ class Unapproved:
 
 
 @dataclass(frozen=True, slots=True)
-class Requested:
+class RequestWithCall:
     """A request with its call, and the ledger's time."""
 
     approval: ApprovalRow
@@ -647,7 +647,7 @@ class Requested:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruled:
+class DecisionOutcome:
     """The outcome of a person's decision. ``void``: why it does not count."""
 
     approval: ApprovalRow
@@ -688,7 +688,7 @@ class PageApprovals(Op[list[ApprovalRow]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListTells(Op[list[ApprovalRow]]):
+class ListDueNotices(Op[list[ApprovalRow]]):
     """Return requests whose notice is due by now, longest waiting first."""
 
     now: float
@@ -761,7 +761,7 @@ SLICE_COLUMNS: Final = tuple(field.name for field in fields(SliceRow))
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class BudgetDemand:
     """How much a call needs of one budget, in billionths."""
 
     unit: str
@@ -783,25 +783,25 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class CallCost:
     """The cost of a call, as (unit, amount, refund on compensation), and the budgets to charge."""
 
     costs: tuple[tuple[str, int, int], ...] = ()
-    wants: tuple[Want, ...] = ()
+    wants: tuple[BudgetDemand, ...] = ()
     wide: bool = False
     """Look at every slice: the first one had not enough left."""
     ask: tuple[str, str] = ("", "")
     """Id and nonce of the request that is made if a budget holds the call for a person."""
 
 
-FREE: Final = Bill()
+FREE: Final = CallCost()
 
 
 @dataclass(frozen=True, slots=True)
 class Overrun:
     """The budget that a call would have exceeded, and its state then, in billionths."""
 
-    want: Want
+    want: BudgetDemand
     spent: int
     reserved: int
     asked: int
@@ -890,7 +890,7 @@ class WaitRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LockRequest:
     """The lock names that a call needs. ``waits``: the caller will ask again; ``waited``: it has asked before."""
 
     names: tuple[str, ...] = ()
@@ -898,7 +898,7 @@ class Wanted:
     waited: bool = False
 
 
-NOTHING: Final = Wanted()
+NOTHING: Final = LockRequest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -969,7 +969,7 @@ class PageLocks(Op[list[LockRow]]):
 
 
 @dataclass(frozen=True, slots=True)
-class SeeWait(Op[bool]):
+class RecordWait(Op[bool]):
     """Record that this root still waits for this name; true if the wait is new."""
 
     row: WaitRow
@@ -1175,12 +1175,12 @@ def point_of(row: RunRow) -> Point | None:
     return Point(run_id, call, kin, tuple((root, last, mine) for root, last, mine in phases))
 
 
-def written_point(point: Point) -> str:
+def dump_point(point: Point) -> str:
     """Return the point as the ledger stores it."""
     return json.dumps([point.run_id, point.call, point.kin, point.phases], ensure_ascii=False)
 
 
-def twins_of(row: RunRow) -> tuple[str, ...]:
+def counterparts_of(row: RunRow) -> tuple[str, ...]:
     """Return the counterparts of this run in the earlier phases of its fork, oldest first."""
     point = point_of(row)
     if point is not None:

@@ -44,6 +44,7 @@ from amends.ledger.rows import (
     CallRow,
     Contention,
     FindCall,
+    LockRequest,
     Now,
     Overrun,
     PageEvents,
@@ -51,7 +52,6 @@ from amends.ledger.rows import (
     Unapproved,
     UpdateCall,
     UpdateRun,
-    Wanted,
 )
 from amends.states import RUN_FINAL
 
@@ -85,7 +85,7 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
     # Later attempts need none: locks of the first attempt are held until the tree has ended.
     names = await lock_names_for(call, run, root) if root.locked and not call.attempt else ()
     if names:
-        wanted = Wanted(names, waits=True, waited=True)
+        wanted = LockRequest(names, waits=True, waited=True)
         why_not = await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner)
         if why_not is not None:
             return why_not

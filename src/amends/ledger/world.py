@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from amends.encoding.dataclass import dataclass, field
 from amends.errors import LeaseLost
 from amends.ledger.flow import Flow, Op
-from amends.ledger.joined import Rides
+from amends.ledger.joined import JoinedTransactions
 from amends.ledger.rows import CallRow
 from amends.model import Call, Phase
 
@@ -32,7 +32,7 @@ class Lease:
     lost: bool = False
     goal: str = ""
     """The goal that a person set meanwhile, learned when the lease was renewed."""
-    rides: Rides | None = None
+    joined: JoinedTransactions | None = None
     """The caller's own transactions that calls of this tree have joined; None until the first."""
 
     def check(self, mono: float) -> None:
@@ -86,7 +86,7 @@ class ReadClocks(Op[Clocks]):
 
 
 @dataclass(frozen=True, slots=True)
-class Luck(Op[float]):
+class DrawRandom(Op[float]):
     """Draw a number in [0, 1), for jitter."""
 
 
@@ -156,7 +156,7 @@ class Ended:
 
 
 @dataclass(slots=True, eq=False)
-class Later:
+class LazyCall:
     """A started call as its body may ask for it: built on demand, since few bodies ask."""
 
     row: CallRow
@@ -217,7 +217,7 @@ class Invoke(Op[Ended]):
     kwargs: Mapping[str, Any]
     is_async: bool
     timeout: float | None
-    call: Call | Later
+    call: Call | LazyCall
     lease: Lease | None
     phase: Invoked
     run: Any = None
@@ -230,7 +230,7 @@ class Invoke(Op[Ended]):
 
 
 @dataclass(frozen=True, slots=True)
-class Together(Op[list[Any]]):
+class RunTogether(Op[list[Any]]):
     """Drive these flows concurrently; each result is a value or the exception that the flow ended with."""
 
     flows: Sequence[Flow[Any]]

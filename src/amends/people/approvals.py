@@ -1,6 +1,6 @@
 """What people do about requests for approval: list, decide, edit, delegate, and decide through a signed link.
 
-Each public function is a verb of the runtime (see ``amends.host.verbs``), except ``tell_all``.
+Each public function is a verb of the runtime (see ``amends.host.verbs``), except ``send_overdue_notices``.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from amends.host.listing import APPROVAL_FIELDS, PAGE, Pages, parse_filter
 from amends.host.notices import tell_due
 from amends.ledger.operations import (
     AdmitCall,
-    AskAgain,
     DecideApproval,
     Delegate,
     EditApproval,
     ReadApproval,
     ReadEvents,
     ReadRun,
+    RenewRequest,
     SearchApprovals,
     StoreOp,
     VoidApproval,
 )
-from amends.ledger.rows import APPROVAL_STATES, OPEN, ApprovalRow, Need, Requested, Ruled, lost_at
+from amends.ledger.rows import APPROVAL_STATES, OPEN, ApprovalRow, DecisionOutcome, Need, RequestWithCall, lost_at
 from amends.ledger.world import ReadClocks
 from amends.model import AHEAD_MAX_S, Approval
 from amends.tools.spec import Spec
@@ -46,10 +46,10 @@ def approvals(host: Host, view: View, filter: str = "state:pending") -> Pages[Ap
     # A request that expired unnoticed still has its old state in the ledger: read those states too.
     states = tuple(dict.fromkeys([*wanted.states, *(("pending", "approved") if "expired" in wanted.states else ())]))
 
-    def then(found: Requested) -> StoreOp[Any]:
+    def then(found: RequestWithCall) -> StoreOp[Any]:
         return SearchApprovals(tenant, states, found.approval.seq, PAGE)
 
-    def takes(found: Requested) -> bool:
+    def takes(found: RequestWithCall) -> bool:
         is_decided_elsewhere = found.call.is_loaded and found.approval.state in OPEN
         return not is_decided_elsewhere and wanted.takes_approval(found)
 
@@ -119,7 +119,7 @@ async def ask_again(host: Host, view: View, approval_id: str, *, by: str, why: s
     """Make a new request for a call whose request expired."""
     _check_reason(by, why)
     await _found(view, approval_id)
-    ruled = await _recorded(AskAgain(approval_id, host.new_id("apr"), host.new_id("nonce"), by, why))
+    ruled = await _recorded(RenewRequest(approval_id, host.new_id("apr"), host.new_id("nonce"), by, why))
     await _tell(host, ruled)
     return _ruled(host, ruled)
 
@@ -199,7 +199,7 @@ async def reconcile_restore(host: Host, view: View, *, by: str, why: str) -> int
     return voided
 
 
-async def tell_all(host: Host, view: View, limit: int) -> int:
+async def send_overdue_notices(host: Host, view: View, limit: int) -> int:
     """Call the hook for up to ``limit`` requests that nobody was notified of in time; return how many."""
     return await tell_due(host.notices, view.tenant or None, limit)
 
@@ -243,7 +243,7 @@ def _no_body(**_: Any) -> None:
     raise AssertionError("an edited request is only recorded: it has no body to run")
 
 
-async def _found(view: View, id: str) -> Requested:
+async def _found(view: View, id: str) -> RequestWithCall:
     found = await ReadApproval(id)
     # Do not even tell that another tenant has this request.
     if found is None or found.approval.tenant != (view.tenant or ""):
@@ -251,16 +251,16 @@ async def _found(view: View, id: str) -> Requested:
     return found
 
 
-async def _recorded(decision: StoreOp[Ruled]) -> Ruled:
+async def _recorded(decision: StoreOp[DecisionOutcome]) -> DecisionOutcome:
     try:
         return await decision
     except TransitionRefused as no:
         raise UsageError(str(no), hint="read it again with rt.approval(id): it may have changed") from no
 
 
-def _ruled(host: Host, ruled: Ruled) -> Approval:
+def _ruled(host: Host, ruled: DecisionOutcome) -> Approval:
     """Return the request after a decision; raise ``ApprovalVoid`` if the decision did not count."""
-    shown = _shown(host, Requested(ruled.approval, ruled.call, ruled.now))
+    shown = _shown(host, RequestWithCall(ruled.approval, ruled.call, ruled.now))
     if ruled.void:
         raise ApprovalVoid(
             shown.call.tool, why=ruled.void, approval=shown, call=shown.call, deciding=True, run_id=shown.call.run_id
@@ -268,13 +268,13 @@ def _ruled(host: Host, ruled: Ruled) -> Approval:
     return shown
 
 
-async def _tell(host: Host, ruled: Ruled) -> None:
+async def _tell(host: Host, ruled: DecisionOutcome) -> None:
     """Notify people of a request that a person made, as of any other."""
     if host.notices.tell is not None:
         await host.notices.tell(ruled.approval)
 
 
-def _shown(host: Host, found: Requested) -> Approval:
+def _shown(host: Host, found: RequestWithCall) -> Approval:
     return approval_of(found.approval, found.call, host.specs.get(found.call.tool), found.now)
 
 

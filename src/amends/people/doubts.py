@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from amends.engine.doubts import ask_probe
 from amends.engine.recovery import recover_tree
-from amends.engine.session import call_of, known_of, moment, told_result
+from amends.engine.session import call_of, hidden_values_of, moment, reported_result
 from amends.errors import LedgerError, UsageError, shown
 from amends.host.host import Host, View
 from amends.host.listing import CALL_FIELDS, PAGE, Pages, narrowing, parse_filter
@@ -33,7 +33,7 @@ from amends.model import LOST, Absent, Call, Happened, Probed, Unknown
 from amends.people.rollback_plans import WHO, Around, Rehearsal, named, relatives_of
 from amends.people.runs import check_reason, own_call, recorded
 from amends.report import Doubt, Evidence, Next, Preview
-from amends.tools.spec import ProbeSpec, Spec, twin_kwargs
+from amends.tools.spec import ProbeSpec, Spec, named_arguments
 
 DOUBTFUL: Final = ("in_doubt", "compensation_in_doubt")
 AROUND_PAGE: Final = 500
@@ -74,7 +74,7 @@ def doubt_of(row: CallRow, spec: Spec | None) -> Doubt:
     sent = call.args
     if undoing and twin is not None:
         result = LOST if row.result is None else call.result
-        given = twin_kwargs(twin.params, args=call.args, result=result, call=call)
+        given = named_arguments(twin.params, args=call.args, result=result, call=call)
         sent = {name: value for name, value in given.items() if name != "call"}
     mine = {one.name: getattr(call, one.name) for one in fields(Call)}
     return Doubt(
@@ -123,7 +123,7 @@ async def probe(host: Host, view: View, call_id: str) -> Probed[Any]:
     answer = await ask_probe(reader, spec, asked, row)
     if row.in_question:
         why = shown(answer.result) if isinstance(answer, Happened) else getattr(answer, "why", "")
-        word, why = type(answer).__name__.lower(), host.redactor.scrub(why, known_of(reader, row))
+        word, why = type(answer).__name__.lower(), host.redactor.scrub(why, hidden_values_of(reader, row))
         await NoteProbe(row.id, row.in_question, row.probes, word, why, None, by="person", paced=False)
     return answer
 
@@ -141,7 +141,7 @@ async def resolve(host: Host, view: View, call_id: str, answer: Probed[Any], *, 
         case Happened():
             to = "compensated" if undoing else "succeeded"
             spec = host.specs.get(row.tool) or adhoc_spec(row.tool, host.redactor.hidden, kind="pivot")
-            text, loss = told_result(host.reader(root=row.root), spec, row, answer.result)
+            text, loss = reported_result(host.reader(root=row.root), spec, row, answer.result)
         case Absent():
             to = "compensation_failed" if undoing else "failed"
             if row.kind == "retriable" and not undoing:

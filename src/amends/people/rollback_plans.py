@@ -14,7 +14,7 @@ from amends.encoding.canonical import digest
 from amends.encoding.chain import moment
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.secret import MARK
-from amends.engine.rollback import leftovers, roll_back
+from amends.engine.rollback import roll_back, rollback_obstacles
 from amends.engine.session import Session, call_of, read_tree
 from amends.errors import RunEnded, StalePlan, UsageError
 from amends.host.host import Host, View
@@ -26,19 +26,19 @@ from amends.ledger.rows import FORKS_MAX, AddEvent, CallRow, RunRow, SliceRow
 from amends.ledger.world import (
     Await,
     Clocks,
+    DrawRandom,
     Ended,
     Invoke,
     IsDead,
     KeepAnchor,
     KeepCheckpoint,
-    Later,
+    LazyCall,
     Lease,
     LiveCalls,
-    Luck,
     ReadAnchor,
     ReadClocks,
+    RunTogether,
     Sleep,
-    Together,
     Watch,
 )
 from amends.model import Absent, Call, Residue, Unknown
@@ -182,7 +182,7 @@ def _left(host: Host, before: Tree, after: Tree) -> tuple[Residue, ...]:
     doubtful = {row.id for row in before.calls if row.state in ("in_doubt", "started")}
     return tuple(
         Residue(_call(host, one.row), one.why)
-        for one in leftovers(host.reader(after.run), after)
+        for one in rollback_obstacles(host.reader(after.run), after)
         if not (one.doubtful and one.row.id in doubtful)
     )
 
@@ -346,7 +346,7 @@ class Rehearsal:
                 return self._clocks
             case Sleep(seconds=seconds) | Await(seconds=seconds):
                 self._pass(seconds)
-            case Luck():
+            case DrawRandom():
                 return 0.5
             case LiveCalls():
                 return 0
@@ -354,7 +354,7 @@ class Rehearsal:
                 return False
             case Watch() | ReadAnchor() | KeepAnchor() | KeepCheckpoint():
                 return None  # a rehearsal consumes no approval, so it needs no anchor
-            case Together(flows=flows):
+            case RunTogether(flows=flows):
                 return self._in_turn(flows)
             case _:
                 raise TypeError(f"a rehearsal does not know {type(op).__name__}")
@@ -375,7 +375,7 @@ class Rehearsal:
         return ends
 
     def _invoke(self, op: Invoke) -> Ended:
-        call = op.call.whole() if isinstance(op.call, Later) else op.call
+        call = op.call.whole() if isinstance(op.call, LazyCall) else op.call
         spec = self._host.specs.get(call.tool)
         what = _doing(op, spec)
         self.does.append(self._planned(what, op, call, spec))

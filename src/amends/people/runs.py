@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar
 
-from amends.encoding.payloads import misfits
+from amends.encoding.payloads import no_longer_fits
 from amends.encoding.redaction import REDACTED
-from amends.engine.session import must_be_readable, result_loss, told_result
+from amends.engine.session import must_be_readable, reported_result, result_loss
 from amends.errors import RunIsRecord, TransitionRefused, UsageError
 from amends.host.host import Host, View
 from amends.host.runs import call_row, found, report
@@ -65,8 +65,8 @@ def _given_result(host: Host, row: CallRow, result: object) -> str:
             f"call {row.id} ({row.tool}) has its result in the ledger: it cannot be given another one",
             hint="rt.retry without result= tries its compensation again with the recorded one",
         )
-    text, loss = told_result(reader, spec, row, result)
-    if text is None or loss.startswith(REDACTED) or misfits(text, spec.result_type):
+    text, loss = reported_result(reader, spec, row, result)
+    if text is None or loss.startswith(REDACTED) or no_longer_fits(text, spec.result_type):
         why = loss or f"it cannot be read as {spec.result_type}"
         raise UsageError(
             f"this result of {row.tool} cannot be kept for its compensation: {why}",

@@ -21,8 +21,8 @@ from amends.errors import CannotFork, RunConflict, UsageError
 from amends.host.host import Host, View, run_id_of
 from amends.host.runs import found
 from amends.ledger.changes import read_charge
-from amends.ledger.operations import Copied, ForkRun, ReadRun, Tree
-from amends.ledger.rows import CallRow, Point, RunRow, forked_key, lost_at, point_of, twins_of, written_point
+from amends.ledger.operations import ForkRun, ReadRun, SharedCopy, Tree
+from amends.ledger.rows import CallRow, Point, RunRow, counterparts_of, dump_point, forked_key, lost_at, point_of
 from amends.report import Comparison, Difference, Pair, differences
 from amends.states import RUN_FINAL
 
@@ -171,7 +171,7 @@ class _Maker:
             source.uid: replace(
                 self._blank(source), uid=self._root, id=self._id, root=self._root, parent="", generation=1,
                 principal=source.principal or self._wish.principal, tags=source.tags, budgets=source.budgets,
-                forked_from=source.uid, forked_at=written_point(place),
+                forked_from=source.uid, forked_at=dump_point(place),
                 state="pivoted" if self._pivot(source, shared) else "open",
             )
         }  # fmt: skip
@@ -183,7 +183,7 @@ class _Maker:
                     self._blank(row), uid=self._uids[row.uid], id=self._id + row.id.removeprefix(source.id),
                     root=self._root, parent=self._uids[row.parent], generation=1, state=self._state(row, shared),
                     output=row.output if self._state(row, shared) == "committed" else "", forked_from=row.uid,
-                    forked_at=json.dumps([*twins_of(row), row.uid][-len(place.phases) :] if place.phases else []),
+                    forked_at=json.dumps([*counterparts_of(row), row.uid][-len(place.phases) :] if place.phases else []),
                 )  # fmt: skip
         return {uid: replace(row, pivot=self._pivot(self._row(uid), shared)) for uid, row in runs.items()}
 
@@ -243,7 +243,7 @@ class _Maker:
             return "committed"
         return "pivoted" if self._pivot(child, shared) else "open"
 
-    def _call(self, row: CallRow, runs: dict[str, RunRow]) -> Copied:
+    def _call(self, row: CallRow, runs: dict[str, RunRow]) -> SharedCopy:
         """Return the fork's copy of a call: its request and its answer, and nothing for which the fork is responsible."""
         id, run = self._ids[row.id], runs[row.run]
         key = forked_key(row.key, self._root)
@@ -260,7 +260,7 @@ class _Maker:
             why=row.why, first_at=row.first_at, started_at=row.started_at, settled_at=row.settled_at, agent=run.agent,
             principal=run.principal, shared=row.shared or row.id,
         )  # fmt: skip
-        return Copied(row.id, row.state, copy)
+        return SharedCopy(row.id, row.state, copy)
 
 
 def _named(run_id: str, uid: str) -> str:

@@ -15,7 +15,7 @@ from amends.host.host import Host
 from amends.host.requests import direct_ask
 from amends.ledger.flow import Flow, Op, finish, run_flow_async
 from amends.ledger.rows import RunRow
-from amends.ledger.world import Flight, Sleep, Together
+from amends.ledger.world import Flight, RunTogether, Sleep
 from amends.model import Answer, Costs, Staged, ToolCall
 from amends.replay import driver
 from amends.replay.answers import Replay, Stopped
@@ -25,8 +25,8 @@ from amends.run import AsyncAttempt, AsyncRun, Attempt, OpenAttempt, OpenRun, Ru
 from amends.run import answer as answer_live
 from amends.run import answer_all as answer_all_live
 from amends.states import RunState
+from amends.tools.scope import Options, enter_block, leave_scope
 from amends.tools.spec import Declaration
-from amends.tools.tool import Options, enter_block, leave_scope
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class _RecordedRun(OpenRun):
     async def _answer_op(self, op: Op[Any]) -> Any:
         if isinstance(op, Sleep):
             return await self._pause(op.seconds)
-        if isinstance(op, Together):
+        if isinstance(op, RunTogether):
             return await self._together(op.flows)
         return driver.refuse(self._replay, op)
 

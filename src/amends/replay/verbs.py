@@ -14,7 +14,7 @@ from amends.ledger.rows import RunRow, lost_at
 from amends.replay import driver
 from amends.replay.answers import Replay
 from amends.report import Replayed
-from amends.tools.tool import caller_here
+from amends.tools.scope import caller_here
 
 if TYPE_CHECKING:
     from amends.report import Report

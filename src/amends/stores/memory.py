@@ -60,10 +60,10 @@ from amends.ledger.rows import (
     LedgerClock,
     ListCalls,
     ListDue,
+    ListDueNotices,
     ListForks,
     ListGenerations,
     ListOwned,
-    ListTells,
     ListTree,
     LockRow,
     LocksOf,
@@ -80,8 +80,8 @@ from amends.ledger.rows import (
     PageLocks,
     PageRuns,
     PageSlices,
+    RecordWait,
     RunRow,
-    SeeWait,
     SliceRow,
     TakeLock,
     UpdateApproval,
@@ -308,7 +308,7 @@ class MemoryStore:
         ]
         return sorted(found, key=lambda row: -row.seq)[: op.limit]
 
-    def _list_tells(self, op: ListTells) -> list[ApprovalRow]:
+    def _list_tells(self, op: ListDueNotices) -> list[ApprovalRow]:
         found = [
             (row.tell_at, row.seq, row)
             for row in self.approvals.values()
@@ -395,7 +395,7 @@ class MemoryStore:
         found = [row for row in self.locks.values() if row.tenant == op.tenant and row.name > op.after]
         return sorted(found, key=lambda row: row.name)[: op.limit]
 
-    def _see_wait(self, op: SeeWait) -> bool:
+    def _see_wait(self, op: RecordWait) -> bool:
         key = (op.row.root, op.row.name)
         old = self.waits.get(key)
         self.waits[key] = op.row if old is None else changed(old, {"seen_at": op.row.seen_at})
@@ -514,7 +514,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     FindApproval: MemoryStore._find_approval,
     ApprovalsOf: MemoryStore._approvals_in,
     PageApprovals: MemoryStore._page_approvals,
-    ListTells: MemoryStore._list_tells,
+    ListDueNotices: MemoryStore._list_tells,
     FindUse: MemoryStore._find_use,
     InsertApproval: MemoryStore._insert_approval,
     UpdateApproval: MemoryStore._update_approval,
@@ -531,7 +531,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     FreeLocks: MemoryStore._free_locks,
     LocksOf: MemoryStore._locks_of,
     PageLocks: MemoryStore._page_locks,
-    SeeWait: MemoryStore._see_wait,
+    RecordWait: MemoryStore._see_wait,
     WaitsOf: MemoryStore._waits_of,
     WaitsFor: MemoryStore._waits_for,
     DropWaits: MemoryStore._drop_waits,

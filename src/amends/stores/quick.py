@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from amends.encoding.canonical import quoted
 from amends.encoding.chain import body_of, proof
-from amends.ledger.changes import call_bound
+from amends.ledger.changes import call_columns_digest
 from amends.ledger.operations import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled
 from amends.ledger.rows import CALL_COLUMNS, CallRow
 from amends.states import NEW
@@ -94,7 +94,7 @@ def admitted(values: tuple[Any, ...], seq: int, at: float, of_run: Sequence[str]
 def admission_facts(op: AdmitCall) -> str:
     """Return the facts of the event of a plain admission."""
     key = f"{op.key}:{op.call_id}" if op.kind == "read" else op.key
-    return f'{{"tool": {quoted(op.tool)}, "args": "{op.proof or proof(op.args)}", "row": "{call_bound(op, key, 1)}"}}'
+    return f'{{"tool": {quoted(op.tool)}, "args": "{op.proof or proof(op.args)}", "row": "{call_columns_digest(op, key, 1)}"}}'
 
 
 def admission_body(op: AdmitCall, facts: str) -> str:

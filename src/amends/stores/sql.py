@@ -670,7 +670,7 @@ async def _page_approvals(tx: Transaction, op: rows.PageApprovals) -> list[Appro
     return await _all(ApprovalRow, sql, (*params, op.limit))
 
 
-async def _list_tells(tx: Transaction, op: rows.ListTells) -> list[ApprovalRow]:
+async def _list_tells(tx: Transaction, op: rows.ListDueNotices) -> list[ApprovalRow]:
     tenant = () if op.tenant is None else (op.tenant,)
     sql = tx.statements.approvals.tells(of_tenant=op.tenant is not None)
     return await _all(ApprovalRow, sql, (op.now, *tenant, op.limit))
@@ -810,7 +810,7 @@ async def _page_locks(tx: Transaction, op: rows.PageLocks) -> list[LockRow]:
     return await _all(LockRow, tx.statements.locks.page_locks, (op.tenant, op.after, op.limit))
 
 
-async def _see_wait(tx: Transaction, op: rows.SeeWait) -> bool:
+async def _see_wait(tx: Transaction, op: rows.RecordWait) -> bool:
     # No upsert: this transaction has the root locked, so nobody adds the same wait between the two statements.
     matched = await _count(tx.statements.locks.see_wait, (op.row.seen_at, op.row.root, op.row.name))
     if matched == 0:
@@ -993,7 +993,7 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.FindApproval: _find_approval,
     rows.ApprovalsOf: _approvals_of,
     rows.PageApprovals: _page_approvals,
-    rows.ListTells: _list_tells,
+    rows.ListDueNotices: _list_tells,
     rows.FindUse: _find_use,
     rows.InsertApproval: _insert_approval,
     rows.UpdateApproval: _update_approval,
@@ -1010,7 +1010,7 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.FreeLocks: _free_locks,
     rows.LocksOf: _locks_of,
     rows.PageLocks: _page_locks,
-    rows.SeeWait: _see_wait,
+    rows.RecordWait: _see_wait,
     rows.WaitsOf: _waits_of,
     rows.WaitsFor: _waits_for,
     rows.DropWaits: _drop_waits,

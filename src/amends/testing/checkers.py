@@ -14,7 +14,7 @@ from amends.audit.verify import Audit, verify_chains
 from amends.encoding.chain import GENESIS, read_heads
 from amends.host.notices import CLAIM_S
 from amends.ledger.flow import run_flow
-from amends.ledger.operations import TELLS_MAX
+from amends.ledger.operations import NOTICES_MAX
 from amends.ledger.rows import OPEN, ApprovalRow, CallRow, EventRow
 from amends.report import RollbackPlan
 from amends.states import RUN_FINAL, STANDING, UNSETTLED, call_may, run_may
@@ -731,7 +731,7 @@ def people_are_told(store: MemoryStore, world: World) -> Iterator[str]:
             continue
         if row.told_at is not None:
             yield f"{row.id} ({row.tool}) is told by the record, and nobody heard of it"
-        elif row.state_at(now) == "pending" and row.tells < TELLS_MAX:
+        elif row.state_at(now) == "pending" and row.tells < NOTICES_MAX:
             yield f"{row.id} ({row.tool}) waits for people whom nobody told"
         elif row.state_at(now) == "expired" and _lived_long(row, world):
             yield f"{row.id} ({row.tool}) ran out, and nobody was ever told of it"

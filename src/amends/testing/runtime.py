@@ -10,14 +10,14 @@ from amends.host.heartbeat import Heartbeat
 from amends.host.host import Host, View
 from amends.ledger.flow import Op
 from amends.ledger.operations import Store, StoreOp
-from amends.ledger.world import Await, Ended, Invoke, IsDead, Luck, ReadClocks, Sleep, Watch
+from amends.ledger.world import Await, DrawRandom, Ended, Invoke, IsDead, ReadClocks, Sleep, Watch
 from amends.model import Approval
 from amends.run import Run
 from amends.runtime import Runtime
 from amends.stores.memory import MemoryStore
 from amends.testing.clock import Clock
 from amends.testing.simulation import Crash
-from amends.tools.tool import caller_here
+from amends.tools.scope import caller_here
 
 
 class TestClock(Clock):
@@ -64,7 +64,7 @@ class TestDriver(Driver):
             return None  # no wakeups in virtual time: polls are as frequent as they need to be
         if isinstance(op, Sleep | Await):
             return self.clock.advance(max(0.0, min(op.seconds, 1e7)))
-        if isinstance(op, Luck):
+        if isinstance(op, DrawRandom):
             return 0.5
         if isinstance(op, IsDead):
             return op.owner in self.dead_owners

@@ -17,7 +17,7 @@ from typing import Any, Final
 from amends.drivers.context import inside
 from amends.engine import ending, opening, plans, recovery, rollback
 from amends.engine.call import Done, guarded_call
-from amends.engine.session import Ask, Session, give_back
+from amends.engine.session import Ask, Session, release_tree
 from amends.errors import LedgerError
 from amends.host import runs
 from amends.host.host import Host, View
@@ -27,6 +27,7 @@ from amends.ledger.operations import ClaimRun, OpenRun, RenewLeases, SettleCall,
 from amends.ledger.rows import RunRow
 from amends.ledger.world import (
     Await,
+    DrawRandom,
     Ended,
     Flight,
     Invoke,
@@ -34,18 +35,17 @@ from amends.ledger.world import (
     KeepCheckpoint,
     Lease,
     LiveCalls,
-    Luck,
     ReadAnchor,
     ReadClocks,
+    RunTogether,
     Sleep,
-    Together,
     Watch,
 )
 from amends.model import Answer
-from amends.people.approvals import tell_all
+from amends.people.approvals import send_overdue_notices
 from amends.stores.memory import MemoryStore
 from amends.testing.clock import Clock, Remembered
-from amends.tools.tool import Options
+from amends.tools.scope import Options
 
 TURNS_MAX: Final = 20_000
 """A schedule longer than this does not end, which is a violation."""
@@ -323,7 +323,7 @@ class Simulation:
             return op.anchor.read()
         if isinstance(op, ReadClocks):
             return self.clock.read(process.host)
-        if isinstance(op, Luck):
+        if isinstance(op, DrawRandom):
             return 0.5
         if isinstance(op, Watch):
             return None  # no wakeups in virtual time: polls are as frequent as they need to be
@@ -334,7 +334,7 @@ class Simulation:
             return self._is_dead(process, op.owner)
         if isinstance(op, LiveCalls):
             return process.live[op.run]
-        if isinstance(op, Together):
+        if isinstance(op, RunTogether):
             return self._together(process, op)
         raise TypeError(f"the simulation does not know {type(op).__name__}")
 
@@ -431,7 +431,7 @@ class Simulation:
         finally:
             self.mode, self.current = "ok", None
 
-    def _together(self, process: Process, op: Together) -> list[Any]:
+    def _together(self, process: Process, op: RunTogether) -> list[Any]:
         """Run flows concurrently inside one process: one operation each, in an order fixed by the seed."""
         try:
             return self._side_by_side(process, op)
@@ -440,7 +440,7 @@ class Simulation:
             for flow in op.flows:
                 flow.close()
 
-    def _side_by_side(self, process: Process, op: Together) -> list[Any]:
+    def _side_by_side(self, process: Process, op: RunTogether) -> list[Any]:
         process.in_group = True
         ends: dict[int, Any] = {}
         inbox: dict[int, tuple[Any, BaseException | None]] = dict.fromkeys(range(len(op.flows)), (None, None))
@@ -532,7 +532,7 @@ class Inside:
 
     async def recover(self, agents: dict[str, Agent] | None = None, *, limit: int = 100) -> int:
         """Do one pass of a worker; return how many trees it claimed."""
-        await tell_all(self.host, NOBODY, limit)
+        await send_overdue_notices(self.host, NOBODY, limit)
         found = await recovery.find_abandoned(frozenset(self.host.specs), tenant=None, limit=limit)
         taken = 0
         for one in found:
@@ -662,12 +662,12 @@ class SimulatedRun:
         except (Exception, GeneratorExit):
             raise
         except BaseException:
-            await rollback.stop_here(self.session)
+            await rollback.clean_up_stopped_flow(self.session)
             raise
 
     async def let_go(self) -> None:
         """Release the run."""
-        await give_back(self.session, None)
+        await release_tree(self.session, None)
 
     def direct(self, declared: Any, options: Any, args: Any, kwargs: Any) -> Any:
         """Raise ``NoNestedCalls``: bodies of the simulation call no tools directly."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal, NoReturn, get_args
 
 from amends.encoding.annotations import classes_below, problem_of, shape_of_args
-from amends.encoding.secret import MASK, Hidden
+from amends.encoding.secret import MASK, RedactionRules
 from amends.errors import BadDeclaration, close_to
 from amends.model import Kind, Order, Request, Retry, Scope, costs_in
 from amends.tools.signature import REPEAT, Signature, is_async_function
@@ -344,7 +344,9 @@ def checked_fields(declared: Declaration, option: str, value: Any, signature: Si
     return names
 
 
-def checked_redact(declared: Declaration, signature: Signature | None, everywhere: Hidden) -> Hidden | None:
+def checked_redact(
+    declared: Declaration, signature: Signature | None, everywhere: RedactionRules
+) -> RedactionRules | None:
     """Return what is redacted in calls of this tool: what it names itself, and what the runtime's patterns match."""
     places = listed(declared.redact)
     tops = [place.partition(".")[0] if isinstance(place, str) else place for place in places]

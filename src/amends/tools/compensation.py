@@ -18,12 +18,12 @@ from amends.tools.signature import admits_none, hints_of, is_async_function
 from amends.tools.spec import (
     COMPENSATION_RETRY,
     EVERYTHING,
+    CompensationSpec,
     Declaration,
     DeclaredCompensation,
     FunctionLike,
     ProbeSpec,
     Spec,
-    Twin,
     declaration_of,
 )
 
@@ -50,7 +50,7 @@ class Elsewhere:
         )
 
 
-def is_undoable_here(spec: Spec) -> bool:
+def is_compensable_here(spec: Spec) -> bool:
     """Return whether this process can compensate calls of this tool, if they can be compensated at all."""
     return spec.compensate is None or not isinstance(spec.compensate.fn, Elsewhere)
 
@@ -107,7 +107,7 @@ class Resolver:
         """Return its own body, or the function that this runtime has for it; None if there is neither."""
         return self.grounded(declared).fn or self.bodies.get(declared.name)
 
-    def compensation(self, declared: Declaration, twin: DeclaredCompensation) -> Twin:
+    def compensation(self, declared: Declaration, twin: DeclaredCompensation) -> CompensationSpec:
         """Return a compensation, resolved and checked."""
         asked = self.resolved(declared, twin.fn, "compensation")
         probe = self.resolved(declared, twin.probe, "compensation's probe") if twin.probe is not None else None
@@ -120,7 +120,7 @@ class Resolver:
         own = self._tool_behind(twin.fn)
         idempotent = twin.idempotent or (own is not None and own.idempotent is True)
         retry: Retry | int | None = twin.retry
-        return Twin(
+        return CompensationSpec(
             fn=asked.fn,
             params=asked.params,
             is_async=asked.is_async,

@@ -12,7 +12,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Annotated, Any, Final, Unpack
 
 from amends.encoding.annotations import ClassNames
-from amends.encoding.secret import NOTHING, Hidden
+from amends.encoding.secret import NOTHING, RedactionRules
 from amends.errors import BadDeclaration, close_to
 from amends.model import Order, Retry
 from amends.tools.checks import (
@@ -45,7 +45,7 @@ def declare(name: str, /, **options: Unpack[DeclareOptions]) -> Declaration:
 
 
 def specs_of(
-    tools: Iterable[object], *, order: Order, redact: Hidden = NOTHING, bodies: Bodies = NO_BODIES
+    tools: Iterable[object], *, order: Order, redact: RedactionRules = NOTHING, bodies: Bodies = NO_BODIES
 ) -> dict[str, Spec]:
     """Return the specs of these tools by name; raise ``BadDeclaration``, which names the tool and its place.
 
@@ -189,7 +189,7 @@ _COPIED: Final = (
 )  # fmt: skip
 
 
-def _spec(original: Declaration, found: Resolver, *, order: Order, redact: Hidden) -> Spec:
+def _spec(original: Declaration, found: Resolver, *, order: Order, redact: RedactionRules) -> Spec:
     declared = found.grounded(original)
     fn = found.body(original)
     check_words(declared)

@@ -32,7 +32,7 @@ from typing import (
 
 from amends.encoding.annotations import Member, Shape, Tagged, adapter, anywhere, places_below, shape_of_args
 from amends.encoding.canonical import CLASS
-from amends.encoding.secret import MASK, NOTHING, Hidden
+from amends.encoding.secret import MASK, NOTHING, RedactionRules
 from amends.errors import SHOWN_CHARS_MAX, BadArguments, close_to, shown
 from amends.model import Staged
 
@@ -159,7 +159,9 @@ class Signature:
         """The arguments that may be given by position."""
         return tuple(p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, redact: Hidden | None = None) -> dict[str, Any]:
+    def bind(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, redact: RedactionRules | None = None
+    ) -> dict[str, Any]:
         """Return the arguments by name, as the annotated types, with defaults; raise ``BadArguments``."""
         given = self._placed(args, kwargs) if args else kwargs
         for name, value in given.items():
@@ -471,7 +473,7 @@ def problems_of(
     given: Mapping[str, Any],
     *,
     names: Sequence[str],
-    redact: Hidden,
+    redact: RedactionRules,
 ) -> list[str]:
     """Return pydantic's errors in our own words, at most ``PROBLEMS_MAX``.
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
 
 from amends.encoding.annotations import ANY_ARGS, OPEN, Shape
 from amends.encoding.dataclass import dataclass, field
-from amends.encoding.secret import Hidden
+from amends.encoding.secret import RedactionRules
 from amends.errors import BadArguments, BadDeclaration, name_for_models
 from amends.model import LOST, Call, Costs, Kind, Order, Request, Retry, Scope, Staged
 from amends.tools.signature import REPEAT, Signature, no_repeat, parsed, refuse, staged_problem
@@ -231,7 +231,7 @@ class ProbeSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Twin:
+class CompensationSpec:
     """The compensation of a tool. It inherits nothing of the tool's idempotence, retries or probe."""
 
     fn: Callable[..., Any]
@@ -286,9 +286,9 @@ class Spec:
     locks: LockRule | None
     on_lock: OnLock
     repeats: bool
-    redact: Hidden | None
+    redact: RedactionRules | None
     order: Order | None
-    compensate: Twin | None
+    compensate: CompensationSpec | None
     probe: ProbeSpec | None
     guard: ProbeSpec | None
     list_effects: Callable[..., Any] | None
@@ -384,7 +384,7 @@ class Spec:
         return made
 
 
-def twin_kwargs(params: Sequence[str], *, args: Mapping[str, Any], result: object, call: Call) -> dict[str, Any]:
+def named_arguments(params: Sequence[str], *, args: Mapping[str, Any], result: object, call: Call) -> dict[str, Any]:
     """Return the arguments of a compensation, probe or guard: the names that it takes.
 
     ``result`` and ``call`` are those of the call, even if the tool has arguments of these names. A name that an older

@@ -23,12 +23,7 @@ from amends.tools.scope import (
     Caller,
     Options,
     Pending,
-    Scope,
     caller_here,
-    enter_block,
-    enter_scope,
-    leave_scope,
-    open_caller_here,
     scope_here,
 )
 from amends.tools.signature import is_async_function
@@ -40,39 +35,11 @@ from amends.tools.spec import (
     DirectOptions,
     FunctionLike,
     LazySchema,
-    ProbeSpec,
     RetriableOptions,
-    Spec,
-    Twin,
     schemas,
-    twin_kwargs,
 )
 
-__all__ = [
-    "BareUse",
-    "Caller",
-    "Declaration",
-    "Declared",
-    "Options",
-    "Pending",
-    "ProbeSpec",
-    "Scope",
-    "Spec",
-    "Tool",
-    "Twin",
-    "as_coroutine_function",
-    "caller_here",
-    "declare",
-    "enter_block",
-    "enter_scope",
-    "leave_scope",
-    "open_caller_here",
-    "schemas",
-    "scope_here",
-    "specs_of",
-    "tool",
-    "twin_kwargs",
-]
+__all__ = ["Declared", "Tool", "as_coroutine_function", "declare", "schemas", "specs_of", "tool"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

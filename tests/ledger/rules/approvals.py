@@ -240,7 +240,7 @@ def a_run_that_waits_wakes_when_nobody_can_say_yes_any_more(ledger: Ledger) -> N
     asked_at = ledger.clock.now
     held(ledger, run, "ship", asks=need(ledger, expires_s=EXPIRES_S * 2))
     ledger.clock.now += 5
-    let = ledger(ops.LetGo(run.uid, "a", 1, None, suspended=True))
+    let = ledger(ops.ReleaseLease(run.uid, "a", 1, None, suspended=True))
     assert (let.owner, let.suspended, let.wake_at) == ("", 1, asked_at + EXPIRES_S * 2)
     assert ledger.claim(let) is None
     yes(ledger, call)
@@ -254,7 +254,7 @@ def a_decision_lets_whoever_can_go_on(ledger: Ledger, who: str) -> None:
     expires_at = ledger.clock.now + EXPIRES_S
     if who == "commit":
         assert ledger.commit(run).how == "unsettled"
-    ledger(ops.LetGo(run.uid, "a", 1, None, suspended=True))
+    ledger(ops.ReleaseLease(run.uid, "a", 1, None, suspended=True))
     ledger.clock.now += 5
     yes(ledger, call)
     now = ledger.clock.now
@@ -268,7 +268,7 @@ def what_was_decided_while_the_run_was_let_go_is_not_waited_for(ledger: Ledger) 
     call = held(ledger, run)
     ledger.commit(run)
     yes(ledger, call)
-    let = ledger(ops.LetGo(run.uid, "a", 1, None, suspended=True))
+    let = ledger(ops.ReleaseLease(run.uid, "a", 1, None, suspended=True))
     assert (let.suspended, let.wake_at) == (0, ledger.clock.now)
 
 

@@ -7,7 +7,18 @@ from typing import Any, Final
 
 from amends.ledger import operations as ops
 from amends.ledger.operations import DecideApproval
-from amends.ledger.rows import ApprovalRow, Bill, CallRow, Need, Overrun, RunRow, SliceRow, Terms, Unapproved, Want
+from amends.ledger.rows import (
+    ApprovalRow,
+    BudgetDemand,
+    CallCost,
+    CallRow,
+    Need,
+    Overrun,
+    RunRow,
+    SliceRow,
+    Terms,
+    Unapproved,
+)
 from amends.model import ONE, text_of
 from amends.testing.conformance.ledger import LEASE_S, Ledger
 from amends.testing.conformance.scenarios import bill, books
@@ -17,7 +28,7 @@ RACERS: Final = 32
 ALL: Final = ("run", "agent", "tenant", "tool", "ledger")
 
 
-def admit(ledger: Ledger, run: RunRow, costs: Bill, tool: str = "charge", **given: Any) -> Any:
+def admit(ledger: Ledger, run: RunRow, costs: CallCost, tool: str = "charge", **given: Any) -> Any:
     """As an engine asks: once more, wide, where the run's own slice has not enough."""
     op = ledger.admit_op(run, tool, costs=costs, **given)
     answer = ledger(op)
@@ -28,7 +39,7 @@ def admit(ledger: Ledger, run: RunRow, costs: Bill, tool: str = "charge", **give
     return answer
 
 
-def start(ledger: Ledger, run: RunRow, costs: Bill, tool: str = "charge", **given: Any) -> CallRow:
+def start(ledger: Ledger, run: RunRow, costs: CallCost, tool: str = "charge", **given: Any) -> CallRow:
     answer = admit(ledger, run, costs, tool, **given)
     assert answer.verdict == "start", answer
     call: CallRow = answer.call
@@ -78,7 +89,7 @@ def a_budget_per_call_looks_at_one_call_alone(ledger: Ledger) -> None:
 def all_budgets_of_a_call_are_reserved_or_none(ledger: Ledger) -> None:
     run = ledger.run()
     wide, narrow = bill(40, per="tenant"), bill(40, per="run", cap=30)
-    both = Bill(wide.costs, wide.wants + narrow.wants)
+    both = CallCost(wide.costs, wide.wants + narrow.wants)
     no = admit(ledger, run, both)
     assert (no.verdict, no.over.want.per) == ("refused", "run")
     assert books(ledger) == ("0", "0")
@@ -88,7 +99,7 @@ def all_budgets_of_a_call_are_reserved_or_none(ledger: Ledger) -> None:
 def the_gravest_budget_has_the_last_word(ledger: Ledger) -> None:
     run = ledger.run()
     wants = [bill(40, cap=10, per="tenant", then=then).wants[0] for then in ("hold", "refuse", "rollback")]
-    no = admit(ledger, run, Bill(bill(40).costs, tuple(wants)))
+    no = admit(ledger, run, CallCost(bill(40).costs, tuple(wants)))
     assert no.over.want.then == "rollback"
     assert (ledger.read(run).goal, ledger.read(run).goal_by) == ("rollback", "budget")
     assert admit(ledger, run, bill(1), "two").verdict == "ended"
@@ -156,11 +167,13 @@ def allotments_go_where_they_are_needed(ledger: Ledger) -> None:
 @check
 def fractions_add_up_exactly(ledger: Ledger) -> None:
     run, tenth = ledger.run(), ONE // 10
-    want = Want("usd", ONE, "tenant", "", "*", "refuse", "", tenth)
+    want = BudgetDemand("usd", ONE, "tenant", "", "*", "refuse", "", tenth)
     for number in range(10):
-        assert admit(ledger, run, Bill((("usd", tenth, ONE),), (want,)), f"tool {number}").verdict == "start"
+        assert admit(ledger, run, CallCost((("usd", tenth, ONE),), (want,)), f"tool {number}").verdict == "start"
     assert books(ledger) == ("1", "0")
-    assert admit(ledger, run, Bill((("usd", 1, ONE),), (Want("usd", ONE, "tenant", "", "*", "refuse", "", 1),))).over
+    assert admit(
+        ledger, run, CallCost((("usd", 1, ONE),), (BudgetDemand("usd", ONE, "tenant", "", "*", "refuse", "", 1),))
+    ).over
 
 
 # ---- settling -----------------------------------------------------------------------------
@@ -289,7 +302,7 @@ def a_run_keeps_the_budgets_that_it_was_opened_with(ledger: Ledger) -> None:
 def gc_takes_the_budgets_of_a_run_and_leaves_those_of_all(ledger: Ledger) -> None:
     run = ledger.run()
     one, all_ = bill(40, per="run", who=run.uid), bill(40)
-    ledger.settle(start(ledger, run, Bill(one.costs, one.wants + all_.wants)))
+    ledger.settle(start(ledger, run, CallCost(one.costs, one.wants + all_.wants)))
     ledger.commit(run)
     ledger.clock.now += 10
     assert ledger(ops.CollectGarbage(1.0)).runs == 1
@@ -365,7 +378,7 @@ def what_was_held_is_reserved_when_it_starts(ledger: Ledger) -> None:
 # ---- held for a person --------------------------------------------------------------------
 
 
-def _asking(ledger: Ledger, amount: int, **more: Any) -> Bill:
+def _asking(ledger: Ledger, amount: int, **more: Any) -> CallCost:
     """What a call costs that comes out of a budget which asks a person."""
     return replace(bill(amount, then="hold", **more), ask=(ledger.new("apr"), ledger.new("nonce")))
 

@@ -8,13 +8,13 @@ from typing import Any
 from amends.errors import LeaseLost
 from amends.ledger import operations as ops
 from amends.ledger.locks import WAIT_FRESH_S
-from amends.ledger.rows import CallRow, Contention, RunRow, Wanted
+from amends.ledger.rows import CallRow, Contention, LockRequest, RunRow
 from amends.testing.conformance.ledger import LEASE_S, Ledger, raises
 from tests.ledger.rules.registry import check, check_each
 
 
-def _wanted(*names: str, waits: bool = True) -> Wanted:
-    return Wanted(tuple(sorted(names)), waits=waits, waited=True)
+def _wanted(*names: str, waits: bool = True) -> LockRequest:
+    return LockRequest(tuple(sorted(names)), waits=waits, waited=True)
 
 
 def _held(ledger: Ledger, tenant: str = "acme") -> dict[str, str]:
@@ -323,7 +323,7 @@ def two_commits_that_need_each_others_locks_do_not_wait_for_ever(ledger: Ledger)
     ledger.admit(first, "mail", kind="retriable", locks=_wanted("y"))
     ledger.admit(second, "mail", kind="retriable", locks=_wanted("x"))
     assert ledger.commit(first).how == "locked"
-    ledger(ops.LetGo(first.uid, "a", 1, LEASE_S))
+    ledger(ops.ReleaseLease(first.uid, "a", 1, LEASE_S))
     ledger.clock.now += WAIT_FRESH_S + 1
     decision = ledger.commit(second)
     assert (decision.how, decision.run.goal_by) == ("rollback", "deadlock"), "the one asleep still waits"

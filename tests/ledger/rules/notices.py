@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amends.ledger.operations import TELLS_MAX, ClaimNotice, DecideApproval, DueNotices, NoteTold, ReadApproval
+from amends.ledger.operations import NOTICES_MAX, ClaimNotice, DecideApproval, DueNotices, ReadApproval, RecordNotice
 from amends.ledger.rows import ApprovalRow, Need, RunRow
 from amends.testing.conformance.ledger import Ledger
 from tests.ledger.rules.registry import check
@@ -71,14 +71,14 @@ def what_was_told_is_told_once(ledger: Ledger) -> None:
     row = asked(ledger, run)
     _claim(ledger, row, "one")
     ledger.clock.now += 1
-    told = ledger(NoteTold(row.id, "one"))
+    told = ledger(RecordNotice(row.id, "one"))
     assert (told.told_at, told.tell_at, told.teller) == (ledger.clock.now, None, "")
     assert told == _now(ledger, row)
     ledger.clock.now += 10 * CLAIM_S
     assert _due(ledger) == []
     assert _claim(ledger, row) is None
     before = ledger.events(run)
-    assert ledger(NoteTold(row.id, "one")) == told, "a second word changes nothing"
+    assert ledger(RecordNotice(row.id, "one")) == told, "a second word changes nothing"
     assert ledger.events(run) == before
     assert (before[-1].what, before[-1].call) == ("told", row.call)
 
@@ -88,7 +88,7 @@ def what_failed_is_told_later(ledger: Ledger) -> None:
     run = ledger.run()
     row = asked(ledger, run)
     _claim(ledger, row, "one")
-    failed = ledger(NoteTold(row.id, "one", error="OSError", retry_s=5.0))
+    failed = ledger(RecordNotice(row.id, "one", error="OSError", retry_s=5.0))
     assert (failed.told_at, failed.tell_at, failed.tells) == (None, ledger.clock.now + 5.0, 1)
     assert ledger.events(run)[-1].what == "not told"
     assert _claim(ledger, row) is None
@@ -101,7 +101,7 @@ def what_failed_is_told_later(ledger: Ledger) -> None:
 def what_is_given_up_is_given_up(ledger: Ledger) -> None:
     row = asked(ledger)
     _claim(ledger, row, "one")
-    failed = ledger(NoteTold(row.id, "one", error="OSError"))
+    failed = ledger(RecordNotice(row.id, "one", error="OSError"))
     assert (failed.told_at, failed.tell_at) == (None, None)
     ledger.clock.now += 10 * CLAIM_S
     assert _due(ledger) == []
@@ -112,8 +112,8 @@ def what_is_given_up_is_given_up(ledger: Ledger) -> None:
 def nobody_is_killed_by_it_for_ever(ledger: Ledger) -> None:
     """A hook that takes its process with it has that many, and the request is still there to be decided."""
     run = ledger.run()
-    row = asked(ledger, run, expires_s=10 * TELLS_MAX * CLAIM_S)
-    for _ in range(TELLS_MAX):
+    row = asked(ledger, run, expires_s=10 * NOTICES_MAX * CLAIM_S)
+    for _ in range(NOTICES_MAX):
         assert _claim(ledger, row) is not None
         ledger.clock.now += CLAIM_S
     assert _due(ledger) == [row.id]
@@ -129,10 +129,10 @@ def who_comes_back_late_takes_nothing_from_who_came_after(ledger: Ledger) -> Non
     _claim(ledger, row, "slow")
     ledger.clock.now += CLAIM_S
     second = _claim(ledger, row, "quick").approval
-    assert ledger(NoteTold(row.id, "slow", error="OSError", retry_s=0.0)) == second, "its failure is an old one"
+    assert ledger(RecordNotice(row.id, "slow", error="OSError", retry_s=0.0)) == second, "its failure is an old one"
     assert _due(ledger) == []
-    assert ledger(NoteTold(row.id, "slow")).told_at == ledger.clock.now, "its success is one"
-    assert ledger(NoteTold(row.id, "quick", error="OSError", retry_s=0.0)).told_at == ledger.clock.now
+    assert ledger(RecordNotice(row.id, "slow")).told_at == ledger.clock.now, "its success is one"
+    assert ledger(RecordNotice(row.id, "quick", error="OSError", retry_s=0.0)).told_at == ledger.clock.now
     assert _due(ledger) == []
 
 
@@ -188,7 +188,7 @@ def a_repeated_failure_is_the_same_failure(ledger: Ledger) -> None:
     run = ledger.run()
     row = asked(ledger, run)
     _claim(ledger, row, "one")
-    op = NoteTold(row.id, "one", error="OSError", retry_s=5.0)
+    op = RecordNotice(row.id, "one", error="OSError", retry_s=5.0)
     first, events = ledger(op), ledger.events(run)
     op.repeated = True
     ledger.clock.now += 2

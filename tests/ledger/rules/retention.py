@@ -105,7 +105,7 @@ def _child_ended_in_an_open_root(ledger: Ledger) -> RunRow:
 
 def _suspended(ledger: Ledger) -> RunRow:
     run = _held_open(ledger)
-    ledger(ops.LetGo(run.uid, "a", 1, None, suspended=True))
+    ledger(ops.ReleaseLease(run.uid, "a", 1, None, suspended=True))
     return run
 
 

@@ -30,7 +30,7 @@ PAUSE_S_MAX: Final = 10.0
 Ring = Callable[[str], None]
 
 PERSONS: Final = (operations.DecideCall, operations.RetryCall, operations.ResolveCall)
-RUNS: Final = (operations.CloseRun, operations.AbandonRun, operations.FinishRun, operations.LetGo)
+RUNS: Final = (operations.CloseRun, operations.AbandonRun, operations.FinishRun, operations.ReleaseLease)
 SETTLED: Final = (operations.SettleCall, operations.SettleCompensation)
 
 

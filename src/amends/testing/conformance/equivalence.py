@@ -208,7 +208,7 @@ DEEDS: dict[Deed, int] = {
     ): 10,
     on_run("open")(lambda run, owner, epoch, _: ops.RenewLeases(owner, {run.root: epoch}, LEASE_S)): 6,
     on_run("open")(
-        lambda run, owner, epoch, luck: ops.LetGo(
+        lambda run, owner, epoch, luck: ops.ReleaseLease(
             run.root, owner, epoch, luck.choice([None, 2.0]), suspended=seldom(luck)
         )
     ): 3,

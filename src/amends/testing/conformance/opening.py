@@ -192,7 +192,7 @@ def a_dead_owner_is_claimed_at_once_and_nobody_elses_run(ledger: Ledger) -> None
 @check
 def a_run_that_waits_for_a_person_is_claimed_only_by_force(ledger: Ledger) -> None:
     run = ledger.run()
-    ledger(ops.LetGo(run.uid, "a", 1, None, suspended=True))
+    ledger(ops.ReleaseLease(run.uid, "a", 1, None, suspended=True))
     assert ledger.claim(run) is None
     assert ledger.claim(run, force=True) is not None
 
@@ -331,7 +331,7 @@ def a_renewal_tells_what_a_person_asked_for(ledger: Ledger) -> None:
 def a_renewal_tells_a_run_that_was_given_back_from_one_that_was_taken(ledger: Ledger) -> None:
     mine, taken, let, ended = (ledger.run(id) for id in ("mine", "taken", "let", "ended"))
     ledger.claim(taken, owner="b", dead_owner="a")
-    ledger(ops.LetGo(let.uid, "a", 1, None))
+    ledger(ops.ReleaseLease(let.uid, "a", 1, None))
     ledger.commit(ended)
     for waits in (True, False):
         epochs = {run.uid: 1 for run in (mine, taken, let, ended)}
@@ -343,7 +343,7 @@ def a_renewal_tells_a_run_that_was_given_back_from_one_that_was_taken(ledger: Le
 def a_run_that_was_let_go_belongs_to_whoever_comes(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.do(run)
-    let = ledger(ops.LetGo(run.uid, "a", 1, 5.0, replays={call.id: 3}))
+    let = ledger(ops.ReleaseLease(run.uid, "a", 1, 5.0, replays={call.id: 3}))
     assert (let.owner, let.wake_at, let.suspended) == ("", ledger.clock.now + 5.0, 0)
     assert ledger.look(call).replays == 3
     assert ledger.open(owner="b").how == "resumed"
@@ -353,7 +353,7 @@ def a_run_that_was_let_go_belongs_to_whoever_comes(ledger: Ledger) -> None:
 def who_no_longer_owns_a_run_lets_nothing_go(ledger: Ledger) -> None:
     run = ledger.run(owner="a")
     claimed = ledger.take_over(run, owner="b")
-    assert ledger(ops.LetGo(run.uid, "a", 1, 0.0)) == claimed
+    assert ledger(ops.ReleaseLease(run.uid, "a", 1, 0.0)) == claimed
     assert ledger.read(run) == claimed
 
 
@@ -366,8 +366,8 @@ def due_runs_come_first_with_the_tools_that_they_need(ledger: Ledger) -> None:
     ledger.do(late, "charge", key="1")
     ledger.settle(ledger.start(late, "ship", key="2"), "failed")
     ledger.start(late, "look", key="3", kind="read")
-    ledger(ops.LetGo(late.uid, "a", 1, 0.0))
-    ledger(ops.LetGo(waits.uid, "a", 1, None, suspended=True))
+    ledger(ops.ReleaseLease(late.uid, "a", 1, 0.0))
+    ledger(ops.ReleaseLease(waits.uid, "a", 1, None, suspended=True))
     ledger.commit(closed)
     found = ledger(ops.DueRuns("acme", 10))
     assert [(root.id, tools, due) for root, tools, due in found] == [
@@ -381,6 +381,6 @@ def due_runs_come_first_with_the_tools_that_they_need(ledger: Ledger) -> None:
 @check
 def the_run_that_waited_longest_is_due_first(ledger: Ledger) -> None:
     for id in ("first", "second", "third"):
-        ledger(ops.LetGo(ledger.run(id).uid, "a", 1, {"first": 3.0, "second": 1.0, "third": 2.0}[id]))
+        ledger(ops.ReleaseLease(ledger.run(id).uid, "a", 1, {"first": 3.0, "second": 1.0, "third": 2.0}[id]))
     ledger.clock.now += 5
     assert [root.id for root, *_ in ledger(ops.DueRuns(None, 10))] == ["second", "third", "first"]

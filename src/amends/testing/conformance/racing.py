@@ -12,7 +12,7 @@ from amends.encoding.dataclass import changed
 from amends.errors import Error, LeaseLost, TransitionRefused
 from amends.ledger import operations as ops
 from amends.ledger.flow import run_flow
-from amends.ledger.rows import CallRow, EventRow, RunRow, Wanted
+from amends.ledger.rows import CallRow, EventRow, LockRequest, RunRow
 from amends.stores.memory import MemoryStore
 from amends.testing.conformance.equivalence import ranked, without_places
 from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger
@@ -426,7 +426,9 @@ def of_two_who_want_one_lock_one_gets_all_of_its_names(ledger: Ledger) -> None:
         runs = [ledger.run(f"{who} {number}") for who in ("one", "other")]
         shared = f"shared {number}"
         ops_ = [
-            ledger.admit_op(run, locks=Wanted(tuple(sorted((shared, f"{place} {number}"))), waits=False, waited=True))
+            ledger.admit_op(
+                run, locks=LockRequest(tuple(sorted((shared, f"{place} {number}"))), waits=False, waited=True)
+            )
             for run, place in zip(runs, ("left", "zright"), strict=True)
         ]
         answers = race(ledger, *ops_)

@@ -22,7 +22,7 @@ from amends.ledger.operations import (
     RewriteTexts,
     WriteCheckpoint,
 )
-from amends.ledger.rows import ApprovalRow, Bill, CallRow, CheckpointRow, Need, RunRow, Terms, Want
+from amends.ledger.rows import ApprovalRow, BudgetDemand, CallCost, CallRow, CheckpointRow, Need, RunRow, Terms
 from amends.model import ONE, amount_in, text_of
 from amends.replay.forks import Wish, made
 from amends.stores.memory import MemoryStore
@@ -72,7 +72,7 @@ def renew(ledger: Ledger) -> ops.StoreOp[Any]:
 
 def let_go(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
-    return ops.LetGo(run.uid, "a", 1, 5.0, replays={ledger.do(run).id: 2})
+    return ops.ReleaseLease(run.uid, "a", 1, 5.0, replays={ledger.do(run).id: 2})
 
 
 def admit_started(ledger: Ledger) -> ops.StoreOp[Any]:
@@ -296,9 +296,9 @@ def collect(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.CollectGarbage(1.0)
 
 
-def _costs(amount: int, per: str = "tenant", then: str = "refuse") -> Bill:
-    want = Want("usd", 100 * ONE, per, "", "*", then, "", amount * ONE)
-    return Bill((("usd", amount * ONE, ONE),), (want,), wide=True)
+def _costs(amount: int, per: str = "tenant", then: str = "refuse") -> CallCost:
+    want = BudgetDemand("usd", 100 * ONE, per, "", "*", then, "", amount * ONE)
+    return CallCost((("usd", amount * ONE, ONE),), (want,), wide=True)
 
 
 def admit_costly(ledger: Ledger) -> ops.StoreOp[Any]:
@@ -479,13 +479,13 @@ def withdraw(ledger: Ledger) -> ops.StoreOp[Any]:
 def let_go_asked(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     held(ledger, run)
-    return ops.LetGo(run.uid, "a", 1, None, suspended=True)
+    return ops.ReleaseLease(run.uid, "a", 1, None, suspended=True)
 
 
 def ask_again(ledger: Ledger) -> ops.StoreOp[Any]:
     call = held(ledger, ledger.run())
     ledger.clock.now += EXPIRES_S + 1
-    return operations.AskAgain(request_of(ledger, call).id, ledger.new("apr"), ledger.new("nonce"), "ann", "again")
+    return operations.RenewRequest(request_of(ledger, call).id, ledger.new("apr"), ledger.new("nonce"), "ann", "again")
 
 
 def edit(ledger: Ledger) -> ops.StoreOp[Any]:
@@ -539,12 +539,12 @@ def claim_late(ledger: Ledger) -> ops.StoreOp[Any]:
 def note_told(ledger: Ledger) -> ops.StoreOp[Any]:
     claim = claim_notice(ledger)
     found = ledger(claim)
-    return operations.NoteTold(found.approval.id, found.approval.teller)
+    return operations.RecordNotice(found.approval.id, found.approval.teller)
 
 
 def note_not_told(ledger: Ledger) -> ops.StoreOp[Any]:
     told = note_told(ledger)
-    assert isinstance(told, operations.NoteTold)
+    assert isinstance(told, operations.RecordNotice)
     return replace(told, error="OSError", retry_s=5.0)
 
 
@@ -654,11 +654,11 @@ def planned(ledger: Ledger, run: RunRow, plan: str = "p1") -> ops.BeginRollback:
 
 def bill(
     amount: int, *, cap: int = 100, unit: str = "usd", per: str = "tenant", who: str = "", back: int = ONE, **more: Any
-) -> Bill:
+) -> CallCost:
     """Return the cost of a call against one budget, in whole units."""
     words: dict[str, Any] = {"every": "", "tool": "*", "then": "refuse", **more}
-    want = Want(unit, cap * ONE, per, who=who, amount=amount * ONE, **words)
-    return Bill(((unit, amount * ONE, back),), (want,))
+    want = BudgetDemand(unit, cap * ONE, per, who=who, amount=amount * ONE, **words)
+    return CallCost(((unit, amount * ONE, back),), (want,))
 
 
 def books(ledger: Ledger) -> tuple[str, str]:

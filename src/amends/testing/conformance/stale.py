@@ -43,7 +43,7 @@ def an_old_epoch_of_the_same_owner_is_admitted_nothing(ledger: Ledger, expected:
 def who_let_its_run_go_is_admitted_nothing(ledger: Ledger, expected: bool) -> None:
     run = ledger.run()
     ledger.do(run)
-    ledger(ops.LetGo(run.uid, "a", 1, None))
+    ledger(ops.ReleaseLease(run.uid, "a", 1, None))
     before = ledger.everything()
     with raises(LeaseLost):
         ledger.admit(run, "charge" if expected else "other", expected=expected)
@@ -110,7 +110,7 @@ def going_back(ledger: Ledger, *tools: str, replays: int = 0) -> tuple[RunRow, l
     run = ledger.run()
     calls = [ledger.do(run, tool) for tool in tools]
     if replays:
-        ledger(ops.LetGo(run.uid, "a", 1, None, replays={call.id: replays for call in calls}))
+        ledger(ops.ReleaseLease(run.uid, "a", 1, None, replays={call.id: replays for call in calls}))
         run = ledger.run()
     ledger.roll_back(run)
     return run, calls
@@ -138,7 +138,7 @@ def a_compensation_is_begun_in_the_order_of_its_attempts(ledger: Ledger) -> None
 @check
 def a_compensation_that_was_let_go_is_begun_by_nobody(ledger: Ledger) -> None:
     run, (call,) = going_back(ledger, "one")
-    ledger(ops.LetGo(run.uid, "a", 1, None))
+    ledger(ops.ReleaseLease(run.uid, "a", 1, None))
     before = ledger.everything()
     with raises(LeaseLost):
         ledger(ledger.compensate_op(call))
