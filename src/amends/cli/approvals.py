@@ -221,7 +221,7 @@ def _put_card(approval: Approval, before: Call | None, *, to_stderr: bool = Fals
             "expires": _expires(approval),
             "needs": Shown(_needs(approval)),
             "approved by": Shown("; ".join(_yes(one) for one in approval.given)),
-            "reject reasons": Shown(", ".join(visible(one, prose=True) for one in approval.reasons)),
+            "reject for": Shown(", ".join(visible(one, prose=True) for one in approval.reasons)),
             "decided by": approval.by,
             "reason": approval.reason,
             "used at": iso_time(approval.used_at),
