@@ -1,4 +1,4 @@
-"""What every test may rely on, wherever the suite was started."""
+"""Fixtures and hooks for every test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytest_plugins = ["tests.servers.fixtures", "tests.stores.fixtures"]
 
 @pytest.fixture(autouse=True, scope="session")
 def interrupts_arrive() -> None:
-    """A suite that a shell started in the background inherits an ignored SIGINT; interrupts are what some tests test."""
+    """Restore SIGINT: a suite that a shell started in the background ignores it, and some tests test interrupts."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -47,6 +47,6 @@ def no_connection_outlives_its_test(request: pytest.FixtureRequest, monkeypatch:
 
 
 def pytest_collection_finish() -> None:
-    """What the frameworks and ten thousand tests are made of stays: nobody looks through it at every collection."""
+    """Exclude the imported frameworks and all collected tests from every later garbage collection."""
     gc.collect()
     gc.freeze()

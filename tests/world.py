@@ -1,4 +1,4 @@
-"""A small world to act on: tools of every kind whose effects, failures and delays a test can see and script."""
+"""A small world for tests: tools of every kind, whose effects, failures and delays a test can script and see."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONCE = Retry(attempts=1)
 
 
 class World:
-    """What happened outside, in order; ``standing`` is what is there now."""
+    """Every effect in order; ``standing`` holds those that are there now."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -24,7 +24,7 @@ class World:
         self.lock = threading.Lock()
 
     def happen(self, what: str) -> str:
-        """One effect, unless the script of its tool says otherwise for this start."""
+        """Have one effect, unless the script of the tool says otherwise for this start."""
         name = what.partition(":")[0]
         turns = self.script.get(name, [])
         turn = turns.pop(0) if turns else None
@@ -102,13 +102,13 @@ class World:
 
 
 def runtime(*tools: Any, **options: Any) -> Any:
-    """Any: what the surface's types say is checked by tests/typing; here they are in the way of wrong arguments."""
+    """Return a runtime, typed as Any: tests pass wrong arguments on purpose, and tests/typing checks the types."""
     given: dict[str, Any] = {"tools": tools, "wait": 0.2} | options
     return Runtime("memory:", **given)
 
 
 def twin_of(store: MemoryStore, *tools: Any, **options: Any) -> Any:
-    """Another worker over the same ledger."""
+    """Return another worker on the same ledger."""
     given: dict[str, Any] = {"tools": tools, "wait": 0.2, "lease": 0.06} | options
     return Runtime(store=store, **given)
 
@@ -118,7 +118,7 @@ def states(rt: Runtime, run_id: str) -> dict[str, str]:
 
 
 def die(run: Any) -> None:
-    """What a killed process leaves behind: the lease runs out, nobody settles anything."""
+    """Leave the run as a killed process does: the lease expires, and nobody settles anything."""
     run._host.heartbeat.forget(run._session.lease)
     time.sleep(run._host.lease_s + 0.01)
 
@@ -131,7 +131,7 @@ def until(condition: Callable[[], bool], *, seconds: float = 2.0) -> None:
 
 
 def together(fns: Iterable[Callable[[], Any]]) -> list[Any]:
-    """Run all in threads at once; each result, or the exception it ended with."""
+    """Run all in threads at once; return each result, or the exception it ended with."""
     found: dict[int, Any] = {}
 
     def run(number: int, fn: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Runs of every fate, for bundles of them."""
+"""Runs that end in every way, to make bundles of."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def runtime(url: str, **given: Any) -> Runtime:
 
 
 def travel(rt: Runtime) -> tuple[str, ...]:
-    """Runs that ended well, were taken back, are in doubt, and wait for somebody; their ids."""
+    """Make runs that committed, rolled back, are in doubt or wait for a person; return their ids."""
     with rt.run("committed", agent="clerk", principal="ann", input={"trip": "Bergen ☂"}) as run:
         book("train", note="☃ \x00")
         with run.child("inside"):
@@ -73,7 +73,7 @@ def parts_of(bundle: bytes) -> dict[str, bytes]:
 
 
 def packed(parts: dict[str, bytes]) -> bytes:
-    """A zip of these, whose manifest knows them."""
+    """Return a bundle of these parts, with a manifest that lists them."""
     manifest = json.loads(parts["manifest.json"])
     manifest["files"] = {name: sha256(data).hexdigest() for name, data in parts.items() if name != "manifest.json"}
     out = io.BytesIO()
@@ -84,7 +84,7 @@ def packed(parts: dict[str, bytes]) -> bytes:
 
 
 def changed(bundle: bytes, part: str, change: Callable[[list[dict[str, Any]]], object]) -> bytes:
-    """The same bundle with the rows of one part changed, by somebody who knows how it is made."""
+    """Return the bundle with the rows of one part changed and the manifest rewritten to match."""
     parts = parts_of(bundle)
     rows = [json.loads(line) for line in parts[f"{part}.jsonl"].splitlines()]
     change(rows)

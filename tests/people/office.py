@@ -1,4 +1,4 @@
-"""A runtime of either colour whose wires need approval, a hook that writes down what it is told, and a ledger's clock."""
+"""A runtime of either colour whose wires need approval, a hook that records its notices, and a clock for the ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOOKS = ("def", "async def")
 
 
 class Clock:
-    """Stands still until it is told otherwise."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -27,7 +27,7 @@ class Clock:
 
 
 class Desk:
-    """What was told, in order; ``script`` says what goes wrong, hook by hook."""
+    """The notices in order; ``script`` says what goes wrong, call by call."""
 
     def __init__(self) -> None:
         self.told: list[Approval] = []
@@ -68,7 +68,7 @@ async def awire(cents: int) -> str:
 
 
 class Office:
-    """One runtime over one ledger; ``colour`` is its own, ``hook`` that of the hook."""
+    """One runtime on one ledger; ``colour`` is its colour, ``hook`` that of its hook."""
 
     def __init__(
         self, colour: str, hook: str | None = "def", *, store: Any = None, clock: Clock | None = None, **options: Any
@@ -85,18 +85,18 @@ class Office:
         self.others: list[Office] = []
 
     def beside(self, hook: str | None = "def", **options: Any) -> Office:
-        """Another process at the same ledger."""
+        """Return another process on the same ledger."""
         made = Office(self.colour, hook, store=self.store, clock=self.clock, **options)
         self.others.append(made)
         return made
 
     def do(self, verb: str, *args: Any, **kwargs: Any) -> Any:
-        """A verb of the runtime."""
+        """Call a verb of the runtime."""
         answer: Any = getattr(self.rt, verb)(*args, **kwargs)
         return answer if self.loop is None else self.loop.run(answer)
 
     def listed(self, verb: str, *args: Any) -> list[Any]:
-        """What a listing lists."""
+        """Return the items of a listing."""
         found = getattr(self.rt, verb)(*args)
         if self.loop is None:
             return list(found)
@@ -119,7 +119,7 @@ class Office:
         return self.loop.run(main())
 
     def held(self, run_id: str = "r", cents: int = 1) -> str:
-        """The same, where a person is asked; the id of the approval."""
+        """Ask for a wire that is held; return the id of the approval."""
         with pytest.raises(Held) as waits:
             self.wire(run_id, cents)
         assert waits.value.reason == "approval"

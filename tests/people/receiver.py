@@ -1,4 +1,4 @@
-"""A real HTTP server that receives notices, and answers as it is told."""
+"""A real HTTP server that receives notices and answers as a test says."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Received:
 
     @property
     def said(self) -> Any:
-        """Its body as data."""
+        """Return the body as data."""
         return json.loads(self.body)
 
 
 @dataclass
 class Receiver:
-    """What came in, and how the next ones are answered: a status, or "hang up", or "wait" until released."""
+    """The requests received, and how the next ones are answered: a status, "hang up", or "wait" until released."""
 
     url: str = ""
     received: list[Received] = field(default_factory=list)
@@ -37,13 +37,13 @@ class Receiver:
 
     @property
     def ids(self) -> list[str]:
-        """The id of each notice that arrived, in order."""
+        """Return the id of each notice that arrived, in order."""
         return [one.headers["webhook-id"] for one in self.received]
 
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A receiver that listens on a port of its own."""
+    """Run a receiver on its own port."""
     here = Receiver()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Programs as processes of their own, and the ledger as a third party sees it."""
+"""Programs in their own processes, and the ledger as a third process reads it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Program:
         self.module, self.variant, self.world = f"tests.scenarios.{module}", variant, World(folder)
 
     def start(self, verb: str, **environment: str) -> subprocess.Popen[str]:
-        """A process of its own."""
+        """Start the program in its own process."""
         path = os.pathsep.join((str(Path(amends.__file__).resolve().parent.parent), str(ROOT)))
         return subprocess.Popen(
             [sys.executable, "-m", self.module, str(self.world.folder), self.variant, verb],
@@ -60,33 +60,33 @@ class Program:
         )
 
     def play(self, verb: str, **environment: str) -> Any:
-        """To its end; what it answered."""
+        """Run it to its end and return its answer."""
         with self.start(verb, **environment) as child:
             out, err = child.communicate(timeout=PATIENCE_S)
         assert child.returncode == 0, err
         return json.loads(out) if out.strip() else None
 
     def killed(self, verb: str, *, at: str) -> None:
-        """To the point where it kills itself."""
+        """Run it until it kills itself."""
         with self.start(verb, DIE_AT=at) as child:
             _, err = child.communicate(timeout=PATIENCE_S)
         assert child.returncode == -signal.SIGKILL, err
 
     def recover(self, *, times: int = 1) -> None:
-        """What a worker of another process does."""
+        """Run a worker in another process."""
         self.play("recover", TIMES=str(times))
 
     def report(self, run_id: str) -> Report:
-        """The run, as a process without any tools reads it."""
+        """Return the run, as a process without any tools reads it."""
         with Runtime(self.world.url, create=False) as rt:
             return rt.report(run_id)
 
     def call_id(self, run_id: str, tool: str) -> str:
-        """The newest call of a tool."""
+        """Return the newest call of a tool."""
         return [call.id for call in self.report(run_id).calls if call.tool == tool][-1]
 
     def rows(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row of runs, calls and events."""
+        """Return every row of runs, calls and events."""
         with sqlite3.connect(self.world.folder / "ledger.db") as connection:
             found = {
                 t: connection.execute(f"select * from {t} order by 1").fetchall() for t in ("runs", "calls", "events")

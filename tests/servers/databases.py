@@ -48,7 +48,7 @@ def drop_database(server_url: str, name_or_url: str) -> None:
 
 
 def execute(url: str, statements: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Every statement ran, each in a transaction of its own; the rows of the last one."""
+    """Execute every statement in its own transaction; return the rows of the last one."""
     rows: list[tuple[Any, ...]] = []
     with contextlib.closing(connect(url)) as connection:
         for statement in statements:
@@ -59,7 +59,7 @@ def execute(url: str, statements: Sequence[str]) -> list[tuple[Any, ...]]:
 
 
 def connect(url: str, *, autocommit: bool = True) -> Any:
-    """A plain connection of the driver that the URL wants."""
+    """Return a plain connection of the driver for this URL."""
     if is_postgres(url):
         import psycopg
 

@@ -88,7 +88,7 @@ def pooled_postgres_url(pytestconfig: pytest.Config) -> Iterator[str]:
 
 
 def server_url(config: pytest.Config, kind: Kind) -> str:
-    """The URL of the session's server. Skips the test, visibly, when there is none; in CI that fails it."""
+    """Return the URL of the session's server. Skip the test if there is none; in CI, fail it."""
     workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
     try:
         return config.stash[OWNER].url(kind) if workerinput is None else ask(workerinput[WORKER_INPUT], kind)
@@ -97,7 +97,7 @@ def server_url(config: pytest.Config, kind: Kind) -> str:
 
 
 def unavailable(refusal: Unavailable) -> Never:
-    """A test that silently does not run proves nothing: where nobody reads skips, it fails."""
+    """Skip the test; fail it if CI is set, where nobody reads skips."""
     if os.environ.get("CI"):
         pytest.fail(f"{refusal} (CI is set: a missing server is a failure)", pytrace=False)
     pytest.skip(str(refusal))

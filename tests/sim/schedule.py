@@ -1,4 +1,4 @@
-"""One schedule: a scenario, its faults, quiescence, the checkers, the persons, the checkers again."""
+"""One schedule: a scenario with faults, recovery until nothing happens, the checkers, people's verbs, the checkers again."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def play(scenario: Scenario, schedule: Schedule) -> Outcome:
-    """Run one schedule to its very end."""
+    """Run one schedule to its end."""
     sim = Simulation(seed=schedule.seed, make_store=make_ledger)
     world = World(
         sim,

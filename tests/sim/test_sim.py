@@ -1,4 +1,4 @@
-"""The simulator in ``make test``: a share of every kind of schedule, and every seeded bug. ``make sim`` does far more."""
+"""The simulator in ``make test``: a share of every kind of schedule, and every seeded bug. ``make sim`` plays more."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""One database for many checks: emptied between them, since making one takes longer than most checks do."""
+"""One database for many checks, emptied between them: to create one takes longer than most checks."""
 
 from typing import Any
 
 from tests.servers.databases import CONNECT_S, is_postgres, mysql_arguments
 
 KEPT = ("amends_schema",)
-"""What says which migrations are in: the tables stay, so this stays true."""
+"""Not emptied: it records the migrations, whose tables stay."""
 
 TABLES_OF_POSTGRES = "select table_name from information_schema.tables where table_schema = current_schema()"
 TABLES_OF_MYSQL = "select table_name from information_schema.tables where table_schema = database()"
@@ -35,7 +35,7 @@ class Emptied:
         self._tables: list[str] = []
 
     def empty(self) -> None:
-        """No run, call or event is left; before the first store opened it there is nothing to remove."""
+        """Delete every row; before a store has opened the database there is nothing to delete."""
         if not self._tables:
             found = self._execute(TABLES_OF_POSTGRES if self._is_postgres else TABLES_OF_MYSQL)
             self._tables = [name for (name,) in found if name not in KEPT]

@@ -1,4 +1,4 @@
-"""The stores that prove themselves, and how each gets a new ledger for every check."""
+"""The kinds of stores under test, and how each gets a new ledger for every check."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Many callers of one file: keeping one of them inside its transaction, and counting flushes."""
+"""Many callers of one file: hold one of them inside its transaction, and count flushes."""
 
 import os
 import sqlite3
@@ -22,7 +22,7 @@ CALLERS = 64
 
 
 class Gate:
-    """A clock that can keep the writing thread inside its transaction."""
+    """A clock that can hold the writing thread inside its transaction."""
 
     def __init__(self) -> None:
         self.before: Callable[[], object] = lambda: None
@@ -40,7 +40,7 @@ class Gate:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Until it holds; a minute is a failure."""
+    """Wait until it holds; fail after a minute."""
     pause = threading.Event()
     until = time.monotonic() + 60.0
     while time.monotonic() < until:
@@ -51,12 +51,17 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def in_line(store: SqliteStore, count: int) -> Callable[[], None]:
+<<<<<<< HEAD
     """Waits until so many operations wait for the one that is being written."""
     return lambda: wait_for(lambda: len(store._commits.queue) >= count)
+=======
+    """Wait until so many operations queue behind the one that is being written."""
+    return lambda: wait_for(lambda: len(store._commits.line) >= count)
+>>>>>>> proofs
 
 
 def commits(path: Path) -> int:
-    """How many transactions stand in the log: each ends with a frame that says how large the database is."""
+    """Return how many transactions are in the log: each ends with a frame that holds the size of the database."""
     log = path.with_name(f"{path.name}-wal").read_bytes()
     [size] = struct.unpack(">I", log[8:12])
     ends = range(32, len(log) - size - 23, 24 + size)
@@ -64,7 +69,7 @@ def commits(path: Path) -> int:
 
 
 def ask_together(store: SqliteStore, gate: Gate, pool: ThreadPoolExecutor, requests: list[Any]) -> list[Future[Any]]:
-    """The first is kept inside its transaction until all the others are in line."""
+    """Perform all at once; the first stays inside its transaction until all the others queue."""
     gate.once(in_line(store, len(requests) - 1))
     asked = [pool.submit(store.perform, requests[0])]
     wait_for(lambda: store._commits._led)
@@ -76,7 +81,7 @@ def numbered(ledger: Ledger, run: RunRow, count: int) -> list[ops.AdmitCall]:
 
 
 def stored(path: Path) -> Callable[[str], bool]:
-    """Whether somebody else sees this call: asked through a connection of one's own."""
+    """Return whether another connection sees this call."""
 
     def asked(call_id: str) -> bool:
         connection = sqlite3.connect(path)
@@ -88,7 +93,7 @@ def stored(path: Path) -> Callable[[str], bool]:
 
 
 def child(code: str, *args: object) -> str:
-    """What a process of its own prints."""
+    """Run this in another process and return what it prints."""
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), *map(str, args)]
     root = Path(__file__).resolve().parents[2]
     env = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}

@@ -39,12 +39,12 @@ create trigger failing before insert on events for each row execute function fai
 
 
 def fails(url: str, code: str, *, times: int) -> None:
-    """The next ``times`` events that somebody writes fail with this code."""
+    """Make the next ``times`` inserts of an event fail with this code."""
     execute(url, [FAILING.format(code=code, times=times)])
 
 
 def ends_sessions(url: str, *, times: int) -> None:
-    """The next ``times`` sessions that write an event are ended by an administrator in the middle of it."""
+    """End the next ``times`` sessions that insert an event, in the middle of it, as an administrator does."""
     execute(url, [ENDING.format(times=times)])
 
 
@@ -58,7 +58,7 @@ def count(url: str, table: str) -> int:
 
 
 def sessions(url: str) -> int:
-    """How many connections of stores the database has."""
+    """Return how many connections of stores the database has."""
     sql = (
         "select count(*) from pg_stat_activity "
         "where application_name = 'amends' and datname = current_database() and state is not null"
@@ -69,7 +69,7 @@ def sessions(url: str) -> int:
 
 @contextmanager
 def locked(url: str, uid: str) -> Iterator[None]:
-    """Somebody's shell has this run locked."""
+    """Lock this run from another session."""
     with psycopg.connect(url) as connection:
         connection.execute("select 1 from runs where uid = %s for update", (uid,))
         yield
@@ -77,7 +77,7 @@ def locked(url: str, uid: str) -> Iterator[None]:
 
 @dataclass
 class Wire:
-    """A line to the server that can be cut at a commit: before it arrives, or before its answer comes back."""
+    """A proxy to the server that can be cut at a commit: before it arrives, or before its answer comes back."""
 
     url: str
     cut: str = ""
@@ -90,7 +90,7 @@ class Wire:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def through(self) -> str:
-        """The URL through this line."""
+        """Return the URL through this proxy."""
         parts = urlsplit(self.url)
         port = self._listening.getsockname()[1]
         return f"postgresql://{parts.username}@127.0.0.1:{port}{parts.path}"
