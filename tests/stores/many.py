@@ -51,13 +51,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def in_line(store: SqliteStore, count: int) -> Callable[[], None]:
-<<<<<<< HEAD
-    """Waits until so many operations wait for the one that is being written."""
-    return lambda: wait_for(lambda: len(store._commits.queue) >= count)
-=======
     """Wait until so many operations queue behind the one that is being written."""
-    return lambda: wait_for(lambda: len(store._commits.line) >= count)
->>>>>>> proofs
+    return lambda: wait_for(lambda: len(store._commits.queue) >= count)
 
 
 def commits(path: Path) -> int:
