@@ -20,6 +20,7 @@ from amends.engine.session import (
     Session,
     body_args,
     call_of,
+    companion_args,
     compensation_key,
     describe_error,
     hidden_values_of,
@@ -30,7 +31,6 @@ from amends.engine.session import (
     reported_result,
     revealed_call,
     store_result,
-    twin_args,
 )
 from amends.errors import (
     ApprovalVoid,
@@ -102,8 +102,8 @@ def may_compensate_in_doubt(spec: Spec) -> bool:
 
     It does not if it needs the result: nobody has the result of a call in doubt.
     """
-    twin = spec.compensate
-    return twin is not None and (twin.absent_ok or twin.wins) and not twin.needs_result
+    compensation = spec.compensate
+    return compensation is not None and (compensation.absent_ok or compensation.wins) and not compensation.needs_result
 
 
 # ---- By evidence
@@ -181,7 +181,7 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
     if spec.compensate is not None and probe is spec.compensate.probe:
         # A compensation is probed by its own key: that is the one its destination was given.
         call = replace(call, key=compensation_key(row), attempt=row.comp_attempt)
-    kwargs, call = twin_args(session, spec, probe, row, call=call)
+    kwargs, call = companion_args(session, spec, probe, row, call=call)
     ended = await Invoke(
         fn=probe.fn,
         kwargs=kwargs,

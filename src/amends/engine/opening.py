@@ -158,7 +158,7 @@ async def open_child(
         raise _refused(run)
     resumed = opened.how == "resumed"
     inner = session.child(run.uid, run.id, generation=run.generation, resumed=resumed, state=run.state, given=given)
-    inner.twins = counterparts_of(run)
+    inner.counterparts = counterparts_of(run)
     if resumed:
         run = await go_on(inner, run)
         if run.state == "rolled_back":

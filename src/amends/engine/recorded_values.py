@@ -105,7 +105,7 @@ def _seeding_run(session: Session) -> str:
     In a fork they are those of the original until all calls shared with it were requested.
     """
     left = sum(mine not in session.replays for _, _, mine in session.phases)
-    return session.twins[-left] if 0 < left <= len(session.twins) else session.uid
+    return session.counterparts[-left] if 0 < left <= len(session.counterparts) else session.uid
 
 
 def _aware(seconds: float) -> datetime:

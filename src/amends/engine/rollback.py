@@ -27,6 +27,7 @@ from amends.engine.session import (
     POLL_S_MIN,
     Session,
     call_of,
+    companion_args,
     describe_error,
     error_parts,
     error_text,
@@ -37,7 +38,6 @@ from amends.engine.session import (
     recorded_error,
     release_tree,
     revealed_call,
-    twin_args,
 )
 from amends.errors import ResultLost, TransitionRefused, is_a
 from amends.ledger.flow import Flow
@@ -203,8 +203,8 @@ def _comes_first(tree: Tree, later: CallRow, row: CallRow) -> bool:
 
 def _may_compensate(session: Session, row: CallRow) -> bool:
     spec = session.spec(row.tool)
-    twin = None if spec is None else spec.compensate
-    if spec is None or twin is None or row.violation == "after_pivot" or row.lost_at is not None or row.shared:
+    compensation = None if spec is None else spec.compensate
+    if spec is None or compensation is None or row.violation == "after_pivot" or row.lost_at is not None or row.shared:
         return False
     match row.state:
         case "succeeded":
@@ -215,8 +215,12 @@ def _may_compensate(session: Session, row: CallRow) -> bool:
             return not row.comp_gave_up
         case "compensation_in_doubt":
             tried = row.comp_attempt - row.comp_from
-            again = twin.idempotent and tried < twin.retry.attempts and not _lacks(session, spec, twin, row)
-            return again or twin.probe is not None
+            again = (
+                compensation.idempotent
+                and tried < compensation.retry.attempts
+                and not _lacks(session, spec, compensation, row)
+            )
+            return again or compensation.probe is not None
     return False
 
 
@@ -228,14 +232,16 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
     spec = session.spec(row.tool)
     assert spec is not None, "only a known tool is compensated"
     assert spec.compensate is not None, "only a tool with a compensation is compensated"
-    twin = spec.compensate
+    compensation = spec.compensate
     while _may_compensate(session, row):
-        wait = await _not_before(session, spec, twin, row)
+        wait = await _not_before(session, spec, compensation, row)
         if wait > 0:
             return wait
-        if row.state == "compensation_in_doubt" and not (twin.idempotent and not _lacks(session, spec, twin, row)):
+        if row.state == "compensation_in_doubt" and not (
+            compensation.idempotent and not _lacks(session, spec, compensation, row)
+        ):
             # Not started again without what it needs: that would record an attempt as failed that may have happened.
-            row, wait = await _probe_compensation(session, spec, twin, row)
+            row, wait = await _probe_compensation(session, spec, compensation, row)
             if wait > 0:
                 return wait
             continue
@@ -249,14 +255,14 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
             await wait_for_live(session)
             return LOOK_AGAIN
         session.memory.flight(started)
-        row = done[row.id] = await _attempt(session, spec, twin, started)
+        row = done[row.id] = await _attempt(session, spec, compensation, started)
         session.memory.flights.pop(row.id, None)
     return 0.0
 
 
-async def _not_before(session: Session, spec: Spec, twin: CompensationSpec, row: CallRow) -> float:
+async def _not_before(session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow) -> float:
     """Wait for the right moment, up to a limit; return the seconds that are left then."""
-    if row.state == "in_doubt" and not twin.wins:
+    if row.state == "in_doubt" and not compensation.wins:
         return await wait_settle_delay(session, spec, row)
     if row.comp_retry_at is None:
         return 0.0
@@ -268,41 +274,43 @@ async def _not_before(session: Session, spec: Spec, twin: CompensationSpec, row:
     return 0.0
 
 
-async def _attempt(session: Session, spec: Spec, twin: CompensationSpec, row: CallRow) -> CallRow:
-    if without := _lacks(session, spec, twin, row):
+async def _attempt(session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow) -> CallRow:
+    if without := _lacks(session, spec, compensation, row):
         # Skip it and name it, so that what was done before it is still compensated.
-        return await _settle(session, row, Ended(), spec, twin, refused=json.dumps([NOT_STARTED, without]))
+        return await _settle(session, row, Ended(), spec, compensation, refused=json.dumps([NOT_STARTED, without]))
     if spec.guard is not None:
         held = await _guard(session, spec, row)
         if held is not None:
-            return await _settle(session, row, held, spec, twin, refused=GUARDED)
+            return await _settle(session, row, held, spec, compensation, refused=GUARDED)
     given = revealed_call(session, spec, row)
-    kwargs, _ = twin_args(session, spec, twin, row, call=given)
-    _, call = twin_args(session, spec, twin, row, call=call_of(row, spec, phase="compensate", args=given.args))
+    kwargs, _ = companion_args(session, spec, compensation, row, call=given)
+    _, call = companion_args(
+        session, spec, compensation, row, call=call_of(row, spec, phase="compensate", args=given.args)
+    )
     ended = await Invoke(
-        fn=twin.fn,
+        fn=compensation.fn,
         kwargs=kwargs,
-        is_async=twin.is_async,
-        timeout=twin.timeout,
+        is_async=compensation.is_async,
+        timeout=compensation.timeout,
         call=call,
         lease=session.lease,
         phase="compensate",
         run=session.run,
         flight=session.memory.flights[row.id],
     )
-    return await _settle(session, row, ended, spec, twin)
+    return await _settle(session, row, ended, spec, compensation)
 
 
-def _lacks(session: Session, spec: Spec, twin: CompensationSpec, row: CallRow) -> str:
+def _lacks(session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow) -> str:
     """Return what the compensation or its guard needs and this process does not have; "" if nothing is missing."""
-    why = missing(session, spec, row, twin)
+    why = missing(session, spec, row, compensation)
     return why or ("" if spec.guard is None else missing(session, spec, row, spec.guard))
 
 
 async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
     """Return None if nobody changed the thing since; otherwise why it must not be overwritten."""
     assert spec.guard is not None, "only a guarded tool is guarded"
-    kwargs, call = twin_args(session, spec, spec.guard, row, call=revealed_call(session, spec, row, phase="probe"))
+    kwargs, call = companion_args(session, spec, spec.guard, row, call=revealed_call(session, spec, row, phase="probe"))
     ended = await Invoke(
         fn=spec.guard.fn,
         kwargs=kwargs,
@@ -324,7 +332,7 @@ async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
 
 
 async def _settle(
-    session: Session, row: CallRow, ended: Ended, spec: Spec, twin: CompensationSpec, *, refused: str = ""
+    session: Session, row: CallRow, ended: Ended, spec: Spec, compensation: CompensationSpec, *, refused: str = ""
 ) -> CallRow:
     clocks = await ReadClocks()
     settle = SettleCompensation(
@@ -336,25 +344,25 @@ async def _settle(
         settle.to, settle.error, settle.gave_up = "compensation_failed", refused, True
     elif ended.in_flight:
         settle.to, settle.mono = "compensation_in_doubt", None
-        settle.error = describe_error(TimeoutError(f"no answer within {twin.timeout} s"))
+        settle.error = describe_error(TimeoutError(f"no answer within {compensation.timeout} s"))
     elif ended.error is not None:
         settle.error = recorded_error(session, row, ended.error)
         # A guard that raised has started nothing.
         doubtful = judge(spec, ended.error, around=ended.around).verdict == "doubt" and not refused
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
         # Without the result that it needs, another attempt would end the same way.
-        settle.gave_up = tried >= twin.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
+        settle.gave_up = tried >= compensation.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
         if not settle.gave_up:
-            settle.retry_s = twin.retry.pause(tried, await DrawRandom())
+            settle.retry_s = compensation.retry.pause(tried, await DrawRandom())
     settled = await settle
     return settled.call
 
 
 async def _probe_compensation(
-    session: Session, spec: Spec, twin: CompensationSpec, row: CallRow
+    session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow
 ) -> tuple[CallRow, float]:
-    assert twin.probe is not None, "a compensation without a probe of its own is left to a person"
-    answer = await ask_probe(session, spec, twin.probe, row)
+    assert compensation.probe is not None, "a compensation without a probe of its own is left to a person"
+    answer = await ask_probe(session, spec, compensation.probe, row)
     if isinstance(answer, Unknown):
         pause = PROBE_PACE.pause(min(row.probes + 1, PROBE_PACE.attempts), await DrawRandom())
         await NoteProbe(

@@ -260,7 +260,7 @@ class Session:
     user_wait_approval_s: float | None = None
     """``wait_approval`` if the user has set it."""
     phases: tuple[tuple[str, str, str], ...] = ()
-    twins: tuple[str, ...] = ()  # see ``counterparts_of`` in ``ledger/rows.py``
+    counterparts: tuple[str, ...] = ()  # see ``counterparts_of`` in ``ledger/rows.py``
 
     @property
     def known(self) -> dict[str, Secret]:
@@ -742,7 +742,7 @@ def result_loss(session: Session, spec: Spec | None, row: CallRow) -> str:
     return ""
 
 
-def twin_args(
+def companion_args(
     session: Session, spec: Spec, asked: CompensationSpec | ProbeSpec, row: CallRow, *, call: Call
 ) -> tuple[dict[str, Any], Call]:
     """Return the arguments of a compensation, guard or probe, and its call; check ``missing`` first.

@@ -321,7 +321,7 @@ class Host:
             memory=self._memories.setdefault(row.root, Memory()),
             kin="" if (point := point_of(row)) is None else point.kin,
             phases=() if point is None or row.history else point.phases,
-            twins=counterparts_of(row),
+            counterparts=counterparts_of(row),
         )
 
     def roles_of(self, person: str) -> tuple[str, ...]:

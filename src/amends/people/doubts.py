@@ -70,11 +70,11 @@ def doubt_of(row: CallRow, spec: Spec | None) -> Doubt:
     undoing = row.state == "compensation_in_doubt"
     call = call_of(row, spec, phase="compensate" if undoing else "execute")
     probe = _probe_of(spec, row)
-    twin = None if spec is None else spec.compensate
+    compensation = None if spec is None else spec.compensate
     sent = call.args
-    if undoing and twin is not None:
+    if undoing and compensation is not None:
         result = LOST if row.result is None else call.result
-        given = named_arguments(twin.params, args=call.args, result=result, call=call)
+        given = named_arguments(compensation.params, args=call.args, result=result, call=call)
         sent = {name: value for name, value in given.items() if name != "call"}
     mine = {one.name: getattr(call, one.name) for one in fields(Call)}
     return Doubt(

@@ -355,9 +355,11 @@ def _is_conclusive(book: _Book, row: CallRow) -> bool:
         return False
     if book.said[row.id] == "stands" or row.state in DOUBTFUL:
         return True
-    twin = book.spec.compensate
+    compensation = book.spec.compensate
     if row.state == "compensated":
-        return twin is not None and twin.probe is not None  # its own probe would only say that it once happened
+        return (
+            compensation is not None and compensation.probe is not None
+        )  # its own probe would only say that it once happened
     if book.said[row.id] != "gone":
         return False
     # A probe looks for the identity of the effect: if another call of that identity may stand, it would find that one.
@@ -383,9 +385,9 @@ async def _ask_standing(book: _Book, reader: Session, probe: ProbeSpec, row: Cal
 
 
 async def _ask_doubt(book: _Book, reader: Session, row: CallRow) -> None:
-    twin = book.spec.compensate
+    compensation = book.spec.compensate
     undoing = row.state == "compensation_in_doubt"
-    probe = (None if twin is None else twin.probe) if undoing else book.spec.probe
+    probe = (None if compensation is None else compensation.probe) if undoing else book.spec.probe
     if probe is None:
         book.doubts.append((row, None, "its compensation has no probe"))
         return
@@ -396,12 +398,12 @@ async def _ask_doubt(book: _Book, reader: Session, row: CallRow) -> None:
 
 
 async def _ask_gone(book: _Book, reader: Session, probe: ProbeSpec, row: CallRow) -> None:
-    twin = book.spec.compensate
+    compensation = book.spec.compensate
     undone = row.state == "compensated"
     if undone:
-        assert twin is not None, "a compensated call has a compensation"
-        assert twin.probe is not None, "a call without a probe is not asked about"
-        probe = twin.probe
+        assert compensation is not None, "a compensated call has a compensation"
+        assert compensation.probe is not None, "a call without a probe is not asked about"
+        probe = compensation.probe
     answer = await ask_probe(reader, book.spec, probe, row)
     book.asked += 1
     if isinstance(answer, Unknown):

@@ -409,7 +409,7 @@ def named(spec: Spec | None, what: Doing, fn: Callable[..., Any]) -> str:
     """Return the name of a tool's function for people: the name of the tool that it is, else its own."""
     if spec is not None and what == "start":
         return spec.name
-    twin = None if spec is None else spec.compensate
-    if twin is not None and what == "compensate" and twin.tool:
-        return twin.tool
+    compensation = None if spec is None else spec.compensate
+    if compensation is not None and what == "compensate" and compensation.tool:
+        return compensation.tool
     return str(getattr(fn, "__qualname__", type(fn).__name__)).rpartition("<locals>.")[2]

@@ -212,8 +212,12 @@ def _twice(rt: TestRuntime, finished: Counter[tuple[str, str]]) -> Iterator[tupl
         spec = None if row is None else rt._host.specs.get(row.tool)
         if row is None or spec is None or count < 2 or row.kind == "read" or phase in ("probe", "notice"):
             continue
-        twin = spec.compensate
-        allowed = spec.idempotent if phase == "execute" else twin is not None and (twin.idempotent or twin.absent_ok)
+        compensation = spec.compensate
+        allowed = (
+            spec.idempotent
+            if phase == "execute"
+            else compensation is not None and (compensation.idempotent or compensation.absent_ok)
+        )
         if not allowed:
             yield f"{phase}d_once", f"{row.tool} ran to its end {count} times"
 

@@ -107,30 +107,30 @@ class Resolver:
         """Return its own body, or the function that this runtime has for it; None if there is neither."""
         return self.grounded(declared).fn or self.bodies.get(declared.name)
 
-    def compensation(self, declared: Declaration, twin: DeclaredCompensation) -> CompensationSpec:
+    def compensation(self, declared: Declaration, given: DeclaredCompensation) -> CompensationSpec:
         """Return a compensation, resolved and checked."""
-        asked = self.resolved(declared, twin.fn, "compensation")
-        probe = self.resolved(declared, twin.probe, "compensation's probe") if twin.probe is not None else None
+        asked = self.resolved(declared, given.fn, "compensation")
+        probe = self.resolved(declared, given.probe, "compensation's probe") if given.probe is not None else None
         for word in ("idempotent", "absent_ok", "wins"):
-            value: Any = getattr(twin, word)
+            value: Any = getattr(given, word)
             if not isinstance(value, bool):
                 bad(declared, f"{declared.name}: a compensation's {word} is True or False, not {value!r}")
-        check_seconds(declared, "the compensation's timeout", twin.timeout, positive=True)
+        check_seconds(declared, "the compensation's timeout", given.timeout, positive=True)
         # A tool used as a compensation keeps its own promise that the destination deduplicates.
-        own = self._tool_behind(twin.fn)
-        idempotent = twin.idempotent or (own is not None and own.idempotent is True)
-        retry: Retry | int | None = twin.retry
+        own = self._tool_behind(given.fn)
+        idempotent = given.idempotent or (own is not None and own.idempotent is True)
+        retry: Retry | int | None = given.retry
         return CompensationSpec(
             fn=asked.fn,
             params=asked.params,
             is_async=asked.is_async,
             idempotent=idempotent,
-            absent_ok=twin.absent_ok or twin.wins,
-            wins=twin.wins,
+            absent_ok=given.absent_ok or given.wins,
+            wins=given.wins,
             retry=checked_retry(
                 declared, retry, default=COMPENSATION_RETRY, is_repeatable=idempotent or probe is not None
             ),
-            timeout=twin.timeout,
+            timeout=given.timeout,
             probe=probe,
             tool=asked.tool,
             needs=asked.needs,
@@ -138,23 +138,23 @@ class Resolver:
             result_type=asked.result_type,
         )
 
-    def resolved(self, declared: Declaration, twin: FunctionLike, role: str, *, settle: float = 0.0) -> ProbeSpec:
+    def resolved(self, declared: Declaration, given: FunctionLike, role: str, *, settle: float = 0.0) -> ProbeSpec:
         """Return a compensation, probe or guard with the names that it takes.
 
         ``role``: how messages name it. ``settle``: see ``ToolOptions.settle``.
         """
-        if isinstance(twin, Mapping) and role in PROBES:
-            _check_table(declared.name, declared.where, role, twin, PROBE_WORDS)
-        own = self._tool_behind(twin)
+        if isinstance(given, Mapping) and role in PROBES:
+            _check_table(declared.name, declared.where, role, given, PROBE_WORDS)
+        own = self._tool_behind(given)
         if own is not None and declared in (own, own.grounded):
             bad(declared, f"{declared.name} cannot be its own {role}")
-        fn = self.body(own) if own is not None else self._function(declared, twin, role)
+        fn = self.body(own) if own is not None else self._function(declared, given, role)
         is_elsewhere = own is not None and self.grounded(own).fn is None
         params: tuple[str, ...]
         needs: tuple[str, ...] = ()
         takes_none = False
         result_type: Any = Any
-        table = twin.get("args") if isinstance(twin, Mapping) else None
+        table = given.get("args") if isinstance(given, Mapping) else None
         if table is not None:
             needs = _named_in(table)
         if fn is None:
@@ -176,8 +176,8 @@ class Resolver:
                 )
         if isinstance(fn, Elsewhere):
             return ProbeSpec(fn, params, False, settle=settle, tool=fn.name, needs=needs)
-        if role in PROBES and (is_elsewhere or isinstance(twin, Mapping)):
-            fn = _answering(fn, str(twin.get("result", "$result")) if isinstance(twin, Mapping) else "$result")
+        if role in PROBES and (is_elsewhere or isinstance(given, Mapping)):
+            fn = _answering(fn, str(given.get("result", "$result")) if isinstance(given, Mapping) else "$result")
         return ProbeSpec(
             fn,
             params,
@@ -189,8 +189,8 @@ class Resolver:
             result_type=result_type,
         )
 
-    def _function(self, declared: Declaration, twin: FunctionLike, role: str) -> Callable[..., Any]:
-        named = twin.get("tool") if isinstance(twin, Mapping) else twin
+    def _function(self, declared: Declaration, given: FunctionLike, role: str) -> Callable[..., Any]:
+        named = given.get("tool") if isinstance(given, Mapping) else given
         if isinstance(named, str) and ":" in named:
             found: Callable[..., Any] = found_at(
                 named, lambda problem: bad(declared, f"{declared.name}: its {role} {problem}")
@@ -203,8 +203,8 @@ class Resolver:
         function: Callable[..., Any] = named
         return function
 
-    def _tool_behind(self, twin: FunctionLike) -> Declaration | None:
-        named = twin.get("tool") if isinstance(twin, Mapping) else twin
+    def _tool_behind(self, given: FunctionLike) -> Declaration | None:
+        named = given.get("tool") if isinstance(given, Mapping) else given
         return self.tools.get(named) if isinstance(named, str) else declaration_of(named)
 
 

@@ -70,15 +70,15 @@ def a_repeated_operation_gives_the_first_answer(ledger: Ledger, scenario: Scenar
 def repeating_what_never_happened_makes_it_happen(ledger: Ledger, scenario: Scenario) -> None:
     """Repeat a first request that was lost on its way: nobody can tell, so it is marked as repeated."""
     clock = Clock()
-    twin = Ledger(MemoryStore(clock), clock=clock)
-    expected = twin(scenario(twin))
+    reference = Ledger(MemoryStore(clock), clock=clock)
+    expected = reference(scenario(reference))
     op = scenario(ledger)
     op.repeated = True
     assert without_places(ledger(op)) == without_places(expected)
-    assert ranked(ledger) == ranked(twin)
-    assert without_places(ledger.approvals()) == without_places(twin.approvals())
-    assert ledger.slices() == twin.slices()
-    assert ledger(ops.ListLocks("acme")) == twin(ops.ListLocks("acme"))
+    assert ranked(ledger) == ranked(reference)
+    assert without_places(ledger.approvals()) == without_places(reference.approvals())
+    assert ledger.slices() == reference.slices()
+    assert ledger(ops.ListLocks("acme")) == reference(ops.ListLocks("acme"))
 
 
 @contextmanager

@@ -300,13 +300,13 @@ def a_compensation_is_begun_by_one(ledger: Ledger) -> None:
 def an_operation_that_is_repeated_at_once_happens_once(ledger: Ledger, scenario: Scenario) -> None:
     """Send an operation again over another connection while the first is still under way."""
     clock = Clock()
-    twin = Ledger(MemoryStore(clock), clock=clock)
-    expected = twin(scenario(twin))
+    reference = Ledger(MemoryStore(clock), clock=clock)
+    expected = reference(scenario(reference))
     op = scenario(ledger)
     op.repeated = True
     answers = race(ledger, op, replace(op))
     assert [without_places(answer) for answer in answers] == [without_places(expected)] * 2
-    assert ranked(ledger) == ranked(twin)
+    assert ranked(ledger) == ranked(reference)
 
 
 @check
