@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import amends
 from amends import Budget, errors, states
-from amends.engine import doubts
-from amends.engine.answers import answer_error
+from amends.engine import outcomes
+from amends.engine.model_answers import answer_error
 from amends.errors import limit_words
 from amends.model import Answer
 from amends.testing.checkers import CHECKERS
@@ -252,12 +252,12 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "call table": lambda: _moves(dict(states.CALL_MOVES)),
     "run table": lambda: _moves(dict(states.RUN_MOVES)),
     "error tree": _error_tree,
-    "never sent": lambda: _kinds_of_exceptions(doubts.NEVER_SENT),
-    "perhaps": lambda: _kinds_of_exceptions(doubts.MAYBE_SENT),
+    "never sent": lambda: _kinds_of_exceptions(outcomes.NEVER_SENT),
+    "perhaps": lambda: _kinds_of_exceptions(outcomes.MAYBE_SENT),
     "numbers of the network": lambda: (
-        ", ".join(f"`{errno.errorcode[number]}`" for number in sorted(doubts.ERRNOS)) + "\n"
+        ", ".join(f"`{errno.errorcode[number]}`" for number in sorted(outcomes.ERRNOS)) + "\n"
     ),
-    "answers of grpc": lambda: ", ".join(f"`{code}`" for code in sorted(doubts.GRPC_REFUSALS)) + "\n",
+    "answers of grpc": lambda: ", ".join(f"`{code}`" for code in sorted(outcomes.GRPC_REFUSALS)) + "\n",
     "answers": _answers,
     "names": _names,
     "records": _records,

@@ -31,21 +31,22 @@ from amends.drivers.context import (
     within,
 )
 from amends.drivers.event_loop import AsyncDriver, is_on_loop, on_own_loop, shielded
-from amends.engine import ending, plans
+from amends.engine import ending, turns
 from amends.engine import rollback as rolling_back
-from amends.engine.answers import answer_done, answer_error, info_of, output_gone_error, report_of
 from amends.engine.call import Done, guarded_call
 from amends.engine.joined import doubt_after_lost_transaction
-from amends.engine.plans import End, ask_first, run_turn
+from amends.engine.model_answers import answer_done, answer_error
 from amends.engine.recorded_values import read_clock
+from amends.engine.reports import info_of, output_gone_error, report_of
 from amends.engine.session import Ask, Session, call_of
+from amends.engine.turns import End, ask_first, run_turn
 from amends.errors import Held, LedgerError, NotAwaited, TransactionOpen, UsageError, Waiting, is_a, log_error, note_on
 from amends.host import runs
 from amends.host.host import Host, is_over
 from amends.host.joined import JoinedCall, joined_ask
 from amends.host.random import new_uuid, random_generator
+from amends.host.redaction import input_for_program, output_of, readable_output, recorded_output
 from amends.host.requests import direct_ask, foreseen_ask, model_ask, once_ask, turn_asks, undeclared_child_name
-from amends.host.secrets import input_for_program, output_of, readable_output, recorded_output
 from amends.ledger.flow import Flow, finish
 from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits_for_itself
 from amends.ledger.operations import Tree
@@ -476,7 +477,7 @@ async def execute(run: OpenRun, plan_: Sequence[object], /) -> list[Answer]:
     """Execute a model's plan: a list of ``{"tool", "args"}``; the calls of an inner list run in parallel."""
     await run._check_usable()
     flights: list[Flight] = []
-    flow = plans.run_plan(run._session, plan_, parent=parent_call(), flights=flights)
+    flow = turns.run_plan(run._session, plan_, parent=parent_call(), flights=flights)
     return await run._watched(flow, flights)
 
 

@@ -50,8 +50,8 @@ from amends.people import doubts as doubt_verbs
 from amends.people import reconcile as reconciliation
 from amends.people import rollback_plans
 from amends.people import runs as decisions
+from amends.replay import comparison, forks
 from amends.replay import driver as replay_driver
-from amends.replay import forks
 from amends.replay.answers import Replay
 from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
 from amends.report import Replayed, Report
@@ -353,7 +353,7 @@ class Runtime:
     locks = listed(listing.locks)
     budgets = blocking(budget_verbs.budgets)
     costs = blocking(budget_verbs.costs)
-    compare = blocking(forks.compare)
+    compare = blocking(comparison.compare)
     verify = blocking(audit_verbs.verify)
     test_rules = blocking(requests.test_rules, opens=False)
 
@@ -768,7 +768,7 @@ class AsyncRuntime:
     locks = listed_async(listing.locks)
     budgets = awaited(budget_verbs.budgets)
     costs = awaited(budget_verbs.costs)
-    compare = awaited(forks.compare)
+    compare = awaited(comparison.compare)
     verify = awaited(audit_verbs.verify)
     test_rules = awaited(requests.test_rules, opens=False)
 

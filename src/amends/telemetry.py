@@ -20,7 +20,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
 from amends.encoding.dataclass import changed
-from amends.engine.session import provider_key
+from amends.engine.keys import provider_key
 from amends.errors import LeaseLost, UsageError
 from amends.ledger import operations
 from amends.ledger.operations import Store, StoreOp

@@ -19,8 +19,8 @@ import pytest
 import amends
 from amends import errors, llm, states, testing
 from amends.cli.app import VERBS, load
-from amends.engine import doubts
-from amends.host import listing, settings
+from amends.engine import outcomes
+from amends.host import filters, settings
 from amends.llm.prices import Prices
 from amends.llm.requests import model_request, outcome
 from amends.stores.sqlite import file
@@ -350,7 +350,7 @@ def test_every_name_of_an_adapter_is_documented() -> None:
 
 def test_every_field_of_a_filter_is_documented() -> None:
     rows = rows_of("reference/filters.md")
-    assert {*listing.RUN_FIELDS, *listing.CALL_FIELDS, *listing.EVENT_FIELDS} <= rows
+    assert {*filters.RUN_FIELDS, *filters.CALL_FIELDS, *filters.EVENT_FIELDS} <= rows
 
 
 def test_every_checker_is_named_where_the_promises_are() -> None:
@@ -362,7 +362,9 @@ def test_every_checker_is_named_where_the_promises_are() -> None:
 def test_what_an_exception_says_is_listed_in_full() -> None:
     text = text_of("reference/errors-of-tools.md")
     missing = [
-        name for name in (*doubts.NEVER_SENT, *doubts.MAYBE_SENT) if f"`{name.removeprefix('builtins.')}`" not in text
+        name
+        for name in (*outcomes.NEVER_SENT, *outcomes.MAYBE_SENT)
+        if f"`{name.removeprefix('builtins.')}`" not in text
     ]
     assert not missing
 

@@ -15,8 +15,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from amends import Absent, Runtime, Unknown, tool
+from amends.encoding.encoded_secrets import encoded_spans
 from amends.encoding.redaction import Redactor, spellings
-from amends.encoding.search import encoded_spans
 from amends.encoding.secret import MASK, redaction_rules
 
 CARD = "sk-live/Grüße+4242 4242"

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from amends import Absent, AsyncRuntime, InDoubt, NoEffect, RunBlocked, Runtime, tool
-from amends.engine.doubts import MAYBE_SENT, NEVER_SENT, judge
+from amends.engine.outcomes import MAYBE_SENT, NEVER_SENT, judge
 from amends.tools.declarations import specs_of
 from tests.world import runtime, states
 

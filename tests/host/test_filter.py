@@ -6,7 +6,7 @@ import pytest
 
 from amends import Runtime, UsageError, tool
 from amends.host import listing
-from amends.host.listing import CALL_FIELDS, RUN_FIELDS, parse_filter
+from amends.host.filters import CALL_FIELDS, RUN_FIELDS, parse_filter
 from amends.ledger.operations import ListRuns
 from amends.testing import runtime
 

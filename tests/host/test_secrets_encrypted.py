@@ -16,8 +16,8 @@ import pytest
 
 from amends import Absent, AsyncRuntime, Held, Report, Runtime, Secret, Unknown, testing, tool
 from amends.errors import BadConfig, Error, InDoubt, KeyConflict, LedgerCorrupt, LedgerSealed, RunBlocked, UsageError
+from amends.host.encryption import Vault
 from amends.host.notices import CLAIM_S
-from amends.host.secrets import Vault
 from amends.links import sign
 from amends.notify import card, slack_payload
 from amends.stores.memory import MemoryStore

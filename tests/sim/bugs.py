@@ -20,7 +20,7 @@ from amends.encoding import canonical, payloads
 from amends.encoding.chain import GENESIS
 from amends.encoding.dataclass import changed
 from amends.engine import approvals as engine_approvals
-from amends.engine import call, checkpoints, doubts, ending, recovery, rollback, session
+from amends.engine import call, checkpoints, doubts, ending, keys, outcomes, recovery, rollback, session
 from amends.engine import recorded_values as engine_values
 from amends.host import notices, requests
 from amends.ledger import (
@@ -31,7 +31,6 @@ from amends.ledger import (
     changes,
     decisions,
     dispatch,
-    forks,
     locks,
     opening,
     retention,
@@ -52,6 +51,8 @@ from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_
 
 tool_module = sys.modules[BareUse.__module__]  # `amends.tool` is the decorator
 MODULES = (
+    keys,
+    outcomes,
     engine_approvals,
     call,
     doubts,
@@ -75,7 +76,6 @@ MODULES = (
     notices,
     checkpoints,
     audit,
-    forks,
     requests,
     canonical,
     payloads,
@@ -411,15 +411,15 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((doubts, "settle_delay_left", "return quiet + spec.settle - clocks.mono", "return (row.started_at or 0.0) + spec.settle - clocks.wall")),
         ("ledger_against_world", "effects_once"), ("F1", "F6", "F17")),
     Bug("9", "timeout recorded as failed",
-        lambda: rewritten((doubts, "_verdict_by_class", 'if name in MAYBE_SENT:\n            return "doubt"', 'if name in MAYBE_SENT:\n            return "certain"')),
+        lambda: rewritten((outcomes, "_verdict_by_class", 'if name in MAYBE_SENT:\n            return "doubt"', 'if name in MAYBE_SENT:\n            return "certain"')),
         ("ledger_against_world",), ("F3", "F1")),
     Bug("10", "non-idempotent call restarted from in_doubt",
         lambda: rewritten((doubts, "is_repeatable", "if not spec.idempotent or", "if")), ("effects_once",), ("F1", "F3")),
     Bug("11", "a retry gets a new key per attempt",
-        lambda: rewritten((session, "provider_key", "row.key, row.generation)", "row.key, row.generation, row.attempt)")),
+        lambda: rewritten((keys, "provider_key", "row.key, row.generation)", "row.key, row.generation, row.attempt)")),
         ("effects_once",), ("F1", "F3", "F12")),
     Bug("12", "generation missing from the key handed on",
-        lambda: rewritten((session, "provider_key", "row.key, row.generation)", "row.key)")),
+        lambda: rewritten((keys, "provider_key", "row.key, row.generation)", "row.key)")),
         ("ledger_against_world", "answers_true"), ("F22", "F16")),
     Bug("13", "rollback allowed while the pivot is in doubt",
         lambda: rewritten((store_ending, "begin_rollback", "    if run.pivot:\n", "    if False:\n")),
@@ -547,7 +547,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((changes, "rolled_back_source", "if not fork.forked_from:", "if True:")),
         ("forks_end_with_what_they_share",), ("F29c",)),
     Bug("X5", "a run is forked while it goes back: looked at before the transaction, and not in it",
-        lambda: rewritten((forks, "fork_run", "if back is not None:", "if False:")),
+        lambda: rewritten((opening, "fork_run", "if back is not None:", "if False:")),
         ("forks_are_of_what_stood", "not_taken_back_under_a_fork"), ("F29e",)),
     Bug("X6", "only forks that are open count: one that has committed loses what it stands on",
         lambda: rewritten((changes, "forks_on", "if fork.state not in ENDED_UNCOMMITTED and", "if fork.closed_at is None and")),
@@ -629,13 +629,13 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((doubts, "_links", "if context is not None and", "if False and")),
         ("ledger_against_world", "effects_once"), ("F40",)),
     Bug("N9", "Held that passes through a body is a failure of the outer call",
-        lambda: rewritten((doubts, "_verdict_of_amends_error", "is_a(error, Waiting, InDoubt, RunBlocked, LedgerError, Locked)", "is_a(error, InDoubt)")),
+        lambda: rewritten((outcomes, "_verdict_of_amends_error", "is_a(error, Waiting, InDoubt, RunBlocked, LedgerError, Locked)", "is_a(error, InDoubt)")),
         ("ledger_against_world", "effects_once"), ("F41",)),
     Bug("N10", "a child left inside a body lets the lease of its tree go",
         lambda: rewritten((ending, "suspend_for_person", "if session.uid == session.root or not (session.bodies or await LiveCalls(session.root)):", "if True:")),
         ("lease_kept",), ("F41",)),
     Bug("N11", "a refusal after a call inside had its effect is a failure",
-        lambda: rewritten((doubts, "_verdict_of_amends_error", 'return "doubt" if nested and', 'return "doubt" if False and')),
+        lambda: rewritten((outcomes, "_verdict_of_amends_error", 'return "doubt" if nested and', 'return "doubt" if False and')),
         ("ledger_against_world", "effects_once"), ("F41",)),
     Bug("N12", "a call inside a body does not wait for its person",
         lambda: rewritten((call, "_wait_limits", "if body is None:", "if True:")),

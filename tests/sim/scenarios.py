@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from amends.engine.session import provider_key
+from amends.engine.keys import provider_key
 from amends.errors import Busy, Refused, RunBlocked, UsageError
 from amends.host.host import Host
 from amends.ledger.operations import ReadRun, Tree

@@ -278,7 +278,7 @@ def _needs_result(host: Any, row: Any) -> bool:
 
 
 def _provider(row: Any) -> str:
-    from amends.engine.session import provider_key
+    from amends.engine.keys import provider_key
 
     return provider_key(row)
 

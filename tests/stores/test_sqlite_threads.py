@@ -16,7 +16,7 @@ from amends.errors import LeaseLost, LedgerUnavailable
 from amends.ledger import operations as ops
 from amends.ledger.rows import RunRow
 from amends.stores.sqlite import store
-from amends.stores.sqlite.connection import BATCH_MAX
+from amends.stores.sqlite.group_commit import BATCH_MAX
 from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.stores.many import CALLERS, Gate, ask_together, commits, in_line, numbered, stored, wait_for

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Held, Runtime, ToolCall, tool
-from amends.engine.plans import SIDE_BY_SIDE_MAX
+from amends.engine.turns import SIDE_BY_SIDE_MAX
 
 DONE: list[str] = []
 

@@ -22,8 +22,8 @@ from amends.audit.standalone import verify
 from amends.encoding.canonical import digest
 from amends.encoding.chain import read_heads
 from amends.encoding.dataclass import dataclass
-from amends.engine.answers import event_of, info_of
 from amends.engine.approvals import approval_of
+from amends.engine.reports import event_of, info_of
 from amends.engine.session import call_of
 from amends.errors import BadBundle, LedgerTampered, UsageError
 from amends.host.host import Host, View

@@ -15,8 +15,9 @@ from amends.encoding.chain import GENESIS, Anchored, link, moment, proof, read_h
 from amends.encoding.dataclass import changed, dataclass, field
 from amends.encoding.secret import SEALED
 from amends.host.checkpoints import read_copy
+from amends.host.filters import CALL_WORDS, RUN_FIELDS, parse_filter
 from amends.host.host import Host, View
-from amends.host.listing import CALL_WORDS, PAGE, RUN_FIELDS, Pages, narrowing, parse_filter
+from amends.host.listing import PAGE, Pages, narrowing
 from amends.host.runs import no_run
 from amends.ledger.changes import GOAL as GOAL_FACTS
 from amends.ledger.changes import (

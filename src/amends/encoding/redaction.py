@@ -17,8 +17,8 @@ from unicodedata import normalize
 
 from amends.encoding.annotations import Shape
 from amends.encoding.canonical import CLASS, DEPTH_MAX, UNSET, Fields, canonical, digest_of, encode, head
+from amends.encoding.encoded_secrets import BOUNDED_CHARS_MAX, encoded_spans
 from amends.encoding.payloads import Stored, decode
-from amends.encoding.search import BOUNDED_CHARS_MAX, encoded_spans
 from amends.encoding.secret import MARK, MASK, NOTHING, RedactionRules, Secret
 
 COMMITMENT_CHARS: Final = 32

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from amends.encoding.dataclass import dataclass
-from amends.encoding.search import encoded_spans
+from amends.encoding.encoded_secrets import encoded_spans
 
 MASK: Final = "•••"
 """What people and models see in place of a redacted value."""

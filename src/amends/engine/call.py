@@ -31,16 +31,8 @@ from amends.engine.approvals import (
     terms_for,
 )
 from amends.engine.checkpoints import anchor_use
-from amends.engine.doubts import (
-    LOST_STARTS_MAX,
-    NESTED,
-    Judgement,
-    judge,
-    matches,
-    note_late,
-    settle_doubt,
-    stays_in_doubt,
-)
+from amends.engine.doubts import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
+from amends.engine.outcomes import NESTED, Judgement, judge, matches
 from amends.engine.session import (
     Ask,
     Session,

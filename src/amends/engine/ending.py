@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NoReturn
 
-from amends.engine.answers import report_of
 from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected, request_of_call, terms_for
 from amends.engine.call import Done, guarded_admission, locked, run_attempts, settle_outcome, start_when_unlocked
 from amends.engine.doubts import is_repeatable
+from amends.engine.reports import report_of
 from amends.engine.rollback import (
     STOPPED,
     Obstacle,

@@ -16,12 +16,12 @@ from amends.engine.doubts import (
     ask_probe,
     doubt_question,
     is_repeatable,
-    judge,
     may_compensate_in_doubt,
     settle_delay_left,
     settle_doubt,
     wait_settle_delay,
 )
+from amends.engine.outcomes import judge
 from amends.engine.session import (
     POLL_S_MAX,
     POLL_S_MIN,

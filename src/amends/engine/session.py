@@ -23,10 +23,7 @@ from amends.encoding.canonical import (
     CONSTANTS,
     canonical,
     check_size,
-    digest,
-    digest_of,
     encode,
-    head,
     plain_texts,
 )
 from amends.encoding.dataclass import dataclass, field
@@ -43,6 +40,7 @@ from amends.encoding.payloads import (
 )
 from amends.encoding.redaction import NO_SECRETS, REDACTED, Known, Redactor
 from amends.encoding.secret import MARK, MASK, SEALED, UNREADABLE, Secret
+from amends.engine.keys import call_key, compensation_key, identity_digest, provider_key, request_digest
 from amends.errors import (
     BadArguments,
     BadCost,
@@ -356,7 +354,7 @@ class Ask:
 
         Computed on demand, since a replayed answer does not need it.
         """
-        return self.recorded_digest or digest_of(head("digest", self.spec.name, self.spec.version), self.whole)
+        return self.recorded_digest or request_digest(self.spec.name, self.spec.version, self.whole)
 
 
 def ask_for(
@@ -400,13 +398,13 @@ def ask_for(
         given = _fresh_args(args, copy) if callable(spec.key) else args
         meaning, named = _identity_texts(session, spec, given, shown=shown, known=known, whole=whole)
     scope = "ledger" if spec.scope == "ledger" else session.kin or session.root
-    key = digest_of(head("call", session.tenant, scope, spec.name), named, again or "")
+    key = call_key(session.tenant, scope, spec.name, named, again or "")
     return Ask(
         spec=spec,
         args=args,
         text=text,
         key=forked_key(key, session.root) if session.kin and spec.scope != "ledger" else key,
-        ident=digest_of(head("ident"), meaning),
+        ident=identity_digest(meaning),
         whole=whole,
         fn=body,
         is_async=spec.is_async if is_async is None else is_async,
@@ -524,16 +522,6 @@ def _canonical_text(value: object, shape: Shape, *, path: str) -> str:
 
 
 # ---- Recorded calls as users see them
-
-
-def provider_key(row: CallRow) -> str:
-    """Return the idempotency key for the destination: of this key and this generation."""
-    return digest("provider", row.key, row.generation)
-
-
-def compensation_key(row: CallRow) -> str:
-    """Return the idempotency key of the compensation: it is a call of its own, so it has its own key."""
-    return digest("compensation", row.key, row.generation)
 
 
 def later_of(row: CallRow, ask: Ask) -> LazyCall:

@@ -19,7 +19,7 @@ from amends.errors import BadDeclaration, UnknownTool, UsageError, name_for_mode
 from amends.host.checkpoints import Checkpointer, Told, anchor_of
 from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
-from amends.host.secrets import Hiding, recorded_input
+from amends.host.redaction import Hiding, recorded_input
 from amends.host.settings import Setting, settle_settings
 from amends.ledger.operations import Opened, Store
 from amends.ledger.rows import RunRow, counterparts_of, point_of

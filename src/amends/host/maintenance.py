@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amends.encoding.chain import Checkpoint
 from amends.errors import LedgerUnavailable, UsageError
+from amends.host.filters import seconds_in
 from amends.host.host import Host, View
-from amends.host.listing import seconds_in
 from amends.ledger.operations import CollectGarbage, ListRuns, ReadCall, ReadRun, RewriteTexts, SearchCalls
 from amends.ledger.rows import CallRow, RunRow
 from amends.model import Collected, Schema
 from amends.stores.migrations import Migrating
 
 if TYPE_CHECKING:
-    from amends.host.secrets import Sealing
+    from amends.host.encryption import Sealing
 
 BATCH_RUNS: Final = 50
 """How many trees one transaction handles, so that others do not wait long for the ledger."""

@@ -10,11 +10,12 @@ from typing import Any, Final, TypeVar
 
 from amends.drivers.context import calling_run, parent_call
 from amends.engine import opening, recovery
-from amends.engine.answers import answer_done, answer_error, report_of
 from amends.engine.call import Done
-from amends.engine.plans import End
+from amends.engine.model_answers import answer_done, answer_error
 from amends.engine.recovery import Found, recover_tree
+from amends.engine.reports import report_of
 from amends.engine.session import Ask, Session, ask_for, call_of, scrubbed
+from amends.engine.turns import End
 from amends.errors import (
     LedgerError,
     NoRun,
@@ -26,8 +27,8 @@ from amends.errors import (
     log_error,
 )
 from amends.host.host import Host, View
+from amends.host.redaction import named_by, recorded_input
 from amends.host.requests import adhoc_spec
-from amends.host.secrets import named_by, recorded_input
 from amends.ledger.flow import Flow
 from amends.ledger.operations import (
     Opened,

@@ -1,4 +1,4 @@
-"""What a runtime does with its declared tools besides calling them: declare more, check plans, describe them to models.
+"""What a runtime does with its declared tools besides calling them: declare more, check turns, describe them to models.
 
 Each function is a verb of the runtime. None of them uses the ledger.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from amends.engine import plans
+from amends.engine import turns
 from amends.host.host import Host, View
 from amends.tools import spec
 
@@ -25,9 +25,9 @@ def reach(host: Host, _view: View, bodies: Mapping[str, Callable[..., object]], 
     host.reach(bodies)
 
 
-def check(host: Host, _view: View, plan_: Sequence[object], /) -> plans.Check:
+def check(host: Host, _view: View, plan_: Sequence[object], /) -> turns.Check:
     """Return every violation of the ordering law in a plan, and an allowed order if there is one."""
-    return plans.check_plan(plan_, host.specs)
+    return turns.check_plan(plan_, host.specs)
 
 
 def schemas(host: Host, _view: View, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:

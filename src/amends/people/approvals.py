@@ -14,8 +14,9 @@ from typing import Any, Literal
 from amends.engine.approvals import approval_of, need_of
 from amends.engine.session import Session, ask_for, must_be_readable, request_of
 from amends.errors import ApprovalVoid, BadArguments, LinkVoid, RuleRefused, TransitionRefused, UsageError
+from amends.host.filters import APPROVAL_FIELDS, parse_filter
 from amends.host.host import Host, View
-from amends.host.listing import APPROVAL_FIELDS, PAGE, Pages, parse_filter
+from amends.host.listing import PAGE, Pages
 from amends.host.notices import tell_due
 from amends.ledger.operations import (
     AdmitCall,

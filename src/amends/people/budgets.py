@@ -11,8 +11,9 @@ from itertools import groupby
 from typing import Any, Final, Literal, TypeAlias
 
 from amends.errors import UsageError
+from amends.host.filters import BUDGET_FIELDS, CALL_FIELDS, Filter, parse_filter
 from amends.host.host import Host, View
-from amends.host.listing import BUDGET_FIELDS, CALL_FIELDS, PAGE, Filter, Pages, narrowing, parse_filter
+from amends.host.listing import PAGE, Pages, narrowing
 from amends.ledger.budgets import period_of
 from amends.ledger.changes import RESERVED, read_charge
 from amends.ledger.operations import ListBudgets, SearchCalls

@@ -10,8 +10,9 @@ from amends.engine.doubts import ask_probe
 from amends.engine.recovery import recover_tree
 from amends.engine.session import call_of, hidden_values_of, moment, reported_result
 from amends.errors import LedgerError, UsageError, shown
+from amends.host.filters import CALL_FIELDS, parse_filter
 from amends.host.host import Host, View
-from amends.host.listing import CALL_FIELDS, PAGE, Pages, narrowing, parse_filter
+from amends.host.listing import PAGE, Pages, narrowing
 from amends.host.requests import adhoc_spec
 from amends.host.runs import claim, one, patience
 from amends.ledger.operations import (

@@ -13,12 +13,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, Literal, TypeAlias
 
-from amends.encoding.canonical import canonical, digest_of, head
+from amends.encoding.canonical import canonical
 from amends.encoding.dataclass import dataclass, field
 from amends.encoding.redaction import Redactor
 from amends.encoding.secret import Secret
 from amends.engine.doubts import ask_probe
-from amends.engine.session import Session, call_of, decode_args, hidden_effect, provider_key
+from amends.engine.keys import call_key, provider_key
+from amends.engine.session import Session, call_of, decode_args, hidden_effect
 from amends.errors import BadArguments, NotStorable, ToolError, UsageError
 from amends.host.host import Host, View
 from amends.host.runs import declared_as
@@ -281,8 +282,9 @@ def _found_again(book: _Book, named: Mapping[str, list[Any]]) -> dict[str, list[
         )
     for row in bare:
         scope = "ledger" if row.scope == "ledger" else row.root
-        first = head("call", row.tenant, scope, row.tool)
-        known = next((name for name in named if digest_of(first, name, row.again) == row.key), None)
+        known = next(
+            (name for name in named if call_key(row.tenant, scope, row.tool, name, row.again) == row.key), None
+        )
         if known is not None:
             groups[row.key].remove(row)
             groups.setdefault(known, []).append(row)

@@ -24,8 +24,8 @@ from amends.drivers.context import guards
 from amends.drivers.event_loop import is_on_loop
 from amends.encoding.dataclass import changed
 from amends.encoding.payloads import decode
-from amends.engine.answers import report_of
 from amends.engine.recorded_values import clock_stopped, recorded_values
+from amends.engine.reports import report_of
 from amends.engine.session import Ask, Session, call_of, error_parts
 from amends.errors import (
     Diverged,
@@ -45,7 +45,7 @@ from amends.errors import (
 )
 from amends.host import runs
 from amends.host.host import Host, View
-from amends.host.secrets import Said, recorded_input
+from amends.host.redaction import Said, recorded_input
 from amends.ledger.flow import Flow, Op
 from amends.ledger.operations import NoteValue, ReadEvents, ReadRun, SearchCalls, Tree
 from amends.ledger.rows import CallRow, EventRow, RunRow

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from amends.drivers.context import inside
-from amends.engine import ending, opening, plans, recovery, rollback
+from amends.engine import ending, opening, recovery, rollback, turns
 from amends.engine.call import Done, guarded_call
 from amends.engine.session import Ask, Session, release_tree
 from amends.errors import LedgerError
@@ -632,7 +632,7 @@ class SimulatedRun:
         live, lineage = self.inside.process.live, self.session.lineage
         live.update(lineage)
         try:
-            return await plans.run_plan(self.session, calls, flights=flights)
+            return await turns.run_plan(self.session, calls, flights=flights)
         except (Exception, GeneratorExit):
             raise
         except BaseException:

@@ -23,7 +23,7 @@ from amends.model import Schema
 from amends.stores.quick import answer_sql, answered, is_plain_question
 from amends.stores.sql import SQLITE, Statements, Transaction, as_sql
 from amends.stores.sqlite import joined
-from amends.stores.sqlite.connection import Connection, GroupCommit, Pending, Readers
+from amends.stores.sqlite.connection import Connection, Readers
 from amends.stores.sqlite.file import (
     UNDECODABLE,
     connect,
@@ -35,6 +35,7 @@ from amends.stores.sqlite.file import (
     patiently,
     read_schema,
 )
+from amends.stores.sqlite.group_commit import GroupCommit, Pending
 from amends.stores.sqlite.quick import QUICK
 
 T = TypeVar("T")

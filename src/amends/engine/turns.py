@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from amends.encoding.dataclass import dataclass
-from amends.engine.answers import answer_done, answer_error
 from amends.engine.approvals import held_for, need_for, request_of_call
 from amends.engine.call import Done, admit, guarded_call, row_of, settle_outcome
+from amends.engine.model_answers import answer_done, answer_error
 from amends.engine.session import Ask, Session, Wait, ask_for, read_tree
 from amends.errors import (
     BadArguments,

@@ -1,0 +1,93 @@
+"""Turn the outcome of a call into the answer for a model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from amends.encoding.canonical import CLASS_MARK
+from amends.encoding.payloads import decode
+from amends.encoding.secret import SEALED
+from amends.engine.call import Done
+from amends.engine.session import Ask, Session, call_of, scrubbed
+from amends.errors import (
+    Busy,
+    Error,
+    Held,
+    InDoubt,
+    RolledBack,
+    RunBlocked,
+    ToolFailed,
+    Waiting,
+    clean,
+    is_a,
+    shown,
+    type_name,
+    words_of,
+)
+from amends.model import Answer, Call, Status
+
+# ---- Answers for a model
+
+
+def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
+    """Return the answer for a call that was done, answered from the record, or accepted for later."""
+    spec = ask.spec
+    call = call_of(done.row, spec)
+    if done.staged and done.row.state != "succeeded":
+        text = f"Accepted: {spec.name} will run once the task is committed. Do not call it again."
+        return Answer("staged", text, call=call)
+    value = call.result if done.value is None else done.value
+    recorded = done.row.result or ""
+    # If the annotation leaves the class open, the text has the class as the model must write it when it passes the
+    # value on.
+    text = _json(decode(recorded) if CLASS_MARK in recorded and not recorded.startswith(SEALED) else value)
+    if spec.redact is not None:  # as it was recorded: there its hidden fields are masked
+        text = session.redactor.scrub(text if call.result is None else _json(call.result), ask.known)
+    if done.replayed and session.resumed and ask.call_ref and ask.call_ref == done.row.call_ref:
+        return Answer("replayed", text, value, call)  # the very request whose answer was lost: the model never had it
+    if done.replayed:
+        return Answer("replayed", f"Already done in this task; the same result: {text}", value, call)
+    return Answer("done", text, value, call)
+
+
+def _json(value: Any) -> str:
+    dump = getattr(value, "model_dump_json", None)
+    if callable(dump):
+        return str(dump())
+    try:
+        from dataclasses import asdict, is_dataclass
+
+        plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        return json.dumps(plain, ensure_ascii=False, default=str, separators=(",", ":"))
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def answer_error(session: Session, tool: str, error: Exception) -> Answer:
+    """Return the answer for a call that was not done."""
+    if is_a(error, Error):
+        return Answer(_status(error), clean(error.for_model()), call=getattr(error, "call", None), error=error)
+    call: Call | None = _call_on(error)
+    why = shown(scrubbed(session, words_of(error) or type_name(error)))
+    text = f"{tool} failed and changed nothing: {why}. You may correct the arguments and call it again."
+    return Answer("failed", text, call=call, error=error)
+
+
+def _call_on(error: Exception) -> Call | None:
+    """Return the call that a tool's own error names, if it does."""
+    try:
+        call = getattr(error, "call", None)
+    except Exception:
+        return None
+    return call if isinstance(call, Call) else None
+
+
+def _status(error: Error) -> Status:
+    if isinstance(error, InDoubt):
+        return "in_doubt"
+    if isinstance(error, Held | Busy | Waiting):
+        return "held"
+    if isinstance(error, ToolFailed | RunBlocked | RolledBack):
+        return "failed"
+    return "refused"

@@ -1,0 +1,664 @@
+"""Judge how a body ended: success, certain failure, or doubt.
+
+This is the only place where errors are judged: those of bodies, of compensations and of attempts by hand. The tables
+in ``docs/reference/errors-of-tools.md`` are generated from here. Classes of clients are matched by name, through their
+base classes, so that no client is imported.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Literal
+
+from amends.encoding.dataclass import dataclass
+from amends.errors import (
+    ApprovalVoid,
+    Error,
+    InDoubt,
+    LedgerError,
+    Locked,
+    Refused,
+    RolledBack,
+    RunBlocked,
+    UsageError,
+    Waiting,
+    class_name,
+    is_a,
+    type_name,
+    words_of,
+)
+from amends.model import NoEffect
+from amends.tools.spec import Spec
+
+# ---- Verdicts
+
+
+Verdict = Literal["certain", "ordinary", "doubt"]
+
+LINKS_MAX: Final = 1_000
+"""The most errors of one group or chain that are looked at; one with more is a doubt."""
+
+NEVER_SENT: Final = frozenset(
+    {
+        "builtins.ConnectionRefusedError",
+        "socket.gaierror",
+        "socket.herror",
+        "ssl.SSLCertVerificationError",
+        "http.client.CannotSendRequest",
+        "http.client.InvalidURL",
+        "http.client.NotConnected",
+        "multiprocessing.context.AuthenticationError",
+        "smtplib.SMTPConnectError",
+        "httpx.ConnectError",
+        "httpx.ConnectTimeout",
+        "httpx.PoolTimeout",
+        "httpx.UnsupportedProtocol",
+        "httpx2.ConnectError",
+        "httpx2.ConnectTimeout",
+        "httpx2.PoolTimeout",
+        "httpx2.UnsupportedProtocol",
+        "httpcore.ConnectError",
+        "httpcore.ConnectTimeout",
+        "httpcore.PoolTimeout",
+        "httpcore2.ConnectError",
+        "httpcore2.ConnectTimeout",
+        "httpcore2.PoolTimeout",
+        "requests.exceptions.ConnectTimeout",
+        "requests.exceptions.InvalidURL",
+        "urllib3.exceptions.NewConnectionError",
+        "urllib3.exceptions.ConnectTimeoutError",
+        "aiohttp.client_exceptions.ClientConnectorError",
+        "aiohttp.client_exceptions.ConnectionTimeoutError",
+        "aiohttp.client_exceptions.InvalidURL",
+        "aiosmtplib.errors.SMTPConnectError",
+        "anyio.ConnectionFailed",
+        "asyncpg.exceptions.CannotConnectNowError",
+        "asyncpg.exceptions.ClientCannotConnectError",
+        "asyncpg.exceptions.ConnectionRejectionError",
+        "asyncssh.misc.ChannelOpenError",
+        "asyncssh.misc.HostKeyNotVerifiable",
+        "asyncssh.misc.PermissionDenied",
+        "azure.core.exceptions.ServiceRequestError",
+        "botocore.exceptions.ConnectTimeoutError",
+        "botocore.exceptions.EndpointConnectionError",
+        "botocore.exceptions.ProxyConnectionError",
+        "nats.errors.ConnectionDrainingError",
+        "nats.errors.NoRespondersError",
+        "nats.errors.NoServersError",
+        "paramiko.ssh_exception.AuthenticationException",
+        "paramiko.ssh_exception.BadHostKeyException",
+        "paramiko.ssh_exception.ChannelException",
+        "paramiko.ssh_exception.NoValidConnectionsError",
+        "pika.exceptions.AuthenticationError",
+        "pika.exceptions.ChannelWrongStateError",
+        "pika.exceptions.ConnectionWrongStateError",
+        "pika.exceptions.IncompatibleProtocolError",
+        "psycopg.errors.ConnectionTimeout",
+        "psycopg_pool.PoolTimeout",
+        "psycopg_pool.errors.PoolTimeout",
+        "pymongo.errors.ServerSelectionTimeoutError",
+        "pymongo.errors.WaitQueueTimeoutError",
+        "redis.exceptions.AuthenticationError",
+        "redis.exceptions.BusyLoadingError",
+        "redis.exceptions.MaxConnectionsError",
+        "sqlalchemy.exc.TimeoutError",
+        "valkey.exceptions.AuthenticationError",
+        "valkey.exceptions.BusyLoadingError",
+        "valkey.exceptions.MaxConnectionsError",
+        "websocket._exceptions.WebSocketAddressException",
+        "websockets.exceptions.InvalidHandshake",
+        "websockets.exceptions.InvalidURI",
+    }
+)
+"""The request was never sent: nothing can have happened."""
+
+MAYBE_SENT: Final = frozenset(
+    {
+        "builtins.TimeoutError",
+        "builtins.ConnectionError",
+        "builtins.EOFError",
+        "builtins.InterruptedError",
+        "_queue.Empty",
+        "asyncio.exceptions.LimitOverrunError",
+        "concurrent.futures._base.BrokenExecutor",
+        "concurrent.futures._base.CancelledError",
+        "concurrent.futures._base.TimeoutError",
+        "ftplib.error_proto",
+        "ftplib.error_reply",
+        "ftplib.error_temp",
+        "http.client.BadStatusLine",
+        "http.client.HTTPException",
+        "http.client.IncompleteRead",
+        "imaplib.IMAP4.abort",
+        "multiprocessing.context.BufferTooShort",
+        "multiprocessing.context.TimeoutError",
+        "multiprocessing.pool.MaybeEncodingError",
+        "queue.Empty",
+        "smtplib.SMTPServerDisconnected",
+        "ssl.SSLError",
+        "subprocess.TimeoutExpired",
+        "xmlrpc.client.ResponseError",
+        "httpx.DecodingError",
+        "httpx.StreamError",
+        "httpx.TooManyRedirects",
+        "httpx.TransportError",
+        "httpx2.DecodingError",
+        "httpx2.StreamError",
+        "httpx2.TooManyRedirects",
+        "httpx2.TransportError",
+        "httpcore.NetworkError",
+        "httpcore.ProxyError",
+        "httpcore.RemoteProtocolError",
+        "httpcore.TimeoutException",
+        "httpcore2.NetworkError",
+        "httpcore2.ProxyError",
+        "httpcore2.RemoteProtocolError",
+        "httpcore2.TimeoutException",
+        "requests.exceptions.ChunkedEncodingError",
+        "requests.exceptions.ConnectionError",
+        "requests.exceptions.ContentDecodingError",
+        "requests.exceptions.JSONDecodeError",
+        "requests.exceptions.RetryError",
+        "requests.exceptions.Timeout",
+        "requests.exceptions.TooManyRedirects",
+        "urllib3.exceptions.DecodeError",
+        "urllib3.exceptions.MaxRetryError",
+        "urllib3.exceptions.ProtocolError",
+        "urllib3.exceptions.ProxyError",
+        "urllib3.exceptions.ResponseError",
+        "urllib3.exceptions.SSLError",
+        "urllib3.exceptions.TimeoutError",
+        "aiohttp.client_exceptions.ClientConnectionError",
+        "aiohttp.client_exceptions.ClientPayloadError",
+        "aiohttp.client_exceptions.InvalidUrlRedirectClientError",
+        "aiohttp.client_exceptions.RedirectClientError",
+        "aiohttp.client_exceptions.TooManyRedirects",
+        "aiohttp.http_exceptions.HttpProcessingError",
+        "aiokafka.errors.KafkaConnectionError",
+        "aiokafka.errors.KafkaTimeoutError",
+        "aiokafka.errors.NodeNotReadyError",
+        "aiokafka.errors.NotEnoughReplicasAfterAppendError",
+        "aiokafka.errors.RequestTimedOutError",
+        "aiokafka.errors.UnknownError",
+        "amends.idempotency.KeyReused",
+        "amqp.exceptions.ConnectionError",
+        "anthropic.APIConnectionError",
+        "anthropic.InternalServerError",
+        "anyio.BrokenResourceError",
+        "anyio.BrokenWorkerInterpreter",
+        "anyio.BrokenWorkerProcess",
+        "anyio.ClosedResourceError",
+        "anyio.DelimiterNotFound",
+        "anyio.EndOfStream",
+        "anyio.IncompleteRead",
+        "asyncpg.exceptions._base.InternalClientError",
+        "asyncpg.exceptions.ConnectionDoesNotExistError",
+        "asyncpg.exceptions.ConnectionFailureError",
+        "asyncpg.exceptions.PostgresConnectionError",
+        "asyncssh.misc.DisconnectError",
+        "azure.core.exceptions.DecodeError",
+        "azure.core.exceptions.ServiceResponseError",
+        "botocore.exceptions.ConnectionError",
+        "botocore.exceptions.HTTPClientError",
+        "botocore.exceptions.IncompleteReadError",
+        "celery.exceptions.TimeoutError",
+        "billiard.exceptions.WorkerLostError",
+        "elastic_transport.ConnectionError",
+        "elastic_transport.ConnectionTimeout",
+        "elasticsearch.exceptions.ConnectionError",
+        "elasticsearch.exceptions.ConnectionTimeout",
+        "google.api_core.exceptions.Aborted",
+        "google.api_core.exceptions.RetryError",
+        "grpc.FutureCancelledError",
+        "grpc.FutureTimeoutError",
+        "grpclib.exceptions.ProtocolError",
+        "grpclib.exceptions.StreamTerminatedError",
+        "kafka.errors.KafkaConnectionError",
+        "kafka.errors.KafkaTimeoutError",
+        "kafka.errors.NetworkExceptionError",
+        "kafka.errors.NodeNotReadyError",
+        "kafka.errors.NotEnoughReplicasAfterAppendError",
+        "kafka.errors.RequestTimedOutError",
+        "kafka.errors.UnknownError",
+        "kombu.exceptions.OperationalError",
+        "nats.errors.ConnectionClosedError",
+        "nats.errors.ConnectionReconnectingError",
+        "nats.errors.StaleConnectionError",
+        "openai.APIConnectionError",
+        "openai.InternalServerError",
+        "openai.WebSocketConnectionClosedError",
+        "opensearchpy.exceptions.ConnectionError",
+        "paramiko.ssh_exception.SSHException",
+        "pexpect.exceptions.EOF",
+        "pexpect.exceptions.TIMEOUT",
+        "pika.exceptions.AMQPConnectionError",
+        "pika.exceptions.ChannelClosed",
+        "pymongo.errors.BulkWriteError",
+        "pymongo.errors.ConnectionFailure",
+        "pymongo.errors.ExecutionTimeout",
+        "pymongo.errors.WriteConcernError",
+        "redis.exceptions.ConnectionError",
+        "redis.exceptions.TimeoutError",
+        "sqlalchemy.exc.DisconnectionError",
+        "stripe.APIConnectionError",
+        "stripe._error.APIConnectionError",
+        "stripe.error.APIConnectionError",
+        "trio.BrokenResourceError",
+        "trio.ClosedResourceError",
+        "trio.EndOfChannel",
+        "trio.TooSlowError",
+        "valkey.exceptions.ConnectionError",
+        "valkey.exceptions.TimeoutError",
+        "websocket._exceptions.WebSocketConnectionClosedException",
+        "websocket._exceptions.WebSocketTimeoutException",
+        "websockets.exceptions.ConnectionClosed",
+    }
+)
+"""The request may have been sent: the effect may exist."""
+
+ERRNOS: Final = frozenset(
+    getattr(errno, name)
+    for name in (
+        *("ETIMEDOUT", "ECONNRESET", "ECONNABORTED", "EPIPE", "ESHUTDOWN", "ENETRESET", "ENETDOWN", "ENETUNREACH"),
+        *("EHOSTUNREACH", "EHOSTDOWN", "ENOTCONN", "ENOLINK", "ECOMM", "EPROTO", "ETIME", "EREMOTEIO", "ESTALE"),
+        *("EIO", "EINTR", "ENONET", "ESTRPIPE"),
+    )
+    if hasattr(errno, name)
+)
+"""Error numbers of an ``OSError`` after which the effect may exist: the connection, the share or the disk broke."""
+
+CLEAR_REFUSALS: Final = frozenset({"slack_sdk.errors.SlackApiError"})
+"""Classes that report a clear refusal although the HTTP status is 200."""
+
+_WRAPPERS: Final = frozenset({"urllib3.exceptions.MaxRetryError"})
+"""Wrappers without a meaning of their own: under an error of ``NEVER_SENT`` they only repeat it."""
+_TRANSPORT_MODULES: Final = frozenset(
+    {"builtins", "socket", "_socket", "ssl", "_ssl", "asyncio", "concurrent", "anyio", "trio", "select"}
+)
+"""Modules whose errors are the usual causes of a client's own errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What an error says about the effect; ``why``: the reason of a doubt, in one word for the record."""
+
+    verdict: Verdict
+    why: str = ""
+
+
+def judge(
+    spec: Spec,
+    error: BaseException,
+    *,
+    around: BaseException | None = None,
+    nested: bool = False,
+    is_undone: Callable[[Exception], bool] | None = None,
+) -> Judgement:
+    """Judge what an error says about the effect of the body that raised it.
+
+    ``certain``: nothing happened. ``ordinary``: an ordinary error, by which the tool says that nothing happened.
+    ``doubt``: something may have happened. A group, or an error that was raised over another one (``from``, or while
+    that one was handled), is a doubt as soon as one of them is.
+
+    ``around``: what the caller was handling when the body began, which does not count. ``nested``: a call inside the
+    body had its effect, or may have. ``is_undone``: whether everything that such an error can have left behind was
+    rolled back with the caller's transaction.
+    """
+    if is_a(error, NoEffect):
+        return Judgement("certain")
+    for count, (link, covered) in enumerate(_links(error, around)):
+        if count >= LINKS_MAX:
+            return Judgement("doubt", "connection")
+        found = _verdict_of(spec, link, nested=nested, is_undone=is_undone)
+        if found == "doubt" and not (covered and _adds_nothing(link)):
+            return Judgement("doubt", _doubt_reason(link))
+    leaves = list(_leaves(error))
+    if all(_verdict_of(spec, leaf, nested=nested, is_undone=is_undone) == "certain" for leaf in leaves):
+        return Judgement("certain")
+    return Judgement("ordinary")
+
+
+# ---- Groups and chains of errors
+
+
+def _links(error: BaseException, around: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
+    """Yield every error of the group or chain once, the error itself first.
+
+    With each: whether it is the cause of an error that says that nothing was sent. A client's "could not connect" is
+    raised over the timeout or the refusal that caused it, and those add nothing to it.
+    """
+    seen: set[int] = set()
+    todo = [(error, False)]
+    while todo:
+        link, covered = todo.pop()
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link, covered
+        if is_a(link, NoEffect):
+            continue  # whatever it was raised over: the tool says it for certain
+        low = _is_transport_error(link)
+        covers = (covered or _verdict_by_class(link) == "certain") and not low
+        if is_a(link, BaseExceptionGroup):
+            todo += [(leaf, covered) for leaf in _EXCEPTIONS(link)]
+        cause, context = _CAUSE(link), _CONTEXT(link)
+        if cause is not None:
+            todo.append((cause, covers or (covered and low)))
+        if context is not None and context is not around and not _SUPPRESSED(link):
+            todo.append((context, covers))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    todo = [error]
+    while todo:
+        link = todo.pop()
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        if is_a(link, BaseExceptionGroup):
+            todo += _EXCEPTIONS(link)
+        else:
+            yield link
+
+
+# The slots themselves, whatever a class overrides.
+_CAUSE: Final = BaseException.__dict__["__cause__"].__get__
+_CONTEXT: Final = BaseException.__dict__["__context__"].__get__
+_SUPPRESSED: Final = BaseException.__dict__["__suppress_context__"].__get__
+_EXCEPTIONS: Final = BaseExceptionGroup.__dict__["exceptions"].__get__
+
+
+def _is_transport_error(error: BaseException) -> bool:
+    return class_name(type(error)).partition(".")[0] in _TRANSPORT_MODULES
+
+
+def _adds_nothing(error: BaseException) -> bool:
+    return _is_transport_error(error) or class_name(type(error)) in _WRAPPERS
+
+
+# ---- One error
+
+
+def _verdict_of(
+    spec: Spec, error: BaseException, *, nested: bool, is_undone: Callable[[Exception], bool] | None
+) -> Verdict:
+    """Return what one error of a group or chain says by itself."""
+    if is_a(error, NoEffect):
+        return "certain"
+    if not is_a(error, Exception):
+        return "doubt"  # a cancellation, an interrupt, an exit
+    if is_undone is not None and is_undone(error):
+        return "ordinary"
+    if is_a(error, Error):
+        return _verdict_of_amends_error(error, nested=nested)
+    if spec.doubt and matches(error, spec.doubt):
+        return "doubt"
+    return _verdict_by_class(error)
+
+
+def matches(error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    """Return whether the error is of one of these classes; by its real class if ``isinstance`` raises."""
+    try:
+        return isinstance(error, kinds)
+    except Exception:
+        return any(kind in type(error).__mro__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+
+
+def _verdict_of_amends_error(error: Any, *, nested: bool) -> Verdict:
+    """Return what an error of amends says when it passes through a body.
+
+    It is about a call inside the body, or a run.
+    """
+    if is_a(error, Waiting, InDoubt, RunBlocked, LedgerError, Locked):
+        return "doubt"  # the body stopped in the middle: nobody knows what it had done by then
+    if is_a(error, ApprovalVoid) and error.asked:
+        return "doubt"  # a person was asked anew
+    if is_a(error, RolledBack) and getattr(getattr(error, "report", None), "state", "") != "rolled_back":
+        return "doubt"
+    return "doubt" if nested and is_a(error, Refused, UsageError, RolledBack) else "ordinary"
+
+
+def _verdict_by_class(error: BaseException) -> Verdict:
+    """Judge by the HTTP status that the error carries, else by its class and base classes, the nearest first."""
+    names = [class_name(cls) for cls in type.__dict__["__mro__"].__get__(type(error))]
+    status = _status_of(error, "status_code", "status", "http_status")
+    if status is not None:
+        return _of_status(status, names)
+    for name in names:
+        if name in NEVER_SENT:
+            return "certain"
+        if name in MAYBE_SENT:
+            return "doubt"
+        if name in BY_CONTENT:
+            found = BY_CONTENT[name](error)
+            if found is not None:
+                return found
+    status = _status_of(error, "code", "errcode")  # perhaps a number of its own: only a server error is believed
+    return "doubt" if status is not None and _is_broken(status) else "ordinary"
+
+
+def _of_status(status: int, names: list[str]) -> Verdict:
+    """Return what an answer with this HTTP status says about the effect.
+
+    5xx, 408 and 499: the server broke or gave up while it worked on the request. 2xx, and 3xx that do not ask for the
+    same request elsewhere: it was done, and something after that failed. All others are a clear refusal.
+    """
+    if _is_broken(status) or status < 200:
+        return "doubt"
+    done = status < 400 and status not in (304, 307, 308)
+    return "doubt" if done and CLEAR_REFUSALS.isdisjoint(names) else "ordinary"
+
+
+def _is_broken(status: int) -> bool:
+    return status >= 500 or status in (408, 499)
+
+
+def _status_of(error: BaseException, *names: str) -> int | None:
+    """Return the HTTP status that the error carries, if any: then there was an answer."""
+    response = _peek(error, "response")
+    if isinstance(response, Mapping):
+        facts = response.get("ResponseMetadata")
+        status = facts.get("HTTPStatusCode") if isinstance(facts, Mapping) else None
+        return status if _is_status(status) else None
+    for holder in (response, _peek(error, "meta"), _peek(error, "resp"), error):
+        for name in names:
+            status = _peek(holder, name)
+            if _is_status(status):
+                return int(status)
+    return None
+
+
+def _is_status(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599
+
+
+def _peek(holder: object, name: str) -> Any:
+    """Return an attribute, or None if there is none or it cannot be read."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        return None
+
+
+def _doubt_reason(error: BaseException) -> str:
+    """Return the reason of the doubt in one word for the record."""
+    if is_a(error, Error):
+        return NESTED
+    if not is_a(error, Exception):
+        return "cancelled"
+    is_timeout = is_a(error, TimeoutError) or "timeout" in type_name(error).lower()
+    return "timeout" if is_timeout else "connection"
+
+
+NESTED: Final = "nested"
+"""The reason of a doubt if the body ended because of a call inside it that had not ended."""
+
+
+# ---- Classes whose content decides
+
+DOUBTFUL_EXITS: Final = frozenset({124, *range(129, 193)})
+"""Exit codes of a shell for a child that a signal killed (128 + its number), and of ``timeout``."""
+WINDOWS_KILLED: Final = 0xC0000000
+
+
+def _of_exit(error: BaseException) -> Verdict:
+    """Judge the exit of a child: one that was killed may have done its work.
+
+    An exit code of its own means no effect.
+    """
+    code = _peek(error, "returncode")
+    if not isinstance(code, int):
+        return "doubt"
+    return "doubt" if code < 0 or code in DOUBTFUL_EXITS or code >= WINDOWS_KILLED else "ordinary"
+
+
+def _of_errno(error: BaseException) -> Verdict | None:
+    number = _peek(error, "errno")
+    if number == errno.ECONNREFUSED:
+        return "certain"
+    return "doubt" if number in ERRNOS else None
+
+
+def _of_reason(error: BaseException) -> Verdict:
+    """Judge the error that urllib wraps: what broke while it connected or sent."""
+    reason = _peek(error, "reason")
+    return "certain" if is_a(reason, Exception) and _verdict_by_class(reason) == "certain" else "doubt"
+
+
+def _of_http_code(error: BaseException) -> Verdict:
+    code = _peek(error, "code")
+    return _of_status(code, []) if _is_status(code) else "doubt"
+
+
+GRPC_REFUSALS: Final = frozenset(
+    {
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "FAILED_PRECONDITION",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "UNAUTHENTICATED",
+    }
+)
+"""gRPC codes by which a server refuses; every other one may come from the connection."""
+
+
+def _of_grpc(error: BaseException) -> Verdict:
+    code = _peek(error, "code") or _peek(error, "status")
+    try:
+        code = code() if callable(code) else code
+    except Exception:
+        return "doubt"
+    return "ordinary" if _peek(code, "name") in GRPC_REFUSALS else "doubt"
+
+
+SQLSTATES: Final = ("08", "40003", "57P01", "57P02", "57P05", "58", "HYT")
+"""Prefixes of SQLSTATEs after which nobody knows whether the statement or its commit took effect."""
+SQLSTATES_UNSENT: Final = ("08001", "08004", "57P03")
+
+
+def _of_sqlstate(error: BaseException) -> Verdict | None:
+    """Judge by SQLSTATE: with one the server itself answered and rolled back; without one the connection broke."""
+    state = _peek(error, "sqlstate") or _peek(error, "pgcode")
+    if isinstance(state, str) and state:
+        if state in SQLSTATES_UNSENT:
+            return "certain"
+        return "doubt" if state.startswith(SQLSTATES) else "ordinary"
+    names = {class_name(cls).rpartition(".")[2] for cls in type(error).__mro__}
+    return "doubt" if "OperationalError" in names else None
+
+
+def _of_odbc(error: BaseException) -> Verdict | None:
+    args = _peek(error, "args")
+    state = args[0] if isinstance(args, tuple) and args else None
+    if not isinstance(state, str):
+        return None
+    return "certain" if state in SQLSTATES_UNSENT else "doubt" if state.startswith(SQLSTATES) else "ordinary"
+
+
+MYSQL_LOST: Final = frozenset({2006, 2013, 2014, 2027, 2055, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 4031})
+MYSQL_UNSENT: Final = frozenset({2002, 2003, 2005, 1040, 1045, 1203, 1226})
+
+
+def _of_mysql(error: BaseException) -> Verdict | None:
+    args = _peek(error, "args")
+    code = args[0] if isinstance(args, tuple) and args else None
+    number = _peek(error, "errno")
+    code = number if isinstance(number, int) and number > 0 else code
+    if code in MYSQL_UNSENT:
+        return "certain"
+    return "doubt" if code in MYSQL_LOST else None
+
+
+def _of_oracle(error: BaseException) -> Verdict | None:
+    args = _peek(error, "args")
+    return "doubt" if isinstance(args, tuple) and args and _peek(args[0], "isrecoverable") is True else None
+
+
+def _of_sqlite(error: BaseException) -> Verdict | None:
+    """Judge SQLITE_IOERR and its kind as doubt: the disk failed, perhaps in the middle of the commit."""
+    code = _peek(error, "sqlite_errorcode")
+    return "doubt" if isinstance(code, int) and code & 0xFF == 10 else None
+
+
+def _of_sqlalchemy(error: BaseException) -> Verdict | None:
+    if _peek(error, "connection_invalidated") is True:
+        return "doubt"
+    origin = _peek(error, "orig")
+    return _verdict_by_class(origin) if is_a(origin, BaseException) else None
+
+
+KAFKA_LOST: Final = frozenset({-1, 7, 13, 20, -185, -187, -192, -195, -196, -197})
+
+
+def _of_kafka(error: BaseException) -> Verdict | None:
+    args = _peek(error, "args")
+    code = _peek(args[0], "code") if isinstance(args, tuple) and args else None
+    try:
+        number = code() if callable(code) else code
+    except Exception:
+        return "doubt"
+    return "doubt" if number in KAFKA_LOST else None
+
+
+MCP_LOST: Final = frozenset({-32000, -32001, 408})
+
+
+def _of_mcp(error: BaseException) -> Verdict | None:
+    """Judge requests that timed out, and those that were in flight when the connection ended, as doubt."""
+    return "doubt" if _peek(_peek(error, "error"), "code") in MCP_LOST else None
+
+
+def _of_pop(error: BaseException) -> Verdict | None:
+    return "doubt" if words_of(error).endswith("-ERR EOF") else None
+
+
+BY_CONTENT: Final[dict[str, Callable[[BaseException], Verdict | None]]] = {
+    "MySQLdb.Error": _of_mysql,
+    "MySQLdb._exceptions.Error": _of_mysql,
+    "asyncmy.errors.Error": _of_mysql,
+    "asyncpg.exceptions._base.PostgresError": _of_sqlstate,
+    "builtins.OSError": _of_errno,
+    "cimpl.KafkaException": _of_kafka,
+    "grpc.RpcError": _of_grpc,
+    "grpclib.exceptions.GRPCError": _of_grpc,
+    "mcp.shared.exceptions.MCPError": _of_mcp,
+    "mcp.shared.exceptions.McpError": _of_mcp,
+    "mysql.connector.errors.Error": _of_mysql,
+    "oracledb.exceptions.Error": _of_oracle,
+    "poplib.error_proto": _of_pop,
+    "psycopg.Error": _of_sqlstate,
+    "psycopg2.Error": _of_sqlstate,
+    "pymysql.err.Error": _of_mysql,
+    "pyodbc.Error": _of_odbc,
+    "sqlalchemy.exc.DBAPIError": _of_sqlalchemy,
+    "sqlite3.Error": _of_sqlite,
+    "subprocess.CalledProcessError": _of_exit,
+    "urllib.error.HTTPError": _of_http_code,
+    "urllib.error.URLError": _of_reason,
+}
+"""Classes whose content decides: a code, an exit, a state, a wrapped error; None: it says nothing."""
