@@ -435,7 +435,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((store_ending, "_close_subtree", '("held", "ready", "backing_off")', '("backing_off",)')),
         ("assertion", "nothing_stuck", "recovery_survives"), ("F14", "F10")),
     Bug("17", "compensation restarted after a crash without idempotence or probe",
-        lambda: rewritten((rollback, "_may_compensate", "return again or compensation.probe is not None", "return True"), (rollback, "compensate", 'if row.state == "compensation_in_doubt" and not (compensation.idempotent and not _lacks(session, spec, compensation, row)):', "if False:")),
+        lambda: rewritten((rollback, "_may_compensate", "return again or compensation.probe is not None", "return True"), (rollback, "compensate", 'if row.state == "compensation_in_doubt" and not may_repeat:', "if False:")),
         ("compensated_once",), ("F6", "F7")),
     Bug("18a", "compensations in order of start",
         lambda: rewritten((rollback, "_reversed", "row.settled_seq", "row.seq"), (store_ending, "_comes_first", "return later and", "return False and")),

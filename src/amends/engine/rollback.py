@@ -237,9 +237,8 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
         wait = await _not_before(session, spec, compensation, row)
         if wait > 0:
             return wait
-        if row.state == "compensation_in_doubt" and not (
-            compensation.idempotent and not _lacks(session, spec, compensation, row)
-        ):
+        may_repeat = compensation.idempotent and not _lacks(session, spec, compensation, row)
+        if row.state == "compensation_in_doubt" and not may_repeat:
             # Not started again without what it needs: that would record an attempt as failed that may have happened.
             row, wait = await _probe_compensation(session, spec, compensation, row)
             if wait > 0:
