@@ -20,7 +20,7 @@ from amends.encoding import canonical, payloads
 from amends.encoding.chain import GENESIS
 from amends.encoding.dataclass import changed
 from amends.engine import approvals as engine_approvals
-from amends.engine import call, checkpoints, doubts, ending, keys, outcomes, recovery, rollback, session
+from amends.engine import blocked, call, checkpoints, doubts, ending, keys, outcomes, recovery, rollback, session
 from amends.engine import recorded_values as engine_values
 from amends.host import notices, requests
 from amends.ledger import (
@@ -37,9 +37,9 @@ from amends.ledger import (
     settlement,
 )
 from amends.ledger import ending as store_ending
+from amends.ledger.leases import Lease
 from amends.ledger.operations import AdmitCall
 from amends.ledger.rows import AddEvent, FindKey, LockRequest, Now, TakeLock, UpdateSlice
-from amends.ledger.world import Lease
 from amends.people import rollback_plans
 from amends.replay import answers
 from amends.stores.memory import _ROWS, MemoryStore
@@ -51,6 +51,7 @@ from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_
 
 tool_module = sys.modules[BareUse.__module__]  # `amends.tool` is the decorator
 MODULES = (
+    blocked,
     keys,
     outcomes,
     engine_approvals,

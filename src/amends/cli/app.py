@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from amends import __version__
-from amends.cli.options import DONE, FAILED, INTERRUPTED, WRONG, code_of
+from amends.cli.exit_codes import DONE, FAILED, INTERRUPTED, WRONG, code_of
 from amends.cli.output import put, put_error, put_plain
 from amends.errors import Error
 

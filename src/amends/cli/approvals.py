@@ -12,9 +12,8 @@ import typer
 
 from amends import Approval, Call, Runtime, Yes
 from amends.cli.access import filter_text, find_approval, open_ledger, open_runtime, take, who
+from amends.cli.exit_codes import DONE, FAILED
 from amends.cli.options import (
-    DONE,
-    FAILED,
     LIMIT,
     App,
     ApprovalId,

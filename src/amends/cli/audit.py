@@ -13,7 +13,8 @@ import typer
 
 from amends import Runtime, Verified
 from amends.cli.access import find_run, open_ledger, open_runtime, read_bundle
-from amends.cli.options import CHAIN_BROKEN, DONE, App, Filter, Json, Tenant, Url, filter_of, group
+from amends.cli.exit_codes import CHAIN_BROKEN, DONE
+from amends.cli.options import App, Filter, Json, Tenant, Url, filter_of, group
 from amends.cli.output import progress, put, put_facts, put_json, put_table, say
 from amends.cli.runs import event_facts
 from amends.errors import UsageError

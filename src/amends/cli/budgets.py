@@ -8,7 +8,8 @@ import typer
 
 from amends import BudgetState, CostLine
 from amends.cli.access import open_ledger, open_runtime
-from amends.cli.options import BUDGET_REFUSED, DONE, LIMIT, App, Filter, Json, Limit, Tenant, Url, filter_of, group
+from amends.cli.exit_codes import BUDGET_REFUSED, DONE
+from amends.cli.options import LIMIT, App, Filter, Json, Limit, Tenant, Url, filter_of, group
 from amends.cli.output import put_json, put_table, say, say_none
 from amends.errors import UsageError
 from amends.visible import visible

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from amends.cli.options import DONE, group
+from amends.cli.exit_codes import DONE
+from amends.cli.options import group
 from amends.cli.output import put, put_plain
 from amends.errors import UsageError
 from amends.visible import visible

@@ -25,7 +25,8 @@ import typer
 import amends
 from amends import Call, Held, Report, Runtime
 from amends.cli.access import load_module
-from amends.cli.options import DONE, FAILED, Json, group
+from amends.cli.exit_codes import DONE, FAILED
+from amends.cli.options import Json, group
 from amends.cli.output import BOLD, DIM, GREEN, RED, STYLES, put, put_error, put_json, say
 from amends.errors import UsageError
 from amends.visible import visible

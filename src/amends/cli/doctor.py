@@ -17,7 +17,8 @@ from typing import Final, Literal
 
 from amends import AsyncRuntime, Runtime, __version__
 from amends.cli.access import app_setting, load_runtime, open_app
-from amends.cli.options import DONE, NEEDS_A_PERSON, App, Json, Url, group
+from amends.cli.exit_codes import DONE, NEEDS_A_PERSON
+from amends.cli.options import App, Json, Url, group
 from amends.cli.output import RED, put, put_json, put_table, say
 from amends.cli.runs import newest_event
 from amends.errors import Error, LedgerMissing, LedgerTooNew

@@ -8,12 +8,9 @@ import typer
 
 from amends import Absent, Doubt, Happened, Unknown
 from amends.cli.access import find_call, open_ledger, open_runtime, take, who
+from amends.cli.exit_codes import DONE, FAILED, IN_DOUBT, NEEDS_A_PERSON
 from amends.cli.options import (
-    DONE,
-    FAILED,
-    IN_DOUBT,
     LIMIT,
-    NEEDS_A_PERSON,
     App,
     By,
     CallId,

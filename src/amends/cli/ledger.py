@@ -10,7 +10,8 @@ import typer
 
 from amends import Lock, Runtime, Schema
 from amends.cli.access import open_ledger, take, who
-from amends.cli.options import DONE, FAILED, LIMIT, By, Json, Limit, Tenant, Url, Why, YesOption, group
+from amends.cli.exit_codes import DONE, FAILED
+from amends.cli.options import LIMIT, By, Json, Limit, Tenant, Url, Why, YesOption, group
 from amends.cli.output import confirm, duration, must_ask, progress, put_json, put_table, say, say_how_many
 from amends.visible import visible
 

@@ -229,7 +229,7 @@ def put_error(
     """
     facts = {"code": code, "message": str(error), "hint": hint}
     if isinstance(error, Error):
-        from amends.cli.options import docs_of
+        from amends.cli.exit_codes import docs_of
 
         # typer adds an attribute with a leading underscore to every exception that passes through it.
         own = {name: value for name, value in error.to_dict().items() if not name.startswith("_")}

@@ -10,7 +10,8 @@ import typer
 
 from amends import AsyncRuntime, Replayed, Runtime
 from amends.cli.access import find_run, load_function, open_app, open_runtime, read_bundle, required_app
-from amends.cli.options import DIVERGED, DONE, FAILED, App, Json, RunId, Tenant, Url, group
+from amends.cli.exit_codes import DIVERGED, DONE, FAILED
+from amends.cli.options import App, Json, RunId, Tenant, Url, group
 from amends.cli.output import progress, put_json, put_plain, put_report, put_table, say
 from amends.errors import UsageError
 from amends.visible import visible, visible_value

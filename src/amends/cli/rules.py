@@ -12,7 +12,8 @@ import typer
 
 from amends import RuleTest, Runtime
 from amends.cli.access import app_setting, open_app
-from amends.cli.options import APPROVAL_REFUSED, AWAITING_APPROVAL, DONE, App, Json, Tenant, group
+from amends.cli.exit_codes import APPROVAL_REFUSED, AWAITING_APPROVAL, DONE
+from amends.cli.options import App, Json, Tenant, group
 from amends.cli.output import put, put_json, put_table, say
 from amends.errors import BadArguments, UsageError
 

@@ -15,14 +15,17 @@ import typer
 
 from amends import Call, Event, Report, RollbackPlan, RunInfo, Runtime
 from amends.cli.access import find_call, find_run, load_runtime, open_ledger, open_runtime, required_app, take, who
-from amends.cli.options import (
+from amends.cli.exit_codes import (
     AWAITING_APPROVAL,
     DONE,
     FAILED,
     IN_DOUBT,
-    LIMIT,
     NEEDS_A_PERSON,
     NOT_ALL_TAKEN_BACK,
+    code_of_run,
+)
+from amends.cli.options import (
+    LIMIT,
     App,
     By,
     CallId,
@@ -35,7 +38,6 @@ from amends.cli.options import (
     Url,
     Why,
     YesOption,
-    code_of_run,
     filter_of,
     group,
 )

@@ -9,20 +9,11 @@ from functools import partial
 from typing import Final, NoReturn
 
 from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected, request_of_call, terms_for
+from amends.engine.blocked import Obstacle, commit_obstacles, rollback_obstacles
 from amends.engine.call import Done, guarded_admission, locked, run_attempts, settle_outcome, start_when_unlocked
 from amends.engine.doubts import is_repeatable
 from amends.engine.reports import report_of
-from amends.engine.rollback import (
-    STOPPED,
-    Obstacle,
-    RollbackProgress,
-    commit_obstacles,
-    roll_back,
-    rollback_obstacles,
-    settle_doubts,
-    wait_for_live,
-    wait_if_live,
-)
+from amends.engine.rollback import STOPPED, RollbackProgress, roll_back, settle_doubts, wait_for_live, wait_if_live
 from amends.engine.session import (
     POLL_S_MAX,
     POLL_S_MIN,

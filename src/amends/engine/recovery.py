@@ -6,15 +6,17 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from amends.encoding.dataclass import dataclass
+from amends.engine.blocked import commit_obstacles
 from amends.engine.checkpoints import check_anchor
 from amends.engine.ending import commit, interrupted
-from amends.engine.rollback import commit_obstacles, roll_back, settle_doubts
+from amends.engine.rollback import roll_back, settle_doubts
 from amends.engine.session import Session, read_tree, release_tree
 from amends.errors import BudgetExceeded, Locked, RunBlocked, Waiting
 from amends.ledger.flow import Flow
+from amends.ledger.leases import Lease
 from amends.ledger.operations import ClaimRun, CloseRun, DueRuns, ExpireApprovals, Tree
 from amends.ledger.rows import RunRow
-from amends.ledger.world import IsDead, Lease, ReadClocks
+from amends.ledger.world import IsDead, ReadClocks
 from amends.states import UNSETTLED
 
 LOOKED_AT_MAX: Final = 10_000

@@ -9,7 +9,7 @@ from typing import Any
 
 from amends.encoding.payloads import decode
 from amends.encoding.secret import SEALED, UNREADABLE
-from amends.engine.rollback import commit_obstacles, rollback_obstacles
+from amends.engine.blocked import commit_obstacles, rollback_obstacles
 from amends.engine.session import Session, call_of, moment
 from amends.errors import (
     ResultGone,

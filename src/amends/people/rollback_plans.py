@@ -14,13 +14,15 @@ from amends.encoding.canonical import digest
 from amends.encoding.chain import moment
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.secret import MARK
-from amends.engine.rollback import roll_back, rollback_obstacles
+from amends.engine.blocked import rollback_obstacles
+from amends.engine.rollback import roll_back
 from amends.engine.session import Session, call_of, read_tree
 from amends.errors import RunEnded, StalePlan, UsageError
 from amends.host.host import Host, View
 from amends.host.runs import found
 from amends.ledger.changes import tree_mark
 from amends.ledger.flow import Flow, Op, run_flow
+from amends.ledger.leases import Lease
 from amends.ledger.operations import BeginRollback, ClaimRun, HeldLock, ReadForks, ReadRun, StoreOp, Tree
 from amends.ledger.rows import FORKS_MAX, AddEvent, CallRow, RunRow, SliceRow
 from amends.ledger.world import (
@@ -33,7 +35,6 @@ from amends.ledger.world import (
     KeepAnchor,
     KeepCheckpoint,
     LazyCall,
-    Lease,
     LiveCalls,
     ReadAnchor,
     ReadClocks,

@@ -17,7 +17,8 @@ from amends.ledger.changes import overrun_in
 from amends.ledger.rows import CallRow, EventRow
 from amends.ledger.world import Sleep
 from amends.model import Residue
-from amends.replay.record import Entry, Record, Sight, missing_at_end, other_end, out_of_turn, unlike, unrecorded
+from amends.replay.divergence import missing_at_end, other_end, out_of_turn, unlike, unrecorded
+from amends.replay.record import Entry, Record, Sight
 from amends.states import FREES_KEY
 
 _CALL: Final = re.compile(r"\((call_[^)]+)\)")

@@ -1,0 +1,208 @@
+"""Name what blocks a run, each cause with the verb that removes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from amends.encoding.dataclass import dataclass
+from amends.engine.doubts import (
+    doubt_question,
+)
+from amends.engine.session import (
+    Session,
+    call_of,
+    error_parts,
+    error_text,
+    lacking,
+    lacking_words,
+)
+from amends.ledger.operations import (
+    Tree,
+)
+from amends.ledger.rows import CallRow, RunRow, lost_at
+from amends.states import UNSETTLED
+
+NOT_STARTED: Final = "NotStarted"
+"""The name of the recorded error of a compensation that was not started because something it needs is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """An effect that exists, or may exist, and what a person can do about it."""
+
+    row: CallRow
+    why: str
+    cause: str
+    doubtful: bool = False
+
+
+def rollback_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
+    """Return everything that keeps a run that is rolling back from becoming ``rolled_back``."""
+    runs = {run.uid: run for run in tree.runs}
+    found = []
+    for row in tree.calls:
+        left = _rollback_obstacle(session, row, runs[row.run], tree.run)
+        if left is not None:
+            found.append(left)
+    return found
+
+
+def accepted_by_rule(left: list[Obstacle]) -> str:
+    """Return the accepted residue if rules accepted all of it beforehand; empty: a person must be asked."""
+    if not all(one.row.accepts and not one.doubtful for one in left):
+        return ""
+    return "; ".join(dict.fromkeys(f"{one.row.tool} stands: {one.row.accepts}" for one in left))
+
+
+def _rollback_obstacle(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Obstacle | None:
+    """Return why this call keeps ``closing``, the run that is rolling back, from its end; None: it does not."""
+    if row.kind == "read" or row.shared:
+        return None
+    inside = row.run != closing.uid
+    if inside and _keeps_pivot(run):
+        if row.id != run.pivot or row.state != "succeeded":
+            return None
+        return Obstacle(
+            row,
+            "the pivot of a child run stands",
+            _accept(row, f"{row.tool} of child {run.id} cannot be rolled back", closing),
+        )
+    if inside and run.state == "open" and row.state != "in_doubt":
+        return None  # its child waits for a decision on its pivot: that is named instead
+    spec = session.spec(row.tool)
+    call = call_of(row, spec)
+    match row.state:
+        case "in_doubt":
+            return Obstacle(row, "it may have happened", doubt_question(call), doubtful=True)
+        case "compensation_in_doubt":
+            why = "its compensation may have happened"
+            verb = f"rt.resolve({row.id!r}, Happened(None) | Absent(), by=..., why=...)"
+            return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: look, then {verb}", doubtful=True)
+        case "compensation_failed":
+            return _failed_compensation(row)
+        case "succeeded":
+            why = _why_not_compensated(session, row)
+            what = f"{row.tool}: {why}"
+            cause = _accept(row, what, closing)
+            if row.undoable and row.lost_at is None:  # by a process that has what this one lacks
+                where = f"rt.rollback({closing.id!r}, by=..., why=...) where all its tools and compensations are known"
+                cause = f"{what} ({row.id}): {where}, or accept it with rt.abandon({closing.id!r}, by=..., why=...)"
+            return Obstacle(row, (row.violation and f"it broke the ordering rules ({row.violation})") or why, cause)
+        case "residue":  # rolled_back never has residue: the person who said that it stays also closes the run
+            why = row.why or "a person said that it stays"
+            return Obstacle(row, why, _accept(row, f"{row.tool} stays ({why})", closing))
+    return None
+
+
+def _failed_compensation(row: CallRow) -> Obstacle:
+    """Return the obstacle for a compensation that gave up, or was not started because something it needs is missing."""
+    name, words = error_parts(row.comp_error)
+    retry = f"rt.retry({row.id!r}, by=..., why=...)"
+    if name != NOT_STARTED:
+        why = f"its compensation failed: {error_text(row.comp_error) or 'no reason kept'}"
+        return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {retry}")
+    why = f"its compensation was not started: {words}"
+    verbs = [f"compensate it by hand, then rt.resolve({row.id!r}, Happened(None), by=..., why=...)"]
+    if row.result is None or lost_at(row.result) is not None or row.loss:
+        verbs.append(f"give the result with rt.retry({row.id!r}, result=..., by=..., why=...)")
+    else:
+        verbs.append(f"{retry} where nothing is missing")
+    verbs.append(f"or accept it with rt.accept({row.id!r}, by=..., why=...)")
+    return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {', '.join(verbs)}")
+
+
+def _why_not_compensated(session: Session, row: CallRow) -> str:
+    if row.lost_at is not None:
+        return "gc removed what its compensation needs: compensate it by hand"
+    spec = session.spec(row.tool)
+    if spec is None:
+        return "this process does not know its tool"
+    return "it has not been compensated yet" if spec.compensate else "it has no compensation"
+
+
+def fork_obstacle(fork: RunRow, run: RunRow) -> str:
+    """Return why a run is not rolled back under this fork, and the verbs that change that."""
+    back = f"rt.rollback({run.id!r}, by=..., why=...)"
+    if fork.phase in ("pivoted", "committed"):
+        stays = f"accept it with rt.abandon({run.id!r}, by=..., why=...), or roll it back all the same with {back}"
+        return f"fork {fork.id} has {fork.phase} on what run {run.id} did: {stays}"
+    ends = f"end the fork with rt.rollback({fork.id!r}, by=..., why=...), or roll this back under it with {back}"
+    return f"fork {fork.id} is open and depends on what run {run.id} did: {ends}"
+
+
+def _waits_for_forks(run: RunRow) -> bool:
+    """Return whether the run would roll back and only forks prevent it: it is blocked and has not begun."""
+    return run.state == "blocked" and run.came_from == "open" and run.goal == "rollback" and not run.pivot
+
+
+def _runs_around(runs: Mapping[str, RunRow], row: CallRow, closing: RunRow) -> list[RunRow]:
+    """Return the run of a call and its ancestors below the run that is closing.
+
+    What blocks one of these blocks that too.
+    """
+    around: list[RunRow] = []
+    uid = row.run
+    while uid != closing.uid and uid in runs and len(around) < len(runs):
+        around.append(runs[uid])
+        uid = runs[uid].parent
+    return around
+
+
+def _keeps_pivot(run: RunRow) -> bool:
+    return run.phase == "pivoted" or (run.state == "committed" and bool(run.pivot))
+
+
+def _accept(row: CallRow, what: str, closing: RunRow) -> str:
+    return f"{what} ({row.id}): accept it with rt.abandon({closing.id!r}, by=..., why=...)"
+
+
+def _lacks_hidden_args(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Obstacle | None:
+    """Return the obstacle for a call that must be started but lacks hidden arguments, which only its requester had."""
+    due = row.is_staged or (row.state == "backing_off" and row.kind == "retriable")
+    gone = lacking(session, row) if due and run.phase in ("open", "pivoted") else ()
+    if not gone:
+        return None
+    why = f"it was not started: {lacking_words(gone)}"
+    verb = "rollback" if closing.phase == "open" else "abandon"
+    return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: rt.{verb}({closing.id!r}, by=..., why=...)")
+
+
+def commit_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
+    """Return everything that keeps a run from committing and needs a person."""
+    found = []
+    runs = {run.uid: run for run in tree.runs}
+    expired = {row.id for row in tree.approvals if row.state_at(tree.now) == "expired"}
+    for row in tree.calls:
+        if row.approval in expired and row.state in ("held", "ready") and not row.attempt:
+            back = f"rt.rollback({tree.run.id!r}, by=..., why=...)"
+            if tree.run.phase == "pivoted":  # a pivoted run only goes forward, with the call or without it
+                back = f"rt.withdraw({row.approval!r}, by=..., why=...)"
+            verb = f"rt.ask_again({row.approval!r}, by=..., why=...), or {back}"
+            found.append(
+                Obstacle(row, "nobody decided in time", f"{row.tool} ({row.id}): nobody decided in time: {verb}")
+            )
+            continue
+        left = _lacks_hidden_args(session, row, runs[row.run], tree.run)
+        around = _runs_around(runs, row, tree.run)
+        kept = next((run for run in around if _waits_for_forks(run)), None)
+        if row.state == "succeeded" and kept is not None:
+            found.append(Obstacle(row, "a fork depends on it", "; ".join(json.loads(kept.causes))))
+            continue
+        if any(run.phase == "rolling_back" for run in around):
+            left = _rollback_obstacle(session, row, runs[row.run], tree.run)  # a child that cannot be rolled back
+        if left is not None:
+            found.append(left)
+        if left is not None or row.state not in UNSETTLED or (row.is_staged and row.run == tree.run.uid):
+            continue
+        if row.state == "in_doubt":
+            found.append(
+                Obstacle(
+                    row, "it may have happened", doubt_question(call_of(row, session.spec(row.tool))), doubtful=True
+                )
+            )
+        elif row.state == "backing_off" and row.retry_at is None:
+            why = f"it failed permanently: {error_text(row.error) or row.why}"
+            found.append(Obstacle(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)"))
+    return found
