@@ -15,47 +15,22 @@ if TYPE_CHECKING:  # `amends --help` needs no runtime
 
 
 DONE: Final = 0
-
-
+FAILED: Final = 1
 WRONG: Final = 2
-
-
 NEEDS_A_PERSON: Final = 3
-
-
 ROLLED_BACK: Final = 10
-
-
 IN_DOUBT: Final = 11
-
-
 AWAITING_APPROVAL: Final = 12
-
-
 BUDGET_REFUSED: Final = 13
-
-
 PLAN_STALE: Final = 14
-
-
+NOT_ALL_TAKEN_BACK: Final = 15
 DIGEST_MISMATCH: Final = 16
-
-
 EXPIRED: Final = 17
-
-
 DIVERGED: Final = 18
-
-
 APPROVAL_REFUSED: Final = 19
-
-
 CHAIN_BROKEN: Final = 20
-
-
 SCHEMA: Final = 21
-
-
+INTERRUPTED: Final = 130
 OF_ERROR: Final = {
     "rolled_back": ROLLED_BACK,
     "in_doubt": IN_DOUBT,
@@ -67,12 +42,8 @@ OF_ERROR: Final = {
     "ledger_tampered": CHAIN_BROKEN,
     "ledger_too_new": SCHEMA,
 }
-
-
 OF_VOID: Final = {"changed": DIGEST_MISMATCH, "expired": EXPIRED}
 """Exit code of a void approval, by the reason why it is void."""
-
-
 PAGE: Final = "docs/reference/errors.md"
 
 
@@ -109,12 +80,3 @@ def _waiting(report: Report) -> Iterable[str]:
     yield from (call.id for call in report.calls if call.state == "held" and call.reason not in ("order", "lock"))
     for child in report.children:
         yield from _waiting(child)
-
-
-FAILED: Final = 1
-
-
-NOT_ALL_TAKEN_BACK: Final = 15
-
-
-INTERRUPTED: Final = 130

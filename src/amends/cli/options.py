@@ -68,6 +68,3 @@ def group(help: str | None = None) -> typer.Typer:
 def filter_of(words: list[str] | None) -> str:
     """Return the filter that was given as one argument or as several."""
     return " ".join(words or ())
-
-
-# ---- Exit codes

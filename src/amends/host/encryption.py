@@ -41,14 +41,8 @@ from amends.ledger.operations import (
 from amends.ledger.rows import PLAIN, CallRow, EventRow, RunRow, lost_at
 
 KEY_BYTES_MIN: Final = 32
-
-
 KEYS_MAX: Final = 100
-
-
 NONCE_BYTES: Final = 12
-
-
 _SHAPE: Final = re.compile(rf"{SEALED}([0-9a-f]{{8}}):([A-Za-z0-9_-]+=*)")
 
 
@@ -142,8 +136,6 @@ def _bad_encryption_key(
 
 
 T = TypeVar("T")
-
-
 SEALED_FIELDS: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
     AdmitCall: ("call_id", ("args",)),
     OpenRun: ("uid", ("input",)),
@@ -158,12 +150,8 @@ SEALED_FIELDS: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
     BeginRollback: ("", ("why",)),
 }
 """Per operation: the attribute with the id of its row, and its attributes that are encrypted for that row only."""
-
-
 UNOPENED: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord, ReadChains)
 """Operations whose answers stay encrypted."""
-
-
 PROVED_FIELDS: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
     AdmitCall: ("args",),
     OpenRun: ("input",),
@@ -175,18 +163,10 @@ PROVED_FIELDS: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
     DecideCommit: ("output",),
 }
 """Per operation: the attributes whose text an event proves; it proves the first one that is set."""
-
-
 CALL_TEXTS: Final = ("args", "result", "error", "comp_error", "evidence", "learned")
-
-
 RUN_TEXTS: Final = ("input", "output", "goal_why", "causes")
-
-
 PARTIAL_TEXTS: Final = ("evidence", "learned", "causes")
 """Columns with JSON of our own, in which only user data is encrypted."""
-
-
 UNBOUND_TEXTS: Final = ("goal_why", "causes")
 """Columns that may be copied from one run to another, so they are not encrypted for one row."""
 

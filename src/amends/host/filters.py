@@ -27,14 +27,8 @@ from amends.states import CALL_STATES, RUN_STATES
 
 CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args", "cost")
 """Fields of calls; a run passes if one of its calls passes all of them."""
-
-
 RUN_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
-
-
 CALL_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
-
-
 APPROVAL_FIELDS: Final = (
     "status",
     "approval",
@@ -48,42 +42,20 @@ APPROVAL_FIELDS: Final = (
     "by",
     "role",
 )
-
-
 EVENT_FIELDS: Final = ("status", "run", "call", "tool", "kind", "agent", "principal", "what", "by", "at", "age")
-
-
 BUDGET_FIELDS: Final = ("unit", "per", "tool", "who", "period")
-
-
 CHOICES: Final = {"per": get_args(Per)}
 """Fields of budgets that have only these values."""
-
-
 OTHER_NAMES: Final = {"state": "status", "cost": "cost.usd"}
-
-
 WITH_PARTS: Final = ("args", "cost")
 """Fields with named parts: an argument, a unit."""
-
-
 COMPARED: Final = ("age", "at", "args", "cost")
 """Fields that can be compared with ``>`` and ``<``."""
-
-
 TIMES: Final = {"age": "write age:<1h or age:>30d", "at": "write at:>=2026-03-01 or at:<2026-03-01T12:30Z"}
 """Fields that can only be compared, each with a hint."""
-
-
 COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {">=": ge, "<=": le, ">": gt, "<": lt}
-
-
 SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
-
-
 _WORD: Final = re.compile(r'(?:[^\s"]|"[^"]*")+')
-
-
 _PIECE: Final = re.compile(r'"([^"]*)"|(\*)|([^"*,]+)|(,)')
 
 

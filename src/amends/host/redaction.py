@@ -145,11 +145,7 @@ def output_of(session: Session, row: RunRow) -> Any:
 
 
 KEY_CHARS_MIN: Final = 32
-
-
 MAKE: Final = 'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"; keep it as you keep passwords'
-
-
 _memory: Final[weakref.WeakKeyDictionary[Store, bytes]] = weakref.WeakKeyDictionary()
 """Keys of ledgers in memory: they end with the process, as the ledger does."""
 

@@ -18,21 +18,11 @@ from amends.replay.record import Entry, Record
 
 TEXT_CHARS_MAX: Final = 1_000
 """How much of the arguments a message shows on each side; ``.diff`` has them whole."""
-
-
 NAMED_MAX: Final = 5
-
-
 EPOCH_S: Final = (1e9, 4e9)
 """A number between these is probably a timestamp: the years 2001 to 2096."""
-
-
 _ID: Final = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
-
-
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
-
-
 _SPELLED: Final = {
     "time": "datetime.now() and time.time() are not recorded: use run.now()",
     "id": "uuid4() is not recorded: use run.uuid()",

@@ -20,8 +20,6 @@ from amends.ledger.operations import StoreOp
 
 BATCH_MAX: Final = 128
 """Operations in one flush: the first of them waits for the last."""
-
-
 QUEUE_MAX: Final = 100_000
 """Operations that may wait. More than this is a store that cannot keep up, not a burst."""
 
