@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Final
 from amends.errors import Error
 
 if TYPE_CHECKING:  # `amends --help` needs no runtime
-    pass
-
-if TYPE_CHECKING:  # `amends --help` needs no runtime
     from amends import Report
 
 

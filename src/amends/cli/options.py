@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
-
-if TYPE_CHECKING:  # `amends --help` needs no runtime
-    pass
 
 # ---- Options and arguments
 
