@@ -222,7 +222,7 @@ Doing: TypeAlias = Literal["compensate", "probe", "guard", "start", "ask"]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One step that amends would take next with a call.
+    """What amends would do next with a call.
 
     ``compensate``: compensate it. ``probe``: ask the world about it first. ``guard``: check whether somebody changed it
     since. ``start``: run its body (again). ``ask``: ask a person.

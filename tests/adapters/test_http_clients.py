@@ -231,7 +231,7 @@ def test_a_request_that_stays_at_work_is_a_doubt(post: Post, destination: Destin
         with pytest.raises((InDoubt, StillRunning)):
             charge(order="7")
     assert call_of(rt).state == "in_doubt"
-    assert "still at work" in (call_of(rt).error or "")
+    assert "still working" in (call_of(rt).error or "")
 
 
 def test_a_key_that_came_with_another_payload_is_a_doubt(post: Post, destination: Destination) -> None:

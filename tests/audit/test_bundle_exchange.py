@@ -261,7 +261,7 @@ rt.load(Path(sys.argv[2]).read_bytes())
 """
 
 
-@pytest.mark.parametrize("point", ["_add_events", "_tell"])
+@pytest.mark.parametrize("point", ["_add_events", "_record_load"])
 @pytest.mark.parametrize("kind", STORES)
 def test_killed_in_the_middle_nothing_of_it_is_there(
     kind: str, point: str, tmp_path: Path, request: pytest.FixtureRequest, bundle: bytes

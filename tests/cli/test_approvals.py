@@ -146,7 +146,7 @@ def test_what_expired_is_refused_and_asked_for_again(shop: Path, pays: Pays) -> 
         pass
     (old,) = lines("approvals", "list", "status:expired", cwd=shop)
     late = here("approvals", "approve", old["approval"], "--digest", old["digest"], "--yes", cwd=shop)
-    assert_refused(late, "ran out", code=17)
+    assert_refused(late, "expired", code=17)
     (new,) = lines("approvals", "again", old["approval"], "--why", "still wanted", cwd=shop)
     assert (new["state"], new["follows"]) == ("pending", old["approval"])
     while not lines("approvals", "list", "status:expired run:order-1", cwd=shop)[0]["follows"]:

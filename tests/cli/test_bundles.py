@@ -62,7 +62,7 @@ def test_what_was_changed_or_is_no_bundle_is_refused(ledger: Path, tmp_path: Pat
     into = ("--url", "sqlite:///new.db")
     assert_refused(here("audit", "import", str(file), *into, cwd=tmp_path), "edited", code=20)
     file.write_bytes(b"hello")
-    assert_refused(here("audit", "import", str(file), *into, cwd=tmp_path), "no bundle")
+    assert_refused(here("audit", "import", str(file), *into, cwd=tmp_path), "not a readable bundle")
     assert_refused(here("audit", "import", "missing", *into, cwd=tmp_path), "cannot be read")
 
 

@@ -130,7 +130,7 @@ def test_the_mark_never_goes_back_and_a_broken_one_is_said(tmp_path: Path) -> No
     with pytest.raises(LedgerUnavailable, match="cannot be read"):
         anchor.read()
     missing = Anchor(tmp_path / "no folder" / "a")
-    with pytest.raises(LedgerUnavailable, match="nothing that was approved is started"):
+    with pytest.raises(LedgerUnavailable, match="no approved call is started"):
         missing.keep(1, "x")
 
 

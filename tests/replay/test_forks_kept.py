@@ -96,7 +96,7 @@ def test_a_fork_is_exported_checked_and_loaded_and_a_record_is_not_forked() -> N
     assert [one.shared is not None for one in there.report("f").calls] == [True, False]
     assert there.report("f").children[0].calls[0].shared == rt.report("r").children[0].calls[0].id
     assert there.report("r").forks == ()
-    with pytest.raises(Exception, match="is a record"):
+    with pytest.raises(Exception, match="is a read-only record"):
         there.fork("r", at=call)
     assert there.verify().ok
     assert there.compare("r", "f").to_dict() == rt.compare("r", "f").to_dict()

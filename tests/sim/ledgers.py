@@ -143,9 +143,8 @@ class SqliteLedger:
         return list(self._table("checkpoints", CHECKPOINT_COLUMNS, CheckpointRow, "n", lambda row: row.n).values())
 
     @property
-    def shelf(self) -> Any:
-        made = self._table("approvals", APPROVAL_COLUMNS, ApprovalRow, "seq", lambda row: row.id)
-        return SimpleNamespace(approvals=made)
+    def approvals(self) -> dict[str, ApprovalRow]:
+        return self._table("approvals", APPROVAL_COLUMNS, ApprovalRow, "seq", lambda row: row.id)
 
     @property
     def events(self) -> list[EventRow]:

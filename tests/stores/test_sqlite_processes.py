@@ -71,7 +71,7 @@ FORKS = """
             own = mine.run(f"child {name}")
             for number in range(5):
                 mine.do(own, f"tool {number}")
-            assert len(mine(__import__("amends.ledger.operations").ledger.ReadRun("", uid=own.uid)).calls) == 5
+            assert len(mine(__import__("amends.ledger.operations").ledger.operations.ReadRun("", uid=own.uid)).calls) == 5
             store.close()
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0

@@ -1,6 +1,6 @@
 """``Secret``, the placeholder of a redacted value, and the rules that say which values are redacted.
 
-``redaction`` replaces the values, ``search`` finds them in encoded text.
+``redaction`` replaces the values, ``encoded_secrets`` finds them in encoded text.
 """
 
 from __future__ import annotations
