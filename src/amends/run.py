@@ -31,7 +31,7 @@ from amends.drivers.context import (
     within,
 )
 from amends.drivers.event_loop import AsyncDriver, is_on_loop, on_own_loop, shielded
-from amends.engine import ending, turns
+from amends.engine import ending, model_plans
 from amends.engine import rollback as rolling_back
 from amends.engine.call import Done, guarded_call
 from amends.engine.joined import doubt_after_lost_transaction
@@ -477,7 +477,7 @@ async def execute(run: OpenRun, plan_: Sequence[object], /) -> list[Answer]:
     """Execute a model's plan: a list of ``{"tool", "args"}``; the calls of an inner list run in parallel."""
     await run._check_usable()
     flights: list[Flight] = []
-    flow = turns.run_plan(run._session, plan_, parent=parent_call(), flights=flights)
+    flow = model_plans.run_plan(run._session, plan_, parent=parent_call(), flights=flights)
     return await run._watched(flow, flights)
 
 

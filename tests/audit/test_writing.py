@@ -19,7 +19,7 @@ from amends import AsyncRuntime, Checkpoint, Runtime, tool
 from amends.encoding.chain import read_heads
 from amends.errors import BadConfig, LedgerBehind, LedgerUnavailable, UsageError
 from amends.host.checkpoints import Anchor
-from amends.ledger import audit
+from amends.ledger import checkpoints
 from amends.ledger.operations import DraftCheckpoint, ReadCheckpoints, ReadRun, WriteCheckpoint
 from amends.signing import load_key, new_key
 from amends.stores.memory import MemoryStore
@@ -376,10 +376,10 @@ def test_a_place_that_was_passed_over_is_looked_at_again() -> None:
 
 
 def test_gaps_are_forgotten_in_time_and_never_too_many() -> None:
-    gaps = audit._gaps([[1, 3, 0.0], [5, 9, 50.0]], frozenset({7}), [10, 12, 13, 20], 100.0)
+    gaps = checkpoints._gaps([[1, 3, 0.0], [5, 9, 50.0]], frozenset({7}), [10, 12, 13, 20], 100.0)
     assert gaps == [[5, 6, 50.0], [8, 9, 50.0], [11, 11, 100.0], [14, 19, 100.0]]
-    many = audit._gaps([], frozenset(), list(range(0, 1_000, 2)), 1.0)
-    assert len(many) == audit.GAPS_MAX
+    many = checkpoints._gaps([], frozenset(), list(range(0, 1_000, 2)), 1.0)
+    assert len(many) == checkpoints.GAPS_MAX
     assert (many[0][0], many[-1][1]) == (1, 997)
 
 

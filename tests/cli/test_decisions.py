@@ -160,7 +160,9 @@ def test_a_rollback_is_shown_and_then_done_exactly_so(shop: Path, open_run: str)
     plan = said("rollback", open_run, "--plan", cwd=shop)
     (one,) = plan["compensations"]
     assert (one["tool"], one["by"], one["args"], plan["complete"]) == ("pay", "refund", {"result": "ch_9"}, True)
-    assert_refused(run("rollback", open_run, "--apply", "0" * 32, "--why", "x", "--yes", cwd=shop), "has changed since", code=14)
+    assert_refused(
+        run("rollback", open_run, "--apply", "0" * 32, "--why", "x", "--yes", cwd=shop), "has changed since", code=14
+    )
     assert_refused(run("rollback", open_run, "--apply", plan["hash"], "--why", "x", cwd=shop), "--yes")
     assert "refunded" not in (shop / "paid.txt").read_text(encoding="utf-8")
     done = said("rollback", open_run, "--apply", plan["hash"], "--why", "wrong address", "--yes", cwd=shop)

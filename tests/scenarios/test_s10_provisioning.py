@@ -111,7 +111,7 @@ def test_of_32_who_buy_at_once_no_more_is_bought_than_the_cap_allows(url: str) -
         return name
 
     @buy.compensate
-    def release_tree(name: str) -> None:
+    def give_back(name: str) -> None:
         bought.remove(name)
 
     with Runtime(url, tools=[buy], budgets=[Budget(100, per="ledger"), Budget(500, per="tenant", every="day")]) as rt:

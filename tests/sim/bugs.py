@@ -22,6 +22,7 @@ from amends.encoding.dataclass import changed
 from amends.engine import approvals as engine_approvals
 from amends.engine import blocked, call, checkpoints, doubts, ending, keys, outcomes, recovery, rollback, session
 from amends.engine import recorded_values as engine_values
+from amends.engine import rules as engine_rules
 from amends.host import notices, requests
 from amends.ledger import (
     admission,
@@ -31,15 +32,17 @@ from amends.ledger import (
     changes,
     decisions,
     dispatch,
+    leases,
     locks,
     opening,
     retention,
     settlement,
 )
+from amends.ledger import checkpoints as ledger_checkpoints
 from amends.ledger import ending as store_ending
-from amends.ledger.leases import Lease
 from amends.ledger.operations import AdmitCall
 from amends.ledger.rows import AddEvent, FindKey, LockRequest, Now, TakeLock, UpdateSlice
+from amends.ledger.world import Lease
 from amends.people import rollback_plans
 from amends.replay import answers
 from amends.stores.memory import _ROWS, MemoryStore
@@ -51,6 +54,9 @@ from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_
 
 tool_module = sys.modules[BareUse.__module__]  # `amends.tool` is the decorator
 MODULES = (
+    leases,
+    ledger_checkpoints,
+    engine_rules,
     blocked,
     keys,
     outcomes,
@@ -399,10 +405,10 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((settlement, "settle_call", "or call.attempt != op.attempt ", ""), (settlement, "settle_call", "op.repeated and call.state == op.to and call.attempt == op.attempt", "op.repeated and call.state == op.to")),
         ("attempts_in_order",), ("F2", "F12")),
     Bug("4", "takeover leaves started as it is",
-        lambda: rewritten((opening, "_doubt_started", 'elif call.state == "started":', 'elif call.state == "started" and False:')),
+        lambda: rewritten((leases, "_doubt_started", 'elif call.state == "started":', 'elif call.state == "started" and False:')),
         ("nothing_stuck",), ("F1", "F6")),
     Bug("5", "takeover turns started into failed",
-        lambda: rewritten((opening, "_doubt_started", '"in_doubt",', '"failed",')),
+        lambda: rewritten((leases, "_doubt_started", '"in_doubt",', '"failed",')),
         ("ledger_against_world", "effects_once"), ("F1", "F6")),
     Bug("6", "no lease check before the body", lease_unchecked, ("no_stale_body",), ("F1", "F6")),
     Bug("7", "Absent believed before the settle delay",
@@ -594,16 +600,16 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((checkpoints, "write_checkpoints", "if await WriteCheckpoint(row):", "if await _anchored(anchor, row) and await WriteCheckpoint(row):")),
         ("checkpoints_anchored",), ("F33",)),
     Bug("C2", "who is second puts its checkpoint behind the other one as it is",
-        lambda: rewritten((audit, "write_checkpoint", "(op.row.n - 1, op.row.prev) == end and await AddCheckpoint(op.row)", "await AddCheckpoint(changed(op.row, {'n': end[0] + 1}))")),
+        lambda: rewritten((ledger_checkpoints, "write_checkpoint", "(op.row.n - 1, op.row.prev) == end and await AddCheckpoint(op.row)", "await AddCheckpoint(changed(op.row, {'n': end[0] + 1}))")),
         ("checkpoints_chain",), ("F33",)),
     Bug("C3", "who has nothing to write leaves the anchor as a dead writer left it",
         lambda: rewritten((checkpoints, "write_checkpoints", "newest = rows[-1:] or await ReadCheckpoints(-1, 1)", "newest = rows[-1:]")),
         ("checkpoints_anchored",), ("F33",)),
     Bug("C4", "a checkpoint names the first event of a tree instead of the newest",
-        lambda: rewritten((audit, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
+        lambda: rewritten((ledger_checkpoints, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
         ("checkpoints_cover",), ("F33",)),
     Bug("U1", "a rule that cannot be compared lets the call pass",
-        lambda: rewritten((engine_approvals, "_first_match", 'if judged.verdict == "no":', 'if judged.verdict != "matches":')),
+        lambda: rewritten((engine_rules, "_first_match", 'if judged.verdict == "no":', 'if judged.verdict != "matches":')),
         ("approvals_against_starts",), ("F35",)),
     Bug("U2", "a repeat that was not offered is honoured",
         lambda: rewritten((requests, "_because", "if not host.may_repeat(spec):", "if False:")),
@@ -660,10 +666,10 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((rollback, "clean_up_stopped_flow", "if await LiveCalls(session.uid):", "if True:")),
         ("no_orphans",), ("G4", "F6")),
     Bug("T1", "the wall clock alone says that a lease has ended",
-        lambda: rewritten((opening, "_is_free", "return ended and root.lease_until <= now", "return root.lease_until <= now")),
+        lambda: rewritten((leases, "_is_free", "return ended and root.lease_until <= now", "return root.lease_until <= now")),
         ("owner_undisturbed",), ("T1",)),
     Bug("T2", "a heartbeat does not end the silence that somebody noticed",
-        lambda: rewritten((opening, "_lease_columns", ', "silent_boot": "", "silent_mono": None, "silent_at": None', "")),
+        lambda: rewritten((leases, "_lease_columns", ', "silent_boot": "", "silent_mono": None, "silent_at": None', "")),
         ("owner_undisturbed",), ("T1",)),
     Bug("E1", "whoever edits a request may approve it alone",
         lambda: rewritten((approvals, "is_requester", "*approval.edited_by", "")),

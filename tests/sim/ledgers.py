@@ -11,7 +11,6 @@ from functools import cache
 from itertools import count
 from multiprocessing.util import Finalize
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from amends.ledger.operations import StoreOp

@@ -24,7 +24,7 @@ EPILOG: Final = (
 VERBS: Final = {
     # verb or group of verbs: its module in this package, and its line in `amends --help`
     "demo": ("demo", "Run five example orders, with a rollback and a crash."),
-    "init": ("demo", "Write amends.toml and app.py, a small example program."),
+    "init": ("init", "Write amends.toml and app.py, a small example program."),
     "worker": ("runs", "Recover unfinished runs, until SIGTERM or Ctrl-C."),
     "recover": ("runs", "Recover unfinished runs once, and show each. For cron."),
     "rollback": ("runs", "Roll a run back: show the plan, then do exactly that."),

@@ -27,7 +27,7 @@ from amends import Call, Held, Report, Runtime
 from amends.cli.access import load_module
 from amends.cli.exit_codes import DONE, FAILED
 from amends.cli.options import Json, group
-from amends.cli.output import BOLD, DIM, GREEN, RED, STYLES, put, put_error, put_json, say
+from amends.cli.output import BOLD, DIM, GREEN, RED, STYLES, put, put_error, put_json
 from amends.errors import UsageError
 from amends.visible import visible
 
@@ -35,14 +35,6 @@ PATIENCE_S: Final = 50
 """A child process that takes longer hangs: the demo ends within a minute, or says why not."""
 TEMPLATES: Final = Path(__file__).parent
 SHOP: Final = "shop.py"
-PROGRAM: Final = "app.py"
-SETTINGS: Final = "amends.toml"
-SETTINGS_TEXT: Final = """\
-# Settings of amends for this folder and those below it: docs/reference/settings.md
-url = "sqlite:///amends.db"   # the ledger; relative to this file
-app = "app.py:rt"             # where the command line finds your tools
-# create = false              # in production: a missing ledger is an error, not a new empty one
-"""
 
 verbs = group()
 
@@ -70,35 +62,6 @@ def demo(
         for info in rt.runs():
             put_json(rt.report(info.id).to_dict())
     return code
-
-
-@verbs.command()
-def init(
-    dir: Annotated[Path, typer.Option("--dir", help="The folder; created if it does not exist.")] = Path(),
-    as_json: Json = False,
-) -> int:
-    """Write amends.toml and app.py, a small example program with three tools; never overwrite a file."""
-    files = {dir / SETTINGS: SETTINGS_TEXT, dir / PROGRAM: (TEMPLATES / "starter.py").read_text("utf-8")}
-    there = [str(path) for path in files if path.exists()]
-    if there:
-        verb = "exists" if len(there) == 1 else "exist"
-        raise UsageError(
-            f"{' and '.join(there)} already {verb}; nothing was written", hint="choose another folder: --dir"
-        )
-    try:
-        dir.mkdir(parents=True, exist_ok=True)
-        for path, text in files.items():
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{dir} cannot be written to: {error}", hint="choose another folder: --dir") from error
-    if as_json:
-        put_json({"files": [str(path) for path in files]})
-        return DONE
-    for path in files:
-        put(str(path))
-    inside = "" if dir == Path() else f"cd {dir}; "
-    say(f"now: {inside}python {PROGRAM} 1042 4200")
-    return DONE
 
 
 def _play(folder: Path, *, fresh: bool) -> int:

@@ -57,7 +57,7 @@ def charge(order: str, cents: int) -> str:
 
 
 @charge.compensate
-def release_tree(result: str, cents: int) -> None:
+def give_back(result: str, cents: int) -> None:
     append("payments", refund=result, cents=cents)
 
 

@@ -20,19 +20,18 @@ from amends.engine.approvals import (
     PAUSE_HINT,
     ApprovalWait,
     held_for,
-    need_for,
     notify_of,
     outbox_terms,
     raise_unapproved,
     raise_void,
     rejected,
     request_of_call,
-    residue_rule,
     terms_for,
 )
 from amends.engine.checkpoints import anchor_use
 from amends.engine.doubts import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.outcomes import NESTED, Judgement, judge, matches
+from amends.engine.rules import need_for, residue_rule
 from amends.engine.session import (
     Ask,
     Session,

@@ -61,10 +61,9 @@ from amends.errors import (
 )
 from amends.ledger.changes import read_charge
 from amends.ledger.flow import Flow
-from amends.ledger.leases import Lease
 from amends.ledger.operations import ReadRun, ReleaseLease, Tree
 from amends.ledger.rows import FREE, BudgetDemand, CallCost, CallRow, Overrun, RunRow, Tell, forked_key, lost_at
-from amends.ledger.world import Await, Flight, LazyCall, ReadClocks, Watch
+from amends.ledger.world import Await, Flight, LazyCall, Lease, ReadClocks, Watch
 from amends.model import (
     CALLS,
     LOST,

@@ -21,9 +21,9 @@ from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
 from amends.host.redaction import Hiding, recorded_input
 from amends.host.settings import Setting, settle_settings
-from amends.ledger.leases import Lease
 from amends.ledger.operations import Opened, Store
 from amends.ledger.rows import RunRow, counterparts_of, point_of
+from amends.ledger.world import Lease
 from amends.model import Budget, Order, budget_from, check_budgets_for, checked_budgets
 from amends.stores import store_for
 from amends.tools.compensation import is_compensable_here

@@ -14,7 +14,7 @@ from amends.drivers.context import parent_call
 from amends.encoding.annotations import shape_of_args, shape_of_given
 from amends.encoding.canonical import canonical
 from amends.encoding.secret import NOTHING, RedactionRules
-from amends.engine import approvals
+from amends.engine import rules
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, Error, UsageError, close_to
 from amends.host.host import Host, View
@@ -99,7 +99,7 @@ async def test_rules(
     if at is not None and at.tzinfo is None:
         raise UsageError(f"at={at} has no time zone", hint="say datetime(..., tzinfo=UTC)")
     meant = "".join(close_to(tool, host.specs)) if undeclared else ""
-    return await approvals.tested(host.rules, host.budgets, spec, request, at=at, undeclared=undeclared, meant=meant)
+    return await rules.tested(host.rules, host.budgets, spec, request, at=at, undeclared=undeclared, meant=meant)
 
 
 def turn_asks(host: Host, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:

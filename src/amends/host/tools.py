@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from amends.engine import turns
+from amends.engine import model_plans
 from amends.host.host import Host, View
 from amends.tools import spec
 
@@ -25,9 +25,9 @@ def reach(host: Host, _view: View, bodies: Mapping[str, Callable[..., object]], 
     host.reach(bodies)
 
 
-def check(host: Host, _view: View, plan_: Sequence[object], /) -> turns.Check:
+def check(host: Host, _view: View, plan_: Sequence[object], /) -> model_plans.Check:
     """Return every violation of the ordering law in a plan, and an allowed order if there is one."""
-    return turns.check_plan(plan_, host.specs)
+    return model_plans.check_plan(plan_, host.specs)
 
 
 def schemas(host: Host, _view: View, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:

@@ -213,8 +213,6 @@ async def _redistribute(counter: _Counter) -> None:
 #
 # If there is not enough, nothing starts: the call is refused, its run is rolled back, or a person is asked to allow it.
 
-# Is there not enough, nothing starts: the call is refused, its run goes back, or a person is asked whether it may pass.
-
 
 EVENTS_PAGE: Final = 500
 _NO_FACTS: Final[Mapping[str, str]] = {}

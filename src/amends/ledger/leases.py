@@ -1,43 +1,221 @@
-"""The lease of a run tree: the last check before a body runs."""
+"""Take over, renew and release the lease of a run tree."""
 
 from __future__ import annotations
 
-from amends.encoding.dataclass import dataclass
-from amends.errors import LeaseLost
-from amends.ledger.joined import JoinedTransactions
+from typing import Any, Final
+
+from amends.ledger.approvals import released_columns
+from amends.ledger.changes import (
+    count_replays,
+    find_run,
+    is_owner,
+    move_call,
+    write_event,
+)
+from amends.ledger.operations import (
+    ClaimRun,
+    DueRuns,
+    OpenRun,
+    ReleaseLease,
+    Renewed,
+    RenewLeases,
+)
+from amends.ledger.rows import (
+    CallRow,
+    DropWaits,
+    FindRun,
+    LedgerClock,
+    ListCalls,
+    ListDue,
+    ListOwned,
+    MoveTime,
+    Now,
+    RunRow,
+    UpdateCall,
+    UpdateRun,
+    needs_tool,
+)
+
+STILL_S: Final = 1.0
+"""If the clock is further behind ledger time than this, it was set back: ledger time stands still until it catches up.
+"""
 
 
-@dataclass(slots=True)
-class Lease:
-    """A run tree that this process owns, and until when on its own monotonic clock."""
+async def claim_run(op: ClaimRun) -> RunRow | None:
+    """Take over an abandoned tree (``ClaimRun``). Its started calls are in doubt in the same transaction."""
+    # A claimer that looks for work takes another tree; one that was asked for this tree, or may already have it, waits.
+    root = await FindRun(op.root, skip=not op.repeated and not op.force)
+    now = await Now()
+    if root is None or root.closed_at is not None or root.origin:
+        return None
+    if op.repeated and root.opener == op.opener:
+        return root
+    if not await _is_free(root, op, now):
+        await _note_silence(root, op, now)
+        return None
+    due = root.wake_at is not None and root.wake_at <= now
+    if not (root.owner or due or op.force):
+        return None
+    return await _take_over(root, op, now, history=root.history)
 
-    root: str
-    owner: str
-    epoch: int
-    lease_s: float
-    until: float
-    lost: bool = False
-    goal: str = ""
-    """The goal that a person set meanwhile, learned when the lease was renewed."""
-    joined: JoinedTransactions | None = None
-    """The caller's own transactions that calls of this tree have joined; None until the first."""
 
-    def check(self, mono: float) -> None:
-        """Raise ``LeaseLost`` unless this process certainly still owns the tree.
+async def _is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
+    """Return whether no living process can own this tree.
 
-        The margin covers the time between this check and the first byte of a request.
-        """
-        if not self.is_ours(mono):
-            raise LeaseLost(
-                "this process no longer owns the run; nothing was started",
-                hint="another worker continues it; open the run again to see its state",
-            )
+    Any wall clock, also that of a database server, may be set forward or back at any moment. So it never decides alone:
+    the owner is proved dead, or its lease has also ended on its own monotonic clock, which processes of one boot share,
+    or nobody has renewed it for a whole lease since somebody first noticed that it seemed to have ended.
+    """
+    if root.owner in ("", op.dead_owner):
+        return True
+    if root.silent_mono is not None and root.silent_at is not None:
+        # A heartbeat would have removed the note. Clocks of two boots cannot be compared: the ledger's clock passes for
+        # both.
+        same = root.silent_boot == op.boot
+        waited = op.mono - root.silent_mono if same else await LedgerClock() - root.silent_at
+        if waited >= root.lease_s:
+            return True
+    ended = op.boot == root.lease_boot and root.lease_mono is not None and op.mono >= root.lease_mono
+    return ended and root.lease_until <= now
 
-    def is_ours(self, mono: float) -> bool:
-        """Return whether this process certainly owns the tree at this moment."""
-        return not self.lost and mono < self.until - self.margin
 
-    @property
-    def margin(self) -> float:
-        """The safety margin between two clocks, and between check and send: a tenth of the lease."""
-        return self.lease_s / 10
+async def _note_silence(root: RunRow, op: OpenRun | ClaimRun, now: float) -> RunRow:
+    """Record that the lease seems to have ended, by one clock of two, if nobody has; the next heartbeat removes it.
+
+    ``wake_at`` is when a whole lease of silence will have passed. While ledger time stands still, no lease ends in it:
+    then every owner of another boot is watched. The clock, not ledger time, says since when; if it was set back since
+    then, the silence is counted anew.
+    """
+    clock = await LedgerClock()
+    if root.silent_mono is not None and (root.silent_boot == op.boot or (root.silent_at or 0.0) <= clock):
+        return root
+    if op.boot == root.lease_boot and root.lease_mono is not None:
+        seems_ended = op.mono >= root.lease_mono
+    else:
+        seems_ended = root.lease_until <= now or now - clock > STILL_S
+    if not seems_ended:
+        return root
+    seen = {"silent_boot": op.boot, "silent_mono": op.mono, "silent_at": clock, "wake_at": now + root.lease_s}
+    return await UpdateRun(root, seen)
+
+
+async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, history: int) -> RunRow:
+    epoch = root.epoch + 1
+    # What the old owner may still send: nothing if it is certainly dead or released the run; otherwise it may send
+    # until its own monotonic clock ends its lease, which it can last have renewed just now.
+    certain = root.owner in ("", op.dead_owner)
+    quiet = op.mono if certain else op.mono + root.lease_s
+    await write_event(root, "taken over", at=now, by=op.owner, epoch=epoch, from_owner=root.owner, certain=certain)
+    for call in await ListCalls(root.uid, ("started", "compensating", "in_doubt", "compensation_in_doubt")):
+        run = await find_run(call.run)
+        # A body that outlived its timeout may still run in a process that released the run.
+        undoing = call.state in ("compensating", "compensation_in_doubt")
+        in_flight = not root.owner and (call.comp_mono if undoing else call.quiet_mono) is None
+        await _doubt_started(run, call, op, epoch, now=now, quiet=op.mono + root.lease_s if in_flight else quiet)
+    if root.locked:
+        await DropWaits(root.uid)  # whoever asked is gone; the new owner asks anew
+    return await UpdateRun(
+        root,
+        {
+            "owner": op.owner,
+            "opener": op.opener,
+            "epoch": epoch,
+            "lease_s": op.lease_s,
+            "lease_until": now + op.lease_s,
+            "wake_at": now + op.lease_s,
+            "suspended": 0,
+            "history": history,
+            **_lease_columns(op.boot, op.mono + op.lease_s),
+        },
+    )
+
+
+def _lease_columns(boot: str, until: float) -> dict[str, Any]:
+    """Return the columns of a lease on the owner's own clock; any earlier note of silence was wrong."""
+    return {"lease_boot": boot, "lease_mono": until, "silent_boot": "", "silent_mono": None, "silent_at": None}
+
+
+async def _doubt_started(
+    run: RunRow, call: CallRow, op: OpenRun | ClaimRun, epoch: int, *, now: float, quiet: float
+) -> None:
+    if call.state == "started" and call.kind == "read":
+        await move_call(run, call, "failed", at=now, by=op.owner, epoch=epoch, why="lost", settled_at=now)
+    elif call.state == "started":
+        await move_call(
+            run,
+            call,
+            "in_doubt",
+            at=now,
+            by=op.owner,
+            epoch=epoch,
+            why="lost",
+            settled_at=now,
+            quiet_boot=op.boot,
+            quiet_mono=quiet,
+            quiet_left=None,
+        )
+    elif call.state == "compensating":
+        await move_call(
+            run, call, "compensation_in_doubt", at=now, by=op.owner, epoch=epoch, comp_settled_at=now,
+            comp_boot=op.boot, comp_mono=quiet,
+        )  # fmt: skip
+    elif call.state == "in_doubt" and call.quiet_mono is None:
+        await UpdateCall(call, {"quiet_boot": op.boot, "quiet_mono": quiet})
+    elif call.state == "compensation_in_doubt" and call.comp_mono is None:
+        await UpdateCall(call, {"comp_boot": op.boot, "comp_mono": quiet})
+
+
+async def renew_leases(op: RenewLeases) -> Renewed:
+    """Extend the leases that this owner still holds (``RenewLeases``)."""
+    now = await Now()
+    goals: dict[str, str] = {}
+    given_back: set[str] = set()
+    busy: set[str] = set()
+    for uid, epoch in sorted(op.epochs.items()):  # in one order: rows are locked, and others renew as well
+        root = await FindRun(uid, skip=not op.waits)
+        if root is None and not op.waits:
+            busy.add(uid)
+        if root is not None and root.epoch == epoch and not root.owner:
+            given_back.add(uid)
+        if root is None or not is_owner(root, op.owner, epoch):
+            continue
+        until = now + op.lease_s
+        clock = (op.boot, op.mono + op.lease_s) if op.boot else (root.lease_boot, root.lease_mono or 0.0)
+        await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s, **_lease_columns(*clock)})
+        goals[uid] = root.goal if root.goal_by in ("person", "deadline", "deadlock") else ""
+    await MoveTime(now)
+    return Renewed(goals, frozenset(given_back), frozenset(busy))
+
+
+async def release_lease(op: ReleaseLease) -> RunRow:
+    """Release the lease (``ReleaseLease``). A released run has no unfinished call, which would belong to nobody."""
+    root = await find_run(op.root)
+    if not is_owner(root, op.owner, op.epoch):
+        return root  # already taken over, or a repeated operation: nothing of ours is left to release
+    now = await Now()
+    await count_replays(op.replays)
+    if root.closed_at is not None:
+        return root
+    await write_event(root, "let go", at=now, by=op.owner, epoch=op.epoch, suspended=op.suspended)
+    given_back: dict[str, Any] = {"owner": "", "lease_until": 0.0}
+    if op.suspended and op.wake_s is None:
+        # If it was decided meanwhile, there is nobody to wait for; and when nobody can approve any more, the policy
+        # applies.
+        return await UpdateRun(root, {**given_back, **await released_columns(root, now)})
+    wake_at = None if op.wake_s is None else now + op.wake_s
+    return await UpdateRun(root, {**given_back, "wake_at": wake_at, "suspended": int(op.suspended)})
+
+
+async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:
+    """List the trees that recovery should look at (``DueRuns``)."""
+    now = await Now()
+    stands_still = now - await LedgerClock() > STILL_S
+    due = await ListDue(now, op.tenant, op.limit)
+    seen = {root.uid for root in due}
+    others = [root for root in await ListOwned(op.tenant, op.limit) if root.uid not in seen]
+    found: list[tuple[RunRow, tuple[str, ...], bool]] = []
+    for root in [*due, *others]:
+        calls = await ListCalls(root.uid)
+        tools = tuple(sorted({call.tool for call in calls if needs_tool(root, call)}))
+        found.append((root, tools, root.uid in seen or stands_still))
+    return found

@@ -14,7 +14,7 @@ from amends import UsageError
 from amends.llm.streams import Event, events_of
 from amends.llm.wire import BYTES_PER_TOKEN, Api, heard_in
 
-LockRequest: TypeAlias = tuple[str, Mapping[str, Any]]
+CallRequest: TypeAlias = tuple[str, Mapping[str, Any]]
 """A tool and its arguments."""
 Stop: TypeAlias = Literal["", "length", "refusal"]
 Plain: TypeAlias = "str | Sequence[object] | Reply"
@@ -41,7 +41,7 @@ class Reply:
     """One turn in full: the text, the tool calls, and why the model stopped."""
 
     text: str = ""
-    calls: Sequence[LockRequest] = ()
+    calls: Sequence[CallRequest] = ()
     stop: Stop = ""
     """Empty: it was done. ``length``: cut off at the token limit. ``refusal``: refused by the provider."""
 

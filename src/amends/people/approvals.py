@@ -11,7 +11,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from amends.engine.approvals import approval_of, need_of
+from amends.engine.approvals import approval_of
+from amends.engine.rules import need_of
 from amends.engine.session import Session, ask_for, must_be_readable, request_of
 from amends.errors import ApprovalVoid, BadArguments, LinkVoid, RuleRefused, TransitionRefused, UsageError
 from amends.host.filters import APPROVAL_FIELDS, parse_filter

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from amends.drivers.context import inside
-from amends.engine import ending, opening, recovery, rollback, turns
+from amends.engine import ending, model_plans, opening, recovery, rollback
 from amends.engine.call import Done, guarded_call
 from amends.engine.session import Ask, Session, release_tree
 from amends.errors import LedgerError
@@ -23,7 +23,6 @@ from amends.host import runs
 from amends.host.host import Host, View
 from amends.host.requests import direct_ask, model_ask
 from amends.ledger.flow import Op
-from amends.ledger.leases import Lease
 from amends.ledger.operations import ClaimRun, OpenRun, RenewLeases, SettleCall, StoreOp
 from amends.ledger.rows import RunRow
 from amends.ledger.world import (
@@ -34,6 +33,7 @@ from amends.ledger.world import (
     Invoke,
     IsDead,
     KeepCheckpoint,
+    Lease,
     LiveCalls,
     ReadAnchor,
     ReadClocks,
@@ -632,7 +632,7 @@ class SimulatedRun:
         live, lineage = self.inside.process.live, self.session.lineage
         live.update(lineage)
         try:
-            return await turns.run_plan(self.session, calls, flights=flights)
+            return await model_plans.run_plan(self.session, calls, flights=flights)
         except (Exception, GeneratorExit):
             raise
         except BaseException:
