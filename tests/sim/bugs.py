@@ -9,7 +9,7 @@ import random
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -703,33 +703,47 @@ BUGS: tuple[Bug, ...] = (
 
 
 def killed_by(bug: Bug, *, seconds: float = 25.0, seed: int = 7) -> tuple[str, int]:
-    """Which of its own checkers killed it, after how many schedules; "" when it survived."""
-    clean_traces()  # of every flow, once in a process: not part of the hunt's time
-    tally, end = Tally(), time.monotonic() + seconds
+    """Return which of its own checkers killed the bug, and after how many schedules; "" if it survived.
+
+    First the flows that the bug names, then any. Traces are those of correct code: they are taken before the bug is
+    planted. Those of all flows take half a minute, and few bugs need them.
+    """
+    tally, end, luck = Tally(), time.monotonic() + seconds, random.Random(seed)
+    likely = _likely(bug, luck)
+    checker = _hunted(bug, likely, tally, end)
+    if not checker:
+        before = time.monotonic()
+        clean_traces()
+        end += time.monotonic() - before
+        checker = _hunted(bug, (random_schedule(luck) for _ in itertools.count()), tally, end)
+    return checker, tally.schedules
+
+
+def _hunted(bug: Bug, schedules: Iterable[tuple[Variant, int, Schedule]], tally: Tally, end: float) -> str:
+    """Play the schedules with the bug planted, until one of its checkers sees it."""
     with bug.seeded():
-        for variant, index, schedule in _candidates(bug, seed):
+        for variant, index, schedule in schedules:
             if tally.schedules >= SCHEDULES_MAX or time.monotonic() > end:
                 break
             one(variant, index, schedule, tally)
             for violation in tally.violations:
                 if violation.checker in bug.checkers:
-                    return violation.checker, tally.schedules
+                    return violation.checker
             tally.violations.clear()
-    return "", tally.schedules
+    return ""
 
 
 def clean_traces() -> None:
-    """Traces are those of correct code: taken before any bug is planted."""
+    """Take the traces of every flow, before a bug is planted."""
     for variant in VARIANTS:
         for index in range(len(scenarios_of(variant))):
             clean_trace(variant, index)
 
 
-def _candidates(bug: Bug, seed: int) -> Iterator[tuple[Variant, int, Schedule]]:
-    """Single faults in the flows named first, then anything."""
+def _likely(bug: Bug, luck: random.Random) -> list[tuple[Variant, int, Schedule]]:
+    """Return single faults in the flows that the bug names, shuffled."""
     from amends.testing.simulation import Fault
 
-    luck = random.Random(seed)
     likely: list[tuple[Variant, int, Schedule]] = []
     for variant in VARIANTS:
         for index, scenario in enumerate(scenarios_of(variant)):
@@ -748,9 +762,7 @@ def _candidates(bug: Bug, seed: int) -> Iterator[tuple[Variant, int, Schedule]]:
                         (variant, index, Schedule(faults, (), (), luck.random() < 0.5, raced, luck.randrange(99)))
                     )
     luck.shuffle(likely)
-    yield from likely
-    while True:
-        yield random_schedule(luck)
+    return likely
 
 
 def hunt() -> list[str]:
