@@ -23,8 +23,9 @@ from typing import Final
 from amends import Runtime
 from amends.encoding.chain import GENESIS, link
 from amends.ledger.changes import call_columns_digest, run_columns_digest
-from amends.ledger.operations import LoadRecords, ReadRecord, Record, Store
+from amends.ledger.operations import LoadRecords, ReadRecord, Record
 from amends.ledger.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS, CallRow, EventRow
+from amends.ledger.store import Store
 from amends.stores import store_for
 from amends.stores.memory import MemoryStore
 from amends.stores.sqlite.store import SqliteStore

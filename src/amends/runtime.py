@@ -41,14 +41,15 @@ from amends.host.verbs import (
     recovering_async,
 )
 from amends.ledger.flow import Flow
-from amends.ledger.operations import Store
 from amends.ledger.rows import RunRow
+from amends.ledger.store import Store
 from amends.model import Approval, Budget, Event, Order, Policy
 from amends.people import approvals as approval_verbs
 from amends.people import budgets as budget_verbs
 from amends.people import doubts as doubt_verbs
+from amends.people import links, restore
 from amends.people import reconcile as reconciliation
-from amends.people import rollback_plans
+from amends.people import rollback as rollback_plans
 from amends.people import runs as decisions
 from amends.replay import comparison, forks
 from amends.replay import driver as replay_driver
@@ -368,7 +369,7 @@ class Runtime:
     ask_again = blocking(approval_verbs.ask_again)
     edit = blocking(approval_verbs.edit)
     delegate = blocking(approval_verbs.delegate)
-    redeem = blocking(approval_verbs.redeem)
+    redeem = blocking(links.redeem)
 
     # ---- Doubts, and other decisions about a run
 
@@ -393,7 +394,7 @@ class Runtime:
     reencrypt = in_place(maintenance.reencrypt)
     checkpoint = in_place(maintenance.checkpoint)
     gc = blocking(maintenance.gc)
-    reconcile_restore = blocking(approval_verbs.reconcile_restore)
+    reconcile_restore = blocking(restore.reconcile_restore)
 
     # ---- For the runtime itself and its workers
 
@@ -783,7 +784,7 @@ class AsyncRuntime:
     ask_again = awaited(approval_verbs.ask_again)
     edit = awaited(approval_verbs.edit)
     delegate = awaited(approval_verbs.delegate)
-    redeem = awaited(approval_verbs.redeem)
+    redeem = awaited(links.redeem)
 
     # ---- Doubts, and other decisions about a run
 
@@ -808,7 +809,7 @@ class AsyncRuntime:
     reencrypt = in_thread(maintenance.reencrypt)
     checkpoint = in_thread(maintenance.checkpoint)
     gc = awaited(maintenance.gc)
-    reconcile_restore = awaited(approval_verbs.reconcile_restore)
+    reconcile_restore = awaited(restore.reconcile_restore)
 
     # ---- For the runtime itself and its workers
 

@@ -23,8 +23,9 @@ from amends.encoding.dataclass import changed
 from amends.engine.keys import provider_key
 from amends.errors import LeaseLost, UsageError
 from amends.ledger import operations
-from amends.ledger.operations import Store, StoreOp
+from amends.ledger.operations import StoreOp
 from amends.ledger.rows import CallRow, RunRow
+from amends.ledger.store import Store
 from amends.ledger.world import Invoke
 from amends.states import RUN_FINAL
 from amends.visible import visible_log

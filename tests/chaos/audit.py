@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from amends import Runtime
-from amends.ledger.operations import ListRuns, ReadEvents, SearchCalls, Store
+from amends.ledger.operations import ListRuns, ReadEvents, SearchCalls
 from amends.ledger.rows import CallRow, EventRow, RunRow
+from amends.ledger.store import Store
 from amends.states import RUN_FINAL
 from amends.testing import checkers
 from tests.chaos.tools import TRAITS

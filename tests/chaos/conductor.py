@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amends import Runtime
-from amends.ledger.operations import ReadRun, Store
+from amends.ledger.operations import ReadRun
 from amends.ledger.rows import RunRow
+from amends.ledger.store import Store
 from amends.states import RUN_FINAL, RUN_STATES
 from tests.chaos.audit import Finding, audit, not_visible, read_runs
 from tests.chaos.children import Scene, async_caller, caller, forked, worker

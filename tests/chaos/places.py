@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from amends.ledger.operations import Store
+from amends.ledger.store import Store
 from amends.stores import store_for
 from amends.stores.sqlite.store import SqliteStore
 from tests.chaos.points import DURING

@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar
 
 from amends.drivers.wakeup import Telling
 from amends.ledger import operations
-from amends.ledger.operations import Store, StoreOp
+from amends.ledger.operations import StoreOp
+from amends.ledger.store import Store
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from amends.engine import outcomes
 from amends.host import filters, settings
 from amends.llm.prices import Prices
 from amends.llm.requests import model_request, outcome
-from amends.stores.sqlite import file
+from amends.stores.sqlite import connection as file
 from amends.testing.checkers import CHECKERS
 from amends.tools.spec import ClassOptions, DeclaredCompensation
 from tests.cli.command import run

@@ -9,7 +9,7 @@ import pytest
 
 from amends import Held, NoEffect, Rule, tool
 from amends.errors import ApprovalVoid, OutOfOrder, Rejected, UsageError
-from amends.people.rollback_plans import rollback
+from amends.people.rollback import rollback
 from amends.testing.runtime import TestRuntime
 from tests.people.conftest import Shop, yes
 

@@ -43,7 +43,7 @@ from amends.ledger import ending as store_ending
 from amends.ledger.operations import AdmitCall
 from amends.ledger.rows import AddEvent, FindKey, LockRequest, Now, TakeLock, UpdateSlice
 from amends.ledger.world import Lease
-from amends.people import rollback_plans
+from amends.people import rollback as rollback_plans
 from amends.replay import answers
 from amends.stores.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation

@@ -9,7 +9,8 @@ from typing import Any
 from amends.errors import RunEnded, StalePlan, UsageError
 from amends.ledger.operations import ReadRun
 from amends.ledger.world import Sleep
-from amends.people import doubts, rollback_plans
+from amends.people import doubts
+from amends.people import rollback as rollback_plans
 from amends.testing.simulation import NOBODY, Inside
 from tests.sim.scenarios import MAIL, Fails, Here, Scenario, Variant, do, make, traits
 

@@ -9,7 +9,7 @@ from typing import Any
 from amends.errors import CannotFork, Error, RunConflict, UsageError
 from amends.ledger.operations import ReadRun
 from amends.ledger.world import Sleep
-from amends.people import rollback_plans
+from amends.people import rollback as rollback_plans
 from amends.replay import forks
 from amends.testing.simulation import NOBODY, Inside, SimulatedRun
 from tests.sim.scenarios import Fails, Scenario, Variant, do, make, traits

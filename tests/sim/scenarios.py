@@ -14,7 +14,8 @@ from amends.host.host import Host
 from amends.ledger.operations import ReadRun, Tree
 from amends.ledger.world import RunTogether, Sleep
 from amends.model import Absent, Budget, Happened, Probed, Retry
-from amends.people import doubts, rollback_plans, runs
+from amends.people import doubts, runs
+from amends.people import rollback as rollback_plans
 from amends.testing.simulation import NOBODY, Inside, SimulatedRun
 from amends.testing.world import Traits, World, result_of
 from amends.tools.tool import tool

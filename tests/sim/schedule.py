@@ -12,7 +12,8 @@ from amends.errors import Busy, Refused, UsageError
 from amends.ledger.operations import ReadRun
 from amends.ledger.rows import RunRow
 from amends.model import Absent, Happened
-from amends.people import approvals, doubts, rollback_plans, runs
+from amends.people import approvals, doubts, runs
+from amends.people import rollback as rollback_plans
 from amends.states import RUN_FINAL
 from amends.stores.memory import MemoryStore
 from amends.testing.checkers import Violation, check_all

@@ -30,8 +30,9 @@ from amends.ledger.world import (
     Sleep,
 )
 from amends.model import Absent, Happened, Probed, Unknown
-from amends.people import doubts, rollback_plans
-from amends.people.rollback_plans import MICROSECOND
+from amends.people import doubts
+from amends.people import rollback as rollback_plans
+from amends.people.rollback import MICROSECOND
 from amends.report import Next, RollbackPlan
 from amends.states import RUN_FINAL
 from amends.stores.memory import MemoryStore

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from amends.ledger.operations import Store
+from amends.ledger.store import Store
 from amends.stores.memory import MemoryStore
 from amends.stores.sqlite.store import SqliteStore
 from tests.stores.emptied import Emptied

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from amends.errors import LedgerUnavailable
-from amends.stores.sqlite import file
-from amends.stores.sqlite.file import lock_holders, network_file_system
+from amends.stores.sqlite import connection as file
+from amends.stores.sqlite.connection import lock_holders, network_file_system
 from amends.stores.sqlite.store import SqliteStore
 
 MOUNTS = """\

@@ -20,7 +20,7 @@ from tests.servers import databases
 
 Make = Callable[[], Any]
 KINDS = ("sqlite", "postgresql", "mysql")
-WHERE = {"sqlite": "sqlite.file", "postgresql": "postgres.schema", "mysql": "mysql.schema"}
+WHERE = {"sqlite": "sqlite.connection", "postgresql": "postgres.schema", "mysql": "mysql.schema"}
 STARTERS = 8
 PATIENCE_S = 60
 

@@ -17,7 +17,7 @@ import pytest
 from amends.errors import LedgerCorrupt, LedgerError, LedgerMissing, LedgerTooNew, LedgerUnavailable
 from amends.ledger import operations as ops
 from amends.stores.migrations import Migration, migrations
-from amends.stores.sqlite import file
+from amends.stores.sqlite import connection as file
 from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Clock, Ledger, audit
 from tests.stores.many import child

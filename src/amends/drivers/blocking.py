@@ -22,7 +22,8 @@ from amends.drivers.context import inside
 from amends.drivers.wakeup import Wakeup
 from amends.errors import LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op, run_flow
-from amends.ledger.operations import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
+from amends.ledger.operations import NoteEvidence, SettleCall, SettleCompensation, StoreOp
+from amends.ledger.store import Store
 from amends.ledger.world import (
     Await,
     DrawRandom,

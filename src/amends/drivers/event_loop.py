@@ -18,7 +18,8 @@ from amends.drivers.context import inside
 from amends.encoding.dataclass import dataclass
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op
-from amends.ledger.operations import Store, StoreOp
+from amends.ledger.operations import StoreOp
+from amends.ledger.store import Store
 from amends.ledger.world import Await, Ended, Flight, Invoke, RunTogether, Sleep
 from amends.model import NoEffect
 

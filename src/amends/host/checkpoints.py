@@ -26,7 +26,8 @@ from amends.engine.checkpoints import Written, write_checkpoints
 from amends.errors import LedgerError, LedgerUnavailable, UsageError
 from amends.host.settings import Setting
 from amends.ledger.flow import Op, run_flow
-from amends.ledger.operations import Store, StoreOp
+from amends.ledger.operations import StoreOp
+from amends.ledger.store import Store
 from amends.ledger.world import KeepCheckpoint, ReadAnchor
 from amends.stores.migrations import Migrating
 from amends.visible import visible_log

@@ -35,10 +35,10 @@ from amends.ledger.operations import (
     RetryCall,
     SettleCall,
     SettleCompensation,
-    Store,
     StoreOp,
 )
 from amends.ledger.rows import PLAIN, CallRow, EventRow, RunRow, lost_at
+from amends.ledger.store import Store
 
 KEY_BYTES_MIN: Final = 32
 KEYS_MAX: Final = 100

@@ -21,8 +21,9 @@ from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
 from amends.host.redaction import Hiding, recorded_input
 from amends.host.settings import Setting, settle_settings
-from amends.ledger.operations import Opened, Store
+from amends.ledger.operations import Opened
 from amends.ledger.rows import RunRow, counterparts_of, point_of
+from amends.ledger.store import Store
 from amends.ledger.world import Lease
 from amends.model import Budget, Order, budget_from, check_budgets_for, checked_budgets
 from amends.stores import store_for
@@ -32,7 +33,7 @@ from amends.tools.rule_checks import check_agents, check_rules_for
 from amends.tools.rules import Rule
 from amends.tools.scope import open_caller_here
 from amends.tools.spec import Declaration, Spec
-from amends.tools.toml import declared_in
+from amends.tools.toml_tools import declared_in
 from amends.visible import visible_log
 
 log = visible_log("amends")

@@ -22,11 +22,9 @@ from amends.engine.session import Session
 from amends.errors import BadConfig, NotStorable
 from amends.host.encryption import SealedStore, Sealing, Vault
 from amends.host.settings import Setting
-from amends.ledger.operations import (
-    PinKey,
-    Store,
-)
+from amends.ledger.operations import PinKey
 from amends.ledger.rows import RunRow, lost_at
+from amends.ledger.store import Store
 from amends.tools.checks import check_recoverable
 from amends.tools.spec import Spec
 

@@ -14,7 +14,7 @@ from amends.encoding.secret import MASK
 from amends.errors import BadConfig, close_to
 from amends.model import checked_budgets
 from amends.tools.rules import checked_approvers, checked_rules
-from amends.tools.toml import checked_tools
+from amends.tools.toml_tools import checked_tools
 
 DEFAULTS: Final[dict[str, Any]] = {
     "url": None,

@@ -8,7 +8,7 @@ What an operation does is found in the other modules of ``ledger/`` (``dispatch`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, TypeVar
 
 from amends.encoding.chain import HEADS_MAX
 from amends.encoding.dataclass import dataclass, field
@@ -613,31 +613,6 @@ class CollectGarbage(StoreOp[Swept]):
     after: tuple[float, str] | None = None
     limit: int = 50
     dry_run: bool = False
-
-
-class Store(Protocol):
-    """A durable ledger. Every operation is one transaction; an answer is given only when it is durable.
-
-    A store that cannot tell whether an operation was committed raises ``LedgerUnavailable``.
-    """
-
-    url: str
-
-    def open(self, *, create: bool) -> bool:
-        """Connect and bring the schema up to date; return True if the ledger is new."""
-        ...
-
-    def perform(self, op: StoreOp[T]) -> T:
-        """Perform one operation; return when it is durable."""
-        ...
-
-    async def perform_async(self, op: StoreOp[T]) -> T:
-        """Perform one operation from an event loop, without blocking it."""
-        ...
-
-    def close(self) -> None:
-        """Release connections and threads. May be called twice."""
-        ...
 
 
 # ---- Operations of approvals

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from amends.engine.approvals import approval_of
 from amends.engine.rules import need_of
 from amends.engine.session import Session, ask_for, must_be_readable, request_of
-from amends.errors import ApprovalVoid, BadArguments, LinkVoid, RuleRefused, TransitionRefused, UsageError
+from amends.errors import ApprovalVoid, BadArguments, RuleRefused, TransitionRefused, UsageError
 from amends.host.filters import APPROVAL_FIELDS, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages
@@ -25,12 +25,10 @@ from amends.ledger.operations import (
     Delegate,
     EditApproval,
     ReadApproval,
-    ReadEvents,
     ReadRun,
     RenewRequest,
     SearchApprovals,
     StoreOp,
-    VoidApproval,
 )
 from amends.ledger.rows import APPROVAL_STATES, OPEN, ApprovalRow, DecisionOutcome, Need, RequestWithCall, lost_at
 from amends.ledger.world import ReadClocks
@@ -96,27 +94,6 @@ async def bypass(host: Host, view: View, approval_id: str, *, digest: str, by: s
     return await _decide(host, view, approval_id, "bypass", by=by, why=why, digest=digest)
 
 
-async def redeem(
-    host: Host, view: View, token: str, *, by: str = "", why: str = "", reason: str = "", roles: Sequence[str] = ()
-) -> Approval:
-    """Use a signed link to approve or reject exactly what was shown with it; a rejection needs a ``reason``."""
-    clocks = await ReadClocks()
-    link = host.notices.links.read(token, datetime.fromtimestamp(clocks.wall, UTC))
-    if link.by and by and _same_case(by) != _same_case(link.by):
-        raise LinkVoid(f"the link to {link.verb} {link.approval} was made for somebody else", why="other_person")
-    who = by or link.by
-    if not who.strip():
-        raise UsageError("this link was made for no particular person: say who uses it (by=)")
-    if link.verb == "approve":
-        return await approve(host, view, link.approval, digest=link.digest, by=who, why=why, roles=roles)
-    shown = await approval(host, view, link.approval)
-    if shown.digest != link.digest:
-        raise ApprovalVoid(
-            shown.call.tool, why="changed", approval=shown, call=shown.call, deciding=True, run_id=shown.call.run_id
-        )
-    return await reject(host, view, link.approval, by=who, reason=reason, roles=roles)
-
-
 async def ask_again(host: Host, view: View, approval_id: str, *, by: str, why: str) -> Approval:
     """Make a new request for a call whose request expired."""
     _check_reason(by, why)
@@ -177,28 +154,6 @@ async def delegate(host: Host, view: View, *, by: str, to: str, until: datetime 
     if not 0 < ends - now <= AHEAD_MAX_S:
         raise UsageError("a delegation must end in the future, and within a hundred years")
     await Delegate(host.new_id("dlg"), view.tenant or "", by, to, ends, why)
-
-
-async def reconcile_restore(host: Host, view: View, *, by: str, why: str) -> int:
-    """Let a ledger that was restored from a backup start calls again; return how many of its approvals were voided."""
-    if view.tenant:
-        raise UsageError(
-            f"a restore concerns the whole ledger, and this runtime sees only tenant {view.tenant}",
-            hint="call reconcile_restore on a runtime without a tenant",
-        )
-    _check_reason(by, why)
-    voided, before = 0, None
-    while page := await SearchApprovals(None, ("pending", "approved"), before, PAGE):
-        ours = [found.approval for found in page if not found.call.is_loaded]
-        for row in ours:
-            await VoidApproval(row.id, by, why)
-        voided, before = voided + len(ours), page[-1].approval.seq
-    newest = 0
-    while events := await ReadEvents(None, None, newest, PAGE):
-        newest = events[-1].seq
-    if host.anchor is not None:
-        host.anchor.reset(newest)
-    return voided
 
 
 async def send_overdue_notices(host: Host, view: View, limit: int) -> int:

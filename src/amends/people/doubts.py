@@ -31,7 +31,7 @@ from amends.ledger.operations import (
 from amends.ledger.rows import CallRow, SliceRow
 from amends.ledger.world import Lease, ReadClocks
 from amends.model import LOST, Absent, Call, Happened, Probed, Unknown
-from amends.people.rollback_plans import WHO, Around, Rehearsal, named, relatives_of
+from amends.people.rollback import WHO, Around, Rehearsal, named, relatives_of
 from amends.people.runs import check_reason, own_call, recorded
 from amends.report import Doubt, Evidence, Next, Preview
 from amends.tools.spec import ProbeSpec, Spec, named_arguments

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from amends.errors import BadConfig
-from amends.ledger.operations import Store
+from amends.ledger.store import Store
 
 FORMS: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/database, mysql://user@host/database"
 

@@ -9,7 +9,8 @@ from amends.drivers.blocking import Driver, Live
 from amends.host.heartbeat import Heartbeat
 from amends.host.host import Host, View
 from amends.ledger.flow import Op
-from amends.ledger.operations import Store, StoreOp
+from amends.ledger.operations import StoreOp
+from amends.ledger.store import Store
 from amends.ledger.world import Await, DrawRandom, Ended, Invoke, IsDead, ReadClocks, Sleep, Watch
 from amends.model import Approval
 from amends.run import Run

@@ -1,97 +1,328 @@
-"""The connections to a SQLite file that only read."""
+"""The file of a SQLite ledger: where it may be, opening it, its schema, and what its errors mean."""
 
 from __future__ import annotations
 
+import os
+import random
+import re
+import secrets
 import sqlite3
-import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from contextlib import closing
+from pathlib import Path
+from typing import Final, TypeVar
 
-from amends.stores.sql import Execute, Result
+from amends.errors import LedgerCorrupt, LedgerError, LedgerMissing, LedgerUnavailable
+from amends.model import Schema
+from amends.stores.migrations import check_usable, migrations, schema_of
+from amends.visible import visible_log
 
-# ---- Connections
+T = TypeVar("T")
+
+log = visible_log("amends")
+
+SQLITE_MIN: Final = (3, 37, 0)
+"""For strict tables."""
+BUSY_S_MAX: Final = 1.0
+"""How long SQLite itself waits for a lock before we check the deadline."""
+STATEMENTS_MAX: Final = 256
+"""Prepared statements kept per connection; there are about 60 shapes."""
+UNDECODABLE: Final = "Could not decode to UTF-8"
+"""The message of Python's sqlite3 for bytes that are not text; it has no code for that."""
+PAGE_BYTES: Final = 2048
+"""Half the default: a commit writes about six whole pages to the log, and a row of the ledger is small."""
+WAL_PAGES: Final = 8000
+"""The size of the log (16 MB) at which it is copied into the database: four times as rarely as by default."""
+
+# All processes that use the file share the log's index in memory: two hosts share no memory.
+NETWORK: Final = frozenset(
+    """
+    9p afs beegfs ceph cifs coda fuse.glusterfs fuse.rclone fuse.s3fs fuse.sshfs glusterfs gpfs lustre ncpfs nfs nfs4
+    ocfs2 smb2 smb3 smbfs
+    """.split()  # noqa: SIM905 (a list of words reads better as words)
+)
 
 
-READERS_MAX: Final = 4
-"""Idle read connections that are kept."""
-CLOSE_WAIT_S: Final = 30.0
-"""How long ``close`` waits for readers."""
+# ---- Opening
 
 
-@dataclass(slots=True)
-class Connection:
-    """A connection with its one cursor: its statements come one at a time."""
+def establish(
+    path: Path, *, create: bool, synchronous: str, clock: Callable[[], float], wait_s: float
+) -> tuple[sqlite3.Connection, bool]:
+    """Return a connection for writing to an up-to-date ledger, and whether this call created the ledger.
 
-    raw: sqlite3.Connection
-    cursor: sqlite3.Cursor
-    inode: int = 0
-    """The file that it writes: the path may later name another one."""
+    Without ``create`` nothing is created, not even in an empty file. ``wait_s``: how long to wait for the file's lock.
+    """
+    _check_place(path, create=create)
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = connect(path, create=create, synchronous=synchronous, wait_s=wait_s)
+        version = _checked_version(connection, path, create=create)
+        patiently(path, wait_s, lambda: _use_wal(connection, path))
+        made = _migrate(connection, path, version, clock=clock, wait_s=wait_s)
+        return connection, made
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise explained(error, path) from error
+        raise
 
-    def execute(self, op: Execute) -> Result:
-        """Carry out one statement of a flow."""
-        cursor = self.cursor
-        cursor.execute(op.sql, op.params)
-        return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
+
+def connect(path: Path, *, create: bool, synchronous: str, wait_s: float) -> sqlite3.Connection:
+    """Connect in autocommit mode: BEGIN and COMMIT are statements of ours."""
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode={'rwc' if create else 'rw'}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=STATEMENTS_MAX,
+        timeout=min(BUSY_S_MAX, wait_s),
+    )
+    try:
+        connection.execute(f"pragma page_size = {PAGE_BYTES}")  # of a new file; an existing one keeps its size
+        connection.execute(f"pragma synchronous = {synchronous}")
+        connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES}")
+        if synchronous == "FULL":
+            connection.execute("pragma fullfsync = 1")  # macOS: a plain fsync stops at the drive's cache
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
-class Readers:
-    """Connections for reading: as many as there are concurrent readers, of which a few are kept."""
-
-    def __init__(self, connect: Callable[[], Connection]) -> None:
-        self._connect = connect
-        self._change = threading.Condition()
-        self._idle: list[Connection] = []
-        self._out = 0
-        self._held = False
-        self._closed = False
-
-    def take(self) -> Connection:
-        """Return a connection for this reader alone."""
-        with self._change:
-            self._change.wait_for(lambda: not self._held)
-            self._out += 1
-            connection = self._idle.pop() if self._idle else None
+def patiently(path: Path, wait_s: float, act: Callable[[], T]) -> T:
+    """Call ``act`` as soon as the file's lock allows; give up after ``wait_s``."""
+    until = time.monotonic() + wait_s
+    while True:
         try:
-            return connection or self._connect()
-        except BaseException:
-            self.give(None)
-            raise
+            return act()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            if time.monotonic() >= until:
+                raise locked(path, wait_s) from error
+        # Jitter: processes that were refused at the same moment must not retry at the same moment.
+        time.sleep(random.uniform(0.001, 0.02))
 
-    def give(self, connection: Connection | None) -> None:
-        """Take a connection back; None: it was closed, or never made."""
-        keep = connection is not None and not self._closed and len(self._idle) < READERS_MAX
-        if connection is not None and not keep:
-            connection.raw.close()
-        with self._change:
-            if connection is not None and keep:
-                self._idle.append(connection)
-            self._out -= 1
-            self._change.notify_all()
 
-    def drop(self) -> None:
-        """Close the connections that are not in use."""
-        with self._change:
-            while self._idle:
-                self._idle.pop().raw.close()
+def _check_place(path: Path, *, create: bool) -> None:
+    if sqlite3.sqlite_version_info < SQLITE_MIN:
+        needed = ".".join(map(str, SQLITE_MIN))
+        raise LedgerUnavailable(
+            f"this Python has SQLite {sqlite3.sqlite_version}; the ledger needs {needed} or newer",
+            hint="use a newer Python or operating system, or another ledger",
+        )
+    # os.path and not Path: False for a directory that may not be entered; SQLite explains the rest.
+    if not os.path.exists(path):  # noqa: PTH110
+        if not create:
+            raise _missing(path, "there is no file")
+        if not os.path.isdir(path.parent):  # noqa: PTH112
+            raise LedgerUnavailable(
+                f"cannot create a ledger at {path}: the directory {path.parent} does not exist",
+                hint="create the directory",
+            )
+    elif not os.access(path, os.W_OK):
+        raise _unwritable(path, "this user may not write the file")
+    kind = network_file_system(path)
+    if kind is not None:
+        raise LedgerUnavailable(
+            f"{path} is on a network file system ({kind}), where SQLite can neither lock nor share memory",
+            hint="put the ledger on a local disk of one host",
+        )
 
-    def hold(self, timeout_s: float) -> bool:
-        """Close all and let nobody read until ``release``; return False if a reader is not done in time."""
-        with self._change:
-            self._held = True
-            done = self._change.wait_for(lambda: self._out == 0, timeout_s)
-        if done:
-            self.drop()
-        return done
 
-    def release(self) -> None:
-        """Continue after ``hold``."""
-        with self._change:
-            self._held = False
-            self._change.notify_all()
+def _unwritable(path: Path, why: str) -> LedgerUnavailable:
+    return LedgerUnavailable(
+        f"the ledger at {path} cannot be written: {why}",
+        hint="this user needs to write the file and its directory (SQLite keeps its log next to the file)",
+    )
 
-    def close(self) -> None:
-        """Close all, for good."""
-        self._closed = True
-        self.hold(CLOSE_WAIT_S)
-        self.release()
+
+def _missing(path: Path, why: str) -> LedgerMissing:
+    return LedgerMissing(
+        f"no ledger at {path}: {why}, and creating one was not allowed",
+        hint="check the path and the working directory; a first start creates the ledger with create=True",
+    )
+
+
+def read_schema(path: Path, *, wait_s: float) -> Schema:
+    """Return the schema version of the file; changes nothing."""
+    if not os.path.exists(path):  # noqa: PTH110
+        return schema_of("sqlite", 0, 0, "")
+    try:
+        with closing(connect(path, create=False, synchronous="FULL", wait_s=wait_s)) as connection:
+            return patiently(path, wait_s, lambda: _schema(connection, _names(connection)))
+    except sqlite3.Error as error:
+        raise explained(error, path) from error
+
+
+def _checked_version(connection: sqlite3.Connection, path: Path, *, create: bool) -> int:
+    names = _names(connection)
+    found = _schema(connection, names)
+    if found.version == 0 and not create:
+        raise _missing(path, "the file has none")
+    if found.version == 0 and names:
+        raise LedgerCorrupt(f"{path} is a database of another program", hint="give the ledger a file of its own")
+    check_usable(found, str(path))
+    return found.version
+
+
+def _names(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute("select name from sqlite_master")}
+
+
+def _schema(connection: sqlite3.Connection, names: set[str]) -> Schema:
+    if "amends_schema" not in names:
+        return schema_of("sqlite", 0, 0, "")
+    version, needs, ledger = connection.execute(
+        "select max(version), max(needs), max(ledger) from amends_schema"
+    ).fetchone()
+    return schema_of("sqlite", version or 0, needs or 0, ledger or "")
+
+
+def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
+    mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
+    if mode != "wal":
+        raise LedgerUnavailable(
+            f"{path}: the file system does not support SQLite's write-ahead log", hint="use a local disk"
+        )
+
+
+def _migrate(
+    connection: sqlite3.Connection, path: Path, version: int, *, clock: Callable[[], float], wait_s: float
+) -> bool:
+    """Migrate the schema under the write lock; return whether the ledger is new."""
+    if version >= migrations("sqlite")[-1].version:
+        return False  # without the lock: a reader must not wait for a writer
+    patiently(path, wait_s, lambda: connection.execute("begin immediate"))
+    try:
+        schema = _schema(connection, _names(connection))  # another process may have been faster
+        found, ledger = schema.version, schema.ledger or secrets.token_hex(8)
+        for migration in migrations("sqlite")[found:]:
+            if found:
+                log.info("migrating the ledger at %s to version %d (%s)", path, migration.version, migration.name)
+            for statement in migration.statements:
+                connection.execute(statement)
+            connection.execute(
+                "insert into amends_schema values (?, ?, ?, ?)", (migration.version, migration.needs, clock(), ledger)
+            )
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+    return version == 0 and found == 0
+
+
+# ---- Errors
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Return whether another connection has the lock."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_total(error: sqlite3.Error) -> bool:
+    """Return whether the whole transaction is lost, not only one statement of it."""
+    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError or _is_closed(error)
+
+
+def explained(error: sqlite3.Error, path: Path) -> LedgerError:
+    """Return the error in the caller's words."""
+    match _code(error):
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return LedgerUnavailable(f"the ledger at {path} is locked", hint=HOLDERS)
+        case sqlite3.SQLITE_FULL:
+            return LedgerUnavailable(
+                f"no space is left for the ledger at {path}; nothing of this was written", hint="make room on the disk"
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+            return _unwritable(path, str(error))
+        case sqlite3.SQLITE_CANTOPEN:
+            return LedgerUnavailable(
+                f"the ledger at {path} cannot be opened: {error}",
+                hint="check that the file exists and may be written",
+            )
+        case sqlite3.SQLITE_NOTADB:
+            return LedgerCorrupt(f"{path} is not a ledger: {error}", hint="check the path; the file was not touched")
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_FORMAT | sqlite3.SQLITE_ERROR:
+            return LedgerCorrupt(
+                f"the ledger at {path} is damaged: {error}",
+                hint="stop all workers, keep a copy of the file, and restore the newest backup",
+            )
+        case sqlite3.SQLITE_IOERR:
+            return LedgerUnavailable(f"the disk of the ledger at {path} failed: {error}", hint="see the system's log")
+        case _:
+            pass
+    if _is_closed(error):
+        return LedgerUnavailable(f"the ledger at {path} is closed", hint="make a new runtime")
+    if UNDECODABLE in str(error):
+        return LedgerCorrupt(
+            f"the ledger at {path} contains bytes that are not text: {error}",
+            hint="amends audit verify says where; keep a copy of the file, and restore the newest backup",
+        )
+    return LedgerUnavailable(f"the ledger at {path} does not answer: {error}")
+
+
+def _is_closed(error: sqlite3.Error) -> bool:
+    return isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the rest its detail
+
+
+HOLDERS: Final = (
+    "look for a long transaction in another program (a sqlite3 shell, a database browser, a backup), "
+    "or a worker that was stopped with SIGSTOP or a debugger"
+)
+
+
+def locked(path: Path, wait_s: float) -> LedgerUnavailable:
+    """Return the error for a lock that stayed taken."""
+    pids = lock_holders(path)
+    who = f" by process {', '.join(map(str, pids))}" if pids else ""
+    return LedgerUnavailable(f"the ledger at {path} was locked{who} for more than {wait_s:g} s", hint=HOLDERS)
+
+
+def lock_holders(path: Path, locks: str | None = None) -> list[int]:
+    """Return the processes that hold a write lock on the file or its log's index, where the system tells."""
+    files = {inode_of(path), inode_of(path.with_name(f"{path.name}-shm"))} - {0}
+    rows = re.findall(r"WRITE\s+(\d+)\s+\w+:\w+:(\d+)\s", _read("/proc/locks") if locks is None else locks)
+    return sorted({int(pid) for pid, inode in rows if int(inode) in files} - {0, os.getpid()})
+
+
+def inode_of(path: Path) -> int:
+    """Return the inode that the path names now; 0 if it names none."""
+    try:
+        return os.stat(path).st_ino  # noqa: PTH116 (called before every transaction: a third of the time of Path.stat)
+    except OSError:
+        return 0
+
+
+# ---- Network file systems
+
+
+def network_file_system(path: Path, mounts: str | None = None) -> str | None:
+    """Return the kind of network file system that holds ``path``; None if it is local or unknown."""
+    where = Path(os.path.realpath(path))
+    best, kind = Path("/"), ""
+    for line in (_read("/proc/self/mounts") if mounts is None else mounts).splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[1]))
+        if where.is_relative_to(point) and len(point.parts) >= len(best.parts):
+            best, kind = point, fields[2]
+    if kind == "9p" and best == Path("/"):
+        return None  # a sandbox's own root: there is one kernel behind it, which does share memory
+    return kind if kind in NETWORK else None
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -14,8 +14,8 @@ from amends.ledger.dispatch import intent
 from amends.ledger.operations import StoreOp
 from amends.stores.joined import JoinedLedger, locked_yet
 from amends.stores.sql import Execute, Result, Statements, Transaction, as_sql
-from amends.stores.sqlite.connection import Connection
-from amends.stores.sqlite.file import connect, explained, is_busy
+from amends.stores.sqlite.connection import connect, explained, is_busy
+from amends.stores.sqlite.readers import Connection
 
 T = TypeVar("T")
 

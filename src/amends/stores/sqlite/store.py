@@ -23,8 +23,7 @@ from amends.model import Schema
 from amends.stores.quick import answer_sql, answered, is_plain_question
 from amends.stores.sql import SQLITE, Statements, Transaction, as_sql
 from amends.stores.sqlite import joined
-from amends.stores.sqlite.connection import Connection, Readers
-from amends.stores.sqlite.file import (
+from amends.stores.sqlite.connection import (
     UNDECODABLE,
     connect,
     establish,
@@ -37,6 +36,7 @@ from amends.stores.sqlite.file import (
 )
 from amends.stores.sqlite.group_commit import GroupCommit, Pending
 from amends.stores.sqlite.quick import QUICK
+from amends.stores.sqlite.readers import Connection, Readers
 
 T = TypeVar("T")
 

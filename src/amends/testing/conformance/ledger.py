@@ -13,8 +13,9 @@ from typing import Any, Final, Generic, TypeVar
 from amends.audit.verify import Audit, verify_chains
 from amends.ledger import operations as ops
 from amends.ledger.flow import run_flow
-from amends.ledger.operations import ListBudgets, SearchApprovals, Store
+from amends.ledger.operations import ListBudgets, SearchApprovals
 from amends.ledger.rows import ApprovalRow, CallRow, EventRow, RunRow, SliceRow
+from amends.ledger.store import Store
 from amends.states import NEW, call_may, run_may
 from amends.testing.world import imbalances, unpaid
 

@@ -11,7 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from amends.ledger.operations import Store
+from amends.ledger.store import Store
 from amends.testing.conformance.ledger import Clock, Ledger, audit
 
 S = TypeVar("S", bound=Store)

@@ -1,0 +1,32 @@
+"""The interface of a store: what every ledger database must do."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from amends.ledger.operations import StoreOp, T
+
+
+class Store(Protocol):
+    """A durable ledger. Every operation is one transaction; an answer is given only when it is durable.
+
+    A store that cannot tell whether an operation was committed raises ``LedgerUnavailable``.
+    """
+
+    url: str
+
+    def open(self, *, create: bool) -> bool:
+        """Connect and bring the schema up to date; return True if the ledger is new."""
+        ...
+
+    def perform(self, op: StoreOp[T]) -> T:
+        """Perform one operation; return when it is durable."""
+        ...
+
+    async def perform_async(self, op: StoreOp[T]) -> T:
+        """Perform one operation from an event loop, without blocking it."""
+        ...
+
+    def close(self) -> None:
+        """Release connections and threads. May be called twice."""
+        ...

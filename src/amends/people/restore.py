@@ -1,0 +1,35 @@
+"""Let a ledger that was restored from a copy start calls again."""
+
+from __future__ import annotations
+
+from amends.errors import UsageError
+from amends.host.host import Host, View
+from amends.host.listing import PAGE
+from amends.ledger.operations import (
+    ReadEvents,
+    SearchApprovals,
+    VoidApproval,
+)
+from amends.people.approvals import _check_reason
+
+
+async def reconcile_restore(host: Host, view: View, *, by: str, why: str) -> int:
+    """Let a ledger that was restored from a backup start calls again; return how many of its approvals were voided."""
+    if view.tenant:
+        raise UsageError(
+            f"a restore concerns the whole ledger, and this runtime sees only tenant {view.tenant}",
+            hint="call reconcile_restore on a runtime without a tenant",
+        )
+    _check_reason(by, why)
+    voided, before = 0, None
+    while page := await SearchApprovals(None, ("pending", "approved"), before, PAGE):
+        ours = [found.approval for found in page if not found.call.is_loaded]
+        for row in ours:
+            await VoidApproval(row.id, by, why)
+        voided, before = voided + len(ours), page[-1].approval.seq
+    newest = 0
+    while events := await ReadEvents(None, None, newest, PAGE):
+        newest = events[-1].seq
+    if host.anchor is not None:
+        host.anchor.reset(newest)
+    return voided
