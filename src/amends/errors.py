@@ -808,7 +808,7 @@ class LedgerUnavailable(LedgerError):
 class LedgerMissing(LedgerError):
     """There is no ledger at this url, and none may be created."""
 
-    default_hint = "create it with amends migrate, or correct the url of the ledger"
+    default_hint = "create it with amends db migrate, or correct the url of the ledger"
 
 
 class LedgerTooNew(LedgerError):

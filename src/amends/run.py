@@ -147,6 +147,7 @@ def _dressed(method: Callable[..., Any], verb: Callable[..., Any]) -> Callable[.
     first, *rest = signature.parameters.values()
     itself = first.replace(name="self", annotation=inspect.Parameter.empty)
     method.__signature__ = signature.replace(parameters=[itself, *rest])  # type: ignore[attr-defined]
+    method.__annotations__ = {name: said for name, said in verb.__annotations__.items() if name != first.name}
     return method
 
 
@@ -350,7 +351,7 @@ class OpenRun:
         """Before the run is left, end the open attempts that have ``at_leave``. The others become doubt or failed reads."""
         attempts = list(self._attempts)  # a copy: other threads may begin and end attempts meanwhile
         if is_a(error, LedgerError) or all(attempt.at_leave is None for attempt in attempts):
-            return  # a ledger that fails would be asked in vain, for as long as a lease lasts
+            return  # a ledger that fails would be retried for as long as the lease lasts
         if error is None or is_a(error, Exception):
             await self._drive(ending.wait_for_others(self._session))
         for attempt in list(self._attempts):
@@ -482,7 +483,7 @@ async def execute(run: OpenRun, plan_: Sequence[object], /) -> list[Answer]:
 
 
 async def commit(run: OpenRun) -> None:
-    """Commit the run: everything that it did stands."""
+    """Commit the run: its effects stay."""
     runs.refuse_in_body(run.id, "committed")
     refuse_ledger_use(f"the commit of run {run.id}")
     await run._refuse_own_transaction()  # before the lease is released: the run may be committed after the transaction

@@ -230,7 +230,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         return True
 
     def _refuse_crossing(self, open_run: OpenRun, request: ToolCallRequest) -> None:
-        """Raise before either of two calls runs again that paused in one node: only the first pause was seen."""
+        """Raise before two calls that paused in one node run again: the graph saw only the first pause."""
         call_id = request.tool_call["id"]
         others = calls_in_node(request.runtime.config, request.state, call_id) & open_run.paused
         if others and ({call_id} | others) & open_run.by_itself and call_id in open_run.paused:
@@ -361,7 +361,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         }
 
     def _is_last(self, open_run: OpenRun) -> bool:
-        """Count one call less; return whether it was the last of a turn that pauses, so that the run must be released."""
+        """Count a call that has ended; return whether it was the last one of a turn that pauses."""
         with self._lock:
             open_run.users -= 1
             if (

@@ -111,7 +111,7 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
     async def _paused(self, thread: str) -> str | None:
         """Return the newest run of this conversation that has not ended, or else the newest.
 
-        If all have ended, somebody resumes again what was already resumed or rolled back. An older run would be wrong:
+        If all have ended, the conversation was already resumed or rolled back before. An older run would be wrong:
         its record is of another turn.
         """
         newest = None

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import version
 from importlib.resources import files
 from io import BytesIO
 from typing import Any, Final, TypeVar
@@ -269,7 +269,11 @@ def _named(row: CheckpointRow) -> set[str]:
 def pack_export(export: Export, ledger: str) -> bytes:
     """Return the bundle of an export."""
     return pack(
-        export.records, ledger=ledger, version=version("amends"), checkpoints=export.checkpoints, now=export.now
+        export.records,
+        ledger=ledger,
+        version=sys.modules["amends"].__version__,
+        checkpoints=export.checkpoints,
+        now=export.now,
     )
 
 

@@ -94,7 +94,7 @@ def audit_of(host: Host, view: View, behind: Mapping[str, int] = NOTHING) -> Aud
 
 
 async def _known(host: Host, copy: str | None) -> Anchored | None:
-    """Read the checkpoint that is known outside; before the ledger, which may only have grown since."""
+    """Read the checkpoint that is kept outside, before the ledger is read: the ledger may only have grown since."""
     if copy is not None:
         return read_copy(Path(copy))
     mark = None if host.anchor is None else await ReadAnchor(host.anchor)
@@ -718,7 +718,7 @@ class Standing:
         self.unproved = 0
 
     def moved(self, event: EventRow) -> Iterator[Said]:
-        """Take in an event that is linked, and yield what is wrong with it all the same."""
+        """Apply an event that is linked correctly, and yield what else is wrong with it."""
         what = event.what
         if what == "delegated":
             self.delegated[event.root] = event

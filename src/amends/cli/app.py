@@ -119,7 +119,7 @@ def run(args: Sequence[str] | None) -> int:
 def _without_config(words: list[str]) -> tuple[list[str], str]:
     """Return the words without ``--config FILE``, and the file.
 
-    The option may stand anywhere, because every verb reads the settings.
+    The option may appear anywhere, because every verb reads the settings.
     """
     left: list[str] = []
     config = ""

@@ -199,7 +199,7 @@ def _changes(before: Call | None, call: Call) -> Mapping[str, tuple[Any, Any]]:
 
 
 def _put_card(approval: Approval, before: Call | None, *, to_stderr: bool = False) -> None:
-    """Show everything that is approved, whole; on stderr if it stands before a question.
+    """Show everything that is approved, in full; on stderr if a question follows.
 
     Every line begins with a label of ours or with spaces, so no value can imitate a label.
     """

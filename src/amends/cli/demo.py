@@ -1,4 +1,4 @@
-"""``amends demo`` and ``amends init``: programs to begin with.
+"""``amends demo``: five example orders, with a rollback and a crash.
 
 The demo runs five orders in an example shop, and compares the ledger with the shop's own files at the end.
 """

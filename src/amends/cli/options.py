@@ -1,4 +1,4 @@
-"""Options that several verbs share, and exit codes."""
+"""Options and arguments that several verbs share."""
 
 from __future__ import annotations
 

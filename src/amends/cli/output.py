@@ -100,7 +100,7 @@ def put_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, state: int 
     """Print aligned columns; without rows, print nothing.
 
     ``state`` is the column that colours its row. On a terminal the last column is cut where the row would wrap: ids and
-    names, which people copy, stand in the columns before it.
+    names, which people copy, are in the columns before it.
     """
     lines = [tuple(printable(cell) for cell in row) for row in rows]
     if not lines:

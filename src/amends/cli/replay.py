@@ -1,4 +1,4 @@
-"""``amends replay``, ``amends fork`` and ``amends compare``: recorded runs, today's code, and other ways to go."""
+"""``amends replay``, ``amends fork`` and ``amends compare``: check new code, and try other continuations."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ guards: Final[list[Callable[[str], None]]] = []
 
 
 def refuse_ledger_use(what: str, flow: Flow[Any] | None = None) -> None:
-    """Raise if this code may not use the ledger, which is so inside a replay; then close ``flow`` unused."""
+    """Raise inside a replay, where code may not use the ledger; close ``flow`` unused in that case."""
     try:
         for guard in guards:
             guard(what)

@@ -1,4 +1,4 @@
-"""Wake a flow that waits for a run of another owner: when this process, or another one that the store hears of, changed it.
+"""Wake a flow that waits for a run of another owner, as soon as this process or another one changes that run.
 
 A wakeup only shortens a wait. A waiting flow reads the ledger before and after, and reads it again after a bounded time
 without a wakeup: a lost one costs a pause, never an answer.
@@ -79,7 +79,7 @@ class Wakeup:
         self._lock = threading.RLock()  # a watcher may be collected while this thread holds the lock
 
     def watch(self, root: str) -> Watcher:
-        """Return a watcher for this tree. Only now the store begins to listen, and does so again in a forked process."""
+        """Return a watcher for this tree. The store begins to listen on first use, and again in a forked process."""
         told = isinstance(self._store, Telling) and self._store.watch(self.ring)
         watcher = Watcher(root, is_told=told)
         known = weakref.ref(

@@ -1,4 +1,4 @@
-"""What annotations say about values: which built-in types and which users' classes may stand at each place.
+"""What annotations say about values: which built-in types and which users' classes are allowed at each place.
 
 A ``Shape`` decides where a stored value needs the name of its class, and which class it is read back as. Nothing here
 writes or reads a value.
@@ -45,9 +45,9 @@ BUILT_IN: Final = frozenset(
 )
 """The types that are written as themselves."""
 SPELLINGS: Final = (memoryview, MappingProxyType)
-"""Other spellings of bytes and dict, which are no classes of a user."""
+"""Other spellings of bytes and dict, which are not users' classes."""
 BASES: Final = BUILT_IN - {NoneType, bool, Secret, Tagged} | {*SPELLINGS}
-"""The types for whose subclasses plain data can stand."""
+"""The types whose subclasses can be written as plain data."""
 
 
 # ---- What an annotation says about one place of a value
@@ -286,7 +286,7 @@ class Member:
     def __init__(self, cls: type, hint: Any, scope: _Scope, place: Shape, *, also: tuple[_Scope, ...] = ()) -> None:
         self.cls, self.hint, self.scope, self.place = cls, hint, scope, place
         self.scopes = (*also, scope)
-        """More than one if a generic class stands at the place with several arguments."""
+        """More than one if the place allows a generic class with several different type arguments."""
         self.name = scope.names.get(cls, cls.__name__)
 
     @cached_property

@@ -32,13 +32,13 @@ APPROVAL_POLL_S_MIN: Final = 0.02
 APPROVAL_POLL_S_MAX: Final = 1.0
 """The longest interval between polls if the store does not signal what other processes decide."""
 LEFT_S_MIN: Final = 0.001
-"""Less time than this does not count: added to a clock it may not even change it."""
+"""A remaining time shorter than this counts as none: adding it to a clock reading may not change the reading."""
 APPROVAL_SIGNAL_S_MAX: Final = 15.0
 """The longest interval if the store signals: only a lost signal costs that much."""
 
 
 PAUSE_HINT: Final = "what must pause belongs in a child run or an agent of its own, not in the body of a tool"
-"""The hint if a call inside a body waited in vain."""
+"""The hint if a call inside a body waited without getting a decision."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class ApprovalWait:
         assert answer.call is not None, "what waits for a person is a call"
         assert self.body is not None, "what waits in place is inside a body"
         if self.body.is_over:
-            return False  # its body has ended and left it running: it is a call of the run now, which can be released
+            return False  # the body has ended without it: it is now a call of the run, which can be released
         now = (await ReadClocks()).mono
         self.since = now if self.since is None else self.since
         left = self.limit_s - (now - self.since)

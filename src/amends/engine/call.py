@@ -160,7 +160,7 @@ async def _answer(session: Session, ask: Ask, wait: Wait, approval_wait: Approva
             case "held" if await approval_wait.wait_decided(answer):
                 continue
             case "void" if approval_wait.body is not None and await approval_wait.wait_decided(answer):
-                continue  # approval is asked for anew, and the body waits for it
+                continue  # a new approval is requested, and the body waits for it
             case "void":
                 _remember_held(session, ask, answer)
                 await raise_void(session, ask, answer)
@@ -230,7 +230,7 @@ async def _admit_by_hand(session: Session, ask: Ask, wait: Wait, approval_wait: 
             case "held" if await approval_wait.wait_decided(answer):
                 continue
             case "void" if approval_wait.body is not None and await approval_wait.wait_decided(answer):
-                continue  # approval is asked for anew, and the body waits for it
+                continue  # a new approval is requested, and the body waits for it
             case "void":
                 _remember_held(session, ask, answer, by_hand=True)
                 await raise_void(session, ask, answer)
@@ -465,7 +465,7 @@ async def settle_outcome(
             ask.spec, ended.error, around=ended.around, nested=body is not None and body.touched, is_undone=is_undone
         )
         if found.verdict == "certain" and body is not None and any(ended.error is one for one in body.passed):
-            # It came from a call inside: it is certain about that call, not about this one.
+            # The error came from a call inside the body: it says nothing certain about this call.
             found = Judgement("ordinary")
         settle.to, settle.why = _outcome_of(ask.spec, ended.error, found)
         if settle.why == "timeout":

@@ -63,7 +63,7 @@ async def settle_doubt(
     """Settle one call's doubt as far as amends can alone; return the row as it is then.
 
     ``back``: the run is rolling back, so a call that had no effect is ``failed`` and not started again. ``flight``: by
-    which the caller knows what was started if this flow is stopped.
+    which the caller learns what was started if this flow is stopped.
     """
     row = await _refreshed(row)
     if row.state != "in_doubt":
@@ -129,7 +129,7 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
         named = "absent, too early to believe" if isinstance(answer, Absent) else "unknown"
         why = answer.why if isinstance(answer, Unknown) else ""
         if asked >= PROBE_PACE.attempts or spent + pause > session.wait_s:
-            # Not a matter for a person yet: the next visitor probes again.
+            # No person is needed yet: the next process that looks at the run probes again.
             if moved and left is not None and left < float("inf"):
                 # The clocks of two hosts cannot be compared: time waited here is time that the next host need not wait.
                 await Sleep(session.wait_s - spent)
@@ -259,7 +259,7 @@ async def _same_host(row: CallRow) -> bool:
 async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flight) -> CallRow:
     """Start an idempotent call again, inside its window, to learn its result: its destination knows the key.
 
-    It is repeated at its tool's own pace, and only as long as this flow may wait: the next visitor goes on.
+    It is repeated as the tool's ``retry`` says, and only as long as this flow may wait: a later flow continues.
     """
     left = session.wait_s
     wait = await _not_before(spec, row)

@@ -355,7 +355,7 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     if held:
         tree = await read_tree(session)
         if awaits_person(tree):
-            # Decided meanwhile, or approved for another version of the tool, which needs another process: look again
+            # Decided meanwhile, or approved for another version of the tool, which another process has: check again
             # later.
             raise await suspend_for_person(
                 session, held[0], again_s=None if has_pending_decision(tree) else session.lease.lease_s
@@ -378,7 +378,7 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
         if row.state == "backing_off" and row.retry_at is not None and not lacking(session, row)
     ]
     waiting += [row for row in tree.calls if forward and await _is_repeated(session, row)]
-    if waiting:  # of this run or of a child that pivoted: it is due later
+    if waiting:  # a call of this run, or of a child that pivoted, that is due later
         return await _pause_forward(session, tuple(waiting))
     if blocking:
         await _block(session, blocking, again_s=later)
@@ -401,7 +401,7 @@ async def _continue_call(session: Session, row: CallRow) -> None:
     elif row.state == "backing_off" and row.kind == "retriable":
         await drive_forward(session, row)
     elif row.state == "backing_off" and row.kind == "pivot" and row.retry_at is not None:
-        # Its start was lost and had no effect; the calls staged behind it must not run as if it had.
+        # Its start was lost and had no effect; the calls staged after it must not run as if it had succeeded.
         await _restart_pivot(session, row)
     elif row.state == "backing_off":
         # It was not requested again, and certainly nothing happened: it is not part of the commit.
@@ -606,7 +606,7 @@ async def run_decided_call(session: Session, row: CallRow) -> None:
 async def _block_refused(session: Session, no: Unapproved) -> NoReturn:
     """Block a run whose call was approved but is now refused by a rule.
 
-    Asking again changes nothing, a person must end it.
+    A new request would not help: a person must end the run.
     """
     row, tree = no.call, await read_tree(session)
     withdraw = "" if no.approval is None else f"rt.withdraw({no.approval.id!r}, by=..., why=...), or "
@@ -650,7 +650,7 @@ async def begin_by_hand(session: Session, ask: Ask) -> Done:
 async def wait_for_others(session: Session) -> None:
     """Wait until other threads and tasks of this process have finished in the run, however long that takes.
 
-    Unlike ``wait_if_live`` it settles nothing: open attempts by hand are asked next.
+    Unlike ``wait_if_live`` it settles nothing: open attempts by hand are ended next.
     """
     pause = POLL_S_MIN
     while await LiveCalls(session.uid):

@@ -120,7 +120,7 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
         later = await settle_doubts(session, tree, back=False)
         tree = await read_tree(session)
         if tree.run.state == "blocked":
-            # A blocked run is still probed: a look without result does not end that.
+            # A blocked run is still probed: a probe without an answer does not stop later ones.
             await release_tree(session, later)
             raise_blocked(session, tree, None)
         return tree.run

@@ -106,7 +106,7 @@ def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Rec
     if root.phase == "rolling_back" or (root.goal == "rollback" and root.phase == "open"):
         return _roll_back(session, root.goal_why or "recovered")
     if root.state == "pivoted" and not root.goal and root.policy == "resume" and has_agent:
-        # Forward, and by the agent that knows how: a person decides only if there is no agent.
+        # The agent continues the run forward: a person decides only if there is no agent.
         return _wait_or_resume(session, root, has_agent)
     if root.goal == "commit" or root.phase == "pivoted":
         return _go_forward(session, root)
@@ -127,7 +127,7 @@ async def _roll_back_unless_held(session: Session) -> Recovered:
         if _waits_for_person(tree):
             run = await release_tree(session, later, suspended=True)
             return Recovered("done", run)
-        # A body that was started again has used the approval of a call inside it: the run waits for nobody any more.
+        # A restarted body has used the approval of a call inside it: the run no longer waits for a person.
     if any(row.state_at(tree.now) == "expired" for row in tree.approvals):
         await ExpireApprovals(session.root, session.lease.owner, session.lease.epoch)
         return await _roll_back(session, "nobody decided in time")

@@ -1,6 +1,6 @@
 """Roll a run back: settle doubts, compensate in reverse order of settling, then close the run or block it.
 
-Also here: what keeps a run from ending (``Obstacle``), and waiting for calls that this process still runs.
+Also here: waiting for calls that this process still runs. ``blocked.py`` has what keeps a run from ending.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _stricter(held: Ruling, other: Ruling) -> Ruling:
 def _with_first_use(first_use: Ruling, every_use: Ruling) -> Ruling:
     """Combine them: if every use needs approval, so does the first.
 
-    If every use is allowed, the first still needs its own.
+    If every use is allowed, the first use still needs its own approval.
     """
     return first_use if every_use.decision == "allow" else every_use
 

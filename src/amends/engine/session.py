@@ -949,7 +949,7 @@ def undeclared_demands(
 ) -> tuple[BudgetDemand, ...]:
     """Return the budgets to charge for reported units that were not declared.
 
-    Nothing can be reserved, it is spent already.
+    Nothing can be reserved, because it is already spent.
     """
     declared = {unit for unit, _, _ in cost.costs}
     return budget_demands(budgets, dict.fromkeys(set(reported) - declared, 0), request, root)

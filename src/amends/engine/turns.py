@@ -1,4 +1,4 @@
-"""Check a model's plan as a whole before anything runs, and run it group by group; run the calls of one turn."""
+"""Run the parallel calls of one turn of a model, and ask for an approval before a call is made."""
 
 from __future__ import annotations
 
@@ -18,15 +18,6 @@ from amends.ledger.rows import CallRow
 from amends.ledger.world import Ended, RunTogether
 from amends.model import NoEffect
 
-# ---- Reading a plan
-
-
-# ---- Checking the ordering rules beforehand
-
-
-# ---- Running a plan
-
-
 # ---- One turn of a model: parallel calls, and a pivot last
 
 
@@ -36,9 +27,9 @@ End = Done | Exception
 
 
 def is_immediate_pivot(ask: Ask) -> bool:
-    """Return whether it is a pivot that starts at once.
+    """Return whether the request is a pivot that would start at once.
 
-    Its requester has not seen the outcome of the calls beside it.
+    The model that requests it has not seen the outcomes of the other calls of its turn.
     """
     return ask.spec.kind == "pivot" and ask.spec.at == "call"
 
@@ -46,7 +37,7 @@ def is_immediate_pivot(ask: Ask) -> bool:
 async def run_turn(session: Session, asks: Sequence[Ask | Exception]) -> list[End]:
     """Run the calls of a turn and return how each ended, in order.
 
-    An exception in ``asks`` could not be requested at all.
+    An exception in ``asks`` is the error of an invalid request.
     """
     ends: dict[int, End] = {place: ask for place, ask in enumerate(asks) if isinstance(ask, Exception)}
     open_ = {place: ask for place, ask in enumerate(asks) if isinstance(ask, Ask)}
@@ -107,7 +98,7 @@ async def _held_for_approval(session: Session, ask: Ask) -> Held | None:
     if known is not None and known.state not in (*FREED, "held"):
         return None
     answer = await admit(session, ask, Wait(0.0))
-    if answer.verdict == "start":  # its rule was lifted at this very moment: nobody has called it yet
+    if answer.verdict == "start":  # its rule was removed meanwhile, and the admission has started it: no body has run
         await settle_outcome(session, ask, row_of(answer), Ended(error=NoEffect("it was only asked about")))
         return None
     if answer.verdict not in ("held", "void") or answer.approval is None:

@@ -2,7 +2,7 @@
 
 One thread per runtime writes a checkpoint when there is news. No call and no run waits for it, unless ``checkpoint=0``.
 If a process dies before it has written, the next process does: a checkpoint covers everything in the ledger, whoever
-wrote it. What a checkpoint is stands in ``engine/checkpoints.py``.
+wrote it. ``encoding/chain.py`` defines a checkpoint, and ``engine/checkpoints.py`` writes and signs it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 NOT_AN_ANCHOR: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a file raises that is no anchor."""
+"""The errors that reading a file raises if it is not an anchor."""
 BYTES_MAX: Final = 4_096
 """A mark is one line; a larger file is no anchor."""
 

@@ -150,7 +150,7 @@ class Heartbeat:
                 return  # released during the renewal, and perhaps opened again
             del self._leases[lease.root]
         lease.lost = True
-        if given_back:  # by this process, which calls forget() in a moment
+        if given_back:  # released by this process, which is about to call forget()
             log.debug("run tree %s ended or was released while its lease was renewed", lease.root)
         else:
             log.warning("this process lost run tree %s: it was taken over, or a person ended it", lease.root)

@@ -49,7 +49,7 @@ class Host:
         self.settings: dict[str, Setting] = settle_settings(given, alone=alone)
         self.store: Store = store_for(str(self.value("url"))) if store is None else store
         if store is None and not self.store.url.startswith(("sqlite:", "memory:")):
-            # A password may stand in the URL of a server, and settings are printed.
+            # The URL of a server may contain a password, and settings are printed.
             self.settings["url"] = Setting(self.store.url, self.settings["url"].origin)
         self.order: Order = self.value("order")
         self.lease_s: float = self.value("lease")

@@ -30,7 +30,7 @@ from amends.tools.spec import Spec
 
 
 class Hiding:
-    """The redaction of a runtime and, if it encrypts, the sealing of its ledger."""
+    """The redaction of a runtime and, if it has encryption keys, the encryption of its ledger."""
 
     def __init__(self, store: Store, settings: dict[str, Setting]) -> None:
         self._store = store

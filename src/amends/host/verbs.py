@@ -22,6 +22,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from amends.drivers.context import refuse_ledger_use
@@ -129,9 +130,10 @@ def direct(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, T]:
 
 def in_place(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, T]:
     """Return a method that calls ``fn``, which blocks, and opens the ledger itself if it needs it."""
+    refuse = refuse_ledger_use
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        refuse_ledger_use(f"rt.{fn.__name__}()")
+        refuse(f"rt.{fn.__name__}()")
         return fn(self._host, self._view, *args, **kwargs)
 
     return _like(fn, method)
@@ -139,22 +141,25 @@ def in_place(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, T]:
 
 def in_thread(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, Coroutine[Any, Any, T]]:
     """Return a coroutine function that calls ``fn`` in another thread, so that the event loop goes on."""
+    refuse, to_thread = refuse_ledger_use, asyncio.to_thread
 
     async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        refuse_ledger_use(f"rt.{fn.__name__}()")
-        return await asyncio.to_thread(fn, self._host, self._view, *args, **kwargs)
+        refuse(f"rt.{fn.__name__}()")
+        return await to_thread(fn, self._host, self._view, *args, **kwargs)
 
     return _like(fn, method)
 
 
-def _like(verb: Callable[..., Any], method: Callable[..., Any], *, returns: str = "") -> Method[P, T]:
-    """Give ``method`` the name, docstring and signature of ``verb``, with ``self`` in place of host and view.
+def _like(verb: Callable[..., Any], made: Any, *, returns: str = "") -> Method[P, T]:
+    """Return ``made`` with the name, docstring and signature of ``verb``, with ``self`` in place of host and view.
 
-    ``returns``: what stands in the annotation instead of ``Pages``, or instead of a flow's ``str``.
+    ``returns``: the annotation that replaces ``Pages``, or a flow's ``str``. The method gets the globals of the verb's
+    module, so that frameworks can resolve its annotations. It must use none of its own.
     """
+    method: Any = FunctionType(made.__code__, getattr(verb, "__globals__", globals()), closure=made.__closure__)
     functools.update_wrapper(method, verb)
     # Frameworks unwrap a function to ask whether it is a coroutine function: a flow is one, a blocking method is not.
-    del method.__wrapped__  # type: ignore[attr-defined]
+    del method.__wrapped__
     signature = inspect.signature(verb)
     host, view, *parameters = signature.parameters.values()
     names = host.name.lstrip("_"), view.name.lstrip("_")
@@ -164,6 +169,7 @@ def _like(verb: Callable[..., Any], method: Callable[..., Any], *, returns: str 
         annotation = annotation.replace("Pages", returns, 1) if annotation.startswith("Pages[") else returns
     self_ = inspect.Parameter("self", host.kind)
     public = signature.replace(parameters=[self_, *parameters], return_annotation=annotation)
-    method.__signature__ = public  # type: ignore[attr-defined]
+    method.__signature__ = public
     method.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": annotation}
-    return method
+    result: Method[P, T] = method
+    return result

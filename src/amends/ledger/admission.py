@@ -72,7 +72,7 @@ GENERATIONS_MAX: Final = 100
 async def admit_call(op: AdmitCall) -> Admission:
     """Decide about one request (``AdmitCall``): the key first, then the ordering rules, then write the row."""
     root = await find_run(op.root)
-    if not is_over_for_callers(root):  # a closed run starts nothing for anybody and answers everybody
+    if not is_over_for_callers(root):  # a closed run starts nothing, and answers every owner from the record
         check_owner(root, op.owner, op.epoch)
     run = root if op.run == op.root else await find_run(op.run)
     now = await Now()
@@ -102,7 +102,7 @@ async def admit_call(op: AdmitCall) -> Admission:
     if known is None and root.epoch > 1 and not root.history and not op.declared and not op.again:
         twin = await _suspected_duplicate(op, root)
         if twin is not None and op.need is not None and op.need.decision == "refuse":
-            return await refuse_by_rule(op, run, root, now)  # nobody is asked about what a rule forbids
+            return await refuse_by_rule(op, run, root, now)  # no person is asked to approve what a rule refuses
         if twin is not None:
             call = await write_call(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
             return Admission("held", call, twin, run)
@@ -216,7 +216,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             "retriable",
             "backing_off",
         ):
-            return Admission("staged", known, run=run)  # whoever finishes the run starts it when it is due
+            return Admission("staged", known, run=run)  # the process that finishes the run starts it when it is due
         case "in_doubt" | "compensation_in_doubt" | "compensation_failed" | "residue":
             return Admission("doubt", known, run=run)
         case "backing_off":
@@ -431,7 +431,7 @@ async def closed_for_calls(
 ) -> Admission | None:
     """Return the answer if the run takes nothing new; None if it does. A missed deadline is noticed here.
 
-    ``recorded``: the call is not new and a commit waits for it: its caller may bring what nobody else can start it
+    ``recorded``: the call is not new and a commit waits for it: only its caller may have what it must be started
     with.
     """
     late = root.deadline_at is not None and now > root.deadline_at

@@ -221,7 +221,7 @@ async def may_start(
         return approval
     if why == PENDING:
         return Unapproved(call, approval)
-    # This process has another version; one with the approved version may come.
+    # This process has another version of the tool; a process with the approved version may start the call.
     other_version = terms is not None and terms.version != call.version
     if why in ("expired", "changed", REVIVED) and need is not None and not other_version:
         call, made = await replace_request(run, call, approval, need, why, at=at, by=by, epoch=epoch)
@@ -318,7 +318,7 @@ async def request_more(
 
 
 def _asks_more(approval: ApprovalRow, call: CallRow, terms: Terms | None, at: float) -> bool:
-    """Return whether the rules changed, not only the tool's version: a process with the approved version may come."""
+    """Return whether the rules changed, not only the tool's version: another process may have the approved version."""
     return (
         terms is not None
         and terms.version == call.version
@@ -406,7 +406,7 @@ async def note_told(op: RecordNotice) -> ApprovalRow:
 
 async def _give_up_notice(row: ApprovalRow, now: float) -> None:
     if row.state_at(now) == "pending":
-        await _note_notice(row, "not told", now, error="the process that sent it did not come back", gave_up=1)
+        await _note_notice(row, "not told", now, error="the process that sent it did not report an outcome", gave_up=1)
     await UpdateApproval(row, {"tell_at": None, "teller": ""})
 
 

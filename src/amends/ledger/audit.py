@@ -1,4 +1,4 @@
-"""Read whole trees for an audit, each page in one snapshot, and write the checkpoints of the ledger's own chain.
+"""Read whole trees and the hashes of events for an audit, each page in one snapshot.
 
 A row can be compared with its events only if both are read in one snapshot.
 """
@@ -64,7 +64,7 @@ async def _alone(op: ReadChains, events: list[EventRow]) -> Chains:
     return Chains(tuple(events), tuple(runs), tuple(calls), tuple(await ApprovalsOf(root)), delegations)
 
 
-# ---- The ledger's own chain of checkpoints
+# ---- Hashes of events
 
 
 async def read_hashes(op: ReadHashes) -> list[tuple[str, int, str]]:

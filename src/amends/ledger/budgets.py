@@ -90,13 +90,13 @@ class Reservation:
     parts: tuple[tuple[str, str, int], ...] = ()
     over: Overrun | None = None
     again: bool = False
-    """The run's own slice has not enough: ask again, wide."""
+    """The run's own slice does not have enough left: repeat the request with ``wide``."""
 
 
 async def reserve(
     wants: Sequence[BudgetDemand], root: RunRow, *, now: float, wide: bool, forced: bool = False
 ) -> Reservation:
-    """Reserve everything, or nothing and say which budget has not enough.
+    """Reserve everything; or reserve nothing, and say which budget does not have enough left.
 
     ``wide``: look at all slices of a shared budget, not only at the run's own. ``forced``: exceed the caps if
     necessary, since the cost is spent already.
@@ -151,7 +151,7 @@ def _counter(want: BudgetDemand, root: RunRow, now: float) -> _Counter:
 
 
 async def _slice(name: str, counter: _Counter, root: RunRow, *, wide: bool) -> SliceRow | None:
-    """Return the slice, locked from now on; if it does not exist, it is made by whoever looks at all slices."""
+    """Return the slice, locked; a missing slice of a shared budget is created only if ``wide``."""
     row = await FindSlice(name)
     if row is not None or (not wide and len(counter.names) > 1):
         return row

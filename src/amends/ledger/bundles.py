@@ -1,4 +1,4 @@
-"""Export whole run trees, and load trees of other ledgers so that nothing here ever works with them."""
+"""Export whole run trees, and load trees of other ledgers as records that no worker or request ever changes."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ async def _is_here(record: Record) -> bool:
         after, newest = page[-1].seq, page[-1].n
         if any(chain.get(event.n, event.hash) != event.hash for event in page):
             raise RunTaken(
-                f"run {record.root.id} is here already and says something else than the bundle", run_id=record.root.id
+                f"run {record.root.id} is already in this ledger and differs from the bundle", run_id=record.root.id
             )
         if newest >= len(chain):
             return True
     raise RunTaken(
-        f"run {record.root.id} is here already, as it stood {len(chain) - newest} events earlier",
+        f"run {record.root.id} is already in this ledger, in its state of {len(chain) - newest} events earlier",
         run_id=record.root.id,
     )
 

@@ -244,9 +244,6 @@ async def _waits_for_a_person(root: RunRow, run: RunRow) -> bool:
 # A row is not in the chain, and some of its columns change without an event. What was decided once is proved by the
 # event that decided it.
 
-# A row is not in the chain, and some of its columns change without an event. What of it was decided once is proved by the
-# event that decided it.
-
 
 LEARNED: Final = ("learned", "evidence")
 GOAL: Final = ("goal", "goal_by", "goal_why")

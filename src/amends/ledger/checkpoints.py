@@ -78,7 +78,7 @@ def _gaps(old: list[list[Any]], late: frozenset[int], places: list[int], now: fl
 
 
 async def write_checkpoint(op: WriteCheckpoint) -> bool:
-    """Append a checkpoint (``WriteCheckpoint``). Its number decides who is first; the others have read another end."""
+    """Append a checkpoint (``WriteCheckpoint``). Return False if another process has appended one first."""
     last = await NewestCheckpoint()
     if op.repeated and last is not None and (last.n, last.hash) == (op.row.n, op.row.hash):
         return True

@@ -153,7 +153,7 @@ async def _delegation(approval: ApprovalRow, op: DecideApproval, now: float) -> 
 
 
 def _is_repeated(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) -> bool:
-    """Return whether this very decision was recorded before; ``again``: for whatever reason given."""
+    """Return whether this very decision was recorded before; ``again``: ignore the reason."""
     match op.verb:
         case "approve" | "bypass":
             return any(said["by"] == op.by and (again or said["why"] == op.why) for said in approval.yeses)
@@ -211,7 +211,7 @@ async def _reject(
 
 
 async def wake_after_decision(call: CallRow, approval: ApprovalRow, *, at: float, by: str) -> None:
-    """Release the run after a decision: whoever can continue an unowned run may do so, and its caller may come back."""
+    """Release the run after a decision: a worker may continue an unowned run, or its caller may open it again."""
     run, root = await find_run(call.run), await find_run(call.root)
     if root.closed_at is not None:
         return

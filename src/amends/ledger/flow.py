@@ -30,8 +30,8 @@ Flow: TypeAlias = Coroutine[Op[Any], Any, T]
 def run_flow(flow: Flow[T], perform: Callable[[Any], Any]) -> T:
     """Run the flow to its end; raise the failure of an operation at the line that awaited it.
 
-    Only an ``Exception`` is thrown into the flow. A crash, a cancellation or an interrupt ends the flow where it
-    stands, and the flow does not see it: recovery is a single path, and the simulator tests it.
+    Only an ``Exception`` is thrown into the flow. A crash, a cancellation or an interrupt ends the flow at its current
+    operation, and the flow does not see it: recovery is a single path, and the simulator tests it.
     """
     answer: Any = None
     try:

@@ -80,11 +80,11 @@ async def _is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
 
 
 async def _note_silence(root: RunRow, op: OpenRun | ClaimRun, now: float) -> RunRow:
-    """Record that the lease seems to have ended, by one clock of two, if nobody has; the next heartbeat removes it.
+    """Record that the lease seems to have ended, if no process has recorded it; the next heartbeat removes the note.
 
     ``wake_at`` is when a whole lease of silence will have passed. While ledger time stands still, no lease ends in it:
-    then every owner of another boot is watched. The clock, not ledger time, says since when; if it was set back since
-    then, the silence is counted anew.
+    then every owner of another boot is watched. The start of the silence is taken from the clock; if that was set back
+    since, the silence is counted from the beginning.
     """
     clock = await LedgerClock()
     if root.silent_mono is not None and (root.silent_boot == op.boot or (root.silent_at or 0.0) <= clock):
@@ -113,7 +113,7 @@ async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, histor
         in_flight = not root.owner and (call.comp_mono if undoing else call.quiet_mono) is None
         await _doubt_started(run, call, op, epoch, now=now, quiet=op.mono + root.lease_s if in_flight else quiet)
     if root.locked:
-        await DropWaits(root.uid)  # whoever asked is gone; the new owner asks anew
+        await DropWaits(root.uid)  # the process that asked is gone; the new owner asks again
     return await UpdateRun(
         root,
         {

@@ -1,4 +1,4 @@
-"""Decide who owns a run tree: open it, fork it, take it over, renew its lease, release it."""
+"""Open a run or a child run, and fork a run. ``leases.py`` takes over, renews and releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define the ledger's operations, their answers, and the ``Store`` protocol that performs them.
+"""Define the ledger's operations and their answers. ``store.py`` has the ``Store`` protocol that performs them.
 
 A ``StoreOp`` is one transaction, named by its intention. If the answer of an operation is lost, the operation is
 repeated with ``repeated=True`` and returns its first answer: the ids and attempt numbers that it carries identify it.
@@ -994,8 +994,6 @@ class ReadForks(StoreOp[list[RunRow]]):
 # ---- Operations of notices: who must be notified of which request
 #
 # The columns of a request are the outbox: they are written with the request itself, so that no crash can lose a notice.
-
-# The columns of a request are the outbox: written with the request itself, so that no crash can lose a notice.
 
 
 NOTICES_MAX: Final = 24

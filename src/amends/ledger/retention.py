@@ -1,4 +1,4 @@
-"""Remove payloads some time after a run tree has ended; what it was, and that it happened, stays for ever.
+"""Remove the payloads of a run tree some time after it has ended; its identities, states and events stay.
 
 Also here: rewriting payloads with another encryption key.
 """
@@ -80,7 +80,7 @@ def _open_question(root: RunRow, call: CallRow) -> str:
     if call.state == "residue" or (call.state == "succeeded" and (call.late or root.state == "abandoned")):
         return "left standing"
     if call.state == "compensated" and call.comp_blind:
-        return "taken back in doubt"  # evidence that it happened makes it be compensated once more, with its arguments
+        return "taken back in doubt"  # late evidence makes amends compensate it again, which needs its arguments
     return "in doubt" if call.state in (STANDING | UNSETTLED) - {"succeeded"} else ""
 
 

@@ -73,7 +73,7 @@ class RunRow:
     gone_at: float | None = None
     """When garbage collection removed the payloads of the whole tree."""
     origin: str = ""
-    """The ledger from which it was loaded: then it is only a record, and nothing here works with it; empty: it is ours.
+    """The ledger from which it was loaded: then it is a read-only record; empty: it belongs to this ledger.
     """
     forked_from: str = ""
     """In a fork: the run that this one was copied from; empty: it is no fork, or it was begun in the fork."""
@@ -561,7 +561,7 @@ class ApprovalRow:
 
 
 def person(name: str) -> str:
-    """Return the normal form of a name: case, compatibility letters and invisible characters make no other person."""
+    """Return the normal form of a name: the same for names that differ only in case, width or invisible characters."""
     plain = name if name.isascii() else "".join(one for one in normalize("NFKC", name) if category(one) != "Cf")
     return plain.strip().casefold()
 

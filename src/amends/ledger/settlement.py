@@ -111,7 +111,7 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
 
 
 async def _is_early(run: RunRow, call: CallRow, op: StartCall, now: float) -> bool:
-    """Return whether something has come between the approval of a pivot and its start."""
+    """Return whether a new obstacle has appeared between the approval of a pivot and its start."""
     if run.pivot or run.staged_pivot or run.phase != "open":
         return True
     after = () if op.terms is None else op.terms.after
@@ -120,7 +120,7 @@ async def _is_early(run: RunRow, call: CallRow, op: StartCall, now: float) -> bo
 
 def _startable(run: RunRow, call: CallRow) -> bool:
     if run.phase not in ("open", "pivoted") or (run.goal == "rollback" and run.phase == "open"):
-        # On the way back only an idempotent call in doubt may be started, to learn its result.
+        # During a rollback only an idempotent call in doubt may be started, to learn its result.
         return call.state == "in_doubt" and run.phase in ("rolling_back", "open")
     if call.is_staged:
         return run.phase == "pivoted"
@@ -300,7 +300,7 @@ def _is_about(call: CallRow, attempt: int) -> bool:
 async def resolve_call(op: ResolveCall) -> CallRow:
     """Settle a doubt (``ResolveCall``). With an epoch it is a probe's answer under the lease.
 
-    Without one a person's.
+    Without an epoch it is a person's decision.
     """
     call = await _find(op.call_id)
     root = await find_run(call.root)
@@ -377,9 +377,9 @@ async def decide_call(op: DecideCall) -> CallRow:
         )
     await unblock(run, at=now, by=op.by, epoch=root.epoch)
     root = await find_run(call.root)
-    undecided = root.owner or root.suspended  # somebody has it, or another call is still held
+    undecided = root.owner or root.suspended  # another process owns the run, or another call is still held
     if not undecided and root.phase == "open" and not root.goal and root.policy != "resume":
-        # Its caller comes back for the answer: the policy waits one lease for it, as for any released run.
+        # Its caller may open the run again for the answer, so the policy applies only after one lease.
         await UpdateRun(root, {"wake_at": None if root.policy == "wait" else now + root.lease_s})
     return call
 
@@ -499,7 +499,7 @@ def has_answer(call: CallRow, *, by: str, attempt: int, answer: str, why: str) -
 
 
 def _cut(why: str) -> str:
-    """Return as much as is kept; an encrypted text is kept whole."""
+    """Return the text cut to the length that is kept; an encrypted text is kept whole."""
     return why if why.startswith(SEALED) else cut(why, WORDS_MAX)
 
 

@@ -1,4 +1,4 @@
-"""Rollback from outside a run: plan it, then begin it if the run still stands where it was planned.
+"""Roll a run back from outside: plan it, then begin it if the run has not changed since the plan.
 
 A plan comes from a rehearsal: the engine's own flows run over an in-memory copy of the tree, in virtual time, and every
 body is only written down. So a plan cannot differ from what is then done. ``rt.preview`` uses the same rehearsal.
@@ -69,7 +69,7 @@ async def plan_rollback(host: Host, view: View, run_id: str) -> RollbackPlan:
 async def rollback(host: Host, view: View, run_id: str, *, by: str, why: str, plan: str | None = None) -> str:
     """Roll a run back from outside: its owner does it once its live calls have settled, else this process.
 
-    With the hash of a plan only if the run still stands where it was planned; raise ``StalePlan`` otherwise.
+    With the hash of a plan, raise ``StalePlan`` if the run has changed since the plan was made.
     """
     check_reason(by, why)
     if plan is not None:
@@ -78,7 +78,7 @@ async def rollback(host: Host, view: View, run_id: str, *, by: str, why: str, pl
     asked = await BeginRollback(tree.run.uid, by, why, person=True)
     if asked.how in ("refused", "ended"):
         passed = PIVOT_PASSED if asked.how == "refused" else f"it is {asked.run.state}"
-        raise RunEnded(f"run {run_id} cannot be taken back: {passed}", state=asked.run.state, run_id=run_id)
+        raise RunEnded(f"run {run_id} cannot be rolled back: {passed}", state=asked.run.state, run_id=run_id)
     return tree.run.root
 
 
@@ -121,7 +121,7 @@ def refusal(run: RunRow) -> str:
 
 def _refuse_ended(run: RunRow) -> None:
     if why := refusal(run):
-        raise RunEnded(f"run {run.id} cannot be taken back: {why}", state=run.state, run_id=run.id)
+        raise RunEnded(f"run {run.id} cannot be rolled back: {why}", state=run.state, run_id=run.id)
 
 
 # ---- Making the plan
@@ -131,7 +131,7 @@ def _planned(host: Host, tree: Tree, forks: list[RunRow], around: Around, clocks
     mark = tree_mark(tree.runs, tree.calls, forks)
     no = refusal(tree.run)
     if no:
-        # Effects that stood when the pivot passed, or when the run ended, stay: there is no order to show.
+        # Effects that existed when the pivot passed, or when the run ended, stay: nothing is compensated.
         left = tuple(Residue(_call(host, row), no) for row in tree.calls if _stands(row))
         plan = RollbackPlan(tree.run.id, "", cannot=left, refused=no, state=tree.run.state)  # type: ignore[arg-type]
         return _hashed(plan, mark)

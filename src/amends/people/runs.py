@@ -70,7 +70,7 @@ def _given_result(host: Host, row: CallRow, result: object) -> str:
         why = loss or f"it cannot be read as {spec.result_type}"
         raise UsageError(
             f"this result of {row.tool} cannot be kept for its compensation: {why}",
-            hint="take the call back by hand, then rt.resolve(call_id, Happened(None), by=..., why=...)",
+            hint="compensate the call by hand, then rt.resolve(call_id, Happened(None), by=..., why=...)",
         )
     return text
 

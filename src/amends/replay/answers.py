@@ -158,8 +158,8 @@ class Replay:
     def is_worded(self, entry: Entry, ask: Ask) -> bool:
         """Return whether the request has the version and all arguments that were recorded.
 
-        A call from before the replayed execution may have been made by another request of the same key with other
-        words; then the words of each of them count as recorded.
+        An earlier execution may have made the call by another request with the same key and other
+        arguments; then the arguments of each of them count as recorded.
         """
         same = self.record.by_key.get(ask.key, ()) if entry.old else ()
         rows = [one.row for one in (entry, *same) if one.row is not None]
@@ -365,7 +365,7 @@ def _from_closed(replay: Replay, session: Session, ask: Ask) -> Done:
     entries = replay.record.by_name.get((ask.spec.name, ask.ident, ask.again), ())
     known = [entry for entry in entries if entry.asks or not entry.asked_at or entry.nested]
     known = [entry for entry in known if entry.row is not None and entry.row.state == "succeeded"]
-    if session.above:  # the nth read gets the nth answer: see ``_read_again`` in the ledger's decisions
+    if session.above:  # the nth read gets the nth answer: see ``ledger/admission.py``
         known = [entry for entry in known if entry.run == session.uid]
         known = [entry for entry in known if not entry.asks][:1] or known
     row = known[-1].row if known else None
@@ -378,7 +378,7 @@ def _from_closed(replay: Replay, session: Session, ask: Ask) -> Done:
 def told(replay: Replay, session: Session, ask: Ask, entry: Entry, sight: Sight, *, repeated: bool) -> Done:
     """Return or raise what the program was told of this call."""
     row, spec = entry.row, ask.spec
-    assert row is not None, "a refusal is told elsewhere"
+    assert row is not None, "a refusal is answered elsewhere"
     match sight:
         case "done" | "recorded":
             done = recorded_done(session, spec, _as_done(row))

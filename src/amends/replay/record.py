@@ -374,6 +374,3 @@ def _show_holds(record: Record) -> None:
         others = (other for other in record.entries if other is not entry and other.needed)
         if not any(entry.asked_at < other.asked_at < entry.begun_at for other in others):
             entry.sights = entry.sights[1:]
-
-
-# ---- Messages of divergences

@@ -195,7 +195,7 @@ class LoopPool(Generic[C]):
         return turn.result()
 
     def _refuse(self, handed: C | None) -> Never:
-        """Refuse a waiter whose turn came after ``close``; the next one learns the same."""
+        """Refuse a waiter whose turn came after ``close``, and pass the turn on to the next one."""
         if handed is None:
             self._pass_on(None)
         else:

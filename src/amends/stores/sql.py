@@ -1,7 +1,7 @@
 """The row operations as SQL, for every database, blocking or async.
 
 ``as_sql`` turns an operation of the ledger into one flow whose only requests are ``Execute``; a blocking or an async
-connection answers them between its own BEGIN and COMMIT. The statements of one table and their handlers stand
+connection answers them between its own BEGIN and COMMIT. The statements of one table and their handlers are
 together below. Each statement is built once per dialect and shape: building it is slower than running it.
 """
 

@@ -89,7 +89,7 @@ class _Claims:
         from amends.errors import RolledBack, RunBlocked
 
         with contextlib.suppress(RolledBack, RunBlocked):
-            run.rollback("checking the way back")
+            run.rollback("checking the compensation")
         if _frozen(self._state()) != before:
             yield "compensation_restores", f"after {self._spec.name} and its compensation the state is not what it was"
         if self._spec.probe is not None:

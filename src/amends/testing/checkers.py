@@ -83,7 +83,7 @@ def compensated_once(store: MemoryStore, world: World) -> Iterator[str]:
 
 @checker
 def effects_are_known(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that every effect has a row, and that no body runs before its start is durable."""
+    """Check that every effect has a row, and no body runs before its start is durable."""
     for call_id in world.landed_counts("execute"):
         if call_id not in store.calls:
             yield f"an effect of {call_id} is in the world and not in the ledger"
@@ -157,7 +157,7 @@ def _same_end(store: MemoryStore, other: CallRow, call: CallRow) -> bool:
 @checker
 def world_order(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that the world, too, sees the last effect undone first (within one tree, where both simply succeeded)."""
-    doubts = ("in_doubt", "compensation_in_doubt")  # these may be passed over, and taken back later
+    doubts = ("in_doubt", "compensation_in_doubt")  # these may be skipped, and compensated later
     doubted = {event.call for event in store.events if event.to_state in doubts}
     undone = [landing.call_id for landing in world.landings if landing.phase == "compensate"]
     for earlier, later in itertools.pairwise(undone):
@@ -178,9 +178,9 @@ def pivot_law(store: MemoryStore, world: World) -> Iterator[str]:
         if len(pivots) > 1:
             yield f"run {run.id} made {len(pivots)} irreversible calls"
         if pivots and any(c.state in ("compensated", "compensating") for c in calls):
-            yield f"run {run.id} was taken back over its pivot {pivots[0].tool}"
+            yield f"run {run.id} was rolled back although its pivot {pivots[0].tool} had passed"
         if pivots and run.state == "rolled_back":
-            yield f"run {run.id} says rolled_back over its pivot {pivots[0].tool}"
+            yield f"run {run.id} is rolled_back although its pivot {pivots[0].tool} had passed"
     yield from _after_pivot(store)
 
 
@@ -196,7 +196,7 @@ def _after_pivot(store: MemoryStore) -> Iterator[str]:
             elif event.to_state == "failed":
                 in_flight.pop(event.run, None)
         elif call.kind == "compensatable" and not call.violation and event.run in in_flight and event.frm == "(new)":
-            yield f"{call.tool} was admitted from its pivot's start on"
+            yield f"{call.tool} was admitted after its run's pivot had started"
         if event.to_state == "compensating" and event.run in in_flight:
             yield f"{call.tool} was compensated while the pivot was in flight or had passed"
 
@@ -214,12 +214,12 @@ def outbox(store: MemoryStore, world: World) -> Iterator[str]:
                 yield f"{call.tool} was sent before its run had decided"
     for call in store.calls.values():
         if call.state == "dropped" and world.stands(call.id):
-            yield f"{call.tool} was dropped and stands"
+            yield f"{call.tool} was dropped, but its effect exists"
 
 
 @checker
 def event_per_transition(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that the replayed events give exactly the rows, and that every move is in the tables of states."""
+    """Check that the replayed events give exactly the rows, and every move is in the tables of states."""
     calls: dict[str, str] = {}
     runs: dict[str, str] = {}
     for event in store.events:
@@ -251,7 +251,7 @@ def nothing_stuck(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that every run is final, waits for a person with a named cause, or waits because its policy says so."""
     for call in store.calls.values():
         if call.state in ("started", "compensating"):
-            yield f"{call.tool} {call.id} is {call.state} and nobody is behind it"
+            yield f"{call.tool} {call.id} is {call.state} and no process is working on it"
     for run in store.runs.values():
         if run.state in RUN_FINAL or run.uid != run.root:
             continue
@@ -309,12 +309,12 @@ def pivot_moves_its_run(store: MemoryStore, world: World) -> Iterator[str]:
     for event in store.events:
         call = store.calls.get(event.call)
         if event.what == "run" and event.frm == "blocked":
-            continue  # on its way: a word on a doubt lets a blocked run go on
+            continue  # a decision on a doubt unblocks the run first
         if event.what == "run" and event.to_state == "pivoted":
             succeeded.pop(event.run, None)
         for run, tool in succeeded.items():
             if event.run == run:
-                yield f"{tool} succeeded and its run was not pivoted in the same breath"
+                yield f"{tool} succeeded and its run was not pivoted in the same transaction"
         succeeded = {run: tool for run, tool in succeeded.items() if event.run != run}
         pivots = call is not None and call.kind == "pivot" and not call.violation
         if pivots and call is not None and event.what == "call" and event.to_state == "succeeded":
@@ -328,7 +328,7 @@ def work_left(store: MemoryStore, world: World) -> Iterator[str]:
         if run.phase == "rolling_back":
             for call in store.calls.values():
                 if call.run == run.uid and call.state == "succeeded" and call.undoable:
-                    yield f"{call.tool} of run {run.id} could have been taken back and was not"
+                    yield f"{call.tool} of run {run.id} could have been compensated and was not"
 
 
 @checker
@@ -339,9 +339,9 @@ def owner_undisturbed(store: MemoryStore, world: World) -> Iterator[str]:
 
 @checker
 def lease_kept(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that nobody gives a run back while one of its bodies runs and makes calls: those would have no owner.
+    """Check that no run is released while one of its bodies runs and makes calls: those would have no owner.
 
-    A call that is admitted beside a block that is being left is another matter: its outcome is evidence.
+    This does not cover a call that is admitted while its block is being left: its outcome is evidence.
     """
     outer = {row.parent for row in store.calls.values() if row.parent}
     started: dict[str, str] = {}
@@ -353,12 +353,12 @@ def lease_kept(store: MemoryStore, world: World) -> Iterator[str]:
         elif event.what == "let go":
             for call_id, root in started.items():
                 if root == event.root:
-                    yield f"run {event.run_id} was let go while {_name(store, call_id)} ran"
+                    yield f"run {event.run_id} was released while {_name(store, call_id)} ran"
 
 
 @checker
 def waited_in_place(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that a call inside a body waits for its person as long as the body may run."""
+    """Check that a call inside a body waits for a person's decision as long as the body may run."""
     yield from world.impatient
 
 
@@ -371,7 +371,7 @@ def answered_for_good(store: MemoryStore, world: World) -> Iterator[str]:
         calls = {one.call_id for one in world.landings if one.key in keys}
         said = run is not None and run.forked_from and any(by_word(store, one) for one in calls)
         if run is not None and run.state == "committed" and not said and not any(map(world.stands, calls)):
-            yield f"run {run.id} committed on an answer of {tool} that was taken back"
+            yield f"run {run.id} committed with a result of {tool} that had been compensated"
 
 
 def by_word(store: MemoryStore, call_id: str) -> bool:
@@ -388,7 +388,7 @@ def child_outbox(store: MemoryStore, world: World) -> Iterator[str]:
             event.what == "run" and event.to_state == "pivoted" and json.loads(event.facts).get("pivot") == "commit"
         )
         if decides and run is not None and run.parent:
-            yield f"child {run.id} sent what it had staged although its parent could still go back"
+            yield f"child {run.id} started what it had staged although its parent could still roll back"
 
 
 @checker
@@ -397,7 +397,7 @@ def children_closed(store: MemoryStore, world: World) -> Iterator[str]:
     for run in store.runs.values():
         parent = store.runs.get(run.parent)
         if parent is not None and parent.state == "committed" and run.state not in RUN_FINAL:
-            yield f"run {parent.id} committed over its child {run.id}, which is {run.state}"
+            yield f"run {parent.id} committed although its child {run.id} is {run.state}"
 
 
 @checker
@@ -417,7 +417,7 @@ def goal_kept(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that no policy rolls back a run whose block ended without an error."""
     decided = {e.run for e in store.events if e.what == "goal" and e.to_state == "commit"}
     for run in store.runs.values():
-        # A pivot that failed at commit by its own error takes its run back; one that was merely lost does not.
+        # A pivot that failed at commit with its own error rolls its run back; one whose start was lost does not.
         failed_pivot = any(
             c.run == run.uid and c.at_commit and c.state == "failed" and c.why != "lost" for c in store.calls.values()
         )
@@ -467,7 +467,7 @@ def one_holder(store: MemoryStore, world: World) -> Iterator[str]:
         call = store.calls.get(event.call)
         if event.what == "call" and event.to_state == "started" and call is not None and call.locks:
             if store.runs[call.root].goal == "rollback" and event.frm == "in_doubt":
-                continue  # to learn a result on the way back
+                continue  # started again during a rollback, to learn a result
             for name in json.loads(call.locks):
                 other = holders.setdefault((call.tenant, name), call.root)
                 if other != call.root:
@@ -520,7 +520,7 @@ def victims_had_not_pivoted(store: MemoryStore, world: World) -> Iterator[str]:
         if event.what == "run" and event.to_state == "pivoted":
             seen.add("its commit")
         if event.what == "goal" and event.by_whom == "deadlock" and seen:
-            yield f"run {event.run_id} was chosen to go back over {', '.join(sorted(seen))}"
+            yield f"run {event.run_id} was chosen to roll back although it had made {', '.join(sorted(seen))}"
 
 
 @checker
@@ -531,7 +531,7 @@ def compensations_never_wait(store: MemoryStore, world: World) -> Iterator[str]:
         if event.what == "run" and event.run == event.root and event.to_state == "rolling_back":
             going_back.add(event.root)
         if event.what == "waits" and event.root in going_back:
-            yield f"run {event.run_id} goes back and waits for {json.loads(event.facts)['lock']}"
+            yield f"run {event.run_id} rolls back and waits for {json.loads(event.facts)['lock']}"
 
 
 # ---- Rollback plans
@@ -548,7 +548,7 @@ def plans_bind(store: MemoryStore, world: World) -> Iterator[str]:
             continue
         plan = world.plans.get(json.loads(event.facts)["plan"])
         if plan is None:
-            yield f"run {event.run_id} goes back by a plan that nobody was shown"
+            yield f"run {event.run_id} rolls back by a plan that no person was shown"
             continue
         shown = _shown(plan)
         for call_id, now in state.items():
@@ -570,7 +570,7 @@ def stale_plans_do_nothing(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that no rollback followed a plan whose person was told that it is stale."""
     for event in store.events:
         if event.what == "rollback planned" and json.loads(event.facts)["plan"] in world.told_stale:
-            yield f"run {event.run_id} goes back by a plan that its person was told is stale"
+            yield f"run {event.run_id} rolls back by a plan that was reported as stale"
 
 
 # ---- Approvals
@@ -586,7 +586,7 @@ def approvals_against_starts(store: MemoryStore, world: World) -> Iterator[str]:
     used: dict[str, EventRow] = {}
     now = 0.0
     for event in store.events:
-        now = max(now, event.at)  # ledger time: a clock that was set back makes nothing younger
+        now = max(now, event.at)  # ledger time: a clock that is set back does not make an expired approval valid
         if event.what == "approval" and event.to_state == "used":
             yield from _badly_used(store, event, used, now)
             used[_id(event)] = event
@@ -598,9 +598,9 @@ def approvals_against_starts(store: MemoryStore, world: World) -> Iterator[str]:
             continue
         mine = used.get(call.approval)
         if mine is None or mine.call != call.id:
-            yield f"{call.tool} {call.id} was started without using up a yes to it"
+            yield f"{call.tool} {call.id} was started without using up an approval of it"
         elif call.kind != "retriable" and not call.at_commit and not _one_breath(store, mine, event):
-            yield f"the yes to {call.tool} {call.id} was used up in another transaction than its start"
+            yield f"the approval of {call.tool} {call.id} was not used up in the transaction of its start"
 
 
 def _badly_used(store: MemoryStore, event: EventRow, used: dict[str, EventRow], now: float) -> Iterator[str]:
@@ -613,9 +613,9 @@ def _badly_used(store: MemoryStore, event: EventRow, used: dict[str, EventRow], 
         yield f"approval {row.id} of {row.tool} was used while it was {event.frm}"
     people = {said["by"].casefold() for said in row.yeses}
     if people & {row.principal.casefold(), row.agent.casefold()} - {""}:
-        yield f"approval {row.id} of {row.tool} was given by who had asked for it"
+        yield f"approval {row.id} of {row.tool} was given by the person who asked for it"
     if people & {name.casefold() for name in row.edited_by}:
-        yield f"approval {row.id} of {row.tool} was given by who had edited it"
+        yield f"approval {row.id} of {row.tool} was given by a person who edited it"
 
 
 def _id(event: EventRow) -> str:
@@ -643,7 +643,7 @@ def approvals_recorded(store: MemoryStore, world: World) -> Iterator[str]:
             yield f"approval {row.id} is {row.state}, the record says {states.get(row.id)}"
         call = store.calls.get(row.call)
         if row.state in OPEN and call is not None and call.approval == row.id and call.state not in ("held", "ready"):
-            yield f"somebody is still asked about {row.tool} {row.call}, which is {call.state}"
+            yield f"the request for {row.tool} {row.call} is still pending, but the call is {call.state}"
 
 
 @checker
@@ -661,7 +661,7 @@ def people_are_waited_for(store: MemoryStore, world: World) -> Iterator[str]:
         for id, state in states.items():
             row = store.approvals[id]
             if row.root == event.root and state in OPEN and row.expires_at > now:
-                yield f"run {event.run_id} was taken back while {row.tool} waited for a person ({state})"
+                yield f"run {event.run_id} was rolled back while {row.tool} waited for a person ({state})"
 
 
 @checker
@@ -679,7 +679,7 @@ def repeats_are_offered(store: MemoryStore, world: World) -> Iterator[str]:
 def sum_of_budgets(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that standing effects never cost more than a cap, and that spent and reserved amounts stay within it."""
     yield from world.overspent
-    # What lands after it was thought absent is spent all the same; and a person may let a call pass.
+    # An effect that arrives after it was believed absent is still spent; and a person may approve an excess.
     if not any(call.late or '"passed"' in call.cost for call in store.calls.values()):
         yield from overdrawn(store.slices.values())
 
@@ -709,16 +709,16 @@ def no_budget_on_the_way_back(store: MemoryStore, world: World) -> Iterator[str]
             pivoted.add(event.run)
         by_budget = event.what == "refused" and json.loads(event.facts).get("law") == "budget"
         if by_budget and event.run in going_back:
-            yield f"run {event.run_id} goes back and was refused money"
+            yield f"run {event.run_id} is rolling back, but a budget refused it"
         if event.what == "goal" and event.by_whom == "budget" and event.run in pivoted:
-            yield f"run {event.run_id} was to go back over its pivot for a budget"
+            yield f"run {event.run_id} was rolled back by a budget although its pivot had passed"
 
 
 # ---- Notices
 
 
 LIFE_CLAIMS: Final = 10
-"""A request that lives for so many claims outlives whoever dies while notifying people."""
+"""A request that lives for this many claims is notified even if some of the notifying processes die."""
 
 
 @checker
@@ -730,11 +730,11 @@ def people_are_told(store: MemoryStore, world: World) -> Iterator[str]:
         if row.id in told or not world.asks:
             continue
         if row.told_at is not None:
-            yield f"{row.id} ({row.tool}) is told by the record, and nobody heard of it"
+            yield f"{row.id} ({row.tool}) is recorded as notified, but nobody was notified"
         elif row.state_at(now) == "pending" and row.tells < NOTICES_MAX:
-            yield f"{row.id} ({row.tool}) waits for people whom nobody told"
+            yield f"{row.id} ({row.tool}) waits for people who were never notified"
         elif row.state_at(now) == "expired" and _lived_long(row, world):
-            yield f"{row.id} ({row.tool}) ran out, and nobody was ever told of it"
+            yield f"{row.id} ({row.tool}) expired, and nobody was ever notified of it"
 
 
 def _lived_long(row: ApprovalRow, world: World) -> bool:
@@ -749,9 +749,9 @@ def told_once(store: MemoryStore, world: World) -> Iterator[str]:
     failed = {one.approval for one in world.notices if one.failed}
     for row in store.approvals.values():
         if fired[row.id] > row.tells:
-            yield f"{row.id} ({row.tool}) was told of {fired[row.id]} times, and claimed {row.tells} times"
+            yield f"{row.id} ({row.tool}) was notified {fired[row.id]} times, but claimed {row.tells} times"
         elif fired[row.id] > 1 and world.is_quiet and row.id not in failed:
-            yield f"{row.id} ({row.tool}) was told of {fired[row.id]} times, and nothing had gone wrong"
+            yield f"{row.id} ({row.tool}) was notified {fired[row.id]} times although there was no fault"
 
 
 # ---- Checkpoints
@@ -782,7 +782,7 @@ def checkpoints_cover(store: MemoryStore, _world: World) -> Iterator[str]:
     high = store.checkpoints[-1].high if store.checkpoints else 0
     for event in store.events:
         if event.seq <= high and behind.get(event.root, 0) < event.n:
-            yield f"event {event.n} of {event.run_id} is behind no checkpoint"
+            yield f"event {event.n} of {event.run_id} is covered by no checkpoint"
 
 
 @checker
@@ -843,7 +843,7 @@ def not_taken_back_under_a_fork(store: MemoryStore, world: World) -> Iterator[st
         forks = sharing.get(event.call, set()) & standing
         undone = event.what == "call" and event.to_state == "compensating"
         if undone and forks and not by_word(store, event.call):
-            yield f"{store.calls[event.call].tool} of {event.run_id} was taken back under {sorted(forks)}"
+            yield f"{store.calls[event.call].tool} of {event.run_id} was compensated, but {sorted(forks)} depend on it"
 
 
 @checker
@@ -890,7 +890,7 @@ def forks_end_with_what_they_share(store: MemoryStore, world: World) -> Iterator
             event.what == "run" and event.run == event.root and (event.frm, event.to_state) == ("open", "committed")
         )
         if (begins or commits) and event.root not in pivoted and _kind(store, event.call) != "read":
-            yield f"fork {event.run_id} went on ({event.to_state}) after {run.forked_from} was taken back"
+            yield f"fork {event.run_id} went on ({event.to_state}) after {run.forked_from} was rolled back"
 
 
 def _kind(store: MemoryStore, call_id: str) -> str:
@@ -905,7 +905,7 @@ def forks_are_of_what_stood(store: MemoryStore, world: World) -> Iterator[str]:
         if event.what == "goal" and event.run == event.root:
             going[event.root] = event.to_state
         if event.what == "forked" and going.get(event.root) == "rollback":
-            yield f"run {event.run_id} was forked on its way back"
+            yield f"run {event.run_id} was forked while it was rolling back"
 
 
 @checker
@@ -919,4 +919,4 @@ def waits_for_forks_that_stand(store: MemoryStore, world: World) -> Iterator[str
         mine = {call.id for call in store.calls.values() if call.root == run.uid}
         sharing = {call.root for call in store.calls.values() if call.shared in mine}
         if not any(forks[uid].state not in ("rolled_back", "abandoned") for uid in sharing):
-            yield f"run {run.id} waits for forks, and none of them stands any more"
+            yield f"run {run.id} waits for forks, and none of them depends on it any more"

@@ -196,7 +196,7 @@ class _Player:
         if comparable and clean is not None and state == "committed" and played.after != clean.after:
             yield "world_committed", f"the run is committed and the world is {played.after}, not {clean.after}"
         if state not in RUN_FINAL and state != "blocked" and roots[-1].policy == "rollback":
-            yield "run_ended", f"the run is {state} and nobody goes on with it"
+            yield "run_ended", f"the run is {state} and nothing will continue it"
 
 
 def _twice(rt: TestRuntime, finished: Counter[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -221,6 +221,3 @@ def _frozen(state: object) -> object:
         return encode(state, path="state")
     except NotStorable:
         return repr(state)
-
-
-# ---- One tool

@@ -223,7 +223,7 @@ class Simulation:
                 self._end_body(process, Ended(stop.value))
             except Exception as failed:
                 self._end_body(process, Ended(error=failed))
-            except BaseException as stopped:  # a cancellation: it goes on to whoever asked for this body
+            except BaseException as stopped:  # a cancellation is passed on to the caller of this body
                 process.bodies.pop()
                 process.error = stopped
         if process.error is not None:
@@ -395,7 +395,7 @@ class Simulation:
                 for p in self.processes
             )
             if owner and lives:
-                self.disturbed.append(f"run {event.run_id} was taken from {owner}, which is at it")
+                self.disturbed.append(f"run {event.run_id} was taken over from {owner}, which renews its lease")
 
     def _is_dead(self, process: Process, owner: str) -> bool:
         host = owner.split("|", 1)[0]

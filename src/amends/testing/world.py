@@ -87,7 +87,7 @@ def overspent(store: MemoryStore, stands: Callable[[str], bool]) -> Iterator[str
                 used[name.partition("/")[0]] += charge.actual(unit)
     for row in {row.name.partition("/")[0]: row for row in store.slices.values()}.values():
         if used[row.name.partition("/")[0]] > amount_in(row.cap):
-            yield f"what stands has cost {text_of(used[row.name.partition('/')[0]])} {row.unit}; the cap is {row.cap}"
+            yield f"the effects have cost {text_of(used[row.name.partition('/')[0]])} {row.unit}; the cap is {row.cap}"
 
 
 # ---- The world
@@ -167,7 +167,7 @@ class World:
     replaying: set[str] = field(default_factory=set)
     """Processes that replay a run now."""
     impatient: list[str] = field(default_factory=list)
-    """Calls inside a body that gave up while a person could still have approved them."""
+    """Calls inside a body that stopped waiting while a person could still have approved them."""
     replay_bodies: list[str] = field(default_factory=list)
     """Bodies that one of them started."""
 
@@ -207,7 +207,7 @@ class World:
     def given(self, name: str, says: str, value: object) -> None:
         """Compare the value that a body or a compensation got with ``says``, its repr when the caller asked."""
         if repr(value) != says:
-            self.mistaken.append(f"{name} was asked for with {says} and given {value!r}")
+            self.mistaken.append(f"{name} was requested with {says} but got {value!r}")
 
     def probe_undo(self) -> Probed[None]:
         """Return what the world knows of a compensation, by its own key."""
@@ -222,7 +222,7 @@ class World:
         lost, failed = self.sim.mode == "raise", self.sim.mode in ("raise", "answer lost")
         self.notices.append(Notice(approval.id, arrived=not lost, failed=failed))
         if failed:
-            raise Broke("nobody knows whether they heard")
+            raise Broke("it is unknown whether the notice arrived")
 
     def _now(self) -> tuple[Process, Invoke]:
         assert self.sim.current is not None, "only bodies touch the world"
@@ -354,7 +354,7 @@ class World:
 
 def _not_held(store: MemoryStore, row: CallRow) -> Iterator[str]:
     """Yield the locks that a call names and its root does not hold when the body starts."""
-    going_back = store.runs[row.root].phase not in ("open", "pivoted")  # one more start to learn a result needs none
+    going_back = store.runs[row.root].phase not in ("open", "pivoted")  # a start to learn a result needs no lock
     for name in json.loads(row.locks) if row.locks and not going_back else ():
         held = store.locks.get((row.tenant, name))
         if held is None or held.root != row.root:
@@ -367,7 +367,7 @@ def _not_approved(store: MemoryStore, row: CallRow, op: Invoke, asks: frozenset[
         return
     approval = store.approvals.get(row.approval)
     if approval is None or approval.state != "used" or approval.call != row.id:
-        yield f"the body of {row.tool} {row.id} started, and its yes is {approval and approval.state}"
+        yield f"the body of {row.tool} {row.id} started, and its approval is {approval and approval.state}"
     given = encode(dict(op.kwargs), path="args")
     if decode(given) != decode(row.args):
         yield f"{row.tool} {row.id} was approved with {row.args} and started with {given}"

@@ -345,7 +345,7 @@ def _check_leaf(hint: Any, said: object) -> None:
     origin = get_origin(plain) or plain
     if plain is type(None) or plain is None:
         if said is not None and (condition is None or is_equal(None, condition.text) is not True):
-            raise _Strange("it is never that")
+            raise _Strange("it can never have that value")
         return
     if options := _options_of(plain):
         _check_options(plain, options, said)
@@ -466,7 +466,7 @@ def _check_valid(hint: Any, value: object) -> None:
         return
     if is_equal(read, value) is False:
         # The type accepts and changes it: lower case, another time zone, a date from a number.
-        raise _Strange(f"that becomes {shown_condition(read)!r} there: write it so")
+        raise _Strange(f"the type changes it to {shown_condition(read)!r}: write that")
 
 
 def _check_letters(hint: Any, pattern: str) -> None:
@@ -480,7 +480,7 @@ def _check_letters(hint: Any, pattern: str) -> None:
     except Exception:  # a pattern need not be valid itself
         return
     if isinstance(read, str) and read != pattern and read.casefold() == pattern.casefold():
-        raise _Strange(f"that becomes {read!r} there: write it so")
+        raise _Strange(f"the type changes it to {read!r}: write that")
 
 
 def _has_config(hint: Any) -> bool:

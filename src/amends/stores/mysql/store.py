@@ -35,7 +35,7 @@ MIGRATION_S: Final = 3600.0
 """How long one statement of a migration may take: the server may have to copy a large table."""
 RUN_ID_BYTES_MAX: Final = 2048
 TENANT_BYTES_MAX: Final = 1016
-"""Together with a number they are one index entry, which has 3072 bytes."""
+"""A run id, its tenant and a number form one index entry, which has at most 3072 bytes."""
 
 
 def driver() -> Any:

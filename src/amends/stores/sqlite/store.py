@@ -329,7 +329,7 @@ class SqliteStore:
                 self.open(create=self._create)
         raw = connect(self.path, create=False, synchronous=self.synchronous, wait_s=self._lock_wait_s)
         raw.execute("pragma query_only = 1")
-        raw.execute("pragma busy_timeout = 0")  # an event loop may not wait; who may wait uses patiently()
+        raw.execute("pragma busy_timeout = 0")  # an event loop may not wait; callers that may wait use patiently()
         return Connection(raw, raw.cursor())
 
     # ---- Forks

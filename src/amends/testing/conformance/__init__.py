@@ -1,7 +1,7 @@
 """The conformance suite: what a store can get wrong, so that a store written by somebody else can prove itself.
 
-``prove_store`` runs all of it. A store is an ``amends.ledger.operations.Store`` and performs the operations of that
-module. What a transaction *decides* is not checked here: every store shares those flows (``amends.ledger``).
+``prove_store`` runs all of it. A store is an ``amends.ledger.store.Store`` and performs the operations of
+``amends.ledger.operations``. What a transaction *decides* is not checked here: all stores share those flows.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def a_repeated_operation_gives_the_first_answer(ledger: Ledger, scenario: Scenar
 
 @check_each(SCENARIOS)
 def repeating_what_never_happened_makes_it_happen(ledger: Ledger, scenario: Scenario) -> None:
-    """Repeat a first request that was lost on its way: nobody can tell, so it is marked as repeated."""
+    """Repeat a first request that never arrived: its sender does not know that, so it is marked as repeated."""
     clock = Clock()
     reference = Ledger(MemoryStore(clock), clock=clock)
     expected = reference(scenario(reference))

@@ -28,7 +28,7 @@ def it_answers_as_the_memory_does(ledger: Ledger, seed: int) -> None:
 
 
 def compare_with_memory(ledger: Ledger, seed: int, asked: int = ASKED) -> Ledger:
-    """Ask both the same at random; return the memory store's ledger once they agreed to the end."""
+    """Send both stores the same random operations; return the memory store's ledger if all answers were equal."""
     luck = random.Random(seed)
     memory = Ledger(MemoryStore(ledger.clock), clock=ledger.clock)
     for number in range(asked):
@@ -37,7 +37,7 @@ def compare_with_memory(ledger: Ledger, seed: int, asked: int = ASKED) -> Ledger
         op = deed(memory, luck)
         if op is not None:
             answer = answered(ledger, replace(op))
-            assert answer == answered(memory, op), f"asked number {number}: {op}"
+            assert answer == answered(memory, op), f"operation number {number}: {op}"
         if number % LOOKED_EVERY == 0:
             assert ranked(ledger) == ranked(memory), f"after number {number}"
     assert ranked(ledger) == ranked(memory)

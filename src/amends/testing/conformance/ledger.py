@@ -52,7 +52,7 @@ def raises(expected: type[E]) -> Iterator[Raised[E]]:
     except expected as error:
         raised.value = error
     else:
-        raise AssertionError(f"{expected.__name__} was to be raised, and nothing was")
+        raise AssertionError(f"{expected.__name__} was not raised")
 
 
 @dataclass
@@ -294,7 +294,7 @@ def audit(ledger: Ledger) -> None:
     loaded = {run.uid for run in runs if run.origin}
     seq, at = 0, 0.0
     for event in events:
-        assert event.seq > seq, "the record has one order"
+        assert event.seq > seq, "sequence numbers ascend"
         seq = event.seq
         if event.root not in loaded:  # events of another ledger have that ledger's time
             assert event.at >= at, "ledger time does not go back"
@@ -306,7 +306,7 @@ def audit(ledger: Ledger) -> None:
             continue
         subject, may = (event.run, run_may) if event.what == "run" else (event.call, call_may)
         assert event.frm == state.get(subject, NEW), f"{event} does not follow from {state.get(subject)}"
-        assert may(event.frm, event.to_state), f"{event} is in no table"
+        assert may(event.frm, event.to_state), f"the move of {event} is in no table of states"
         state[subject] = event.to_state
     verified = run_flow(verify_chains(Audit()), ledger).verified()
     assert verified.ok, str(verified)

@@ -250,7 +250,7 @@ def a_clock_that_jumps_forward_takes_no_run_from_a_living_owner(ledger: Ledger) 
     assert ledger.open(owner="b", mono=mono + 1).how == "busy"
     assert ledger.claim(run, mono=mono + 1) is None
     assert ledger.claim(run, boot="another host", mono=7.0) is None
-    # Its next heartbeat comes in time, whatever anybody has noticed meanwhile.
+    # Its next heartbeat is in time, even if another process has noted its silence.
     beat = ops.RenewLeases("a", {run.uid: 1}, LEASE_S, boot="boot", mono=mono + 10)
     assert set(ledger(beat).goals) == {run.uid}
     ledger.clock.now += 3_600
@@ -289,7 +289,7 @@ def a_clock_that_was_set_back_keeps_no_run_of_a_dead_owner_on_another_host(ledge
     assert ledger.claim(run, boot="another host", mono=7.0) is None
     assert ledger.claim(run, boot="another host", mono=7.0 + LEASE_S - 1) is None
     assert ledger.claim(run, boot="a third host", mono=900.0) is None
-    ledger.clock.now -= 3_600  # the third host cannot tell since when there is silence: it begins anew
+    ledger.clock.now -= 3_600  # the third host does not know when the silence began, so it counts from now
     assert ledger.claim(run, boot="a third host", mono=900.0) is None
     ledger.clock.now += LEASE_S
     assert ledger.claim(run, boot="another host", mono=7.0 + LEASE_S) is not None

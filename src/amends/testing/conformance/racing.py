@@ -38,7 +38,7 @@ from amends.testing.conformance.scenarios import (
 from amends.testing.world import overdrawn
 
 ROUNDS: Final = 6
-"""How often each race is run, so that not always the same one is first."""
+"""How often each race is run, so that each operation is sometimes the first."""
 RACE_S_MAX: Final = 60.0
 RACERS: Final = 32
 """How many start at once against one budget."""
@@ -194,14 +194,14 @@ def of_two_who_claim_a_tree_one_wins(ledger: Ledger) -> None:
 
 @check
 def a_claim_that_is_repeated_at_once_is_one_claim(ledger: Ledger) -> None:
-    """Let the repetition pass over a tree that the first is claiming; it must not take it over again."""
+    """Let the repetition skip a tree that the first operation is claiming; it must not take it over again."""
     for number in range(ROUNDS):
         run = ledger.run(f"run {number}")
         ledger.clock.now += LEASE_S + 1
         op = ledger.claim_op(run)
         op.repeated = True
         answers = [answer for answer in race(ledger, op, replace(op)) if answer is not None]
-        assert answers, "one of them has it"
+        assert answers, "one of the two claims succeeded"
         found = ledger.read(run)
         assert (found.owner, found.epoch) == ("b", 2)
         assert all(answer == found for answer in answers)
@@ -225,9 +225,7 @@ def an_attempt_is_settled_or_fenced_by_a_takeover_and_never_both(ledger: Ledger)
         call = ledger.start(run)
         ledger.clock.now += LEASE_S + 1
         settled, claimed = race(ledger, ledger.settle_op(call), ledger.claim_op(run))
-        assert claimed is not None or not settled.fenced, (
-            "whoever passes over a run that is in use leaves it to its owner"
-        )
+        assert claimed is not None or not settled.fenced, "a claim that skips a locked run leaves it to its owner"
         found = ledger.look(call)
         assert found.state == ("in_doubt" if settled.fenced else "succeeded")
         moves = [event.to_state for event in ledger.events(run) if event.call == call.id and event.what == "call"]
@@ -343,7 +341,7 @@ def what_is_written_into_one_tree_at_once_is_one_chain(ledger: Ledger) -> None:
 @check_each(("tenant", "agent", "ledger"))
 def of_many_who_race_no_more_start_than_the_cap_allows(ledger: Ledger, per: str) -> None:
     handles = [ledger, ledger.beside or ledger]
-    if ledger.colour == "async":  # an event loop is one thread's; there are not enough of them for everybody
+    if ledger.colour == "async":  # an event loop belongs to one thread, and there is no loop for each thread
         handles = [Ledger(one.store, "blocking", ledger.clock) for one in handles]
     runs = [ledger.run(f"run {number}") for number in range(RACERS)]
     asked = [ledger.admit_op(run, costs=bill(7, per=per)) for run in runs]
@@ -488,7 +486,7 @@ def of_two_at_once_each_tree_is_swept_by_one(ledger: Ledger) -> None:
         ledger.commit(run)
     ledger.clock.now += DAY_S
     one, other = race(ledger, ops.CollectGarbage(0.0), ops.CollectGarbage(0.0))
-    left = ledger(ops.CollectGarbage(0.0))  # what both passed over because the other was at it
+    left = ledger(ops.CollectGarbage(0.0))  # what both skipped because the other one had locked it
     assert one.runs + other.runs + left.runs == len(made)
     assert [event.what for event in ledger.events()].count("payloads removed") == len(made)
     assert all(ledger.read(run).gone_at is not None for run in made)

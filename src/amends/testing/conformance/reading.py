@@ -127,7 +127,7 @@ def a_second_look_sees_what_was_written_since_the_first(ledger: Ledger) -> None:
         ledger.commit(run)
         after = looks(reader, run, call)
         stale = [name for name in before if before[name] == after[name]]
-        assert not stale, f"these looks saw the past: {stale}"
+        assert not stale, f"these reads returned old rows: {stale}"
         assert reader.everything() == ledger.everything()
         assert reader.look(call).state == "succeeded"
 
