@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from amends.drivers.blocking import Driver
@@ -61,7 +62,6 @@ from amends.tools.tool import Tool, as_coroutine_function
 from amends.visible import printable, visible, visible_log
 
 if TYPE_CHECKING:
-    from datetime import datetime
     from random import Random
     from uuid import UUID
 

@@ -439,9 +439,9 @@ async def settle_outcome(
 ) -> tuple[Any, CallRow]:
     """Settle the outcome of the body and its reported cost; the caller is answered only when that is durable.
 
-    ``reported``: the cost reported by hand, if there is no ``body``. ``is_undone``: says of an error that the caller's
-    own transaction was rolled back. The returned value is ``LOST`` if the call succeeded although this attempt returned
-    nothing.
+    ``reported``: the cost reported by hand, if there is no ``body``. ``is_undone``: says whether an
+    error can have left effects only in the database, where the savepoint undoes them. The returned value is ``LOST`` if
+    the call succeeded although this attempt returned nothing.
     """
     clocks = await ReadClocks()
     reported = reported if body is None else body.spent

@@ -26,12 +26,12 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from amends.drivers.context import refuse_ledger_use
+from amends.report import Report
 
 if TYPE_CHECKING:
     from amends.host.host import Host, View
     from amends.host.listing import Pages
     from amends.ledger.flow import Flow
-    from amends.report import Report
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -171,5 +171,8 @@ def _like(verb: Callable[..., Any], made: Any, *, returns: str = "") -> Method[P
     public = signature.replace(parameters=[self_, *parameters], return_annotation=annotation)
     method.__signature__ = public
     method.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": annotation}
+    if returns:  # a name that the verb's module may not have
+        known = {"Iterator": Iterator, "AsyncIterator": AsyncIterator, "Report": Report}
+        method.__annotations__["return"] = eval(annotation, {**method.__globals__, **known})
     result: Method[P, T] = method
     return result

@@ -128,16 +128,6 @@ def waits_for_itself(joined: JoinedTransactions | None, *, but: object = None) -
     return None if joined is None else joined.mine(but=but)
 
 
-def refuse_waiting(joined: JoinedTransactions | None, root: str, run_id: str, *, but: object = None) -> None:
-    """Raise ``TransactionOpen`` for work that would wait for the caller's own open transaction, and so for ever.
-
-    ``but``: the connection through which the work is done, whose own transaction does not count.
-    """
-    holds = waits_for_itself(joined, but=but)
-    if holds is not None and holds(root):
-        raise still_open(run_id)
-
-
 LEAVE_POLL_S: Final = 0.05
 """How often to check whether another thread or task has ended the transaction that locks a run."""
 
