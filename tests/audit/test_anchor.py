@@ -9,7 +9,7 @@ import pytest
 
 from amends.encoding.chain import Anchored
 from amends.errors import LedgerUnavailable
-from amends.host.checkpoints import Anchor, Mark
+from amends.host.anchor import Anchor, Mark
 
 
 def at(n: int, ledger: str = "ldg") -> Anchored:

@@ -250,7 +250,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from amends import Runtime
-from amends.ledger import bundles as loading
+from amends.ledger import records as loading
 
 async def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)

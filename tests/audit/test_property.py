@@ -16,7 +16,7 @@ import pytest
 
 from amends import Held, RolledBack, Runtime, Verified, tool
 from amends.audit import verify
-from amends.host.checkpoints import Mark
+from amends.host.anchor import Mark
 from amends.host.host import View
 from amends.ledger.dispatch import intent
 from amends.ledger.flow import run_flow

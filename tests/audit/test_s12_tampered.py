@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from amends import Held, Runtime, Verified, tool
-from amends.host.checkpoints import Anchor
+from amends.host.anchor import Anchor
 from amends.signing import NewKey, new_key
 from tests.audit.forger import Copy, Forger, Row
 from tests.scenarios.stores import STORES, fresh

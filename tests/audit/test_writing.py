@@ -18,7 +18,7 @@ import pytest
 from amends import AsyncRuntime, Checkpoint, Runtime, tool
 from amends.encoding.chain import read_heads
 from amends.errors import BadConfig, LedgerBehind, LedgerUnavailable, UsageError
-from amends.host.checkpoints import Anchor
+from amends.host.anchor import Anchor
 from amends.ledger import checkpoints
 from amends.ledger.operations import DraftCheckpoint, ReadCheckpoints, ReadRun, WriteCheckpoint
 from amends.signing import load_key, new_key

@@ -12,7 +12,7 @@ import pytest
 from amends import Held, Runtime, tool
 from amends.errors import ApprovalVoid, LedgerBehind, LedgerUnavailable
 from amends.host import runs
-from amends.host.checkpoints import Anchor, Mark
+from amends.host.anchor import Anchor, Mark
 
 
 class Bank:

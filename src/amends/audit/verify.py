@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from amends.encoding.chain import GENESIS, Anchored, link, moment, proof, read_heads, storable
 from amends.encoding.dataclass import changed, dataclass, field
 from amends.encoding.secret import SEALED
-from amends.host.checkpoints import read_copy
+from amends.host.anchor import read_copy
 from amends.host.filters import CALL_WORDS, RUN_FIELDS, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages, narrowing

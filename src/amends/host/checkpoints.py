@@ -1,4 +1,4 @@
-"""Checkpoints and the anchor: when a process writes them, and the file outside the ledger that holds the newest.
+"""When a process writes checkpoints.
 
 One thread per runtime writes a checkpoint when there is news. No call and no run waits for it, unless ``checkpoint=0``.
 If a process dies before it has written, the next process does: a checkpoint covers everything in the ledger, whoever
@@ -8,22 +8,18 @@ wrote it. ``encoding/chain.py`` defines a checkpoint, and ``engine/checkpoints.p
 from __future__ import annotations
 
 import atexit
-import contextlib
 import inspect
-import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from amends.drivers import process
-from amends.encoding.chain import Anchored, Checkpoint, anchored_from
-from amends.encoding.dataclass import dataclass
+from amends.encoding.chain import Checkpoint
 from amends.engine.checkpoints import Written, write_checkpoints
 from amends.errors import LedgerError, LedgerUnavailable, UsageError
+from amends.host.anchor import Anchor
 from amends.host.settings import Setting
 from amends.ledger.flow import Op, run_flow
 from amends.ledger.operations import StoreOp
@@ -34,150 +30,6 @@ from amends.visible import visible_log
 
 if TYPE_CHECKING:
     from amends.signing import AuditKey
-
-
-# ---- The anchor
-
-# The anchor is a mark outside the ledger: the newest approval that was consumed, and the newest checkpoint. A ledger that
-# does not have both was restored from a copy. Without the first, yesterday's copy would offer approvals again, for calls
-# that were made. Without the second, the copy would look like a ledger in which nothing happened today.
-
-
-NOT_AN_ANCHOR: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""The errors that reading a file raises if it is not an anchor."""
-BYTES_MAX: Final = 4_096
-"""A mark is one line; a larger file is no anchor."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The last event that consumed an approval, that approval, and the newest checkpoint."""
-
-    seq: int
-    approval: str = ""
-    checkpoint: Anchored | None = None
-
-
-def moved_to(known: Mark | None, newest: Anchored) -> Mark | None:
-    """Return the mark with this checkpoint, or ``known`` if it has a later one; None if it has another ledger's."""
-    kept = None if known is None else known.checkpoint
-    if kept is None or known is None:
-        return Mark(0 if known is None else known.seq, "" if known is None else known.approval, newest)
-    if kept.ledger != newest.ledger:
-        return None
-    return known if kept.n >= newest.n else Mark(known.seq, known.approval, newest)
-
-
-class Anchor:
-    """One file, replaced atomically. It never moves backwards, except by ``reset``, which a person asks for."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = threading.Lock()
-        self.is_held = False
-        """Whether this process has checked that the ledger has the checkpoint; that is done once."""
-
-    def read(self) -> Mark | None:
-        """Return the mark; None if no approval was ever consumed and there is no checkpoint."""
-        try:
-            with self.path.open("rb") as file:
-                said = json.loads(file.read(BYTES_MAX))
-            kept = said.get("checkpoint")
-            return Mark(int(said["seq"]), str(said["approval"]), None if kept is None else anchored_from(kept))
-        except FileNotFoundError:
-            return None
-        except (OSError, *NOT_AN_ANCHOR) as error:
-            raise LedgerUnavailable(
-                f"the ledger's anchor {self.path} cannot be read: {error}",
-                hint="restore the file, or check the ledger and call rt.reconcile_restore(by=..., why=...)",
-            ) from error
-
-    def keep(self, seq: int, approval: str) -> None:
-        """Move the mark at least to this event; it is on disk when this returns."""
-        with self._exclusive():
-            known = self.read()
-            if known is None or known.seq < seq:  # two concurrent calls may arrive in either order
-                self._write(Mark(seq, approval, None if known is None else known.checkpoint))
-
-    def keep_checkpoint(self, newest: Anchored) -> bool:
-        """Move the mark at least to this checkpoint, on disk; return False if the anchor belongs to another ledger."""
-        with self._exclusive():
-            known = self.read()
-            moved = moved_to(known, newest)
-            if moved is not None and moved is not known:
-                try:
-                    self._write(moved)
-                except LedgerUnavailable as error:
-                    raise LedgerUnavailable(
-                        f"checkpoint {newest.n} is in the ledger but cannot be written to its anchor {self.path}:"
-                        f" {error.__cause__ or error}",
-                        hint="make its folder writable, or name another file with anchor=",
-                    ) from error
-        return moved is not None
-
-    def reset(self, seq: int) -> None:
-        """Accept the ledger as it is from this event on, because a person has checked it."""
-        with self._exclusive():
-            self._write(Mark(seq))
-
-    def _write(self, mark: Mark) -> None:
-        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        try:
-            with beside.open("wb") as file:
-                file.write(json.dumps(_said(mark)).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self.path)
-            if hasattr(os, "O_DIRECTORY"):
-                folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
-        except OSError as error:
-            raise LedgerUnavailable(
-                f"the ledger's anchor {self.path} cannot be written, so no approved call is started: {error}",
-                hint="make its folder writable, or name another file with anchor=",
-            ) from error
-
-    @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Exclude other threads, and other processes where the system has file locks."""
-        with self._lock, contextlib.ExitStack() as stack:
-            with contextlib.suppress(ImportError, OSError):
-                import fcntl
-
-                held: Any = stack.enter_context(self.path.with_name(f"{self.path.name}.lock").open("ab"))
-                fcntl.flock(held, fcntl.LOCK_EX)
-            yield
-
-
-def read_copy(path: Path) -> Anchored:
-    """Return the checkpoint in a copy of an anchor, or in a file with the JSON of ``Checkpoint.to_dict``."""
-    try:
-        with path.open("rb") as file:
-            said = json.loads(file.read(BYTES_MAX))
-        return anchored_from(said.get("checkpoint") or said)
-    except (OSError, *NOT_AN_ANCHOR) as error:
-        raise UsageError(
-            f"{path} holds no checkpoint: {type(error).__name__}: {error}",
-            hint="give a copy of the ledger's .anchor file, or the checkpoint that on_checkpoint= received, as JSON",
-        ) from error
-
-
-def _said(mark: Mark) -> dict[str, Any]:
-    said: dict[str, Any] = {"seq": mark.seq, "approval": mark.approval}
-    return said if mark.checkpoint is None else {**said, "checkpoint": asdict(mark.checkpoint)}
-
-
-def anchor_of(url: str, said: str | None) -> Anchor | None:
-    """Return the anchor of a ledger: at ``said``, else beside a SQLite file; None if it has none."""
-    if said:
-        return Anchor(Path(said).absolute())
-    if not url.startswith("sqlite:///"):
-        return None
-    path = Path(url.removeprefix("sqlite:///").partition("?")[0]).absolute()
-    return Anchor(path.with_name(f"{path.name}.anchor"))
 
 
 # ---- The thread that writes checkpoints

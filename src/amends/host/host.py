@@ -16,7 +16,8 @@ from amends.drivers.blocking import Live
 from amends.engine.opening import Opening
 from amends.engine.session import Memory, Session
 from amends.errors import BadDeclaration, UnknownTool, UsageError, name_for_models
-from amends.host.checkpoints import Checkpointer, Told, anchor_of
+from amends.host.anchor import anchor_of
+from amends.host.checkpoints import Checkpointer, Told
 from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
 from amends.host.redaction import Hiding, recorded_input

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amends.encoding.chain import Anchored
-from amends.host.checkpoints import Mark, moved_to
+from amends.host.anchor import Mark, moved_to
 from amends.ledger.world import Clocks
 
 START: float = 1_700_000_000.0

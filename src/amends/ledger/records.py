@@ -1,4 +1,4 @@
-"""Export whole run trees, and load trees of other ledgers as records that no worker or request ever changes."""
+"""Read the records of run trees for a bundle, and load those of other ledgers, which nothing ever changes."""
 
 from __future__ import annotations
 
