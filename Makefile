@@ -34,7 +34,7 @@ check: $(DEV) ## format, lint, types, import rule, docs
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m mypy
 	@$(BIN)/python scripts/docs.py --check
-	@$(BIN)/python -m pytest -q tests/project/test_layout.py tests/docs/test_docs.py
+	@$(BIN)/python -m pytest -q tests/project/test_layout.py tests/docs/test_docs.py -k 'not examples_of_a_page'  # make test runs them
 
 sim: $(DEV) ## the simulator: every crash point, seeded races (ARGS=200000: that many schedules; ARGS="--store sqlite": on SQLite)
 	@$(BIN)/python -m tests.sim $(ARGS)
