@@ -184,7 +184,7 @@ def test_an_unknown_check_is_an_error() -> None:
 
 
 def test_an_error_that_did_not_come_is_an_assertion() -> None:
-    with pytest.raises(AssertionError, match="LookupError was to be raised"), raises(LookupError):
+    with pytest.raises(AssertionError, match="LookupError was not raised"), raises(LookupError):
         pass
 
 
