@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import pydantic  # noqa: F401 (amends imports it at a tool's first call: no test's deadline should pay for that)
 import pytest
+
+from tests.scratch import scratch_folder
 
 # Before anything imports them: a failed check of a conformance suite shows the values.
 pytest.register_assert_rewrite("amends.testing.conformance", "tests.adapters.conformance", "tests.ledger.rules")
@@ -44,6 +47,12 @@ def no_connection_outlives_its_test(request: pytest.FixtureRequest, monkeypatch:
     for store in made:
         if hasattr(store, "_pool"):  # made to its end
             store.close()
+
+
+def pytest_configure() -> None:
+    """Put ``tmp_path`` in memory where there is room; pytest asks for the place later, and tells its workers."""
+    if (folder := scratch_folder()) is not None:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
 
 
 def pytest_collection_finish() -> None:

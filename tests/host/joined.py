@@ -47,7 +47,7 @@ class Shop:
         with runtime.run("first"):
             pass
         raw = self.connect()
-        raw.cursor().execute("create table orders (id varchar(80))")
+        raw.cursor().execute("create table if not exists orders (id varchar(80))")
         raw.commit()
         raw.close()
 

@@ -20,14 +20,44 @@ from amends.host.heartbeat import Heartbeat
 from amends.ledger.operations import Renewed
 from amends.ledger.world import Lease
 from tests.host.joined import Shop, sqlite_url
+from tests.servers.databases import create_database, drop_database
+from tests.servers.fixtures import server_url
+from tests.servers.shared import Kind
+from tests.stores.emptied import Emptied
 
 KINDS = ["sqlite", "postgres", "mysql"]
+
+
+@pytest.fixture(scope="module")
+def postgres_emptied(pytestconfig: pytest.Config) -> Iterator[Emptied]:
+    yield from _emptied(pytestconfig, "postgres")
+
+
+@pytest.fixture(scope="module")
+def mysql_emptied(pytestconfig: pytest.Config) -> Iterator[Emptied]:
+    yield from _emptied(pytestconfig, "mysql")
+
+
+def _emptied(config: pytest.Config, kind: Kind) -> Iterator[Emptied]:
+    """A database for the ledgers and the shops of all tests here."""
+    server = server_url(config, kind)
+    url = create_database(server)
+    try:
+        with closing(Emptied(url)) as database:
+            yield database
+    finally:
+        drop_database(server, url)
 
 
 @pytest.fixture(params=KINDS)
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     kind = request.param
-    url = sqlite_url(tmp_path) if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
+    if kind == "sqlite":
+        url = sqlite_url(tmp_path)
+    else:
+        database: Emptied = request.getfixturevalue(f"{kind}_emptied")
+        database.empty()
+        url = database.url
     with closing(Shop(kind, url)) as shop:
         yield shop
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from tests.servers import databases
 from tests.servers.found import system_program
-from tests.servers.process import Process, free_port, listens
+from tests.servers.process import DISK, Process, free_port, listens
 
 CONNECTIONS_MAX = 300
 
@@ -38,8 +38,9 @@ class MariadbServer:
     """A server that is started by `start()` or `with`, and thrown away by `close()`, `with`, or our own end.
 
     `tcp` gives it a port on loopback beside its socket; then `url()` is that one. The address stays the same over
-    restarts. `durable` is for measuring and costs an fsync a commit. `folder` is where its folder is made (default: /tmp),
-    and must be open to `nobody`. `settings` are added to the command line.
+    restarts. `durable` is for measuring and costs an fsync a commit. `folder` is where its folder is made (default:
+    in memory, or /tmp if durable or if there is little memory), and must be open to `nobody`.
+    `settings` are added to the command line.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class MariadbServer:
         self._settings = SETTINGS | (DURABLE if durable else FAST) | (settings or {})
         self.port = 3306  # with tcp, another one from the first start on
         self._tcp = tcp
-        self._folder = folder
+        self._folder = folder or (DISK if durable else None)
         self._process: Process | None = None
 
     def start(self) -> Self:

@@ -12,7 +12,7 @@ from typing import Self
 
 from tests.servers import databases
 from tests.servers.found import PROGRAM_S, postgres_binaries
-from tests.servers.process import Process, free_port
+from tests.servers.process import DISK, Process, free_port
 
 CONNECTIONS_MAX = 300
 
@@ -33,8 +33,9 @@ class PostgresServer:
     """A server that is started by `start()` or `with`, and thrown away by `close()`, `with`, or our own end.
 
     `tcp` gives it a port on loopback beside its socket; then `url()` is that one. The address stays the same over
-    restarts. `durable` is for measuring and costs an fsync a commit. `folder` is where its folder is made (default: /tmp),
-    and must be open to `nobody`. `settings` are added to the command line.
+    restarts. `durable` is for measuring and costs an fsync a commit. `folder` is where its folder is made (default:
+    in memory, or /tmp if durable or if there is little memory), and must be open to `nobody`.
+    `settings` are added to the command line.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class PostgresServer:
         self._settings = SETTINGS | ({} if durable else FAST) | (settings or {})
         self.port = 5432  # with tcp, another one from the first start on
         self._tcp = tcp
-        self._folder = folder
+        self._folder = folder or (DISK if durable else None)
         self._process: Process | None = None
 
     def start(self) -> Self:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.scratch import scratch_folder
 from tests.servers.found import Unavailable, User, unprivileged_user
 
 START_S = 60
@@ -23,6 +24,8 @@ LOG_TAIL_CHARS = 2000
 # Below what Linux (32768) and macOS (49152) give to clients.
 PORTS = (20000, 32000)
 PORT_TRIES_MAX = 100
+DISK = Path("/tmp")
+"""For a server whose flushes are measured."""
 
 # Stands between a killed test process and a server that would run for ever. It waits on a pipe whose other end only
 # the owner has: the kernel closes it whatever the owner died of. PR_SET_PDEATHSIG would be less code and less use: it
@@ -54,7 +57,7 @@ class Process:
     def __init__(self, *, discard_signal: str, folder: Path | None = None, user: User | None = None) -> None:
         self.user = user or unprivileged_user()
         # A socket's path has at most 107 bytes, 103 on macOS, where the usual temporary folder is half of that.
-        parent = folder or (Path("/tmp") if os.access("/tmp", os.W_OK) else None)
+        parent = folder or scratch_folder() or (DISK if os.access(DISK, os.W_OK) else None)
         self.folder = Path(tempfile.mkdtemp(prefix="amends-", dir=parent))
         if self.user.is_other:
             os.chown(self.folder, self.user.uid, self.user.gid)

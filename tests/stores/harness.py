@@ -30,6 +30,8 @@ class Harness:
     kept: Callable[[Callable[[], float]], Any] | None = None
     """Like ``make``, but returns a store that stays connected; for the blocking colour only."""
     close: Callable[[], None] = lambda: None
+    url: str = ""
+    """Of the database, if it is on a server."""
 
 
 class Kept:
@@ -86,4 +88,4 @@ def on_server(kind: str, database: Emptied) -> Harness:
         for one in made:
             one.store.close()
 
-    return Harness(make, lambda _, clock: store(database.url, clock=clock), kept, close)
+    return Harness(make, lambda _, clock: store(database.url, clock=clock), kept, close, database.url)

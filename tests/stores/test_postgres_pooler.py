@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from amends.stores.postgres.store import PostgresStore
 from amends.testing.conformance import CHECKS, COLOURS, check_store
 from amends.testing.conformance.ledger import Ledger, audit
 from amends.testing.conformance.prove import Colour
-from tests.servers.databases import execute, with_database
+from tests.servers.databases import with_database
 from tests.servers.fixtures import unavailable
 from tests.servers.found import Unavailable, unprivileged_user
 from tests.servers.postgres import PostgresServer
 from tests.servers.process import free_port
-from tests.stores.emptied import KEPT
+from tests.stores.emptied import Emptied
 from tests.stores.harness import Harness
 from tests.stores.pg import fails, locked, works_again
 
@@ -101,19 +102,18 @@ def url(pooler: int, direct: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def harness(url: str, direct: str) -> Harness:
+def harness(url: str, direct: str) -> Iterator[Harness]:
     store = PostgresStore(url)
     assert store.open(create=True)
     store.close()
 
-    found = execute(direct, ["select table_name from information_schema.tables where table_schema = 'ledger'"])
-    tables = ", ".join(f"ledger.{name}" for (name,) in found if name not in KEPT)
+    with closing(Emptied(f"{direct}?options=-csearch_path%3Dledger")) as database:
 
-    def make(clock: Callable[[], float]) -> PostgresStore:
-        execute(direct, [f"truncate {tables} restart identity"])  # the next check begins with its own clock
-        return PostgresStore(url, clock)
+        def make(clock: Callable[[], float]) -> PostgresStore:
+            database.empty()  # the next check begins with its own clock
+            return PostgresStore(url, clock)
 
-    return Harness(make, lambda _, clock: PostgresStore(url, clock))
+        yield Harness(make, lambda _, clock: PostgresStore(url, clock))
 
 
 SOME = [name for name in CHECKS if name.startswith(("racing.", "storing."))]

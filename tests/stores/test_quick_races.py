@@ -17,6 +17,7 @@ from amends.stores.sql import Transaction, as_sql
 from amends.testing.conformance.equivalence import answered, ranked, without_places
 from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger, audit
 from tests.servers.databases import execute
+from tests.stores.harness import Harness
 from tests.stores.many import wait_for
 
 Asked = tuple[ops.StoreOp[Any], ops.StoreOp[Any]]
@@ -221,14 +222,14 @@ CASES: tuple[Case, ...] = (
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 @pytest.mark.parametrize("kind", ["postgres", "mysql"])
 def test_who_waited_does_what_the_flow_would_do(request: pytest.FixtureRequest, kind: str, case: Case) -> None:
-    url: str = request.getfixturevalue(f"{kind}_url")
-    clock = Clock()
+    harness: Harness = request.getfixturevalue(f"{'postgresql' if kind == 'postgres' else kind}_harness")
+    url, clock = harness.url, Clock()
     memory = Ledger(MemoryStore(clock), clock=clock)
     first, second = case(memory)
     root = root_of(memory, second)
     expected = [answered(memory, replace(first)), answered(memory, replace(second))]
     clock.now = Clock().now
-    with closing(store_of(kind, url, clock)) as store:
+    with closing(harness.make(clock)) as store:
         store.open(create=True)
         ledger = Ledger(store, clock=clock)
         asked = case(ledger)
@@ -278,5 +279,6 @@ def held(kind: str, url: str, root: str, clock: Clock) -> Iterator[Callable[[ops
 
 
 def _somebody_waits(kind: str, url: str) -> bool:
-    time.sleep(0.15)  # MariaDB renews this table only when nobody has looked for a tenth of a second
+    if kind == "mysql":
+        time.sleep(0.12)  # MariaDB renews this table only when nobody has looked for a tenth of a second
     return bool(execute(url, [WAITING[kind]])[0][0])
