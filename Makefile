@@ -18,7 +18,7 @@ DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check sim chaos bench servers format docs test-peers test-pythons test-adapters clean
+.PHONY: help demo test check sim chaos bench servers format docs test-peers test-colours test-pythons test-adapters clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -57,6 +57,9 @@ docs: $(DEV) ## write the generated parts of docs/ again and check the links
 
 test-peers: $(DEV) ## failures of other packages and open reports about frameworks: amends does not repeat them
 	@$(BIN)/python -m pytest -n $(JOBS) tests/peers $(ARGS)
+
+test-colours: $(DEV) servers ## the conformance suite on the servers with every check in both colours
+	@AMENDS_TEST_ALL_COLOURS=1 $(BIN)/python -m pytest -n $(JOBS) tests/stores/test_conformance.py $(ARGS)
 
 test-pythons: ## the quick tests on every other supported Python found here
 	@JOBS=$(JOBS) sh scripts/test-pythons

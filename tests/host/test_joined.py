@@ -284,7 +284,8 @@ def test_another_thread_waits_and_goes_on(shop: Shop, rt: Any) -> None:
 def test_nobody_else_can_end_or_claim_the_run_meanwhile(shop: Shop, rt: Any) -> None:
     runtime, tools = rt
     opened = runtime.run("r")
-    url = shop.url if shop.kind == "sqlite" else f"{shop.url}{'&' if '?' in shop.url else '?'}lock_wait_s=1"
+    wait_s = 0.2 if shop.kind == "postgres" else 1  # MariaDB counts whole seconds
+    url = shop.url if shop.kind == "sqlite" else f"{shop.url}{'&' if '?' in shop.url else '?'}lock_wait_s={wait_s}"
     with opened:
         conn = shop.begin()
         tools.place.with_options(connection=conn)("1")
@@ -423,7 +424,8 @@ def test_a_run_that_is_ridden_in_costs_the_others_no_lease(shop: Shop, rt: Any) 
 # ---- killed -------------------------------------------------------------------------------
 
 POINTS = ("begun", "admitted", "in the body", "returned", "committed")
-KILLS = 60
+KILLS = 4 * len(POINTS)
+"""A process kills itself exactly at its point: repeating that shows only that leftovers do not hinder the next one."""
 
 
 def test_a_kill_leaves_both_or_neither(shop: Shop) -> None:
