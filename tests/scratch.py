@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
-# A suite with both servers and its largest ledgers takes about a quarter of it. Docker gives 64 MB: too little.
+# The two servers of a session take 250 MB when they are new; the rest is a guess. Docker gives 64 MB: too little.
 FREE_BYTES_MIN = 4 << 30
 
 

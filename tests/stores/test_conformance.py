@@ -18,7 +18,7 @@ IN_BOTH = ("racing.", "storing.", "atomic.an_operation_that_fails_in_the_middle_
 def colours_on(kind: str, name: str) -> tuple[Colour, ...]:
     """Return the colours in which a check is made on this kind of store.
 
-    Both colours of a server's store send the same statements. So a check outside ``IN_BOTH`` is made there in one
+    What an operation decides is the same flow in both colours. To save time, a check outside ``IN_BOTH`` is made there in one
     colour, half of them in each, always the same; with AMENDS_TEST_ALL_COLOURS=1 in both.
     """
     if kind not in SERVERS or ALL_COLOURS or name.startswith(IN_BOTH):
