@@ -580,7 +580,7 @@ def test_a_recovered_body_that_uses_the_yes_of_its_call_leaves_nothing_to_wait_f
             raise KeyboardInterrupt from None  # the process dies while its call waits
 
     shop.then = then
-    run = runtime(shop.inner, shop.outer, store=store, lease=0.06, wait_approval=0).open("r")
+    run = runtime(shop.inner, shop.outer, store=store, wait_approval=0).open("r")
     with pytest.raises(KeyboardInterrupt):
         run.call(shop.outer)
     worker = twin_of(store, shop.inner, shop.outer)

@@ -170,7 +170,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         url = request.getfixturevalue("postgres_url" if request.param == "postgresql" else "mysql_url")
 
     def make(**options: Any) -> Runtime:
-        given: dict[str, Any] = {"wait": 0.15, "lease": 0.3, "redact": PATTERNS} | options
+        given: dict[str, Any] = {"wait": 0.15, "redact": PATTERNS} | options
         made.append(Runtime(None if store is not None else url, store=store, **given))
         return made[-1]
 

@@ -172,7 +172,7 @@ def test_a_call_by_hand_takes_its_locks(world: World) -> None:
 
 def test_locks_of_a_dead_process_are_freed_by_its_recovery(world: World) -> None:
     reserve = world.compensatable(locks=by_x)
-    rt = runtime(reserve, lease=0.06)
+    rt = runtime(reserve)
     first = rt.open("first")
     first.call(reserve, x="1")
     die(first)
