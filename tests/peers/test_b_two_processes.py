@@ -14,23 +14,13 @@ from amends import Absent, AsyncRuntime, Happened, LedgerError, RunBlocked, Runt
 from amends.drivers import process
 from amends.errors import Busy, LeaseLost
 from amends.host import heartbeat
-from amends.ledger.operations import ReadRun, RenewLeases
+from amends.ledger.operations import RenewLeases
 from tests.peers import races
 from tests.peers.children import Child
 from tests.peers.conftest import Ledger
 from tests.peers.flaky import BEAT, Flaky
 from tests.scenarios import world as outside
-from tests.world import World, expire, until
-
-OFTEN = 300
-"""Beats per lease: a long lease, whose beats a test need not wait for."""
-
-
-def _is_kept(rt: Runtime, run_id: str) -> bool:
-    """Return whether a beat has renewed the lease."""
-    tree = rt._host.store.perform(ReadRun("", id=run_id))
-    assert tree is not None
-    return tree.run.lease_until > tree.now + 1
+from tests.world import OFTEN, World, expire, is_kept, until
 
 
 @pytest.mark.parametrize("how", ["run", "ledger", "once"])
@@ -75,7 +65,7 @@ def test_a_slow_owner_is_not_taken_over_while_its_heartbeat_lives(
     until(lambda: log == ["charge"])
     for _ in range(4):
         expire(slow._host.store, "r")
-        until(partial(_is_kept, slow, "r"))
+        until(partial(is_kept, slow._host.store, "r"))
         assert other.recover() == []
         with pytest.raises(Busy), other.run("r"):
             raise AssertionError("nobody gets in")
@@ -108,7 +98,7 @@ def test_one_lost_heartbeat_is_not_the_end_of_a_healthy_owner(
         until(lambda: store.refused > 0)
         for _ in range(3):
             expire(other._host.store, "r")  # the lease it began with has ended
-            until(partial(_is_kept, other, "r"))
+            until(partial(is_kept, other._host.store, "r"))
             assert other.recover() == []
         gate.set()
         assert future.result(20) == "ch_1"
