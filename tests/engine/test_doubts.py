@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
-from amends import Absent, Happened, InDoubt, RunBlocked, Unknown, tool
+from amends import Absent, Happened, InDoubt, RunBlocked, Unknown, testing, tool
 from tests.world import FAST, World, runtime, states, until
 
 
@@ -210,14 +211,22 @@ def test_absent_is_not_believed_before_the_settle_delay() -> None:
 
 def test_an_effect_that_lands_inside_the_settle_delay_is_found_not_repeated() -> None:
     world = World()
-    pay = world.probed(world.compensatable("pay"), settle=0.08)
-    late = threading.Timer(0.03, lambda: world.happen("pay:1"))
+    pay = world.compensatable("pay")
+    asked: list[str] = []
+
+    @pay.probe(settle=60)
+    def look(x: str) -> Any:
+        asked.append(x)
+        if len(asked) == 1:
+            world.happen("pay:1")  # it lands when it was looked for
+            return Absent()
+        return Happened("pay:1")
+
     world.script["pay"] = [TimeoutError()]
-    late.start()
-    with runtime(pay).run("r"):
+    with testing.runtime(tools=[pay], wait=600).run("r"):  # in virtual time: the delay is not over before it is over
         assert pay() == "pay:1"
-    late.join()
     assert world.log == ["pay:1"]
+    assert asked == ["1", "1"]
 
 
 def test_the_settle_delay_is_at_least_the_timeout() -> None:
