@@ -8,10 +8,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from amends import Absent, Happened, Retry, Runtime, tool
+from amends.drivers import process
+from amends.encoding.dataclass import changed
+from amends.ledger.operations import ReadRun, RenewLeases
 from amends.stores.memory import MemoryStore
 
 FAST = Retry(attempts=3, delay=0.001, max_delay=0.002)
 ONCE = Retry(attempts=1)
+BRIEF_S = 0.05
+"""How long the lease of a dead run was, in the ledger; and how long whoever takes it over waits for late effects."""
+OFTEN = 300
+"""Beats per lease, with which nobody waits for the next beat of a long lease."""
 
 
 class World:
@@ -32,6 +39,8 @@ class World:
             raise turn
         if isinstance(turn, float):
             time.sleep(turn)
+        if isinstance(turn, threading.Event):
+            assert turn.wait(60)
         with self.lock:
             self.log.append(what)
             self.standing.append(what)
@@ -103,13 +112,13 @@ class World:
 
 def runtime(*tools: Any, **options: Any) -> Any:
     """Return a runtime, typed as Any: tests pass wrong arguments on purpose, and tests/typing checks the types."""
-    given: dict[str, Any] = {"tools": tools, "wait": 0.2} | options
+    given: dict[str, Any] = {"tools": tools, "wait": 30.0} | options
     return Runtime("memory:", **given)
 
 
 def twin_of(store: MemoryStore, *tools: Any, **options: Any) -> Any:
     """Return another worker on the same ledger."""
-    given: dict[str, Any] = {"tools": tools, "wait": 0.2, "lease": 0.06} | options
+    given: dict[str, Any] = {"tools": tools, "wait": 30.0} | options
     return Runtime(store=store, **given)
 
 
@@ -118,12 +127,43 @@ def states(rt: Runtime, run_id: str) -> dict[str, str]:
 
 
 def die(run: Any) -> None:
-    """Leave the run as a killed process does: the lease expires, and nobody settles anything."""
-    run._host.heartbeat.forget(run._session.lease)
-    time.sleep(run._host.lease_s + 0.01)
+    """Leave the run as a killed process does: its lease is over, and nobody settles anything."""
+    lease = run._session.lease
+    run._host.heartbeat.forget(lease)
+    lease.until = process.mono()
+    expire(run._host.store, run.id, run._session.tenant)
 
 
-def until(condition: Callable[[], bool], *, seconds: float = 2.0) -> None:
+def expire(store: Any, run_id: str, tenant: str = "") -> None:
+    """Let the lease of a run end now in the ledger, however long it is, as if it had always been a short one.
+
+    So no test needs a short lease, which would also end whenever the machine is slow for a moment.
+    """
+    tree = store.perform(ReadRun(tenant, id=run_id))
+    root = tree.run if tree.run.uid == tree.run.root else store.perform(ReadRun(tenant, uid=tree.run.root)).run
+    clock = process.clocks()
+    store.perform(RenewLeases(root.owner, {root.uid: root.epoch}, BRIEF_S, boot=clock.boot, mono=clock.mono))
+    time.sleep(BRIEF_S + 0.01)
+
+
+def is_kept(store: Any, run_id: str) -> bool:
+    """Return whether a beat has renewed a lease that ``expire`` ended."""
+    tree = store.perform(ReadRun("", id=run_id))
+    return bool(tree.run.lease_until > tree.now + 1)
+
+
+def wake(store: MemoryStore) -> None:
+    """Let the time come that released runs and their next attempts wait for."""
+    for uid, row in list(store.runs.items()):
+        if not row.owner and row.wake_at is not None:
+            store.runs[uid] = changed(row, {"wake_at": 0.0})
+    for id, call in list(store.calls.items()):
+        if call.retry_at is not None:
+            store.calls[id] = changed(call, {"retry_at": 0.0})
+
+
+def until(condition: Callable[[], bool], *, seconds: float = 30.0) -> None:
+    """Wait for what must become true; the time is only for a test that fails."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never became true"
@@ -144,5 +184,5 @@ def together(fns: Iterable[Callable[[], Any]]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     return [found[number] for number in range(len(threads))]

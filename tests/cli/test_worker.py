@@ -10,6 +10,7 @@ from amends import AsyncRuntime, Runtime, tool
 from amends.errors import LedgerMissing, LedgerUnavailable, UsageError
 from amends.worker import IDLE_S_MAX, Pace, Worker, work
 from tests.scenarios.processes import wait_until
+from tests.world import die
 
 Make = Callable[..., Any]
 
@@ -30,10 +31,11 @@ def url(tmp_path: Path) -> str:
 
 
 def leave_open(url: str, id: str) -> None:
-    """Make a run whose process is alive and whose lease expires at once, because nobody renews it."""
-    rt = Runtime(url, tools=[pay], lease=0.05)
+    """Make a run whose process is alive and whose lease has expired, because nobody renewed it."""
+    rt = Runtime(url, tools=[pay])
     run = rt.open(id)
     run.call(pay, order=id)
+    die(run)
     rt.close()
 
 
@@ -48,7 +50,7 @@ def test_a_worker_in_a_thread_recovers_until_its_event_is_set(url: str, make: Ma
         leave_open(url, "order-2")
         wait_until(lambda: rt.report("order-2").state == "rolled_back")
     stop.set()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert not thread.is_alive()
 
 
@@ -86,7 +88,7 @@ def test_a_ledger_that_does_not_answer_is_asked_again(
     with Runtime(url) as reader:
         wait_until(lambda: reader.report("order-1").state == "rolled_back")
     stop.set()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert sum("the disk is away" in record.getMessage() for record in caplog.records) == 2
 
 

@@ -163,7 +163,7 @@ def test_a_cancelled_call_is_in_doubt_and_asking_again_does_not_hang() -> None:
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(pay(), 0.02)
                 with pytest.raises(InDoubt):
-                    await asyncio.wait_for(pay(), 0.3)
+                    await asyncio.wait_for(pay(), 30)
         assert blocked.value.__cause__ is None
         assert [call.state async for call in rt.doubts()] == ["in_doubt"]
 
@@ -176,7 +176,7 @@ def test_a_cancelled_blocking_body_goes_on_in_its_thread_and_its_return_is_evide
 
     @tool
     def pay() -> str:
-        gate.wait(2)
+        gate.wait(60)
         return "paid"
 
     pay.compensate(lambda: None)
@@ -186,7 +186,7 @@ def test_a_cancelled_blocking_body_goes_on_in_its_thread_and_its_return_is_evide
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(run.call(pay), 0.02)
             gate.set()
-            for _ in range(200):
+            for _ in range(6000):
                 if any([event.what == "evidence" async for event in rt.events()]):
                     break
                 await asyncio.sleep(0.005)
@@ -206,7 +206,7 @@ def test_a_cancelled_plan_is_in_doubt_and_asking_again_does_not_hang() -> None:
                     await asyncio.wait_for(run.execute([[{"tool": "pay"}, {"tool": "pay", "args": {"x": "2"}}]]), 0.02)
                 assert [call.state async for call in rt.calls()] == ["in_doubt", "in_doubt"]
                 with pytest.raises(InDoubt):
-                    await asyncio.wait_for(pay(), 0.3)
+                    await asyncio.wait_for(pay(), 30)
         assert blocked.value.__cause__ is None
 
     _run(main, pay)
@@ -221,7 +221,7 @@ def test_cancelling_the_block_is_shielded_and_follows_the_policy(policy, state) 
         async def work() -> None:
             async with rt.run("r", recover=policy):
                 await pay()
-                await asyncio.sleep(5)
+                await asyncio.sleep(60)
 
         task = asyncio.create_task(work())
         while "pay:1" not in log:
@@ -243,7 +243,7 @@ def test_cancelling_after_the_pivot_lets_the_run_go() -> None:
         async def work() -> None:
             async with rt.run("r") as run:
                 await run.call(wire)
-                await asyncio.sleep(5)
+                await asyncio.sleep(60)
 
         task = asyncio.create_task(work())
         while not [call async for call in rt.calls("status:succeeded")]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from amends import Absent, Happened, RunBlocked, UsageError, current_call, current_run, tool
 from amends.errors import InDoubt, NoRun, UnknownTool
-from tests.world import ONCE, World, runtime, together
+from tests.world import ONCE, World, die, runtime, together
 
 
 def test_a_tool_outside_a_run_raises_and_runs_nothing() -> None:
@@ -184,12 +183,11 @@ def test_tenants_do_not_see_or_touch_each_other() -> None:
 def test_recovery_of_one_tenant_leaves_the_others_alone() -> None:
     world = World()
     pay = world.compensatable("pay", twin={"retry": ONCE})
-    rt = runtime(pay, lease=0.05)
+    rt = runtime(pay)
     for tenant in ("a", "b"):
         run = rt.scoped(tenant=tenant).open("r")
         run.call(pay)
-        rt._host.heartbeat.forget(run._session.lease)
-    threading.Event().wait(0.06)
+        die(run)
     assert [report.run.tenant for report in rt.scoped(tenant="a").recover()] == ["a"]
     assert rt.scoped(tenant="b").report("r").state == "open"
 

@@ -303,7 +303,7 @@ def _clean() -> None:
 
 def _run(main: Callable[[AsyncRuntime], Any], url: str = "memory:", **options: Any) -> Any:
     async def outer() -> Any:
-        rt = AsyncRuntime(url, tools=[charge], wait=0.5, **options)
+        rt = AsyncRuntime(url, tools=[charge], wait=30.0, **options)
         try:
             return await main(rt)
         finally:
@@ -415,7 +415,7 @@ def test_a_block_is_left_in_another_loop(tmp_path: Any) -> None:
 @pytest.mark.parametrize("url", ["memory:", "sqlite"])
 @pytest.mark.parametrize("where", ["block", "call"])
 def test_a_coroutine_that_outlives_its_loop_takes_its_run_back(url: str, where: str, tmp_path: Any) -> None:
-    rt = AsyncRuntime(url if url == "memory:" else f"sqlite:///{tmp_path / 'l.db'}", tools=[charge, slow], wait=0.2)
+    rt = AsyncRuntime(url if url == "memory:" else f"sqlite:///{tmp_path / 'l.db'}", tools=[charge, slow], wait=30.0)
 
     begun = threading.Event()
     _begun.append(begun.set)

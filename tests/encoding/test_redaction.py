@@ -394,7 +394,7 @@ def test_a_probe_that_asks_for_a_text_that_a_pattern_hid_says_that_it_cannot_kno
     def find(note: str) -> Any:
         raise AssertionError("nobody has what it asks for")
 
-    rt = runtime(wire, redact=["re:sk-[a-z]+"])
+    rt = runtime(wire, redact=["re:sk-[a-z]+"], wait=0.2)
     run = rt.open("r")
     with pytest.raises(InDoubt) as doubt:
         run.call(wire, note="sk-abcdef")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from amends import AsyncRuntime, InDoubt, RunBlocked, Runtime, tool
 from amends.errors import Held, LeaseLost, LedgerUnavailable
 from amends.ledger.operations import NoteEvidence
 from amends.stores.memory import MemoryStore
-from tests.world import FAST, World, die, runtime, states, twin_of, until
+from tests.world import FAST, World, die, runtime, states, twin_of, until, wake
 
 
 class Flaky(MemoryStore):
@@ -27,6 +26,12 @@ class Flaky(MemoryStore):
         return super().perform(op)
 
 
+def _impatient(rt: Any) -> Any:
+    """Let a runtime with a long lease insist on an answer of its ledger only as long as one with a short lease does."""
+    rt._driver.lease_s = 0.1
+    return rt
+
+
 def test_a_worker_that_lost_its_lease_settles_nothing_and_its_outcome_is_evidence() -> None:
     world, store = World(), MemoryStore()
     inside, gate = threading.Event(), threading.Event()
@@ -34,14 +39,14 @@ def test_a_worker_that_lost_its_lease_settles_nothing_and_its_outcome_is_evidenc
     @tool(name="pay")
     def pay() -> str:
         inside.set()
-        gate.wait(2)
+        gate.wait(30)
         return world.happen("pay:1")
 
     @pay.compensate
     def undo() -> None:
         world.undo("pay:1")
 
-    first = runtime(pay, store=store, lease=0.06)
+    first = runtime(pay, store=store)
     run = first.open("r")
     ends: list[BaseException] = []
 
@@ -53,13 +58,13 @@ def test_a_worker_that_lost_its_lease_settles_nothing_and_its_outcome_is_evidenc
 
     thread = threading.Thread(target=work)
     thread.start()
-    inside.wait(2)
+    assert inside.wait(30)
     die(run)
     worker = twin_of(store, pay)
     (report,) = worker.recover()
     assert report.state == "blocked"  # nobody knows whether it happened
     gate.set()
-    thread.join(2)
+    thread.join(30)
     assert isinstance(ends[0], LeaseLost)
     assert any(event.what == "evidence" for event in worker.events("r"))
     (report,) = worker.recover()
@@ -73,7 +78,7 @@ def test_an_effect_that_lands_after_the_rollback_reopens_it_and_is_taken_back() 
 
     @tool(name="pay", timeout=0.02)
     def pay() -> str:
-        gate.wait(2)
+        gate.wait(30)
         return world.happen("pay:1")
 
     @pay.compensate
@@ -96,7 +101,7 @@ def test_an_effect_that_lands_after_the_rollback_reopens_it_and_is_taken_back() 
 def test_a_broken_ledger_does_not_hide_your_exception() -> None:
     world, store = World(), Flaky()
     pay = world.compensatable("pay")
-    rt = runtime(pay, store=store, lease=0.1)
+    rt = _impatient(runtime(pay, store=store))
     for error in (KeyError("mine"), KeyboardInterrupt(), SystemExit(3)):
         store.down = False
         with pytest.raises(type(error)) as caught, rt.run(f"r-{type(error).__name__}", recover="wait"):
@@ -111,7 +116,7 @@ def test_a_broken_ledger_does_not_hide_your_exception() -> None:
 def test_a_broken_ledger_is_said_when_the_block_would_have_committed() -> None:
     world, store = World(), Flaky()
     pay = world.compensatable("pay")
-    rt = runtime(pay, store=store, lease=0.1)
+    rt = _impatient(runtime(pay, store=store))
     with pytest.raises(LedgerUnavailable), rt.run("r"):
         pay()
         store.down = True
@@ -122,7 +127,7 @@ def test_a_broken_ledger_is_said_when_the_block_would_have_committed() -> None:
 def test_a_broken_ledger_starts_nothing() -> None:
     world, store = World(), Flaky()
     pay = world.compensatable("pay")
-    rt = runtime(pay, store=store, lease=0.1)
+    rt = _impatient(runtime(pay, store=store))
     with rt.run("r"):
         store.down = True
         with pytest.raises(LedgerUnavailable):
@@ -212,16 +217,16 @@ def test_a_rollback_drops_what_is_held() -> None:
 def test_an_async_worker_recovers_as_a_blocking_one() -> None:
     world, store = World(), MemoryStore()
     pay, mail = world.compensatable("pay"), world.retriable(retry=FAST)
-    run = runtime(pay, mail, store=store, lease=0.06).open("r")
+    run = runtime(pay, mail, store=store).open("r")
     run.call(pay)
     run.call(mail)
     die(run)
 
     async def main() -> None:
-        rt = AsyncRuntime(store=store, tools=[pay, mail], lease=0.06, wait=0.2)
+        rt = AsyncRuntime(store=store, tools=[pay, mail], wait=0.2)
         assert [report.state for report in await rt.recover()] == ["rolled_back"]
         events = len(store.events)
-        time.sleep(0.07)
+        wake(store)
         assert await rt.recover() == []
         assert len(store.events) == events
         await rt.close()

@@ -10,7 +10,7 @@ import pytest
 
 from amends import AsyncRuntime, current_call, tool
 from amends.errors import Busy, GenerationsSpent, KeyConflict
-from tests.world import World, runtime, together
+from tests.world import World, runtime, together, until
 
 
 def test_the_same_request_is_answered_from_the_record_and_counted() -> None:
@@ -174,7 +174,7 @@ def test_fifty_threads_asking_for_the_same_call_have_one_effect_and_one_result()
         return {"id": 7}
 
     pay.compensate(lambda: None)
-    with runtime(pay, wait=10).run("r") as run:
+    with runtime(pay, wait=60).run("r") as run:
         answers = together([run.bind(pay)] * 50)
     assert answers == [{"id": 7}] * 50
     assert len({id(answer) for answer in answers}) == 50
@@ -193,7 +193,7 @@ def test_fifty_tasks_asking_for_the_same_call_have_one_effect_and_one_result() -
     pay.compensate(lambda: None)
 
     async def main() -> None:
-        rt = AsyncRuntime("memory:", tools=[pay], wait=10)
+        rt = AsyncRuntime("memory:", tools=[pay], wait=60)
         async with rt.run("r"):
             answers = await asyncio.gather(*(pay() for _ in range(50)))
         assert answers == [{"id": 7}] * 50
@@ -206,14 +206,16 @@ def test_fifty_tasks_asking_for_the_same_call_have_one_effect_and_one_result() -
 def test_a_twin_that_runs_longer_than_wait_is_busy_and_nothing_starts_twice() -> None:
     world = World()
     pay = world.compensatable("pay")
-    world.script["pay"] = [0.2]
+    gate = threading.Event()
+    world.script["pay"] = [gate]
     rt = runtime(pay, wait=0.02)
     with rt.run("r") as run:
         first = run.submit(pay)
-        time.sleep(0.02)
+        until(lambda: bool(list(rt.calls("status:started"))))
         with pytest.raises(Busy):
             pay()
-        assert first.result(2) == "pay:1"
+        gate.set()
+        assert first.result(30) == "pay:1"
     assert world.log == ["pay:1"]
 
 
@@ -231,11 +233,11 @@ def test_a_twin_whose_first_start_fails_starts_once_more_as_the_next_generation(
         return world.happen("slow:1")
 
     slow.compensate(lambda: None)
-    with runtime(slow, pay, wait=2).run("r") as run:
+    with runtime(slow, pay).run("r") as run:
         first = run.submit(slow)
         gate.wait()
         assert slow() == "slow:1"
-        assert isinstance(first.exception(2), ValueError)
+        assert isinstance(first.exception(30), ValueError)
 
 
 def test_reads_are_never_deduplicated() -> None:

@@ -71,7 +71,7 @@ def booking(bank: Bank, *, big: bool = False, **options: Any) -> Any:
 
 def crashed(store: MemoryStore, *tools: Any, id: str = "r", **options: Any) -> None:
     """Do each tool in a run whose process then dies."""
-    rt = Runtime(store=store, tools=list(tools), lease=0.4, **options)
+    rt = Runtime(store=store, tools=list(tools), **options)
     run = rt.open(id)
     for one in tools:
         run.call(one)
@@ -80,7 +80,7 @@ def crashed(store: MemoryStore, *tools: Any, id: str = "r", **options: Any) -> N
 
 
 def recovered(store: MemoryStore, *tools: Any, id: str = "r", **options: Any) -> tuple[Runtime, Any]:
-    rt = Runtime(store=store, tools=list(tools), lease=0.4, **options)
+    rt = Runtime(store=store, tools=list(tools), **options)
     for uid, run in list(store.runs.items()):
         store.runs[uid] = changed(run, {"owner": "", "lease_until": 0.0})
     rt.rollback(id, by="ada", why="enough")
@@ -654,7 +654,7 @@ def test_a_table_that_names_the_result_needs_it_and_one_that_does_not_does_not(p
 
 def test_a_plan_and_a_preview_say_what_would_not_be_started() -> None:
     _, store, book = _lost()
-    rt = Runtime(store=store, tools=[book], lease=0.4)
+    rt = Runtime(store=store, tools=[book])
     plan = rt.plan_rollback("r")
     assert plan.compensations == ()
     assert [left.call.tool for left in plan.cannot] == ["book"]

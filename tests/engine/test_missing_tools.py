@@ -98,7 +98,7 @@ def _pair(world: World) -> tuple[Any, Any]:
 
 
 def _crashed(store: MemoryStore, *tools: Any) -> None:
-    run = Runtime(store=store, tools=tools, lease=0.1).open("r")
+    run = Runtime(store=store, tools=tools).open("r")
     for one in tools:
         run.call(one, x="1")
     die(run)

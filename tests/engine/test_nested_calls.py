@@ -247,7 +247,7 @@ def test_a_body_that_asks_for_itself_is_told_so_at_once() -> None:
     began = time.monotonic()
     with rt.run("r"), pytest.raises(UsageError, match="wait for itself"):
         shop.outer()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     assert states(rt, "r") == {"outer": "failed"}
 
 
@@ -412,11 +412,11 @@ def test_a_call_inside_a_body_waits_for_the_lock_of_another_run() -> None:
         with rt.run("other"):
             shop.inner(2)
             taken.set()
-            go.wait(5)
+            go.wait(60)
 
     thread = threading.Thread(target=other)
     thread.start()
-    taken.wait(5)
+    assert taken.wait(60)
     with rt.run("r"):
         threading.Timer(0.2, go.set).start()
         assert shop.outer() == "inner 1"
@@ -433,11 +433,11 @@ def test_a_lock_that_is_not_freed_leaves_the_outer_call_in_doubt() -> None:
         with rt.run("other"):
             shop.inner(2)
             taken.set()
-            go.wait(5)
+            go.wait(60)
 
     thread = threading.Thread(target=other)
     thread.start()
-    taken.wait(5)
+    assert taken.wait(60)
     with pytest.raises(RunBlocked), rt.run("r"):
         with pytest.raises(InDoubt) as caught:
             shop.outer()
@@ -461,7 +461,7 @@ def test_an_approved_call_inside_a_body_waits_for_its_lock_only_as_long_as_the_b
 
     thread = threading.Thread(target=other)
     thread.start()
-    taken.wait(5)
+    assert taken.wait(60)
     with pytest.raises(RunBlocked), rt.run("r"):
         person = decide(rt, after=0)
         with pytest.raises(InDoubt) as caught:
@@ -580,7 +580,7 @@ def test_a_recovered_body_that_uses_the_yes_of_its_call_leaves_nothing_to_wait_f
             raise KeyboardInterrupt from None  # the process dies while its call waits
 
     shop.then = then
-    run = runtime(shop.inner, shop.outer, store=store, lease=0.06, wait_approval=0).open("r")
+    run = runtime(shop.inner, shop.outer, store=store, wait_approval=0).open("r")
     with pytest.raises(KeyboardInterrupt):
         run.call(shop.outer)
     worker = twin_of(store, shop.inner, shop.outer)

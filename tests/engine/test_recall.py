@@ -19,7 +19,7 @@ from amends.ledger.rows import CallRow
 from amends.stores.memory import MemoryStore
 from amends.testing import TestRuntime
 from tests.host.joined import Shop, sqlite_url
-from tests.world import World, until
+from tests.world import World
 
 
 class Asked(MemoryStore):
@@ -244,13 +244,14 @@ def test_a_lease_that_was_lost_is_no_reason_to_answer(tell: Any) -> None:
         run = await done(one.rt.open("r"))
         await done(run.call(reserve))
         await done(one.rt.abandon("r", by="ada", why="enough"))
-        until(lambda: bool(run._session.lease.lost))
+        one.rt._host.heartbeat.renew(one.rt._host.heartbeat.kept())  # it learns so
+        assert run._session.lease.lost
         one.store.ops.clear()
         with pytest.raises(InDoubt):  # the record's own word: it was left standing
             await done(run.call(reserve))
         assert one.store.admissions() == 1
 
-    tell(story, reserve, lease=0.3)
+    tell(story, reserve)
 
 
 def test_a_person_who_wants_it_rolled_back_changes_no_answer_until_it_is(tell: Any) -> None:

@@ -10,13 +10,11 @@ from amends.errors import InDoubt, LeaseLost
 from amends.ledger.flow import finish
 from amends.ledger.operations import BeginRollback
 from amends.stores.memory import MemoryStore
-from tests.world import FAST, World, die, runtime, states, twin_of
-
-LEASE = 0.06
+from tests.world import FAST, World, die, runtime, states, twin_of, wake
 
 
 def _first(store: MemoryStore, *tools, **options):
-    return runtime(*tools, store=store, lease=LEASE, **options)
+    return runtime(*tools, store=store, **options)
 
 
 def _open(rt, run_id: str = "r", **options):
@@ -89,7 +87,7 @@ def test_a_run_that_was_committing_is_committed() -> None:
     with rt.run("r"):
         pay()
         mail()
-    time.sleep(0.01)
+    time.sleep(0.01)  # longer than the delay of its next attempt
     (report,) = twin_of(store, pay, mail).recover()
     assert report.state == "committed"
     assert world.log == ["pay:1", "mail:1"]
@@ -124,7 +122,7 @@ def test_policy_resume_gives_the_run_to_its_agent_again() -> None:
     rt = _first(store, pay, hold, agents={"clerk": agent})
     with pytest.raises(KeyboardInterrupt):
         rt.start("clerk", id="r", input="order 7")
-    time.sleep(LEASE + 0.02)
+    wake(store)
     worker = twin_of(store, pay, hold, agents={"clerk": agent})
     (report,) = worker.recover()
     assert report.state == "committed"
@@ -144,7 +142,7 @@ def test_an_agent_that_fails_again_takes_its_run_back() -> None:
     rt = _first(store, pay, agents={"clerk": agent})
     with pytest.raises(KeyboardInterrupt):
         rt.start("clerk", id="r")
-    time.sleep(LEASE + 0.02)
+    wake(store)
     (report,) = twin_of(store, pay, agents={"clerk": agent}).recover()
     assert report.state == "rolled_back"
     assert world.standing == []
@@ -163,9 +161,9 @@ def test_a_worker_without_the_agent_does_not_take_the_run_away_from_one_that_has
     rt = _first(store, pay, agents={"clerk": agent})
     with pytest.raises(KeyboardInterrupt):
         rt.start("clerk", id="r")
-    time.sleep(LEASE + 0.02)
+    wake(store)
     twin_of(store, pay).recover()
-    time.sleep(LEASE + 0.02)
+    wake(store)
     knows = twin_of(store, pay, agents={"clerk": agent})
     knows.recover()
     assert knows.report("r").state == "committed"
@@ -232,7 +230,7 @@ def test_recovery_repeated_changes_nothing(policy, doubt, pivot) -> None:
     worker.recover()
     rows = (dict(store.runs), dict(store.calls), list(store.events), list(world.log))
     for _ in range(3):
-        time.sleep(LEASE + 0.01)
+        wake(store)
         worker.recover()
     assert (dict(store.runs), dict(store.calls), list(store.events), list(world.log)) == rows
 
@@ -255,7 +253,7 @@ def test_a_child_that_was_going_back_goes_on_although_its_parent_waits(policy: s
     world, store = World(), MemoryStore()
     pay, book, hold = (world.compensatable(name) for name in ("pay", "book", "hold"))
     world.script["hold"] = [TimeoutError()]
-    run = _open(runtime(pay, book, hold, store=store, lease=0.3), recover=policy)
+    run = _open(runtime(pay, book, hold, store=store), recover=policy)
     run.call(pay)
     inner = finish(run._open_child("c", None))
     inner.call(book)
@@ -264,7 +262,7 @@ def test_a_child_that_was_going_back_goes_on_although_its_parent_waits(policy: s
     lease = run._session.lease
     store.perform(BeginRollback(inner._session.uid, "c", "it failed", False, lease.owner, lease.epoch))
     die(run)
-    (report,) = twin_of(store, pay, book, hold, lease=5).recover()
+    (report,) = twin_of(store, pay, book, hold).recover()
     assert report.state == "blocked"
     assert [left.call.tool for left in report.residue] == ["hold"]
     assert world.log == ["pay:1", "book:1", "undo book:1"]
@@ -273,12 +271,12 @@ def test_a_child_that_was_going_back_goes_on_although_its_parent_waits(policy: s
 def test_a_child_that_was_going_back_has_gone_back_when_its_parent_is_opened_again() -> None:
     world, store = World(), MemoryStore()
     pay = world.compensatable("pay")
-    run = _open(runtime(pay, store=store, lease=0.3), recover="wait")
+    run = _open(runtime(pay, store=store), recover="wait")
     inner = finish(run._open_child("c", None))
     inner.call(pay)
     lease = run._session.lease
     store.perform(BeginRollback(inner._session.uid, "c", "it failed", False, lease.owner, lease.epoch))
     die(run)
-    (report,) = twin_of(store, pay, lease=5).recover()
+    (report,) = twin_of(store, pay).recover()
     assert (report.state, report.children[0].state) == ("open", "rolled_back")
     assert world.log == ["pay:1", "undo pay:1"]

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from amends import Runtime, tool
-from amends.drivers import process
 from amends.errors import LedgerCorrupt
 from amends.host.heartbeat import Heartbeat
 from amends.ledger.operations import (
@@ -40,7 +39,7 @@ def test_closing_does_not_wait_for_a_heartbeat_that_has_not_begun() -> None:
     heartbeat.keep(Lease("run_1", "me", 1, 30.0, 0.0))
     began = time.monotonic()
     heartbeat.close()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4.5  # it would wait for 5 s
     assert heartbeat._thread is None
 
 
@@ -75,7 +74,7 @@ def test_a_heartbeat_survives_what_nobody_expected() -> None:
 
     heartbeat = Heartbeat(renew, 0.06)
     heartbeat.keep(Lease("u1", "w1", 1, 0.06, 1e12))
-    until = time.monotonic() + 5
+    until = time.monotonic() + 30
     while len(beats) < 3 and time.monotonic() < until:
         time.sleep(0.01)
     heartbeat.close()
@@ -154,8 +153,10 @@ def _all_grew(leases: list[Lease], seen: list[float]) -> bool:
 
 @pytest.mark.parametrize("kind", ["postgres_url", "mysql_url"])
 def test_a_root_that_another_transaction_has_does_not_cost_the_other_runs_their_leases(
-    kind: str, request: pytest.FixtureRequest
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("amends.host.heartbeat.BEATS_PER_LEASE", 90)
+    monkeypatch.setattr("amends.host.heartbeat.LOOKS_PER_LEASE", 900)
     url = request.getfixturevalue(kind)
 
     @tool
@@ -165,7 +166,7 @@ def test_a_root_that_another_transaction_has_does_not_cost_the_other_runs_their_
     @put.compensate
     def take(x: str) -> None: ...
 
-    with Runtime(url, tools=[put], lease=1.0, wait=5.0) as rt:
+    with Runtime(url, tools=[put], wait=30.0) as rt:
         runs = [rt.open(f"r{number}") for number in range(3)]
         leases = [run._session.lease for run in runs]
         for stuck in leases:  # whichever place it has in the order of a batch
@@ -173,7 +174,7 @@ def test_a_root_that_another_transaction_has_does_not_cost_the_other_runs_their_
                 free = [lease for lease in leases if lease is not stuck]
                 until(partial(_all_grew, free, [lease.until for lease in free]))  # a beat was answered meanwhile
                 assert not any(lease.lost for lease in leases)
-            until(partial(_all_grew, [stuck], [process.mono() + 0.7]))
+            until(partial(_all_grew, [stuck], [stuck.until]))
         for number, run in enumerate(runs):
             run.call(put, x=str(number))
             run.commit()

@@ -16,7 +16,7 @@ from amends.errors import Held, InDoubt, RunBlocked
 from amends.stores.memory import MemoryStore
 from amends.worker import work
 from tests.cli.command import environment
-from tests.world import die, states, twin_of, until
+from tests.world import die, states, twin_of, wake
 
 CARD = "4242-4242-4242-4242"
 
@@ -125,8 +125,9 @@ def test_a_pivot_that_never_happened_is_not_started_by_a_commit_that_lacks_its_v
         run.commit()
     says.append(Absent())
     del run
-    worker = twin_of(store, wire, lease=0.06)
-    until(lambda: bool(worker.recover()))
+    worker = twin_of(store, wire)
+    wake(store)
+    assert worker.recover()
     report = worker.report("r")
     assert report.state == "rolled_back", "nothing happened, and nobody here can make it happen"
     assert "its card is redacted" in store.runs[next(iter(store.runs))].goal_why
@@ -210,7 +211,7 @@ def test_a_worker_that_cannot_recover_a_run_logs_how_without_what_is_hidden(
         return "ch"
 
     charge.compensate(lambda result: None)
-    rt = Runtime(f"sqlite:///{tmp_path}/l.db", tools=[charge], redact=["re:cnry-[0-9]+"], lease=0.06, wait=0.1)
+    rt = Runtime(f"sqlite:///{tmp_path}/l.db", tools=[charge], redact=["re:cnry-[0-9]+"], wait=0.1)
     run = rt.open("r")
     run.call(charge, card=CARD)
     die(run)

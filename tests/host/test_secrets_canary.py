@@ -128,7 +128,7 @@ class Shop:
 
         @tool(kind="pivot", redact="card", timeout=0.05)
         def slow(card: str) -> str:
-            self.gate.wait(10)
+            self.gate.wait(60)
             self._go("slow")
             return f"slowly {card}"
 
@@ -170,7 +170,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         url = request.getfixturevalue("postgres_url" if request.param == "postgresql" else "mysql_url")
 
     def make(**options: Any) -> Runtime:
-        given: dict[str, Any] = {"wait": 0.15, "lease": 0.3, "redact": PATTERNS} | options
+        given: dict[str, Any] = {"wait": 0.15, "redact": PATTERNS} | options
         made.append(Runtime(None if store is not None else url, store=store, **given))
         return made[-1]
 
@@ -356,7 +356,7 @@ def late(rt: Runtime, heard: Heard, shop: Shop, slow: Any) -> None:
         doubt = trying(heard, "a timeout", partial(run.call, slow, card=canary(path)))
         assert isinstance(doubt, InDoubt)
         shop.gate.set()
-        until(partial(has_evidence, rt, doubt.call.id), seconds=10)
+        until(partial(has_evidence, rt, doubt.call.id), seconds=60)
         trying(heard, "a commit over it", run.commit)
     shop.fails = {}
 

@@ -12,7 +12,7 @@ import pytest
 
 from amends import AsyncRuntime, Lock, tool
 from amends.errors import BadDeclaration, Deadlocked, Locked, Refused, RolledBack, RunBlocked
-from tests.world import World, die, runtime, states, together, twin_of, until
+from tests.world import World, die, runtime, states, together, twin_of, until, wake
 
 
 def on(*names: str) -> Any:
@@ -88,7 +88,7 @@ def test_a_tool_may_say_that_it_does_not_wait(world: World) -> None:
     began = time.monotonic()
     with pytest.raises(Locked), rt.run("second"):
         reserve(x="1")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25
     assert rt.report("second").state == "rolled_back"
     assert "waits" not in {event.what for event in rt.events("second")}
 
@@ -172,7 +172,7 @@ def test_a_call_by_hand_takes_its_locks(world: World) -> None:
 
 def test_locks_of_a_dead_process_are_freed_by_its_recovery(world: World) -> None:
     reserve = world.compensatable(locks=by_x)
-    rt = runtime(reserve, lease=0.06)
+    rt = runtime(reserve)
     first = rt.open("first")
     first.call(reserve, x="1")
     die(first)
@@ -189,20 +189,20 @@ def test_locks_of_a_dead_process_are_freed_by_its_recovery(world: World) -> None
 
 def test_a_deadlock_ends_with_the_younger_run_taken_back_and_told_why(world: World) -> None:
     reserve = world.compensatable(locks=by_x)
-    rt = runtime(reserve, wait=20.0)
+    rt = runtime(reserve, wait=60.0)
     gate = threading.Barrier(2)
 
     def task(id: str, mine: str, other: str) -> str:
         with rt.run(id) as run:
             reserve(x=mine)
-            gate.wait(5)
+            gate.wait(30)
             reserve(x=other)
         return run.id
 
     rt.open("older").commit()
     began = time.monotonic()
     ends = together([lambda: task("a", "1", "2"), lambda: task("b", "2", "1")])
-    assert time.monotonic() - began < 10, "nobody waits for his patience to end"
+    assert time.monotonic() - began < 50, "nobody waits for his patience to end"
     [victim] = [end for end in ends if isinstance(end, Deadlocked)]
     [winner] = [end for end in ends if isinstance(end, str)]
     assert {victim.run_id, winner} == {"a", "b"}
@@ -233,7 +233,7 @@ def test_a_victim_that_swallows_the_news_is_taken_back_all_the_same(world: World
                 reserve(x="1")
 
     def go_on() -> None:
-        assert taken.wait(5)
+        assert taken.wait(30)
         older.call(reserve, x="2")
         older.commit()
 
@@ -268,8 +268,8 @@ def test_what_is_staged_takes_its_locks_at_commit_and_the_commit_waits(world: Wo
 
 def test_past_the_pivot_a_retriable_is_accepted_and_sent_when_the_lock_is_free(world: World) -> None:
     reserve, wire, mail = world.compensatable(locks=on("x")), world.pivot(), world.retriable(locks=on("x"))
-    rt = runtime(reserve, wire, mail, wait=0.02, lease=0.05)
-    first = rt.open("first", wait=5.0)
+    rt = runtime(reserve, wire, mail, wait=0.02)
+    first = rt.open("first", wait=30.0)
     first.call(reserve, x="1")
     with rt.run("second") as run:
         wire(x="2")
@@ -280,7 +280,9 @@ def test_past_the_pivot_a_retriable_is_accepted_and_sent_when_the_lock_is_free(w
     assert states(rt, "second") == {"wire": "succeeded", "mail": "held"}
     assert "waits for a lock" in str(rt.report("second"))
     first.commit()
-    until(lambda: bool(rt.recover()) and rt.report("second").state == "committed")
+    wake(rt._host.store)
+    assert rt.recover()
+    assert rt.report("second").state == "committed"
     assert (run.id, staged.done) == ("second", True)
 
 

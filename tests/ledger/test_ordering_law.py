@@ -109,14 +109,16 @@ def test_a_pivot_is_refused_while_something_is_unsettled() -> None:
 def test_a_pivot_is_refused_while_a_call_runs_in_a_thread() -> None:
     world = World()
     pay, wire = world.compensatable("pay"), world.pivot()
-    world.script["pay"] = [0.05]
+    gate = threading.Event()
+    world.script["pay"] = [gate]
     rt = runtime(pay, wire)
     with rt.run("r") as run:
         future = run.submit(pay)
         until(lambda: bool(list(rt.calls("status:started"))))
         with pytest.raises(OutOfOrder) as early:
             wire()
-        future.result(2)
+        gate.set()
+        future.result(30)
         wire()
     assert early.value.unsettled == ("pay",)
 
@@ -129,13 +131,13 @@ def test_while_a_pivot_is_in_flight_only_reads_start_and_nothing_is_staged() -> 
     @tool(kind="pivot")
     def wire() -> str:
         inside.set()
-        gate.wait(2)
+        gate.wait(30)
         return "w"
 
     rt = runtime(look, pay, mail, wire)
     with rt.run("r") as run:
         future = run.submit(wire)
-        inside.wait(2)
+        assert inside.wait(30)
         look()
         for blocked in (pay, mail):
             with pytest.raises(OutOfOrder) as refused:
@@ -144,7 +146,7 @@ def test_while_a_pivot_is_in_flight_only_reads_start_and_nothing_is_staged() -> 
         with pytest.raises(RunEnded), run.child("c"):
             pass
         gate.set()
-        assert future.result(2) == "w"
+        assert future.result(30) == "w"
     assert run.state == "committed"
 
 
@@ -155,7 +157,7 @@ def test_a_rollback_asked_for_while_the_pivot_is_in_flight_is_void_when_it_happe
     @tool(kind="pivot")
     def wire() -> str:
         inside.set()
-        gate.wait(2)
+        gate.wait(30)
         return "w"
 
     pay = world.compensatable("pay")
@@ -163,11 +165,11 @@ def test_a_rollback_asked_for_while_the_pivot_is_in_flight_is_void_when_it_happe
     with rt.run("r") as run:
         pay()
         future = run.submit(wire)
-        inside.wait(2)
+        assert inside.wait(30)
         rt.rollback("r", by="anna", why="stop")
         assert rt.report("r").run.goal == "rollback"
         gate.set()
-        future.result(2)
+        future.result(30)
     assert run.state == "committed"
     assert world.standing == ["pay:1"]
 

@@ -146,7 +146,7 @@ def main() -> None:
     world = World(Path(sys.argv[1]))
     model = script()
     kind = sys.argv[2] if len(sys.argv) > 2 else "script"
-    with Runtime(world.url, tools=tools_of(world), lease=2.0) as rt, client_of(kind, model) as (client, api):
+    with Runtime(world.url, tools=tools_of(world)) as rt, client_of(kind, model) as (client, api):
         done = run_agent(rt, PROMPT, client=client, model="gpt-4o-mini", api=api, id="order-7")
     told = {"outcome": done.outcome, "text": done.text, "turns": done.turns, "state": done.state}
     print(json.dumps({**told, "asked": len(model.asked)}))

@@ -30,7 +30,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     made: list[Runtime] = []
 
     def make(*tools: Any, **options: Any) -> Any:
-        given: dict[str, Any] = {"tools": tools, "wait": 0.2} | options
+        given: dict[str, Any] = {"tools": tools, "wait": 30.0} | options
         made.append(Runtime(f"sqlite:///{tmp_path / 'ledger.db'}", **given))
         return made[-1]
 

@@ -65,7 +65,7 @@ def race(folder: Path, how: str, me: str, of: int, rounds: int = ROUNDS) -> list
 def zombie(folder: Path) -> dict[str, str]:
     """Charges, is frozen before it can say so, wakes up after somebody else took over, and goes on."""
     world = World(folder)
-    rt, charge, _ = build(world, lease=0.3, wait=0.1)
+    rt, charge, _ = build(world, wait=0.1)
     told: dict[str, str] = {}
 
     def attempt(name: str, do: Any) -> None:

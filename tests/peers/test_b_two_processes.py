@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from amends import Absent, AsyncRuntime, Happened, LedgerError, RunBlocked, Runtime, tool
+from amends.drivers import process
 from amends.errors import Busy, LeaseLost
+from amends.host import heartbeat
+from amends.ledger.operations import RenewLeases
 from tests.peers import races
 from tests.peers.children import Child
 from tests.peers.conftest import Ledger
 from tests.peers.flaky import BEAT, Flaky
 from tests.scenarios import world as outside
-from tests.world import World, until
+from tests.world import OFTEN, World, expire, is_kept, until
 
 
 @pytest.mark.parametrize("how", ["run", "ledger", "once"])
@@ -37,7 +40,9 @@ def test_a_second_session_with_the_same_input_after_the_first_has_no_second_effe
     assert len(outside.World(tmp_path).entries("charge")) == 2
 
 
-def test_a_slow_owner_is_not_taken_over_while_its_heartbeat_lives(ledger: Ledger) -> None:
+def test_a_slow_owner_is_not_taken_over_while_its_heartbeat_lives(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """agent-ledger 4.3: an owner alive but slower than the threshold: the second worker ran it too, 2 effects."""
     gate, log = threading.Event(), []
 
@@ -48,7 +53,8 @@ def test_a_slow_owner_is_not_taken_over_while_its_heartbeat_lives(ledger: Ledger
         return "ch_1"
 
     charge.compensate(lambda: log.append("refund"))
-    slow, other = ledger(charge, lease=0.15), ledger(charge, lease=0.15, wait=0.05)
+    monkeypatch.setattr(heartbeat, "BEATS_PER_LEASE", OFTEN)
+    slow, other = ledger(charge), ledger(charge, wait=0.05)
 
     def owner() -> None:
         with slow.run("r"):
@@ -57,8 +63,9 @@ def test_a_slow_owner_is_not_taken_over_while_its_heartbeat_lives(ledger: Ledger
     thread = threading.Thread(target=owner)
     thread.start()
     until(lambda: log == ["charge"])
-    end = time.monotonic() + 0.6  # four leases
-    while time.monotonic() < end:
+    for _ in range(4):
+        expire(slow._host.store, "r")
+        until(partial(is_kept, slow._host.store, "r"))
         assert other.recover() == []
         with pytest.raises(Busy), other.run("r"):
             raise AssertionError("nobody gets in")
@@ -69,7 +76,9 @@ def test_a_slow_owner_is_not_taken_over_while_its_heartbeat_lives(ledger: Ledger
     assert log == ["charge"]
 
 
-def test_one_lost_heartbeat_is_not_the_end_of_a_healthy_owner(tmp_path: Path, ledger: Ledger) -> None:
+def test_one_lost_heartbeat_is_not_the_end_of_a_healthy_owner(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """exactly-once: one failed heartbeat ends its thread silently; two workers ran it, both were told success."""
     gate, log = threading.Event(), []
 
@@ -82,12 +91,14 @@ def test_one_lost_heartbeat_is_not_the_end_of_a_healthy_owner(tmp_path: Path, le
     charge.compensate(lambda: log.append("refund"))
     store = Flaky(tmp_path)
     store.left[BEAT] = 1
-    owner, other = ledger(charge, store=store, lease=1.2), ledger(charge)
+    monkeypatch.setattr(heartbeat, "BEATS_PER_LEASE", OFTEN)
+    owner, other = ledger(charge, store=store), ledger(charge)
     with owner.run("r") as run:
         future = run.submit(charge)
-        until(lambda: store.refused > 0, seconds=10)
-        beaten = time.monotonic() + 1.5  # longer than the lease it began with
-        while time.monotonic() < beaten:
+        until(lambda: store.refused > 0)
+        for _ in range(3):
+            expire(other._host.store, "r")  # the lease it began with has ended
+            until(partial(is_kept, other._host.store, "r"))
             assert other.recover() == []
         gate.set()
         assert future.result(20) == "ch_1"
@@ -99,9 +110,9 @@ def test_a_frozen_owner_that_wakes_settles_nothing_and_starts_nothing(tmp_path: 
     """agent-saga: woke, ran the next step, reported success. exactly-once: its result overwrites the new owner's."""
     world = outside.World(tmp_path)
     dead = Child(races.zombie, tmp_path)
-    until(lambda: bool(world.entries("slow")), seconds=20)
+    until(lambda: bool(world.entries("slow")))
     dead.stop()
-    rt, _, _ = races.build(world, lease=0.3, wait=0.1)
+    rt, _, _ = races.build(world, wait=0.1)
 
     @tool
     def wait_for_the_end() -> str:
@@ -110,7 +121,9 @@ def test_a_frozen_owner_that_wakes_settles_nothing_and_starts_nothing(tmp_path: 
     wait_for_the_end.compensate(lambda: world.undo("slow", "slow"))
     rt.add(wait_for_the_end)
     with rt:
-        until(lambda: bool(rt.recover()), seconds=10)
+        rt.report("r")  # opens the ledger
+        expire(rt._host.store, "r")
+        assert rt.recover()
         (doubt,) = rt.doubts()
         assert rt.resolve(doubt.id, Happened("seen by ada"), by="ada", why="looked").state == "rolled_back"
         world.note("woken")
@@ -121,7 +134,7 @@ def test_a_frozen_owner_that_wakes_settles_nothing_and_starts_nothing(tmp_path: 
         assert rt.call(doubt.id).result == "seen by ada"
 
 
-def test_the_outcome_of_a_fenced_worker_is_refused_and_kept_as_evidence(tmp_path: Path, ledger: Ledger) -> None:
+def test_the_outcome_of_a_fenced_worker_is_refused_and_kept_as_evidence(ledger: Ledger) -> None:
     """exactly-once: A's late commit needs no token, the stored result is A's and B's is dropped."""
     gate, started = threading.Event(), threading.Event()
     told: list[object] = []
@@ -134,9 +147,7 @@ def test_the_outcome_of_a_fenced_worker_is_refused_and_kept_as_evidence(tmp_path
         return "of the fenced one"
 
     charge.compensate(lambda: log.append("refund"))
-    store = Flaky(tmp_path)
-    store.left[BEAT] = 1_000_000  # it never beats: a long pause of its machine
-    first, other = ledger(charge, store=store, lease=0.1), ledger(charge, lease=5)
+    first, other = ledger(charge), ledger(charge)
     run = first.open("r")
 
     def ask() -> None:
@@ -148,7 +159,8 @@ def test_the_outcome_of_a_fenced_worker_is_refused_and_kept_as_evidence(tmp_path
     thread = threading.Thread(target=ask)
     thread.start()
     assert started.wait(20)
-    until(lambda: bool(other.recover()), seconds=10)
+    expire(first._host.store, "r")  # it has not beaten: a long pause of its machine
+    assert other.recover()
     (doubt,) = other.doubts()
     other.resolve(doubt.id, Absent(), by="ada", why="the provider has none")
     gate.set()
@@ -156,7 +168,7 @@ def test_the_outcome_of_a_fenced_worker_is_refused_and_kept_as_evidence(tmp_path
     assert told == [LeaseLost]
     assert any(event.what == "evidence" and event.by == "fenced" for event in other.events("r"))
     assert [left.why for left in other.report("r").residue] == ["it has not been compensated yet"]
-    until(lambda: bool(other.recover()), seconds=10)
+    assert other.recover()
     assert (log, other.report("r").state) == (["refund"], "rolled_back")
 
 
@@ -164,8 +176,6 @@ def test_a_fenced_task_is_told_and_its_outcome_changes_nothing(tmp_path: Path, l
     """idemkit: the late writer is refused there too. agent-saga: the zombie finishes and reports OK."""
     log: list[str] = []
     taken = threading.Event()
-    store = Flaky(tmp_path)
-    store.left[BEAT] = 1_000_000
 
     @tool
     async def charge(order: str) -> str:
@@ -176,15 +186,18 @@ def test_a_fenced_task_is_told_and_its_outcome_changes_nothing(tmp_path: Path, l
         return "of the fenced one"
 
     charge.compensate(lambda: log.append("refund"))
-    other = ledger(charge, lease=5)
+    other = ledger(charge)
+    rt = AsyncRuntime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=[charge])
 
     def take_over() -> None:
-        until(lambda: log == ["1"] and bool(other.recover()), seconds=10)
-        store.left[BEAT] = 0  # its machine goes on, and it learns what happened meanwhile
+        until(lambda: log == ["1"])
+        expire(rt._host.store, "r")  # it has not beaten: a long pause of its machine
+        other.recover()
+        rt._host.heartbeat.renew(rt._host.heartbeat.kept())  # it goes on, and learns what happened meanwhile
         taken.set()
 
     async def main() -> None:
-        async with AsyncRuntime(store=store, tools=[charge], lease=0.1) as rt:
+        async with rt:
             with pytest.raises(LeaseLost):
                 async with rt.run("r"):
                     with pytest.raises(LeaseLost):
@@ -201,15 +214,19 @@ def test_a_fenced_task_is_told_and_its_outcome_changes_nothing(tmp_path: Path, l
     assert other.report("r").state == "rolled_back"
 
 
-def test_a_waiting_retry_does_not_push_the_takeover_away(tmp_path: Path, ledger: Ledger) -> None:
+def test_a_waiting_retry_does_not_push_the_takeover_away(ledger: Ledger) -> None:
     """agent-ledger 4.3: each retry's upsert resets updated_at, so the stale takeover never comes."""
     world = World()
     charge = world.compensatable("charge")
-    store = Flaky(tmp_path)
-    store.left[BEAT] = 1_000_000
-    dead, other = ledger(charge, store=store, lease=0.3), ledger(charge, lease=0.3, wait=0.02)
+    dead, other = ledger(charge), ledger(charge, wait=0.02)
     run = dead.open("r", recover="resume")
     run.call(charge)
+    with pytest.raises(Busy), other.run("r"):
+        raise AssertionError("it is not over yet")
+    lease = run._session.lease
+    dead._host.heartbeat.forget(lease)
+    clock = process.clocks()
+    dead._host.store.perform(RenewLeases(lease.owner, {lease.root: lease.epoch}, 0.3, boot=clock.boot, mono=clock.mono))
 
     def comes_in() -> bool:
         try:
@@ -219,7 +236,7 @@ def test_a_waiting_retry_does_not_push_the_takeover_away(tmp_path: Path, ledger:
             return False
         return True
 
-    until(comes_in, seconds=10)
+    until(comes_in)
     assert world.log == ["charge:1"]
 
 
@@ -256,14 +273,15 @@ def test_a_ledger_that_goes_away_between_two_calls_starts_nothing_more(tmp_path:
     charge = world.compensatable("charge")
 
     store = Flaky(tmp_path)
-    rt = ledger(charge, store=store, lease=0.5)
+    rt = ledger(charge, store=store)
+    rt._driver.lease_s = 0.5  # so long it insists on an answer
     with pytest.raises(LedgerError), rt.run("r"):
         charge(x="1")
         store.is_gone = True
         charge(x="2")
     assert world.log == ["charge:1"]
     store.is_gone = False
-    time.sleep(0.5)
+    expire(store, "r")
     assert [report.state for report in ledger(charge).recover()] == ["rolled_back"]
     assert world.standing == []
 

@@ -81,8 +81,8 @@ def test_a_page_of_ten_thousand_is_found_by_its_index(tmp_path: Path) -> None:
             f" insert into approvals (id, seq, {names}) select 'x' || i, i, {names} from n, approvals"
         )
     raw.close()
-    begun = time.monotonic()
+    begun = time.process_time()
     page = ledger(operations.SearchApprovals("acme", ("pending",), None, 100))
     assert len(page) == 100
-    assert time.monotonic() - begun < 5.0
+    assert time.process_time() - begun < 5.0
     store.close()

@@ -36,7 +36,7 @@ def build(url: str, world: World) -> Runtime:
 
         return body
 
-    return Runtime(url, tools=[make(name) for name in TOOLS], principal="bot", lease=2.0, wait=20.0)
+    return Runtime(url, tools=[make(name) for name in TOOLS], principal="bot", wait=60.0)
 
 
 def play(rt: Runtime, *, wait_approval: float = 0.0) -> str:

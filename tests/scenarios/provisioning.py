@@ -44,7 +44,7 @@ def tools_of(world: Any) -> list[Any]:
 
 
 def build(world: World, variant: str) -> Runtime:
-    return Runtime(world.url, tools=tools_of(world), budgets=[CAP], lease=1.0)
+    return Runtime(world.url, tools=tools_of(world), budgets=[CAP])
 
 
 def play(rt: Runtime, world: World) -> list[str]:

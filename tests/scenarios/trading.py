@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -14,13 +12,6 @@ from tests.scenarios.processes import main
 from tests.scenarios.world import World, die_at
 
 SETTLE_S = 1.0
-LATE = """
-import json, os, sys, time
-path, line = sys.argv[1:]
-time.sleep(0.4)
-with open(path, "a") as file:
-    file.write(line + "\\n"); file.flush(); os.fsync(file.fileno())
-"""
 
 
 def build(world: World, variant: str) -> Runtime:
@@ -52,12 +43,18 @@ def build(world: World, variant: str) -> Runtime:
             return Unknown("the exchange's index is behind")
         return Happened(found[0]) if found else Absent()
 
-    return Runtime(world.url, tools=[place_order], lease=2.0)
+    return Runtime(world.url, tools=[place_order], lease=4.0)
 
 
 def _land_later(world: World, id: str, client: str) -> None:
-    line = json.dumps({"do": id, "client": client})
-    subprocess.Popen([sys.executable, "-c", LATE, str(world.folder / "place_order.jsonl"), line])
+    """Let the order land after the exchange was first asked for it, and before its settle delay is over."""
+
+    def land() -> None:
+        while not world.entries("asked"):
+            time.sleep(0.002)
+        world.do("place_order", id, client=client)
+
+    threading.Thread(target=land, daemon=True).start()
 
 
 def play(rt: Runtime, world: World) -> dict[str, Any]:
@@ -72,7 +69,7 @@ def play(rt: Runtime, world: World) -> dict[str, Any]:
 
 def patient(rt: Runtime, world: World) -> dict[str, Any]:
     """A program that stands and waits for the answer; then for what is still under way."""
-    with rt.run("trade-8", wait=10.0) as run:
+    with rt.run("trade-8", wait=60.0) as run:
         answer = run.answer("place_order", {"ticket": "8", "shares": 100})
     if world.entries("sent")[0].get("slow"):
         time.sleep(1.2)  # until the body that outlived its timeout has returned and said its late word

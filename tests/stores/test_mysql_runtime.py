@@ -19,6 +19,7 @@ from amends.stores.mysql.store import TENANT_BYTES_MAX
 from amends.worker import work
 from tests.cli.command import environment
 from tests.scenarios.processes import wait_until
+from tests.world import die
 
 done: list[str] = []
 
@@ -107,15 +108,17 @@ def test_a_tenant_that_is_too_long_runs_nothing(mysql_url: str) -> None:
 
 @pytest.mark.parametrize("make", [Runtime, AsyncRuntime])
 def test_a_worker_takes_over_what_was_left(mysql_url: str, make: type[Runtime]) -> None:
-    with closing(Runtime(mysql_url, tools=[pay], lease=2)) as left:
-        left.open("order-1").call(pay, order="1")
+    with closing(Runtime(mysql_url, tools=[pay])) as left:
+        run = left.open("order-1")
+        run.call(pay, order="1")
+        die(run)
     stop = threading.Event()
     thread = threading.Thread(target=work, args=(make(mysql_url, tools=[pay]),), kwargs={"every": 0.01, "stop": stop})
     thread.start()
     with Runtime(mysql_url) as rt:
         wait_until(lambda: rt.report("order-1").state == "rolled_back")
     stop.set()
-    thread.join(timeout=20)
+    thread.join(timeout=60)
     assert not thread.is_alive()
     assert done == ["paid 1", "refunded ch_1"]
 

@@ -161,7 +161,7 @@ def test_too_many_connections_are_told_and_pass(make: Make, url: str, colour: st
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    for _ in range(500):
+    for _ in range(3000):
         if holds():
             return True
         threading.Event().wait(0.01)

@@ -276,7 +276,7 @@ def test_once_from_two_threads_has_one_effect() -> None:
         time.sleep(0.03)
         return 7
 
-    rt = runtime(wait=5)
+    rt = runtime()
     assert together([lambda: rt.once("k", slow)] * 8) == [7] * 8
     assert log == [1]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from amends import Retry, RunBlocked, UsageError
 from amends.errors import Busy, Held, InDoubt, LedgerUnavailable, RunEnded
-from tests.world import ONCE, World, runtime, states, until
+from tests.world import ONCE, World, expire, runtime, states, until
 
 
 def test_nothing_pending_commits() -> None:
@@ -275,13 +274,13 @@ def test_a_rollback_that_cannot_finish_raises_run_blocked_from_your_exception() 
 def test_a_ledger_error_comes_out_and_nothing_is_done_here() -> None:
     world = World()
     reserve = world.compensatable()
-    rt = runtime(reserve, lease=0.06)
+    rt = runtime(reserve)
     with pytest.raises(LedgerUnavailable), rt.run("r"):
         reserve()
         raise LedgerUnavailable("gone")
     assert rt.report("r").state == "open"
     assert world.standing == ["reserve:1"]
-    time.sleep(0.07)
+    expire(rt._host.store, "r")
     assert [report.state for report in rt.recover()] == ["rolled_back"]
 
 

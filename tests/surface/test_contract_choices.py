@@ -173,7 +173,7 @@ def test_a_lost_pivot_that_had_no_effect_is_done_before_what_is_staged_behind_it
     with pytest.raises(RunBlocked), rt.run("r") as run:
         mail(n=1)
         assert run.answer("ship", {"n": 1}).status == "in_doubt"
-    for _ in range(40):
+    for _ in range(600):
         if rt.report("r").state == "committed":
             break
         time.sleep(0.05)

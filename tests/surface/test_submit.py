@@ -31,8 +31,11 @@ def test_a_submit_to_a_block_that_is_left_does_not_count_as_live() -> None:
 
 
 def test_a_block_that_waits_lets_its_other_calls_land_first() -> None:
+    began = asyncio.Event()
+
     @tool
     async def slow(n: int) -> int:
+        began.set()
         await asyncio.sleep(0.2)
         return n
 
@@ -44,7 +47,7 @@ def test_a_block_that_waits_lets_its_other_calls_land_first() -> None:
             with pytest.raises(Busy):
                 async with rt.run("r") as run:
                     task = asyncio.ensure_future(run.call(slow, n=1))
-                    await asyncio.sleep(0.05)
+                    await began.wait()
                     raise Busy("not yet", owner="x", retry_after=1.0)
             states: list[str] = [call.state for call in (await rt.report("r")).calls]
             await asyncio.gather(task, return_exceptions=True)

@@ -328,17 +328,18 @@ def test_calls_of_a_turn_have_their_uses_each() -> None:
 def test_a_handler_that_times_out_keeps_its_use_until_it_ends() -> None:
     world = World()
     pay = world.compensatable("pay", timeout=0.05)
-    over = threading.Event()
+    over, go = threading.Event(), threading.Event()
 
     def handler(x: str, n: int) -> str:
-        threading.Event().wait(0.15)
+        assert go.wait(60)
         pay(x=x)
         over.set()
         return "late"
 
     with pytest.raises(RunBlocked), runtime(pay).run("r") as run:
         assert run.answer("pay", {"x": "7"}, handler=handler).status == "in_doubt"
-    over.wait(5)
+    go.set()
+    assert over.wait(60)
     assert world.log == ["pay:7"]  # of the attempt that is in doubt, and its evidence
 
 
