@@ -26,7 +26,7 @@ from amends.llm.requests import model_request, outcome
 from amends.stores.sqlite import connection as file
 from amends.testing.checkers import CHECKERS
 from amends.tools.spec import ClassOptions, DeclaredCompensation
-from tests.cli.command import run
+from tests.cli.command import here
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -278,7 +278,8 @@ def test_every_verb_of_the_command_line_is_documented(tmp_path: Path) -> None:
     assert verbs() <= heads, f"docs/reference/cli.md does not have {sorted(verbs() - heads)}"
     text = text_of("reference/cli.md")
     for verb in verbs():
-        shown = run(*verb.split()[1:], "--help", cwd=tmp_path).stdout
+        shown = here(*verb.split()[1:], "--help", cwd=tmp_path).stdout
+        assert shown, verb
         part = text.partition(f"## `{verb}`\n")[2].partition("\n## ")[0]
         missing = [option for option in re.findall(r"(--[a-z]+)", shown) if option != "--help" and option not in part]
         assert not missing, f"{verb} does not document {missing}"
