@@ -1,5 +1,7 @@
 """Run Python programs in processes that are forked from one that has imported amends: a new one imports for long.
 
+``loaded`` names the module that imports everything; another one also has, for example, the frameworks.
+
 A child is a process of its own in every other way: its folder, its environment, its files, its signals, its death.
 What only a new interpreter shows, such as an import that is missing, has tests that start one.
 """
@@ -16,28 +18,52 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from multiprocessing import get_context
+from contextlib import chdir
+from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Final, Self
+from unittest import mock
 
+ROOT: Final = Path(__file__).resolve().parent.parent
+AMENDS: Final = "tests.loaded"
 _FORKS: Final = get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.loaded", __name__])
+_SERVERS: Final[dict[str, forkserver.ForkServer]] = {}
+
+
+def _server(loaded: str) -> forkserver.ForkServer:
+    """Return the process to fork from that has imported this module, started when the first child is."""
+    if loaded not in _SERVERS:
+        server = _SERVERS[loaded] = forkserver.ForkServer()
+        server.set_forkserver_preload([loaded, __name__])
+        with chdir(ROOT):  # it finds `tests` through its folder, and says nothing when it does not
+            server.ensure_running()
+    return _SERVERS[loaded]
 
 
 class Child:
     """One program, with the part of ``subprocess.Popen`` that tests use. ``args`` are what follows ``python``."""
 
-    def __init__(self, args: Sequence[str], *, cwd: Path, env: dict[str, str], terminal: int | None = None) -> None:
+    def __init__(
+        self,
+        args: Sequence[str],
+        *,
+        cwd: Path,
+        env: dict[str, str],
+        terminal: int | None = None,
+        loaded: str = AMENDS,
+    ) -> None:
         self.args = list(args)
         self._folder = TemporaryDirectory(prefix="amends-forked-")
         self._out, self._err = (Path(self._folder.name, name) for name in ("out", "err"))
         screen = None if terminal is None else Connection(os.dup(terminal))
         files = (os.devnull, str(self._out), str(self._err))
-        self._process = _FORKS.Process(target=_program, args=(self.args, str(cwd), env, files, screen))
-        self._process.start()
+        self._process = _FORKS.Process(target=_program, args=(loaded, self.args, str(cwd), env, files, screen))
+        # The standard library has one such server for a process; this one is used in its place.
+        with mock.patch.object(forkserver, "connect_to_new_process", _server(loaded).connect_to_new_process):
+            self._process.start()
         if screen is not None:
             screen.close()
         self.pid = self._process.pid
@@ -91,23 +117,30 @@ class Child:
 
 
 def run_python(
-    args: Sequence[str], *, cwd: Path, env: dict[str, str], timeout: float
+    args: Sequence[str], *, cwd: Path, env: dict[str, str], timeout: float, loaded: str = AMENDS
 ) -> subprocess.CompletedProcess[str]:
     """Return what ``python ARGS`` would print, and its exit code."""
-    with Child(args, cwd=cwd, env=env) as child:
+    with Child(args, cwd=cwd, env=env, loaded=loaded) as child:
         out, err = child.communicate(timeout)
         return subprocess.CompletedProcess(child.args, child.returncode or 0, out, err)
 
 
 def _program(
-    args: list[str], cwd: str, env: dict[str, str], files: tuple[str, str, str], screen: Connection | None
+    loaded: str,
+    args: list[str],
+    cwd: str,
+    env: dict[str, str],
+    files: tuple[str, str, str],
+    screen: Connection | None,
 ) -> None:
+    was_loaded = loaded in sys.modules
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
     _open_files(env, files, screen)
     try:
+        assert was_loaded, f"{loaded} could not be imported in advance: import it to see why"
         _main(args, cwd)
     except SystemExit:
         raise
