@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Sequence
 from contextlib import chdir
 from multiprocessing import forkserver, get_context
@@ -174,8 +175,12 @@ def _open_files(env: dict[str, str], files: tuple[str, str, str], screen: Connec
 
 
 def _main(args: list[str], cwd: str) -> None:
-    """Do what ``python ARGS`` does: ``-m MODULE``, ``-c CODE`` or a file."""
+    """Do what ``python ARGS`` does: ``-m MODULE``, ``-c CODE`` or a file; before it, ``-W ACTION``."""
     match args:
+        case ["-W", action, *rest]:
+            warnings.resetwarnings()
+            warnings.simplefilter(action)  # type: ignore[arg-type]
+            _main(rest, cwd)
         case ["-m", name, *rest]:
             sys.argv, sys.path[:0] = [name, *rest], [cwd]
             runpy.run_module(name, run_name="__main__", alter_sys=True)
