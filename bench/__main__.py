@@ -31,6 +31,7 @@ MEMORY_RUNS: Final = 100_000
 QUICK: Final = Effort(repeats=3, calls=500, limit_s=0.15, warm_s=0.1)
 QUICK_WAITERS: Final = 20
 QUICK_IMPORTS: Final = 3
+QUICK_REPLAYED: Final = 500
 FILL_S: Final = 100.0
 """Seconds to create a large ledger, and to measure it."""
 MINUTES: Final = 13.0
@@ -78,7 +79,7 @@ class Bench:
         if self.wants(CPU, "memory") or self.wants(CPU_ASYNC, "memory"):
             self.take(engine(self.effort))
         if self.wants(REPLAYED, "memory"):
-            self.take(replaying(self.effort))
+            self.take(replaying(self.effort, *([QUICK_REPLAYED] if self.said.quick else [])))
         if self.wants(IMPORT, "any"):
             self.take(importing(*([QUICK_IMPORTS] if self.said.quick else [])))
         for family in dict.fromkeys(store.partition("-")[0] for store in stores):

@@ -58,16 +58,17 @@ def _cpu(work: Work, effort: Effort) -> Row:
     return Row(work.title, "memory", statistics.median(values), work.bars["memory"], unit=work.unit)
 
 
-def replaying(effort: Effort) -> Iterator[Row]:
+def replaying(effort: Effort, calls: int = REPLAYED_CALLS) -> Iterator[Row]:
     """Measure the CPU of a replay, which waits for nothing."""
+    title = REPLAYED.title.format(calls=f"{calls:,}")
 
     def measured() -> Row:
         with Side("amends", OURS, "memory", "") as side:
-            got = [side.ask(REPLAYED.name, REPLAYED_CALLS, 60.0) for _ in range(effort.repeats)]
+            got = [side.ask(REPLAYED.name, calls, 60.0) for _ in range(effort.repeats)]
         rate = statistics.median(one["count"] / one["seconds"] for one in got)
-        return Row(REPLAYED.title, "memory", rate, REPLAYED.bars["memory"], REPLAYED.sense, REPLAYED.unit)
+        return Row(title, "memory", rate, REPLAYED.bars["memory"], REPLAYED.sense, REPLAYED.unit)
 
-    yield _or_error(REPLAYED, "memory", measured)
+    yield _or_error(REPLAYED, "memory", measured, title=title)
 
 
 def importing(times: int = IMPORTS) -> Iterator[Row]:

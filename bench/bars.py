@@ -51,7 +51,7 @@ CPU: Final = Work("cpu", "CPU of the engine, a call, sync", {"memory": 80.0}, un
 CPU_ASYNC: Final = Work("cpu_async", "CPU of the engine, a call, async", {"memory": 80.0}, unit="µs")
 REPLAYED: Final = Work(
     "replayed",
-    "a run of 10,000 calls, replayed, reading its record included",
+    "a run of {calls} calls, replayed, reading its record included",
     {"memory": 20_000.0},
     "at least",
     "calls/s",

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,8 +20,10 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 import pytest
 
 from tests.adapters.shop import Shop
+from tests.forked import run_python
 
 CHILD_S_MAX = 120
+FRAMEWORKS = "tests.adapters.loaded"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -283,9 +283,9 @@ class Conformance:
         }
         (shop.folder / "outcome.json").unlink(missing_ok=True)
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.adapters.child", json.dumps(told)],
-            cwd=shop.folder, env=environ, capture_output=True, text=True, timeout=CHILD_S_MAX, check=False,
+        done = run_python(
+            ["-m", "tests.adapters.child", json.dumps(told)],
+            cwd=shop.folder, env=environ, timeout=CHILD_S_MAX, loaded=FRAMEWORKS,
         )  # fmt: skip
         if done.returncode == -9:
             return None

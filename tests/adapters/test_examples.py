@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.adapters.conformance import CHILD_S_MAX, ROOT
+from tests.adapters.conformance import CHILD_S_MAX, FRAMEWORKS, ROOT
+from tests.forked import run_python
 
 AGENT = """\
 1. It commits; the model repeats a call, and is answered from the record.
@@ -71,9 +70,9 @@ SERVER = """\
 )
 def test_the_example_commits_is_taken_back_and_survives_a_kill(name: str, printed: str, tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / f"{name}.py")],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=CHILD_S_MAX, check=False,
-    )  # fmt: skip
+    # The processes that the example starts are new interpreters: they import everything themselves.
+    done = run_python(
+        [str(ROOT / "examples" / f"{name}.py")], cwd=tmp_path, env=environ, timeout=CHILD_S_MAX, loaded=FRAMEWORKS
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == printed

@@ -1,9 +1,8 @@
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.adapters.conformance import CHILD_S_MAX, ROOT
+from tests.adapters.conformance import CHILD_S_MAX, FRAMEWORKS, ROOT
+from tests.forked import run_python
 
 PRINTED = """\
 1. It commits; the model repeats a call, and is answered from the record.
@@ -30,9 +29,13 @@ PRINTED = """\
 
 def test_the_example_commits_is_taken_back_and_survives_a_kill(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "langchain_agent.py")],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=CHILD_S_MAX, check=False,
-    )  # fmt: skip
+    # The processes that the example starts are new interpreters: they import everything themselves.
+    done = run_python(
+        [str(ROOT / "examples" / "langchain_agent.py")],
+        cwd=tmp_path,
+        env=environ,
+        timeout=CHILD_S_MAX,
+        loaded=FRAMEWORKS,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == PRINTED

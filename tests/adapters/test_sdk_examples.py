@@ -1,13 +1,12 @@
 """The examples of the loop and of the SDKs: each commits, is taken back, and survives a kill, without a key."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.adapters.conformance import CHILD_S_MAX, ROOT
+from tests.adapters.conformance import CHILD_S_MAX, FRAMEWORKS, ROOT
+from tests.forked import run_python
 
 SDK = """\
 1. It commits; the model repeats a call, and is answered from the record.
@@ -77,9 +76,9 @@ def lines_of(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("name, printed", [("agent_loop", LOOP), ("openai_agent", SDK), ("anthropic_agent", SDK)])
 def test_the_example_commits_is_taken_back_and_survives_a_kill(tmp_path: Path, name: str, printed: str) -> None:
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / f"{name}.py")],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=CHILD_S_MAX, check=False,
-    )  # fmt: skip
+    # The processes that the example starts are new interpreters: they import everything themselves.
+    done = run_python(
+        [str(ROOT / "examples" / f"{name}.py")], cwd=tmp_path, env=environ, timeout=CHILD_S_MAX, loaded=FRAMEWORKS
+    )
     assert done.returncode == 0, done.stderr
     assert lines_of(done.stdout) == lines_of(printed)

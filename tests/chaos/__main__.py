@@ -41,11 +41,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--callers", type=int, default=6)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--short", action="store_true", help="120 runs and 30 kills: seconds")
+    parser.add_argument("--short", action="store_true", help="60 runs and 16 kills: seconds")
     parser.add_argument("--keep", action="store_true", help="leave the ledger and the world where they are")
     options = parser.parse_args()
     if options.short:
-        options.runs, options.kills, options.seconds = 120, 30, 8.0
+        options.runs, options.kills, options.seconds = 60, 16, 5.0
     return options
 
 

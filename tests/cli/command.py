@@ -11,7 +11,7 @@ from pathlib import Path
 
 import amends
 from amends.cli import main
-from tests.cli.forked import forked
+from tests.forked import run_python
 
 SOURCE = Path(amends.__file__).resolve().parent.parent
 PATIENCE_S = 90
@@ -25,7 +25,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 def run(*args: str, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
-    return forked(args, cwd=cwd, env=environment(**extra), timeout=PATIENCE_S)
+    return run_python(["-m", "amends", *args], cwd=cwd, env=environment(**extra), timeout=PATIENCE_S)
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 2) -> None:

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import environment
+from tests.cli.command import PATIENCE_S, environment
+from tests.forked import run_python
 
 APP = Path(__file__).with_name("app.py")
 Play = Callable[..., None]
@@ -27,8 +26,7 @@ def play(shop: Path) -> Play:
     """Return a function that runs that program; ``dies`` is the order after whose effect it is killed."""
 
     def play(kind: str, *orders: str, dies: str = "") -> None:
-        command = [sys.executable, "app.py", kind, *orders]
-        done = subprocess.run(command, cwd=shop, env=environment(DIE=dies), capture_output=True, text=True, check=False)
+        done = run_python(["app.py", kind, *orders], cwd=shop, env=environment(DIE=dies), timeout=PATIENCE_S)
         assert done.returncode == (-signal.SIGKILL if dies else 0), done.stderr
 
     return play

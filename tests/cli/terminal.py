@@ -9,7 +9,6 @@ import re
 import select
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cli.command import PATIENCE_S, environment
+from tests.forked import Child
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -41,18 +41,23 @@ class Seen:
 
 def at_terminal(*args: str, cwd: Path, answers: Sequence[tuple[str, str]] = (), width: int = 80, **extra: str) -> Seen:
     """Run one command to its end; type each of ``answers`` when its words are on the screen."""
-    env = environment(**{"TERM": "xterm-256color", **extra})
-    return in_terminal([sys.executable, "-m", "amends", *args], cwd=cwd, env=env, answers=answers, width=width)
+    ours, theirs = _opened(width)
+    env = _sized(environment(**{"TERM": "xterm-256color", **extra}))
+    try:
+        with Child(["-m", "amends", *args], cwd=cwd, env=env, terminal=theirs) as child:
+            os.close(theirs)
+            raw = _talk(ours, list(answers))
+            return Seen(child.wait(PATIENCE_S), raw)
+    finally:
+        os.close(ours)
 
 
 def in_terminal(
     command: Sequence[str], *, cwd: Path, env: dict[str, str], answers: Sequence[tuple[str, str]] = (), width: int = 80
 ) -> Seen:
     """Run any program in the same way."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-    env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
-    child = subprocess.Popen(command, cwd=cwd, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+    ours, theirs = _opened(width)
+    child = subprocess.Popen(command, cwd=cwd, env=_sized(env), stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
         raw = _talk(ours, list(answers))
@@ -62,6 +67,17 @@ def in_terminal(
         if child.poll() is None:
             child.kill()
             child.wait()
+
+
+def _opened(width: int) -> tuple[int, int]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    return ours, theirs
+
+
+def _sized(env: dict[str, str]) -> dict[str, str]:
+    """Return the environment without what would speak against the size of the terminal."""
+    return {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
 
 
 def _talk(ours: int, answers: list[tuple[str, str]]) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +13,9 @@ from typing import Any
 import pytest
 
 from amends import Held, Runtime, tool
-from tests.cli.command import assert_refused, environment, here, run
+from tests.cli.command import PATIENCE_S, assert_refused, environment, here, run
 from tests.cli.terminal import at_terminal
+from tests.forked import run_python
 
 PROGRAM = Path(__file__).with_name("payments.py")
 Pays = Callable[..., bool]
@@ -36,8 +35,7 @@ def pays(shop: Path) -> Pays:
     """Run the program once; return whether it came to its end."""
 
     def pays(order: str, cents: int, **extra: str) -> bool:
-        command = [sys.executable, "app.py", order, str(cents)]
-        done = subprocess.run(command, cwd=shop, env=environment(**extra), capture_output=True, text=True, check=False)
+        done = run_python(["app.py", order, str(cents)], cwd=shop, env=environment(**extra), timeout=PATIENCE_S)
         assert done.returncode == 0 or any(
             name in done.stderr for name in ("Held", "BudgetExceeded", "Rejected", "LedgerBehind")
         ), done.stderr
@@ -129,14 +127,7 @@ def test_a_no_has_one_of_its_reasons_and_reaches_the_caller(shop: Path, pays: Pa
     seen = at_terminal("approvals", "reject", name, "--reason", "too much", cwd=shop)
     assert (seen.code, "rejected" in seen.text) == (0, True)
     assert "   cents = 50000" in seen.lines, "what is refused was shown"
-    done = subprocess.run(
-        [sys.executable, "app.py", "1", "50000"],
-        cwd=shop,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(["app.py", "1", "50000"], cwd=shop, env=environment(), timeout=PATIENCE_S)
     assert "Rejected: ada rejected pay: too much" in done.stderr
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import assert_refused, environment, here, run
+from tests.cli.command import PATIENCE_S, assert_refused, environment, here, run
 from tests.cli.conftest import Play
 from tests.cli.terminal import at_terminal
+from tests.forked import run_python
 
 SETTINGS = 'url = "sqlite:///shop.db"\napp = "app:rt"\nby = "ada"\n'
 
@@ -152,7 +153,7 @@ def open_run(shop: Path) -> str:
     """Return a run that has paid and waits for a person."""
     (shop / "amends.toml").write_text(SETTINGS, encoding="utf-8")
     code = "from app import *; run = rt.open('order-9', recover='wait'); run.call(pay, order='9'); os._exit(0)"
-    subprocess.run([sys.executable, "-c", code], cwd=shop, env=environment(), check=True)
+    run_python(["-c", code], cwd=shop, env=environment(), timeout=PATIENCE_S).check_returncode()
     return "order-9"
 
 

@@ -1,13 +1,12 @@
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import assert_refused, environment, here, run
+from tests.cli.command import PATIENCE_S, assert_refused, environment, here, run
 from tests.cli.conftest import Play
+from tests.forked import Child, run_python
 from tests.scenarios.processes import wait_until
 
 
@@ -48,8 +47,7 @@ def test_a_run_whose_tools_are_missing_is_left_alone_and_told(shop: Path, play: 
 
 def test_a_run_that_only_its_agent_can_go_on_with_is_left_to_a_process_that_has_it(shop: Path) -> None:
     start = "import app; app.rt.start('agent', id='order-1')"
-    command = [sys.executable, "-c", start]
-    subprocess.run(command, cwd=shop, env=environment(DIE="order-1"), capture_output=True, check=False)
+    run_python(["-c", start], cwd=shop, env=environment(DIE="order-1"), timeout=PATIENCE_S)
     without = run("worker", "app:art", "--once", cwd=shop)
     assert "does not have agent agent" in without.stderr
     with_it = run("worker", "app:rt", "--once", cwd=shop)
@@ -129,14 +127,11 @@ def test_a_worker_refuses_options_that_make_no_sense(shop: Path, args: tuple[str
     assert_refused(here("worker", "app:rt", *args, cwd=shop))
 
 
-def _worker(shop: Path, rt: str, **extra: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "amends", "worker", rt, "--every", "0.05"]
-    return subprocess.Popen(
-        command, cwd=shop, env=environment(**extra), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def _worker(shop: Path, rt: str, **extra: str) -> Child:
+    return Child(["-m", "amends", "worker", rt, "--every", "0.05"], cwd=shop, env=environment(**extra))
 
 
-def _told_again(worker: "subprocess.Popen[str]") -> bool:
+def _told_again(worker: Child) -> bool:
     worker.terminate()
     return worker.poll() is not None
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.command import environment, run
+from tests.cli.command import PATIENCE_S, environment, run
 from tests.cli.terminal import at_terminal
+from tests.forked import run_python
 
 PROGRAM = """
 import sys
@@ -64,7 +63,7 @@ if __name__ == "__main__":
 def stuck(tmp_path: Path) -> Path:
     (tmp_path / "app.py").write_text(PROGRAM, encoding="utf-8")
     (tmp_path / "amends.toml").write_text('app = "app.py:rt"\nby = "ada"\n', encoding="utf-8")
-    subprocess.run([sys.executable, "app.py"], cwd=tmp_path, env=environment(), check=True, capture_output=True)
+    run_python(["app.py"], cwd=tmp_path, env=environment(), timeout=PATIENCE_S).check_returncode()
     return tmp_path
 
 

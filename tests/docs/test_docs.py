@@ -26,7 +26,9 @@ from amends.llm.requests import model_request, outcome
 from amends.stores.sqlite import connection as file
 from amends.testing.checkers import CHECKERS
 from amends.tools.spec import ClassOptions, DeclaredCompensation
-from tests.cli.command import run
+from tests.adapters.conformance import FRAMEWORKS
+from tests.cli.command import here
+from tests.forked import run_python
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -39,6 +41,9 @@ NEEDS = re.compile(
 )  # a framework, whose own warnings are its own matter; of a page, or of a part
 PART = re.compile(r"^(?=## )", re.MULTILINE)
 RAISES = re.compile(r"<!-- raises: (?P<name>\w+) -->\s*\Z")
+FRAMEWORK = re.compile(
+    r"^\s*(?:from|import) (?:agents|amends\.adapters|anthropic|fastmcp|lang\w+|mcp|openai|pydantic_ai)\b", re.MULTILINE
+)
 PAGE_S_MAX = 60
 MARK = "\x1e"
 """Printed after every block, so that the output can be told apart."""
@@ -110,7 +115,10 @@ def blocks_of(page: Path, need: str | None = None) -> list[Block]:
 
 
 def outputs_of(page: Path, blocks: list[Block], folder: Path, need: str | None) -> list[str]:
-    """What each block really prints: all of them in one process, in an empty folder."""
+    """What each block really prints: all of them in one process, in an empty folder.
+
+    The process has imported what amends imports, or, for a page on a framework, the frameworks and amends.
+    """
     (folder / "in").mkdir()
     script, said = folder / "in" / "page.py", folder / "page.json"
     script.write_text(RUNNER, encoding="utf-8")
@@ -124,9 +132,11 @@ def outputs_of(page: Path, blocks: list[Block], folder: Path, need: str | None) 
         "COLUMNS": "120",
     }
     warnings = "ignore" if need else "error"
-    done = subprocess.run(
-        [sys.executable, "-W", warnings, str(script), str(said), str(page)],
-        cwd=folder / "in", env=environ, capture_output=True, encoding="utf-8", timeout=PAGE_S_MAX, check=False,
+    has_framework = need or any(FRAMEWORK.search(block.code) for block in blocks)
+    loaded = FRAMEWORKS if has_framework else "tests.docs.loaded"
+    done = run_python(
+        ["-W", warnings, str(script), str(said), str(page)],
+        cwd=folder / "in", env=environ, timeout=PAGE_S_MAX, loaded=loaded,
     )  # fmt: skip
     outputs = done.stdout.split(f"{MARK}\n")
     where = f"{page.relative_to(ROOT)}, block {len(outputs)} of {len(blocks)}"
@@ -278,7 +288,8 @@ def test_every_verb_of_the_command_line_is_documented(tmp_path: Path) -> None:
     assert verbs() <= heads, f"docs/reference/cli.md does not have {sorted(verbs() - heads)}"
     text = text_of("reference/cli.md")
     for verb in verbs():
-        shown = run(*verb.split()[1:], "--help", cwd=tmp_path).stdout
+        shown = here(*verb.split()[1:], "--help", cwd=tmp_path).stdout
+        assert shown, verb
         part = text.partition(f"## `{verb}`\n")[2].partition("\n## ")[0]
         missing = [option for option in re.findall(r"(--[a-z]+)", shown) if option != "--help" and option not in part]
         assert not missing, f"{verb} does not document {missing}"

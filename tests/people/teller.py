@@ -17,7 +17,7 @@ from amends.ledger.operations import StoreOp
 
 LEDGER, TOLD, COLOUR, VERB = sys.argv[1:5]
 DIE_AT = os.environ.get("DIE_AT", "")
-notices.CLAIM_S = 0.5  # type: ignore[misc]
+notices.CLAIM_S = 0.25  # type: ignore[misc]
 
 
 def die(point: str) -> None:

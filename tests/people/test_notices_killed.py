@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import amends
 from amends import Runtime
+from tests.forked import run_python
 from tests.people.office import COLOURS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,10 +35,9 @@ class Scene:
     def play(self, verb: str, die_at: str = "") -> int:
         """One process, to its end or its death; how it ended."""
         path = os.pathsep.join((str(Path(amends.__file__).resolve().parent.parent), str(ROOT)))
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.people.teller", self.url, str(self.told_file), self.colour, verb],
-            env={**os.environ, "PYTHONPATH": path, "DIE_AT": die_at},
-            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        done = run_python(
+            ["-m", "tests.people.teller", self.url, str(self.told_file), self.colour, verb],
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": path, "DIE_AT": die_at}, timeout=PATIENCE_S,
         )  # fmt: skip
         assert done.returncode in (0, -signal.SIGKILL), done.stderr
         return done.returncode

@@ -11,7 +11,7 @@ from tests.scenarios.processes import main
 from tests.scenarios.world import World
 
 TOOLS = ("create_branch", "merge_pr", "close_ticket", "post_changelog")
-RETRY: Final = Retry(attempts=1_000, delay=0.1, factor=2.0, max_delay=0.5, jitter=0.3)
+RETRY: Final = Retry(attempts=1_000, delay=0.1, factor=2.0, max_delay=0.3, jitter=0.3)
 
 
 class Down(Exception):
@@ -48,7 +48,7 @@ def build(world: World, variant: str) -> Runtime:
 
 
 def play(rt: Runtime, world: World) -> str:
-    with rt.run("merge-9", deadline=1.0) as run:
+    with rt.run("merge-9", deadline=0.5) as run:
         for tool_ in rt.script:  # type: ignore[attr-defined]
             tool_(pr="9")
     return run.state

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 import amends
 from amends import Report, Runtime
+from tests.forked import Child
 from tests.scenarios.world import World
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -46,17 +46,13 @@ class Program:
     def __init__(self, module: str, folder: Path, variant: str = "-") -> None:
         self.module, self.variant, self.world = f"tests.scenarios.{module}", variant, World(folder)
 
-    def start(self, verb: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, verb: str, **environment: str) -> Child:
         """Start the program in its own process."""
         path = os.pathsep.join((str(Path(amends.__file__).resolve().parent.parent), str(ROOT)))
-        return subprocess.Popen(
-            [sys.executable, "-m", self.module, str(self.world.folder), self.variant, verb],
+        return Child(
+            ["-m", self.module, str(self.world.folder), self.variant, verb],
             cwd=self.world.folder,
             env={**os.environ, "PYTHONPATH": path, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
         )
 
     def play(self, verb: str, **environment: str) -> Any:

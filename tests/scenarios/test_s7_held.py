@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import run_python
 from tests.scenarios.canary import ASKS, TOOLS, build, play
 from tests.scenarios.stores import STORES, fresh
 from tests.scenarios.world import World
@@ -24,10 +23,7 @@ MIXES = [
 
 def _life(url: str, folder: Path, *rest: str) -> str:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.scenarios.canary", url, str(folder), *rest],
-        capture_output=True, text=True, timeout=120, cwd=ROOT, env=env, check=False,
-    )  # fmt: skip
+    ended = run_python(["-m", "tests.scenarios.canary", url, str(folder), *rest], cwd=ROOT, env=env, timeout=120)
     if rest:
         assert ended.returncode == -9, ended.stderr
         return "killed"

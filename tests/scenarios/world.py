@@ -36,9 +36,10 @@ class World:
     def do(self, tool: str, id: str, **facts: Any) -> str:
         """An effect. ``key``: the destination deduplicates on it."""
         key = facts.get("key")
-        for entry in self.entries(tool):
-            if key is not None and entry.get("key") == key and "do" in entry:
-                return str(entry["do"])
+        if key is not None:
+            for entry in self.entries(tool):
+                if entry.get("key") == key and "do" in entry:
+                    return str(entry["do"])
         self.note(tool, do=id, **facts)
         die_at(f"after {tool}")
         return id
