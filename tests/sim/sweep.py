@@ -15,7 +15,7 @@ from amends.testing.checkers import Violation
 from amends.testing.simulation import Fault
 from tests.sim.ledgers import play_on, played_on
 from tests.sim.scenarios import VARIANTS, Scenario, Variant, all_scenarios
-from tests.sim.schedule import BODY, CRASHES, LEDGER, Schedule, kinds_at, operations_of, play
+from tests.sim.schedule import BODY, CLOCKS, CRASHES, LEDGER, Schedule, kinds_at, operations_of, play
 
 SHOWN_MAX = 20
 IN_RECOVERY = (*CRASHES, *LEDGER, *BODY[:4])
@@ -97,15 +97,16 @@ def chosen_faults(variants: tuple[Variant, ...]) -> tuple[Play, ...]:
 def _shown_by(variant: Variant, index: int, schedule: Schedule) -> set[tuple[object, ...]]:
     """Return what a single fault shows: each kind of fault at each operation, of each flow and in each variant.
 
-    Dying after an operation and dying before the next are one kind within a flow: nothing happens in between. Whether
-    recovery is on the same host matters to whoever has died or is paused, so both are shown, and every place of every
-    flow has its death or pause.
+    Within one flow these are one kind: dying after an operation and before the next, since nothing happens in between;
+    an answer of the ledger lost with or without its write; the clock set back or forward. Whether recovery is on the
+    same host matters to whoever has died or is paused, so both are shown, and every place has its death or pause.
     """
     [fault] = schedule.agent
     trace, flow = clean_trace(variant, index), scenarios_of(variant)[index].name
     operation = trace[fault.at]
     if fault.kind not in CRASHES:
-        return {("flow", flow, operation, fault.kind), ("variant", variant, operation, fault.kind)}
+        kind = next((group[0] for group in (LEDGER, CLOCKS) if fault.kind in group), fault.kind)
+        return {("flow", flow, operation, kind), ("variant", variant, operation, fault.kind)}
     stop, _, when = fault.kind.rpartition(" ")
     at = fault.at + (when == "after")
     following = trace[at] if at < len(trace) else "the end"

@@ -39,15 +39,16 @@ def verdict(tally: Tally) -> str:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_every_flow_ends_well_when_nothing_goes_wrong(variant: Variant) -> None:
+    """Each flow in a third of the variants, another third for the next flow; random schedules have the others."""
     tally = Tally()
-    for index in range(len(scenarios_of(variant))):
+    for index in range(VARIANTS.index(variant) % 3, len(scenarios_of(variant)), 3):
         one(variant, index, Schedule(raced=scenarios_of(variant)[index].second is not None, seed=3), tally)
     assert not tally.violations, verdict(tally)
 
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_kind_of_single_fault_is_survived(share: int) -> None:
-    """Every fault at every kind of operation of every flow, and a death or a pause at every place.
+    """Every kind of fault at every kind of operation of every flow, and a death or a pause at every place.
 
     Which of the equal places, which variant and which host is fixed by ``chosen_faults``. All places of these variants
     are played by ``make sim ARGS="--exhaustive main"``, those of all variants by ``make sim ARGS=--exhaustive``.
@@ -65,8 +66,9 @@ def test_the_chosen_faults_leave_out_no_kind() -> None:
     chosen = {_told(*each) for each in chosen_faults(MAIN_VARIANTS)}
     assert {(variant, *what) for variant, _, *what in every} == {(variant, *what) for variant, _, *what in chosen}
     assert {(flow, operation) for _, flow, operation, *_ in every} == {(f, operation) for _, f, operation, *_ in chosen}
-    at_rest = {told for told in every if told[3] not in CRASHES}
-    assert {told[1:4] for told in at_rest} <= {told[1:4] for told in chosen}
+    alike = {"unsent": "lost", "clock forward": "clock back"}
+    wanted = {(flow, operation, alike.get(kind, kind)) for _, flow, operation, kind, _ in every if kind not in CRASHES}
+    assert wanted <= {(flow, operation, alike.get(kind, kind)) for _, flow, operation, kind, _ in chosen}
 
 
 def _told(variant: Variant, index: int, schedule: Schedule) -> tuple[Variant, str, str, str, bool]:
@@ -78,8 +80,8 @@ def _told(variant: Variant, index: int, schedule: Schedule) -> tuple[Variant, st
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_faults_in_agents_recoveries_and_beside_them_are_survived(seed: int) -> None:
-    tally = random_part((seed, 500, 120.0))
-    assert tally.schedules == 500
+    tally = random_part((seed, 300, 120.0))
+    assert tally.schedules == 300
     assert not tally.violations, verdict(tally)
 
 
