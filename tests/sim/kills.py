@@ -32,7 +32,9 @@ def remembered(bug: Bug) -> list[Play]:
     if known is None:
         return []
     variant = Variant(**known["variant"])
-    asked = {name: _faults(value) if name in _FAULTS else value for name, value in known["schedule"].items()}
+    asked: dict[str, Any] = {
+        name: _faults(value) if name in _FAULTS else value for name, value in known["schedule"].items()
+    }
     flows = enumerate(scenarios_of(variant))
     return [(variant, index, Schedule(**asked)) for index, flow in flows if flow.name == known["flow"]]
 

@@ -163,8 +163,15 @@ class _Stage:
         """Return whatever the checkers read: rows, the anchor, the clock, and how much the world has seen."""
         sim, store = self.sim, self.sim.store
         seen = [value if isinstance(value, int) else len(value) for value in _noted(self.world)]
-        tables = (store.runs, store.calls, store.locks, store.waits, store.slices, store.approvals)
-        rows = [*map(dict, tables), len(store.events), len(store.checkpoints)]
+        tables: tuple[dict[Any, Any], ...] = (
+            store.runs,
+            store.calls,
+            store.locks,
+            store.waits,
+            store.slices,
+            store.approvals,
+        )
+        rows = [*(dict(table) for table in tables), len(store.events), len(store.checkpoints)]
         return rows, seen, sim.bodies, sim.jumped, len(sim.disturbed), sim.anchor.mark, sim.clock.wall, sim.clock.mono
 
     # ---- rest ----------------------------------------------------------------------------
