@@ -7,6 +7,7 @@ import sys
 import time
 
 from tests.sim.ledgers import LEDGERS
+from tests.sim.scenarios import MAIN_VARIANTS, VARIANTS
 from tests.sim.sweep import SHOWN_MAX, exhaustive, sweep
 
 
@@ -16,15 +17,30 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="repeat an earlier sweep")
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument(
-        "--exhaustive", action="store_true", help="every single fault of every variant instead (minutes)"
+        "--exhaustive",
+        choices=("all", "main"),
+        nargs="?",
+        const="all",
+        help="every single fault of every variant instead (an hour); main: of those of make test (minutes)",
     )
     parser.add_argument("--store", choices=LEDGERS, default="memory", help="the ledger to play on (default memory)")
     parser.add_argument("--no-bugs", action="store_true", help="skip the seeded bugs")
+    parser.add_argument(
+        "--remember-kills",
+        action="store_true",
+        help="only write tests/sim/kills.json again: a schedule for each seeded bug, which make test plays first",
+    )
     asked = parser.parse_args()
+    if asked.remember_kills:
+        from tests.sim.kills import remember_kills
+
+        return 1 if remember_kills() else 0
     print(f"seed {asked.seed}", flush=True)
     begun = time.monotonic()
     if asked.exhaustive:
-        tally = exhaustive(workers=asked.workers, store=asked.store)
+        tally = exhaustive(
+            MAIN_VARIANTS if asked.exhaustive == "main" else VARIANTS, workers=asked.workers, store=asked.store
+        )
     else:
         tally = sweep(asked.schedules, asked.seed, workers=asked.workers, store=asked.store)
     for flow, count in sorted(tally.by_flow.items(), key=lambda item: (len(item[0]), item[0])):

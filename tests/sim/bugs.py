@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import math
 import random
 import sys
 import textwrap
@@ -50,7 +51,7 @@ from amends.testing.simulation import Process, Simulation
 from amends.tools.scope import BareUse
 from tests.sim.scenarios import VARIANTS, Variant
 from tests.sim.schedule import LEDGER, Schedule, kinds_at
-from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_of
+from tests.sim.sweep import Play, Tally, clean_trace, one, random_schedule, scenarios_of
 
 tool_module = sys.modules[BareUse.__module__]  # `amends.tool` is the decorator
 MODULES = (
@@ -702,24 +703,34 @@ BUGS: tuple[Bug, ...] = (
 # ---- the hunt ----------------------------------------------------------------------------
 
 
-def killed_by(bug: Bug, *, seconds: float = 25.0, seed: int = 7) -> tuple[str, int]:
-    """Return which of its own checkers killed the bug, and after how many schedules; "" if it survived.
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """The checker that saw a bug, and the schedule in which it did."""
+
+    checker: str
+    variant: Variant
+    index: int
+    schedule: Schedule
+
+
+def killed_by(bug: Bug, *, seconds: float = 25.0, seed: int = 7) -> tuple[Kill | None, int]:
+    """Return what killed the bug by one of its own checkers, and after how many schedules; None if it survived.
 
     First the flows that the bug names, then any. Traces are those of correct code: they are taken before the bug is
     planted. Those of all flows take half a minute, and few bugs need them.
     """
     tally, end, luck = Tally(), time.monotonic() + seconds, random.Random(seed)
     likely = _likely(bug, luck)
-    checker = _hunted(bug, likely, tally, end)
-    if not checker:
+    kill = killed_in(bug, likely, tally, end)
+    if kill is None:
         before = time.monotonic()
         clean_traces()
         end += time.monotonic() - before
-        checker = _hunted(bug, (random_schedule(luck) for _ in itertools.count()), tally, end)
-    return checker, tally.schedules
+        kill = killed_in(bug, (random_schedule(luck) for _ in itertools.count()), tally, end)
+    return kill, tally.schedules
 
 
-def _hunted(bug: Bug, schedules: Iterable[tuple[Variant, int, Schedule]], tally: Tally, end: float) -> str:
+def killed_in(bug: Bug, schedules: Iterable[Play], tally: Tally, end: float = math.inf) -> Kill | None:
     """Play the schedules with the bug planted, until one of its checkers sees it."""
     with bug.seeded():
         for variant, index, schedule in schedules:
@@ -728,9 +739,9 @@ def _hunted(bug: Bug, schedules: Iterable[tuple[Variant, int, Schedule]], tally:
             one(variant, index, schedule, tally)
             for violation in tally.violations:
                 if violation.checker in bug.checkers:
-                    return violation.checker
+                    return Kill(violation.checker, variant, index, schedule)
             tally.violations.clear()
-    return ""
+    return None
 
 
 def clean_traces() -> None:
@@ -740,11 +751,11 @@ def clean_traces() -> None:
             clean_trace(variant, index)
 
 
-def _likely(bug: Bug, luck: random.Random) -> list[tuple[Variant, int, Schedule]]:
+def _likely(bug: Bug, luck: random.Random) -> list[Play]:
     """Return single faults in the flows that the bug names, shuffled."""
     from amends.testing.simulation import Fault
 
-    likely: list[tuple[Variant, int, Schedule]] = []
+    likely: list[Play] = []
     for variant in VARIANTS:
         for index, scenario in enumerate(scenarios_of(variant)):
             if scenario.name.split()[0] not in bug.flows:
@@ -769,10 +780,10 @@ def hunt() -> list[str]:
     """Plant every bug, one after another; the names of those that survived."""
     survivors = []
     for bug in BUGS:
-        checker, after = killed_by(bug)
-        verdict = f"killed by {checker} after {after}" if checker else f"SURVIVED {after} schedules"
+        kill, after = killed_by(bug)
+        verdict = f"SURVIVED {after} schedules" if kill is None else f"killed by {kill.checker} after {after}"
         print(f"   bug {bug.number:<4} {bug.what:<62} {verdict}", flush=True)
-        survivors += [] if checker else [bug.number]
+        survivors += [bug.number] if kill is None else []
     print(f"{len(BUGS)} seeded bugs, {len(BUGS) - len(survivors)} killed, each by its named checker", flush=True)
     return survivors
 

@@ -50,6 +50,8 @@ VARIANTS = tuple(
     for twin in ("", "absent_ok", "wins")
     for comp in (False, True)
 )
+MAIN_VARIANTS = (Variant(), Variant(probe=True), Variant(repeat="idempotent", twin="absent_ok", comp_idempotent=True))
+"""Those whose single faults ``make test`` plays a share of: the plainest, one that can be asked, one that forgives."""
 
 
 PLAIN = Variant()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -61,6 +61,31 @@ class Outcome:
 
 def play(scenario: Scenario, schedule: Schedule) -> Outcome:
     """Run one schedule to its end."""
+    stage = _stage(scenario, schedule)
+    sim, world, outcome = stage.sim, stage.world, stage.outcome
+    try:
+        stage.run()
+    except Endless as endless:
+        outcome.violations.append(Violation("nothing_stuck", str(endless)))
+        outcome.violations += check_all(sim.store, world)  # why it did not end is more than that it did not
+    except AssertionError as broken:
+        outcome.violations.append(Violation("assertion", str(broken)))
+    _close(sim)
+    named = f"{scenario.name}: {schedule}"
+    outcome.violations = [Violation(v.checker, v.what, named) for v in outcome.violations]
+    return outcome
+
+
+def operations_of(scenario: Scenario) -> tuple[str, ...]:
+    """Return the operations that the agent asks for when nothing goes wrong: its part of the schedule is enough."""
+    stage = _stage(scenario, Schedule())
+    agent, _ = stage.run_programs()
+    _close(stage.sim)
+    return tuple(agent.trace)
+
+
+def _stage(scenario: Scenario, schedule: Schedule) -> _Stage:
+    """Return a new ledger and a new world with the scenario in them."""
     sim = Simulation(seed=schedule.seed, make_store=make_ledger)
     world = World(
         sim,
@@ -73,20 +98,12 @@ def play(scenario: Scenario, schedule: Schedule) -> Outcome:
     host = scenario.prepared()
     host.store, host.new_id = sim.store, sim.new_id
     sim.script = {name: list(modes) for name, modes in scenario.script.items()}
-    outcome = Outcome(sim=sim, world=world)
-    stage = _Stage(scenario, schedule, sim, world, outcome)
-    try:
-        stage.run()
-    except Endless as endless:
-        outcome.violations.append(Violation("nothing_stuck", str(endless)))
-        outcome.violations += check_all(sim.store, world)  # why it did not end is more than that it did not
-    except AssertionError as broken:
-        outcome.violations.append(Violation("assertion", str(broken)))
+    return _Stage(scenario, schedule, sim, world, Outcome(sim=sim, world=world))
+
+
+def _close(sim: Simulation) -> None:
     for process in sim.processes:
         process.program.close()
-    named = f"{scenario.name}: {schedule}"
-    outcome.violations = [Violation(v.checker, v.what, named) for v in outcome.violations]
-    return outcome
 
 
 class _Stage:
@@ -97,6 +114,27 @@ class _Stage:
         self.agents = {"agent": scenario.program}
 
     def run(self) -> None:
+        sim = self.sim
+        agent, second = self.run_programs()
+        if agent.done and second is None:
+            self.world.left(agent)
+        if isinstance(agent.ended, Busy) and second is None:
+            self.world.alone.append("the agent waited for itself")
+        self._until_quiet(self.schedule.recovery)
+        for process in (agent, second):
+            if process is not None and process.paused:
+                sim.wake(process)
+                sim.run(process)
+                self._until_quiet(())
+        self._check()
+        checked = self._everything()
+        self._nothing_more()
+        self._persons()
+        if self._everything() != checked:  # else the checkers have seen exactly this
+            self._check()
+
+    def run_programs(self) -> tuple[Process, Process | None]:
+        """Run the agent, and whoever is beside it, until they end, die or pause."""
         sim, scenario, schedule = self.sim, self.scenario, self.schedule
         agent = sim.start("agent", lambda p: scenario.program(Inside(sim, self.host, p)), faults=schedule.agent)
         self.outcome.agent = agent
@@ -116,23 +154,25 @@ class _Stage:
             sim.run(agent)
             if second is not None:
                 sim.run(second)
-        if agent.done and second is None:
-            self.world.left(agent)
-        if isinstance(agent.ended, Busy) and second is None:
-            self.world.alone.append("the agent waited for itself")
-        self._until_quiet(schedule.recovery)
-        for process in (agent, second):
-            if process is not None and process.paused:
-                sim.wake(process)
-                sim.run(process)
-                self._until_quiet(())
-        self._check()
-        self._nothing_more()
-        self._persons()
-        self._check()
+        return agent, second
 
     def _check(self) -> None:
         self.outcome.violations += check_all(self.sim.store, self.world)
+
+    def _everything(self) -> tuple[object, ...]:
+        """Return whatever the checkers read: rows, the anchor, the clock, and how much the world has seen."""
+        sim, store = self.sim, self.sim.store
+        seen = [value if isinstance(value, int) else len(value) for value in _noted(self.world)]
+        tables: tuple[dict[Any, Any], ...] = (
+            store.runs,
+            store.calls,
+            store.locks,
+            store.waits,
+            store.slices,
+            store.approvals,
+        )
+        rows = [*(dict(table) for table in tables), len(store.events), len(store.checkpoints)]
+        return rows, seen, sim.bodies, sim.jumped, len(sim.disturbed), sim.anchor.mark, sim.clock.wall, sim.clock.mono
 
     # ---- rest ----------------------------------------------------------------------------
 
@@ -290,6 +330,12 @@ def _states(sim: Simulation) -> list[str]:
         for r in sim.store.runs.values()
         if r.state not in RUN_FINAL and r.uid == r.root
     ]
+
+
+def _noted(world: World) -> list[Any]:
+    """Return everything that a world counts or collects."""
+    noted = [getattr(world, each.name) for each in fields(world)]
+    return [value for value in noted if isinstance(value, int | list | dict | set)]
 
 
 def _behind_a_person(store: MemoryStore) -> set[str]:
