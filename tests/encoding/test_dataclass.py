@@ -132,7 +132,8 @@ def test_what_is_known_of_it_is_what_the_standard_library_knows() -> None:
     assert Larger.__match_args__ == ("name", "value", "more", "extra")
     assert not hasattr(Small("a"), "__dict__")
     assert hasattr(ByHand("a", 1), "__dict__")
-    params: Any = vars(CallRow)["__dataclass_params__"]
+    known: Any = CallRow
+    params = known.__dataclass_params__
     assert (params.frozen, params.init, params.repr, params.eq) == (True, True, True, True)
     match Small("a", 3):
         case Small(name, size):

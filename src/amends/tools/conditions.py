@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, get_origin
 from unicodedata import normalize
 from uuid import UUID
 
+from amends.encoding.dataclass import dataclass
 from amends.encoding.secret import MASK, Secret
 from amends.errors import folded, is_slip, shown
 
@@ -45,7 +46,7 @@ WILD: Final = re.compile(r"[*?\[]")
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Condition:
     """A parsed condition: ``sign`` is empty (equal, or a pattern), ``!`` or one of the four comparisons."""
 

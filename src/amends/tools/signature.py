@@ -7,13 +7,13 @@ the model built, on first use, so that declaring tools stays cheap.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from decimal import Decimal
 from types import UnionType
 from typing import (
@@ -32,6 +32,7 @@ from typing import (
 
 from amends.encoding.annotations import Member, Shape, Tagged, adapter, anywhere, places_below, shape_of_args
 from amends.encoding.canonical import CLASS
+from amends.encoding.dataclass import dataclass, field
 from amends.encoding.secret import MASK, NOTHING, RedactionRules
 from amends.errors import SHOWN_CHARS_MAX, BadArguments, close_to, shown
 from amends.model import Staged
@@ -103,7 +104,7 @@ class _Model:
     """(argument, field): fields are numbered, since pydantic reserves some names that an argument may have."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Signature:
     """The arguments of one tool. Without slots, since cached properties are stored on the object."""
 
