@@ -70,7 +70,7 @@ def test_a_verb_is_asked_for_once_and_becomes_an_ordinary_function() -> None:
 def test_it_is_found_in_a_derived_class_and_by_super() -> None:
     cls = fresh([])
 
-    class Derived(cls):  # type: ignore[misc]
+    class Derived(cls):  # type: ignore[misc, valid-type]
         """Says more."""
 
         def show(self, word: str) -> str:
