@@ -219,10 +219,11 @@ def _members(cls: type[Any]) -> Callable[[], str]:
     def made() -> str:
         rows = []
         # Inherited verbs come after the class's own.
-        inherited = {name: value for base in cls.__mro__[1:-1] for name, value in vars(base).items()}
-        for name, value in {**vars(cls), **inherited}.items():
+        inherited = dict.fromkeys(name for base in cls.__mro__[1:-1] for name in vars(base))
+        for name in {**vars(cls), **inherited}:
             if name.startswith("_") or name in ("is_async", "direct"):
                 continue
+            value = getattr(cls, name)  # a verb is made when it is first looked up
             is_value = isinstance(value, property) or not callable(value)
             rows.append((f"`{name}`" if is_value else f"`{name}({_asked(value)})`", _first_line(value)))
         return _table("name | what it does", rows)

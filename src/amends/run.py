@@ -7,7 +7,6 @@ blocks, direct calls, ``submit``, ``bind`` and the shield against cancellation.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import inspect
@@ -16,7 +15,6 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
@@ -31,21 +29,16 @@ from amends.drivers.context import (
     refuse_without_run,
     within,
 )
-from amends.drivers.event_loop import AsyncDriver, is_on_loop, on_own_loop, shielded
-from amends.engine import ending, model_plans
+from amends.encoding.lazy_import import import_on_use
+from amends.engine import ending
 from amends.engine import rollback as rolling_back
 from amends.engine.call import Done, guarded_call
-from amends.engine.joined import doubt_after_lost_transaction
-from amends.engine.model_answers import answer_done, answer_error
 from amends.engine.recorded_values import read_clock
 from amends.engine.reports import info_of, output_gone_error, report_of
 from amends.engine.session import Ask, Session, call_of
-from amends.engine.turns import End, ask_first, run_turn
 from amends.errors import Held, LedgerError, NotAwaited, TransactionOpen, UsageError, Waiting, is_a, log_error, note_on
 from amends.host import runs
 from amends.host.host import Host, is_over
-from amends.host.joined import JoinedCall, joined_ask
-from amends.host.random import new_uuid, random_generator
 from amends.host.redaction import input_for_program, output_of, readable_output, recorded_output
 from amends.host.requests import direct_ask, foreseen_ask, model_ask, once_ask, turn_asks, undeclared_child_name
 from amends.ledger.flow import Flow, finish
@@ -61,9 +54,30 @@ from amends.tools.spec import Declaration
 from amends.tools.tool import Tool, as_coroutine_function
 from amends.visible import printable, visible, visible_log
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what the first call of a blocking program does not need
+    import asyncio
+    from concurrent import futures
     from random import Random
     from uuid import UUID
+
+    from amends.drivers import event_loop
+    from amends.engine import joined as joined_flows
+    from amends.engine import model_answers, model_plans, turns
+    from amends.host import joined as joined_calls
+    from amends.host import random as recorded_random
+else:
+    import_on_use(
+        globals(),
+        asyncio="asyncio",
+        futures="concurrent.futures",
+        event_loop="amends.drivers.event_loop",
+        joined_flows="amends.engine.joined",
+        model_answers="amends.engine.model_answers",
+        model_plans="amends.engine.model_plans",
+        turns="amends.engine.turns",
+        joined_calls="amends.host.joined",
+        recorded_random="amends.host.random",
+    )
 
 log = visible_log("amends")
 
@@ -202,11 +216,11 @@ class OpenRun:
 
     def random(self) -> Random:
         """Return a seeded random generator; the nth of a run is the same after a resume and in a replay."""
-        return random_generator(self._session, reader())
+        return recorded_random.random_generator(self._session, reader())
 
     def uuid(self) -> UUID:
         """Return a new UUID; the nth of a run is the same after a resume and in a replay."""
-        return new_uuid(self._session, reader())
+        return recorded_random.new_uuid(self._session, reader())
 
     # ---- steps that differ
 
@@ -289,15 +303,15 @@ class OpenRun:
         refuse_ledger_use(f"a call in run {self.id}")
         runs.refuse_forked(self._pid, self.id)
         ask, joined = await self._aside(  # the first time it asks the database where the ledger is
-            joined_ask, self._host, self._session, declared, options, args, kwargs, is_async=self.is_async
+            joined_calls.joined_ask, self._host, self._session, declared, options, args, kwargs, is_async=self.is_async
         )
         await self._refuse_own_transaction(but=options.connection)
-        call = JoinedCall(self._host, self._session, ask, joined)
+        call = joined_calls.JoinedCall(self._host, self._session, ask, joined)
         try:
             return await call.run()
         except Exception:
             if call.is_over and not joined.is_open_on(joined.raw):
-                await self._drive(doubt_after_lost_transaction(self._session, ask.flight))
+                await self._drive(joined_flows.doubt_after_lost_transaction(self._session, ask.flight))
             raise
 
     async def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
@@ -414,10 +428,10 @@ async def answer(
     """
     try:
         ask = model_ask(run._host, run._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
-        return answer_done(run._session, ask, await run._perform(ask))
+        return model_answers.answer_done(run._session, ask, await run._perform(ask))
     except Exception as error:
         runs.log_for(run._session, error, tool)
-        return answer_error(run._session, tool, error)
+        return model_answers.answer_error(run._session, tool, error)
 
 
 async def approval_for(
@@ -429,9 +443,9 @@ async def approval_for(
     await run._check_usable()
     try:
         if not ask.undeclared:
-            await run._watched(ask_first(run._session, ask), [ask.flight])
+            await run._watched(turns.ask_first(run._session, ask), [ask.flight])
         async with _Block(await run._open_child(undeclared_child_name(ask), None)) as inner:
-            await inner._watched(ask_first(inner._session, ask), [ask.flight])
+            await inner._watched(turns.ask_first(inner._session, ask), [ask.flight])
     except Waiting as waits:
         found: Approval | None = waits.approval if isinstance(waits, Held) else None
         return found
@@ -449,7 +463,9 @@ async def answer_all(run: OpenRun, calls: Iterable[ToolCall], /) -> list[Answer]
         if calls:
             refuse_without_run(calls[0].tool)
         await run._check_usable()
-        ends = await run._watched(run_turn(run._session, known), [ask.flight for ask in known if isinstance(ask, Ask)])
+        ends = await run._watched(
+            turns.run_turn(run._session, known), [ask.flight for ask in known if isinstance(ask, Ask)]
+        )
     except Exception as error:  # no call can start here, so each of them has this error
         return runs.answers_of_turn(
             run._session, calls, asks, [ask if isinstance(ask, Exception) else error for ask in asks]
@@ -466,7 +482,7 @@ def _is_undeclared(ask: Ask | Exception) -> bool:
     return isinstance(ask, Ask) and ask.undeclared
 
 
-async def _end_of(run: OpenRun, ask: Ask | Exception) -> End:
+async def _end_of(run: OpenRun, ask: Ask | Exception) -> turns.End:
     assert isinstance(ask, Ask), "an undeclared tool has a request"
     try:
         return await run._perform(ask)
@@ -543,7 +559,7 @@ class Run(OpenRun):
 
     def __init__(self, host: Host, driver: Driver, session: Session, row: RunRow, *, over: bool) -> None:
         super().__init__(host, driver, session, row, over=over)
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: futures.ThreadPoolExecutor | None = None
 
     @property
     def state(self) -> RunState:
@@ -600,10 +616,10 @@ class Run(OpenRun):
         with Entered(finish(self._open_child(id, input))) as inner:
             yield inner
 
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[R]:
         """Run ``fn`` in a thread that has this run; the end of the block waits for it."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix=f"amends-run-{self.id}")
+            self._pool = futures.ThreadPoolExecutor(max_workers=32, thread_name_prefix=f"amends-run-{self.id}")
         live, lineage = self._host.live, self._session.lineage
         live.enter(lineage)
         try:
@@ -687,9 +703,11 @@ class AsyncRun(OpenRun):
     """One task of an agent, as one saga. ``rt.run`` returns it; tasks inside one block share it."""
 
     is_async = True
-    _driver: AsyncDriver
+    _driver: event_loop.AsyncDriver
 
-    def __init__(self, host: Host, driver: AsyncDriver, session: Session, row: RunRow, *, over: bool) -> None:
+    def __init__(
+        self, host: Host, driver: event_loop.AsyncDriver, session: Session, row: RunRow, *, over: bool
+    ) -> None:
         super().__init__(host, driver, session, row, over=over)
         self._pending = Pending()
 
@@ -806,7 +824,7 @@ class AsyncRun(OpenRun):
         return await self._driver.run(flow)
 
     async def _shield(self, work: Coroutine[Any, Any, T]) -> T:
-        return await shielded(work) if is_on_loop() else on_own_loop(work)
+        return await event_loop.shielded(work) if event_loop.is_on_loop() else event_loop.on_own_loop(work)
 
     async def _aside(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.to_thread(fn, *args, **kwargs)
@@ -822,8 +840,10 @@ class AsyncRun(OpenRun):
 
         All of it is one shielded task: a coroutine that is closed while it waits here cannot cut it short.
         """
-        if not is_on_loop():  # a coroutine or generator that outlived its loop, or is closed by a thread without one
-            on_own_loop(self._close(error, releases=releases))
+        if (
+            not event_loop.is_on_loop()
+        ):  # a coroutine or generator that outlived its loop, or is closed by a thread without one
+            event_loop.on_own_loop(self._close(error, releases=releases))
             return
         kept: TransactionOpen | None = None
         cancelled: asyncio.CancelledError | None = None
@@ -833,7 +853,7 @@ class AsyncRun(OpenRun):
             kept = found
         except asyncio.CancelledError as stop:
             cancelled = stop  # raised after the run has been left
-        await shielded(self._close_kept(error, kept, releases=releases))
+        await event_loop.shielded(self._close_kept(error, kept, releases=releases))
         if cancelled is not None:
             raise cancelled
 

@@ -6,27 +6,21 @@ A verb that does the same in both is written once, as a flow where its concept l
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
-# The modules have other names here: in the body of a class, the verb of the same name would hide its module.
-from amends.audit import bundles as run_bundles
-from amends.audit import verify as audit_verbs
 from amends.drivers.blocking import Driver
 from amends.drivers.context import refuse_ledger_use
-from amends.drivers.event_loop import AsyncDriver
 from amends.encoding.chain import Checkpoint
+from amends.encoding.lazy_import import import_on_use
 from amends.engine import opening
-from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Session
 from amends.errors import Error, LedgerError, UsageError
-from amends.host import listing, maintenance, requests
+from amends.host import requests
 from amends.host import runs as run_verbs
-from amends.host import tools as declared_tools
 from amends.host.host import Host, View, is_settled, refuse_nested
 from amends.host.settings import DEFAULTS, Setting
 from amends.host.verbs import (
@@ -44,21 +38,56 @@ from amends.ledger.flow import Flow
 from amends.ledger.rows import RunRow
 from amends.ledger.store import Store
 from amends.model import Approval, Budget, Event, Order, Policy
-from amends.people import approvals as approval_verbs
-from amends.people import budgets as budget_verbs
-from amends.people import doubts as doubt_verbs
-from amends.people import links, restore
-from amends.people import reconcile as reconciliation
-from amends.people import rollback as rollback_plans
-from amends.people import runs as decisions
-from amends.replay import comparison, forks
-from amends.replay import driver as replay_driver
-from amends.replay.answers import Replay
 from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
 from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run
 from amends.tools.rules import Rule
 from amends.visible import visible, visible_log
+
+# What the first call of a blocking program does not need is imported when it is first used. Some modules have other
+# names here: in the body of a class, the verb of the same name would hide its module.
+if TYPE_CHECKING:
+    import asyncio
+
+    from amends.audit import bundles as run_bundles
+    from amends.audit import verify as audit_verbs
+    from amends.drivers import event_loop
+    from amends.engine import recovery
+    from amends.host import listing, maintenance
+    from amends.host import tools as declared_tools
+    from amends.people import approvals as approval_verbs
+    from amends.people import budgets as budget_verbs
+    from amends.people import doubts as doubt_verbs
+    from amends.people import links, restore
+    from amends.people import reconcile as reconciliation
+    from amends.people import rollback as rollback_plans
+    from amends.people import runs as decisions
+    from amends.replay import comparison, forks
+    from amends.replay import driver as replay_driver
+    from amends.replay.answers import Replay
+else:
+    import_on_use(
+        globals(),
+        asyncio="asyncio",
+        run_bundles="amends.audit.bundles",
+        audit_verbs="amends.audit.verify",
+        event_loop="amends.drivers.event_loop",
+        recovery="amends.engine.recovery",
+        listing="amends.host.listing",
+        maintenance="amends.host.maintenance",
+        declared_tools="amends.host.tools",
+        approval_verbs="amends.people.approvals",
+        budget_verbs="amends.people.budgets",
+        doubt_verbs="amends.people.doubts",
+        links="amends.people.links",
+        restore="amends.people.restore",
+        reconciliation="amends.people.reconcile",
+        rollback_plans="amends.people.rollback",
+        decisions="amends.people.runs",
+        comparison="amends.replay.comparison",
+        forks="amends.replay.forks",
+        replay_driver="amends.replay.driver",
+    )
 
 log = visible_log("amends")
 
@@ -233,11 +262,11 @@ class Runtime:
         view._view = self._view.narrowed(tenant, agent, principal)
         return view
 
-    add = direct(declared_tools.add)
-    reach = direct(declared_tools.reach)
-    check = direct(declared_tools.check)
-    schemas = direct(declared_tools.schemas)
-    may_repeat = direct(declared_tools.may_repeat)
+    add = direct(lambda: declared_tools.add)
+    reach = direct(lambda: declared_tools.reach)
+    check = direct(lambda: declared_tools.check)
+    schemas = direct(lambda: declared_tools.schemas)
+    may_repeat = direct(lambda: declared_tools.may_repeat)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -252,7 +281,7 @@ class Runtime:
         found = self._abandoned(limit)
         return [self._recover_one(one) for one in found]
 
-    def _recover_one(self, found: Found, *, force: bool = False) -> Report:
+    def _recover_one(self, found: recovery.Found, *, force: bool = False) -> Report:
         if found.missing:
             return self._report(uid=found.root.uid, skipped=found.missing)
         claimed = self._drive(run_verbs.claim(self._host, found, force=force))
@@ -264,7 +293,7 @@ class Runtime:
         run = Run(self._host, self._driver, session, row, over=False)
         self._host.heartbeat.keep(lease)
         try:
-            done = run._ending(recover_tree(session, row, has_agent=row.agent in self._host.agents))
+            done = run._ending(recovery.recover_tree(session, row, has_agent=row.agent in self._host.agents))
             if done.how == "resume":
                 self._resume(run)
         except LedgerError as error:
@@ -348,59 +377,59 @@ class Runtime:
 
     # ---- Reading
 
-    runs = listed(listing.runs)
-    calls = listed(listing.calls)
-    call = blocking(run_verbs.call)
-    locks = listed(listing.locks)
-    budgets = blocking(budget_verbs.budgets)
-    costs = blocking(budget_verbs.costs)
-    compare = blocking(comparison.compare)
-    verify = blocking(audit_verbs.verify)
-    test_rules = blocking(requests.test_rules, opens=False)
+    runs = listed(lambda: listing.runs)
+    calls = listed(lambda: listing.calls)
+    call = blocking(lambda: run_verbs.call)
+    locks = listed(lambda: listing.locks)
+    budgets = blocking(lambda: budget_verbs.budgets)
+    costs = blocking(lambda: budget_verbs.costs)
+    compare = blocking(lambda: comparison.compare)
+    verify = blocking(lambda: audit_verbs.verify)
+    test_rules = blocking(lambda: requests.test_rules, opens=False)
 
     # ---- Approvals
 
-    approvals = listed(approval_verbs.approvals)
-    approval = blocking(approval_verbs.approval)
-    approve = blocking(approval_verbs.approve)
-    reject = blocking(approval_verbs.reject)
-    withdraw = blocking(approval_verbs.withdraw)
-    bypass = blocking(approval_verbs.bypass)
-    ask_again = blocking(approval_verbs.ask_again)
-    edit = blocking(approval_verbs.edit)
-    delegate = blocking(approval_verbs.delegate)
-    redeem = blocking(links.redeem)
+    approvals = listed(lambda: approval_verbs.approvals)
+    approval = blocking(lambda: approval_verbs.approval)
+    approve = blocking(lambda: approval_verbs.approve)
+    reject = blocking(lambda: approval_verbs.reject)
+    withdraw = blocking(lambda: approval_verbs.withdraw)
+    bypass = blocking(lambda: approval_verbs.bypass)
+    ask_again = blocking(lambda: approval_verbs.ask_again)
+    edit = blocking(lambda: approval_verbs.edit)
+    delegate = blocking(lambda: approval_verbs.delegate)
+    redeem = blocking(lambda: links.redeem)
 
     # ---- Doubts, and other decisions about a run
 
-    doubts = listed(doubt_verbs.doubts)
-    probe = blocking(doubt_verbs.probe)
-    preview = blocking(doubt_verbs.preview)
-    resolve = recovering(doubt_verbs.resolve)
-    accept = recovering(doubt_verbs.accept)
-    decide = blocking(decisions.decide)
-    retry = recovering(decisions.retry)
-    plan_rollback = blocking(rollback_plans.plan_rollback)
-    rollback = recovering(rollback_plans.rollback)
-    abandon = blocking(decisions.abandon)
-    finish = blocking(decisions.finish)
-    fork = blocking(forks.fork)
-    reconcile = blocking(reconciliation.reconcile)
+    doubts = listed(lambda: doubt_verbs.doubts)
+    probe = blocking(lambda: doubt_verbs.probe)
+    preview = blocking(lambda: doubt_verbs.preview)
+    resolve = recovering(lambda: doubt_verbs.resolve)
+    accept = recovering(lambda: doubt_verbs.accept)
+    decide = blocking(lambda: decisions.decide)
+    retry = recovering(lambda: decisions.retry)
+    plan_rollback = blocking(lambda: rollback_plans.plan_rollback)
+    rollback = recovering(lambda: rollback_plans.rollback)
+    abandon = blocking(lambda: decisions.abandon)
+    finish = blocking(lambda: decisions.finish)
+    fork = blocking(lambda: forks.fork)
+    reconcile = blocking(lambda: reconciliation.reconcile)
 
     # ---- The ledger itself
 
-    schema = in_place(maintenance.schema)
-    migrate = in_place(maintenance.migrate)
-    reencrypt = in_place(maintenance.reencrypt)
-    checkpoint = in_place(maintenance.checkpoint)
-    gc = blocking(maintenance.gc)
-    reconcile_restore = blocking(restore.reconcile_restore)
+    schema = in_place(lambda: maintenance.schema)
+    migrate = in_place(lambda: maintenance.migrate)
+    reencrypt = in_place(lambda: maintenance.reencrypt)
+    checkpoint = in_place(lambda: maintenance.checkpoint)
+    gc = blocking(lambda: maintenance.gc)
+    reconcile_restore = blocking(lambda: restore.reconcile_restore)
 
     # ---- For the runtime itself and its workers
 
-    _report = blocking(run_verbs.report)
-    _abandoned = blocking(run_verbs.abandoned)
-    _send_overdue_notices = blocking(approval_verbs.send_overdue_notices)
+    _report = blocking(lambda: run_verbs.report)
+    _abandoned = blocking(lambda: run_verbs.abandoned)
+    _send_overdue_notices = blocking(lambda: approval_verbs.send_overdue_notices)
 
     # ---- Verbs that differ on an event loop
 
@@ -513,7 +542,9 @@ class AsyncRuntime:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
         given["tools"] = None  # the tools given here add to those of a settings file and do not replace them
         self._host = Host(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
-        self._driver: AsyncDriver = AsyncDriver(self._host.hiding.kept, self._host.live, self._host.lease_s)
+        self._driver: event_loop.AsyncDriver = event_loop.AsyncDriver(
+            self._host.hiding.kept, self._host.live, self._host.lease_s
+        )
         value = self._host.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._host.add_agents(agents or {})
@@ -637,11 +668,11 @@ class AsyncRuntime:
         view._view = self._view.narrowed(tenant, agent, principal)
         return view
 
-    add = direct(declared_tools.add)
-    reach = direct(declared_tools.reach)
-    check = direct(declared_tools.check)
-    schemas = direct(declared_tools.schemas)
-    may_repeat = direct(declared_tools.may_repeat)
+    add = direct(lambda: declared_tools.add)
+    reach = direct(lambda: declared_tools.reach)
+    check = direct(lambda: declared_tools.check)
+    schemas = direct(lambda: declared_tools.schemas)
+    may_repeat = direct(lambda: declared_tools.may_repeat)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -656,7 +687,7 @@ class AsyncRuntime:
         found = await self._abandoned(limit)
         return [await self._recover_one(one) for one in found]
 
-    async def _recover_one(self, found: Found, *, force: bool = False) -> Report:
+    async def _recover_one(self, found: recovery.Found, *, force: bool = False) -> Report:
         if found.missing:
             return await self._report(uid=found.root.uid, skipped=found.missing)
         claimed = await self._drive(run_verbs.claim(self._host, found, force=force))
@@ -668,7 +699,7 @@ class AsyncRuntime:
         run = AsyncRun(self._host, self._driver, session, row, over=False)
         self._host.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
         try:
-            done = await run._ending(recover_tree(session, row, has_agent=row.agent in self._host.agents))
+            done = await run._ending(recovery.recover_tree(session, row, has_agent=row.agent in self._host.agents))
             if done.how == "resume":
                 await self._resume(run)
         except LedgerError as error:
@@ -763,59 +794,59 @@ class AsyncRuntime:
 
     # ---- Reading
 
-    runs = listed_async(listing.runs)
-    calls = listed_async(listing.calls)
-    call = awaited(run_verbs.call)
-    locks = listed_async(listing.locks)
-    budgets = awaited(budget_verbs.budgets)
-    costs = awaited(budget_verbs.costs)
-    compare = awaited(comparison.compare)
-    verify = awaited(audit_verbs.verify)
-    test_rules = awaited(requests.test_rules, opens=False)
+    runs = listed_async(lambda: listing.runs)
+    calls = listed_async(lambda: listing.calls)
+    call = awaited(lambda: run_verbs.call)
+    locks = listed_async(lambda: listing.locks)
+    budgets = awaited(lambda: budget_verbs.budgets)
+    costs = awaited(lambda: budget_verbs.costs)
+    compare = awaited(lambda: comparison.compare)
+    verify = awaited(lambda: audit_verbs.verify)
+    test_rules = awaited(lambda: requests.test_rules, opens=False)
 
     # ---- Approvals
 
-    approvals = listed_async(approval_verbs.approvals)
-    approval = awaited(approval_verbs.approval)
-    approve = awaited(approval_verbs.approve)
-    reject = awaited(approval_verbs.reject)
-    withdraw = awaited(approval_verbs.withdraw)
-    bypass = awaited(approval_verbs.bypass)
-    ask_again = awaited(approval_verbs.ask_again)
-    edit = awaited(approval_verbs.edit)
-    delegate = awaited(approval_verbs.delegate)
-    redeem = awaited(links.redeem)
+    approvals = listed_async(lambda: approval_verbs.approvals)
+    approval = awaited(lambda: approval_verbs.approval)
+    approve = awaited(lambda: approval_verbs.approve)
+    reject = awaited(lambda: approval_verbs.reject)
+    withdraw = awaited(lambda: approval_verbs.withdraw)
+    bypass = awaited(lambda: approval_verbs.bypass)
+    ask_again = awaited(lambda: approval_verbs.ask_again)
+    edit = awaited(lambda: approval_verbs.edit)
+    delegate = awaited(lambda: approval_verbs.delegate)
+    redeem = awaited(lambda: links.redeem)
 
     # ---- Doubts, and other decisions about a run
 
-    doubts = listed_async(doubt_verbs.doubts)
-    probe = awaited(doubt_verbs.probe)
-    preview = awaited(doubt_verbs.preview)
-    resolve = recovering_async(doubt_verbs.resolve)
-    accept = recovering_async(doubt_verbs.accept)
-    decide = awaited(decisions.decide)
-    retry = recovering_async(decisions.retry)
-    plan_rollback = awaited(rollback_plans.plan_rollback)
-    rollback = recovering_async(rollback_plans.rollback)
-    abandon = awaited(decisions.abandon)
-    finish = awaited(decisions.finish)
-    fork = awaited(forks.fork)
-    reconcile = awaited(reconciliation.reconcile)
+    doubts = listed_async(lambda: doubt_verbs.doubts)
+    probe = awaited(lambda: doubt_verbs.probe)
+    preview = awaited(lambda: doubt_verbs.preview)
+    resolve = recovering_async(lambda: doubt_verbs.resolve)
+    accept = recovering_async(lambda: doubt_verbs.accept)
+    decide = awaited(lambda: decisions.decide)
+    retry = recovering_async(lambda: decisions.retry)
+    plan_rollback = awaited(lambda: rollback_plans.plan_rollback)
+    rollback = recovering_async(lambda: rollback_plans.rollback)
+    abandon = awaited(lambda: decisions.abandon)
+    finish = awaited(lambda: decisions.finish)
+    fork = awaited(lambda: forks.fork)
+    reconcile = awaited(lambda: reconciliation.reconcile)
 
     # ---- The ledger itself
 
-    schema = in_thread(maintenance.schema)
-    migrate = in_thread(maintenance.migrate)
-    reencrypt = in_thread(maintenance.reencrypt)
-    checkpoint = in_thread(maintenance.checkpoint)
-    gc = awaited(maintenance.gc)
-    reconcile_restore = awaited(restore.reconcile_restore)
+    schema = in_thread(lambda: maintenance.schema)
+    migrate = in_thread(lambda: maintenance.migrate)
+    reencrypt = in_thread(lambda: maintenance.reencrypt)
+    checkpoint = in_thread(lambda: maintenance.checkpoint)
+    gc = awaited(lambda: maintenance.gc)
+    reconcile_restore = awaited(lambda: restore.reconcile_restore)
 
     # ---- For the runtime itself and its workers
 
-    _report = awaited(run_verbs.report)
-    _abandoned = awaited(run_verbs.abandoned)
-    _send_overdue_notices = awaited(approval_verbs.send_overdue_notices)
+    _report = awaited(lambda: run_verbs.report)
+    _abandoned = awaited(lambda: run_verbs.abandoned)
+    _send_overdue_notices = awaited(lambda: approval_verbs.send_overdue_notices)
 
     # ---- Verbs that differ on an event loop
 

@@ -61,6 +61,7 @@ def _of_class(path: str, cls: type) -> Iterator[str]:
     for name in sorted({*dir(cls), *fields}):
         if name.startswith("_") or (issubclass(cls, BaseException) and name in dir(BaseException)):
             continue
+        getattr(cls, name, None)  # a verb is made when it is first looked up
         value = inspect.getattr_static(cls, name, None)
         if inspect.isfunction(value):
             colour = "async " if inspect.iscoroutinefunction(value) else ""

@@ -362,7 +362,7 @@ def test_a_tool_that_lives_elsewhere_takes_any_named_arguments() -> None:
     assert spec.where.endswith(f"test_tool.py:{inspect.currentframe().f_lineno - 3}")  # type: ignore[union-attr]
 
 
-def test_declaring_tools_imports_no_pydantic() -> None:
+def test_pydantic_is_imported_by_the_first_value_that_is_not_exactly_of_a_plain_type() -> None:
     code = """
 import sys
 from amends.tools.declarations import specs_of
@@ -373,6 +373,11 @@ spec = specs_of([look], order="strict")["look"]
 print("pydantic" in sys.modules)
 spec.bind((), {"order_id": "1"})
 print("pydantic" in sys.modules)
+try:
+    spec.bind((), {"order_id": 1})
+except Exception:
+    pass
+print("pydantic" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True"]
+    assert done.stdout.split() == ["False", "False", "True"]

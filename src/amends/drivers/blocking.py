@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from amends.drivers import process
 from amends.drivers.context import inside
 from amends.drivers.wakeup import Wakeup
+from amends.encoding.lazy_import import import_on_use
 from amends.errors import LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op, run_flow
 from amends.ledger.operations import NoteEvidence, SettleCall, SettleCompensation, StoreOp
@@ -43,7 +43,11 @@ from amends.ledger.world import (
 from amends.model import Absent, Happened, Unknown
 
 if TYPE_CHECKING:
+    from concurrent import futures
+
     from amends.drivers.event_loop import LoopThread
+else:
+    import_on_use(globals(), futures="concurrent.futures")
 
 log = logging.getLogger("amends")
 
@@ -234,9 +238,9 @@ class Driver:
         threading.Thread(target=self.run, args=(flow,), name="amends-late", daemon=True).start()
 
     def _together(self, op: RunTogether) -> list[Any]:
-        with ThreadPoolExecutor(max_workers=max(1, len(op.flows)), thread_name_prefix="amends-group") as pool:
-            futures = [pool.submit(copy_context().run, self.run, flow) for flow in op.flows]
-            return [_end_of(future) for future in futures]
+        with futures.ThreadPoolExecutor(max_workers=max(1, len(op.flows)), thread_name_prefix="amends-group") as pool:
+            started = [pool.submit(copy_context().run, self.run, flow) for flow in op.flows]
+            return [_end_of(future) for future in started]
 
     def close(self) -> None:
         """Stop the private loop, if there is one."""
@@ -261,7 +265,7 @@ WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
 }
 
 
-def _end_of(future: Future[Any]) -> Any:
+def _end_of(future: futures.Future[Any]) -> Any:
     error = future.exception()
     if error is not None and not isinstance(error, Exception):
         raise error

@@ -56,13 +56,19 @@ def _time_namespace() -> str:
 
 def _host() -> str:
     """Return the scope in which a process id is unique: host name, boot, and (in containers) the pid namespace."""
-    from socket import gethostname  # here: only a process that owns a run needs it
-
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         namespace = ""
-    return f"{gethostname()}|{boot_id()}|{namespace}"
+    return f"{_host_name()}|{boot_id()}|{namespace}"
+
+
+def _host_name() -> str:
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    from socket import gethostname  # here: it takes as long to import as a call takes
+
+    return gethostname()
 
 
 def owner_name() -> str:

@@ -9,10 +9,11 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amends.drivers import process
 from amends.drivers.blocking import Live
+from amends.encoding.lazy_import import import_on_use
 from amends.engine.opening import Opening
 from amends.engine.session import Memory, Session
 from amends.errors import BadDeclaration, UnknownTool, UsageError, name_for_models
@@ -30,12 +31,16 @@ from amends.model import Budget, Order, budget_from, check_budgets_for, checked_
 from amends.stores import store_for
 from amends.tools.compensation import is_compensable_here
 from amends.tools.declarations import specs_of
-from amends.tools.rule_checks import check_agents, check_rules_for
 from amends.tools.rules import Rule
 from amends.tools.scope import open_caller_here
 from amends.tools.spec import Declaration, Spec
 from amends.tools.toml_tools import declared_in
 from amends.visible import visible_log
+
+if TYPE_CHECKING:
+    from amends.tools import rule_checks
+else:
+    import_on_use(globals(), rule_checks="amends.tools.rule_checks")
 
 log = visible_log("amends")
 
@@ -119,21 +124,27 @@ class Host:
     def _checked(self, tools: list[object]) -> dict[str, Spec]:
         specs = specs_of(tools, order=self.order, redact=self.redactor.hidden, bodies=self.bodies)
         self.hiding.check(specs.values())
-        said = self.settings["rules"]
         costs = {name: spec.cost for name, spec in specs.items()}
         self._warn(
             [
-                *check_rules_for(self.rules, specs, origin=said.origin, approvers=self.approvers),
+                *self._check_rules(specs),
                 *check_budgets_for(self.budgets, costs, origin=self.settings["budgets"].origin),
             ]
         )
         return specs
 
+    def _check_rules(self, specs: Mapping[str, Spec]) -> list[str]:
+        if not self.rules:
+            return []
+        origin = self.settings["rules"].origin
+        return rule_checks.check_rules_for(self.rules, specs, origin=origin, approvers=self.approvers)
+
     def add_agents(self, agents: Mapping[str, Callable[[Any], object]]) -> None:
         """Register agents; raise ``BadRule`` for a rule that names an agent which is not among them."""
         self.agents.update(agents)
         known = [*agents, *([str(self.value("agent"))] if self.value("agent") else [])]
-        check_agents(self.rules, known, origin=self.settings["rules"].origin)
+        if self.rules:
+            rule_checks.check_agents(self.rules, known, origin=self.settings["rules"].origin)
 
     def agent(self, name: str) -> Callable[[Any], object]:
         """Return the agent of this name."""

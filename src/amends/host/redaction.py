@@ -10,23 +10,28 @@ import weakref
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amends.encoding.annotations import shape_of_given
 from amends.encoding.canonical import canonical, digest, encode
 from amends.encoding.dataclass import dataclass
+from amends.encoding.lazy_import import import_on_use
 from amends.encoding.payloads import Stored, decode
 from amends.encoding.redaction import NO_SECRETS, Known, Redactor
 from amends.encoding.secret import MARK, SEALED, UNREADABLE, RedactionRules, redaction_rules
 from amends.engine.session import Session
 from amends.errors import BadConfig, NotStorable
-from amends.host.encryption import SealedStore, Sealing, Vault
 from amends.host.settings import Setting
 from amends.ledger.operations import PinKey
 from amends.ledger.rows import RunRow, lost_at
 from amends.ledger.store import Store
 from amends.tools.checks import check_recoverable
 from amends.tools.spec import Spec
+
+if TYPE_CHECKING:
+    from amends.host import encryption
+else:
+    import_on_use(globals(), encryption="amends.host.encryption")
 
 
 class Hiding:
@@ -36,7 +41,7 @@ class Hiding:
         self._store = store
         self._key: str = settings["secret_key"].value or ""
         self._hides = False
-        self.sealing: Sealing | None = None
+        self.sealing: encryption.Sealing | None = None
         self.kept: Store = store
         """The ledger as drivers see it; the store itself if nothing is encrypted."""
         self.redactor = Redactor(_patterns(settings["redact"]))
@@ -50,8 +55,8 @@ class Hiding:
         return "" if self.sealing is None else ", ".join(self.sealing.vault.ids)
 
     def _encrypt(self, keys: tuple[str, ...]) -> None:
-        self.sealing = Sealing(Vault(keys))
-        self.kept = SealedStore(self._store, self.sealing)
+        self.sealing = encryption.Sealing(encryption.Vault(keys))
+        self.kept = encryption.SealedStore(self._store, self.sealing)
         self.redactor.vault = self.sealing.vault
 
     def check(self, specs: Iterable[Spec]) -> None:

@@ -6,16 +6,14 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amends.drivers.context import calling_run, parent_call
-from amends.engine import opening, recovery
+from amends.encoding.lazy_import import import_on_use
+from amends.engine import opening
 from amends.engine.call import Done
-from amends.engine.model_answers import answer_done, answer_error
-from amends.engine.recovery import Found, recover_tree
 from amends.engine.reports import report_of
 from amends.engine.session import Ask, Session, ask_for, call_of, scrubbed
-from amends.engine.turns import End
 from amends.errors import (
     LedgerError,
     NoRun,
@@ -45,7 +43,12 @@ from amends.tools.scope import Options
 from amends.tools.spec import Declaration, declaration_of
 from amends.visible import story, visible, visible_log
 
-__all__ = ["Found", "recover_tree"]
+if TYPE_CHECKING:  # what the first call does not need
+    from amends.engine import model_answers, recovery
+    from amends.engine.recovery import Found
+    from amends.engine.turns import End
+else:
+    import_on_use(globals(), model_answers="amends.engine.model_answers", recovery="amends.engine.recovery")
 
 log = visible_log("amends")
 T = TypeVar("T")
@@ -111,10 +114,10 @@ def answers_of_turn(
     for call, ask, end in zip(calls, asks, ends, strict=True):
         if isinstance(end, Exception):
             log_for(session, end, call.tool)
-            answers.append(answer_error(session, call.tool, end))
+            answers.append(model_answers.answer_error(session, call.tool, end))
         else:
             assert isinstance(ask, Ask), "only a valid request is performed"
-            answers.append(answer_done(session, ask, end))
+            answers.append(model_answers.answer_done(session, ask, end))
     return answers
 
 
@@ -271,4 +274,4 @@ async def one(host: Host, root: str) -> Found | None:
             return None
         dead = tree.run.owner
     needed = {row.tool for row in tree.calls if needs_tool(tree.run, row)}
-    return Found(tree.run, tuple(sorted(set(needed) - host.doable)), dead)
+    return recovery.Found(tree.run, tuple(sorted(set(needed) - host.doable)), dead)

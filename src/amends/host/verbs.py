@@ -6,32 +6,38 @@ A verb is a function whose first two parameters are the host and the view::
         \"\"\"Approve exactly the request whose ``digest`` was shown.\"\"\"
 
     class Runtime:
-        approve = blocking(approvals.approve)  # (approval_id: str, *, digest: str, by: str) -> Approval
+        approve = blocking(lambda: approvals.approve)  # (approval_id: str, *, digest: str, by: str) -> Approval
 
     class AsyncRuntime:
-        approve = awaited(approvals.approve)  # the same parameters -> Coroutine[Any, Any, Approval]
+        approve = awaited(lambda: approvals.approve)  # the same parameters -> Coroutine[Any, Any, Approval]
 
 There is a pair of functions for each kind of verb: a flow, a listing, a decision after which the run is recovered, and
-a function that blocks; and ``direct`` for a function that is the same in both classes. Each returns an ordinary function
-with the name, the signature and the docstring of the verb. Type checkers see a ``Method``, which keeps the signature.
+a function that blocks; and ``direct`` for a function that is the same in both classes. Each takes a function that returns
+the verb, so that the module of the verb is imported when the method is first looked up (``_OnFirstUse``). From then on
+the class has an ordinary function with the name, the signature and the docstring of the verb. Type checkers see a
+``Method``, which keeps the signature.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from amends.drivers.context import refuse_ledger_use
+from amends.encoding.lazy_import import import_on_use
 from amends.report import Report
 
 if TYPE_CHECKING:
+    import asyncio
+
     from amends.host.host import Host, View
     from amends.host.listing import Pages
     from amends.ledger.flow import Flow
+else:
+    import_on_use(globals(), asyncio="asyncio")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,104 +56,168 @@ class Method(Protocol[P, T_co]):
 # ---- Flows
 
 
-def blocking(flow: Callable[Concatenate[Host, View, P], Flow[T]], *, opens: bool = True) -> Method[P, T]:
-    """Return a method that drives ``flow`` to its end; ``opens=False``: without opening the ledger first."""
+def blocking(verb: Callable[[], Callable[Concatenate[Host, View, P], Flow[T]]], *, opens: bool = True) -> Method[P, T]:
+    """Return a method that drives a flow to its end; ``opens=False``: without opening the ledger first."""
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        drive = self._drive if opens else self._driver.run
-        return drive(flow(self._host, self._view, *args, **kwargs))
+    def made() -> Method[P, T]:
+        flow = verb()
 
-    return _like(flow, method)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            drive = self._drive if opens else self._driver.run
+            return drive(flow(self._host, self._view, *args, **kwargs))
+
+        return _like(flow, method)
+
+    return _OnFirstUse(made)
 
 
 def awaited(
-    flow: Callable[Concatenate[Host, View, P], Flow[T]], *, opens: bool = True
+    verb: Callable[[], Callable[Concatenate[Host, View, P], Flow[T]]], *, opens: bool = True
 ) -> Method[P, Coroutine[Any, Any, T]]:
-    """Return a coroutine function that drives ``flow`` to its end; ``opens=False``: without opening the ledger first."""
+    """Return a coroutine function that drives a flow to its end; ``opens=False``: without opening the ledger first."""
 
-    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        drive = self._drive if opens else self._driver.run
-        return await drive(flow(self._host, self._view, *args, **kwargs))
+    def made() -> Method[P, Coroutine[Any, Any, T]]:
+        flow = verb()
 
-    return _like(flow, method)
+        async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            drive = self._drive if opens else self._driver.run
+            return await drive(flow(self._host, self._view, *args, **kwargs))
+
+        return _like(flow, method)
+
+    return _OnFirstUse(made)
 
 
 # ---- Listings
 
 
-def listed(pages: Callable[Concatenate[Host, View, P], Pages[T]]) -> Method[P, Iterator[T]]:
+def listed(verb: Callable[[], Callable[Concatenate[Host, View, P], Pages[T]]]) -> Method[P, Iterator[T]]:
     """Return a method that iterates over the pages of a listing."""
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._pages(pages(self._host, self._view, *args, **kwargs))
+    def made() -> Method[P, Iterator[T]]:
+        pages = verb()
 
-    return _like(pages, method, returns="Iterator")
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._pages(pages(self._host, self._view, *args, **kwargs))
+
+        return _like(pages, method, returns="Iterator")
+
+    return _OnFirstUse(made)
 
 
-def listed_async(pages: Callable[Concatenate[Host, View, P], Pages[T]]) -> Method[P, AsyncIterator[T]]:
+def listed_async(verb: Callable[[], Callable[Concatenate[Host, View, P], Pages[T]]]) -> Method[P, AsyncIterator[T]]:
     """Return a method that iterates over the pages of a listing with ``async for``."""
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._pages(pages(self._host, self._view, *args, **kwargs))
+    def made() -> Method[P, AsyncIterator[T]]:
+        pages = verb()
 
-    return _like(pages, method, returns="AsyncIterator")
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._pages(pages(self._host, self._view, *args, **kwargs))
+
+        return _like(pages, method, returns="AsyncIterator")
+
+    return _OnFirstUse(made)
 
 
 # ---- Decisions about a run, which returns the uid of its root
 
 
-def recovering(flow: Callable[Concatenate[Host, View, P], Flow[str]]) -> Method[P, Report]:
-    """Return a method that drives ``flow``, then recovers the run whose root it returned, and reports on it."""
+def recovering(verb: Callable[[], Callable[Concatenate[Host, View, P], Flow[str]]]) -> Method[P, Report]:
+    """Return a method that drives a flow, then recovers the run whose root it returned, and reports on it."""
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._go_on(self._drive(flow(self._host, self._view, *args, **kwargs)))
+    def made() -> Method[P, Report]:
+        flow = verb()
 
-    return _like(flow, method, returns="Report")
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._go_on(self._drive(flow(self._host, self._view, *args, **kwargs)))
+
+        return _like(flow, method, returns="Report")
+
+    return _OnFirstUse(made)
 
 
 def recovering_async(
-    flow: Callable[Concatenate[Host, View, P], Flow[str]],
+    verb: Callable[[], Callable[Concatenate[Host, View, P], Flow[str]]],
 ) -> Method[P, Coroutine[Any, Any, Report]]:
     """Return the coroutine function that does what ``recovering`` does."""
 
-    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self._go_on(await self._drive(flow(self._host, self._view, *args, **kwargs)))
+    def made() -> Method[P, Coroutine[Any, Any, Report]]:
+        flow = verb()
 
-    return _like(flow, method, returns="Report")
+        async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return await self._go_on(await self._drive(flow(self._host, self._view, *args, **kwargs)))
+
+        return _like(flow, method, returns="Report")
+
+    return _OnFirstUse(made)
 
 
 # ---- Functions
 
 
-def direct(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, T]:
-    """Return a method that calls ``fn``, which neither blocks nor uses the ledger."""
+def direct(verb: Callable[[], Callable[Concatenate[Host, View, P], T]]) -> Method[P, T]:
+    """Return a method that calls a function that neither blocks nor uses the ledger."""
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return fn(self._host, self._view, *args, **kwargs)
+    def made() -> Method[P, T]:
+        fn = verb()
 
-    return _like(fn, method)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return fn(self._host, self._view, *args, **kwargs)
 
+        return _like(fn, method)
 
-def in_place(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, T]:
-    """Return a method that calls ``fn``, which blocks, and opens the ledger itself if it needs it."""
-    refuse = refuse_ledger_use
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        refuse(f"rt.{fn.__name__}()")
-        return fn(self._host, self._view, *args, **kwargs)
-
-    return _like(fn, method)
+    return _OnFirstUse(made)
 
 
-def in_thread(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, Coroutine[Any, Any, T]]:
-    """Return a coroutine function that calls ``fn`` in another thread, so that the event loop goes on."""
-    refuse, to_thread = refuse_ledger_use, asyncio.to_thread
+def in_place(verb: Callable[[], Callable[Concatenate[Host, View, P], T]]) -> Method[P, T]:
+    """Return a method that calls a function that blocks, and opens the ledger itself if it needs it."""
 
-    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        refuse(f"rt.{fn.__name__}()")
-        return await to_thread(fn, self._host, self._view, *args, **kwargs)
+    def made() -> Method[P, T]:
+        fn, refuse = verb(), refuse_ledger_use
 
-    return _like(fn, method)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            refuse(f"rt.{fn.__name__}()")
+            return fn(self._host, self._view, *args, **kwargs)
+
+        return _like(fn, method)
+
+    return _OnFirstUse(made)
+
+
+def in_thread(verb: Callable[[], Callable[Concatenate[Host, View, P], T]]) -> Method[P, Coroutine[Any, Any, T]]:
+    """Return a coroutine function that calls a function in another thread, so that the event loop goes on."""
+
+    def made() -> Method[P, Coroutine[Any, Any, T]]:
+        fn, refuse, to_thread = verb(), refuse_ledger_use, asyncio.to_thread
+
+        async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            refuse(f"rt.{fn.__name__}()")
+            return await to_thread(fn, self._host, self._view, *args, **kwargs)
+
+        return _like(fn, method)
+
+    return _OnFirstUse(made)
+
+
+class _OnFirstUse(Generic[P, T]):
+    """Stands in a class for a method of it, and makes the method when somebody looks it up."""
+
+    def __init__(self, make: Callable[[], Method[P, T]]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    @overload
+    def __get__(self, rt: None, owner: type) -> Callable[Concatenate[Any, P], T]: ...
+    @overload
+    def __get__(self, rt: object, owner: type) -> Callable[P, T]: ...
+    def __get__(self, rt: object, owner: type) -> Any:
+        made: Any = vars(self._owner)[self._name]
+        if made is self:  # else another thread was first, or somebody kept this descriptor
+            made = self._make()
+            setattr(self._owner, self._name, made)
+        return made.__get__(rt, owner)
 
 
 def _like(verb: Callable[..., Any], made: Any, *, returns: str = "") -> Method[P, T]:

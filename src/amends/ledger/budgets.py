@@ -11,10 +11,11 @@ import json
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from amends.encoding.canonical import digest
+from amends.encoding.dataclass import dataclass, field
 from amends.errors import limit_words
 from amends.ledger.approvals import make_new_request, replace_request
 from amends.ledger.changes import (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from amends.encoding.dataclass import dataclass
 from amends.ledger.changes import goal_facts, write_event
 from amends.ledger.rows import (
     CallRow,

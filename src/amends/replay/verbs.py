@@ -7,24 +7,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 from amends.encoding.canonical import canonical, encode
+from amends.encoding.lazy_import import import_on_use
 from amends.encoding.payloads import decode
 from amends.encoding.secret import MARK, SEALED
 from amends.errors import Diverged, Error, ReplayDenied, UsageError, Waiting, cut, described, is_a, type_name
 from amends.ledger.rows import RunRow, lost_at
-from amends.replay import driver
-from amends.replay.answers import Replay
 from amends.report import Replayed
 from amends.tools.scope import caller_here
 
+# The replay itself is imported where it is needed: few programs replay, and those need not start fast.
 if TYPE_CHECKING:
+    from amends.replay import driver
+    from amends.replay.answers import Replay
     from amends.report import Report
-
+else:
+    import_on_use(globals(), driver="amends.replay.driver")
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-# The replay itself is imported where it is needed: few programs replay, and those need not start fast.
 
 
 def reopened(id: str | None, input: object, *, is_async: bool, block: bool = False) -> Any:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from amends.encoding.lazy_import import import_on_use
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    import_on_use(globals(), asyncio="asyncio")
 
 T = TypeVar("T")
 

@@ -8,12 +8,11 @@ together below. Each statement is built once per dialect and shape: building it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from amends.encoding.chain import GENESIS, link, micros, moment
-from amends.encoding.dataclass import changed
+from amends.encoding.dataclass import changed, dataclass
 from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
 from amends.ledger.flow import Flow, Op

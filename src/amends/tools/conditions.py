@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, get_origin
 from unicodedata import normalize
 from uuid import UUID
 
+from amends.encoding.dataclass import dataclass
 from amends.encoding.secret import MASK, Secret
 from amends.errors import folded, is_slip, shown
 
@@ -33,7 +34,7 @@ NAMES_MAX: Final = 100
 # ---- Reading conditions
 
 _SIGN: Final = re.compile(r"(>=|<=|>|<|!=|!)\s*")
-_NO_SIGN: Final = re.compile(
+_NO_SIGN: Final = (  # compiled when the first condition is read: it takes as long as all other patterns of amends
     r"""(?ix)^(
         [=≠≤≥≦≧≮≯~≈]                                            # "=>5", "==5": not a sign of this grammar
       | (gt|gte|ge|lt|lte|le|eq|ne|neq|not|over|under|above|below|exceeds|min|max|from|between
@@ -45,7 +46,7 @@ WILD: Final = re.compile(r"[*?\[]")
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Condition:
     """A parsed condition: ``sign`` is empty (equal, or a pattern), ``!`` or one of the four comparisons."""
 
@@ -72,7 +73,7 @@ def read_condition(said: str) -> Condition:
     found = _SIGN.match(text)
     if found is None:
         looks = normalize("NFKC", text)
-        if _NO_SIGN.match(looks) or (looks != text and _SIGN.match(looks)):
+        if re.match(_NO_SIGN, looks) or (looks != text and _SIGN.match(looks)):
             raise ValueError(
                 f'{said!r} is not a condition: write ">5", ">=5", "<5", "<=5", "5" or "!5"; '
                 f"for a text that really begins so, put its first character in brackets: {_bracketed(text)!r}"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import types
@@ -18,6 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, get_args, get_origin
 from uuid import UUID
 
+from amends.encoding.dataclass import dataclass
 from amends.errors import close_to, folded, is_slip
 from amends.tools.conditions import (
     BOOLS,
@@ -148,7 +148,7 @@ def _flat(args: Mapping[str, object], above: tuple[str, ...] = ()) -> Iterator[t
             yield parts, said
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class _Problem:
     text: str
     meant: str = ""

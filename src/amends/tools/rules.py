@@ -12,7 +12,6 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -20,6 +19,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import UUID
 
+from amends.encoding.dataclass import dataclass, field
 from amends.errors import BadConfig, BadRule, close_to, cut, described, folded
 from amends.model import AHEAD_MAX_S, Request
 from amends.tools.conditions import (
@@ -49,7 +49,7 @@ _HOURS: Final = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)")
 # ---- Rules and their verdicts
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A decision about the calls that it matches. The first matching rule decides; one that raises holds the call."""
 
@@ -175,7 +175,7 @@ class Rule:
         return first <= now < last if first < last else now >= first or now < last
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Judged:
     """Whether one rule matches one request, and why."""
 
@@ -183,7 +183,7 @@ class Judged:
     why: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RuleVerdict:
     """What one rule decides about one call."""
 
@@ -201,7 +201,7 @@ class RuleVerdict:
         return dataclasses.asdict(self)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RuleTest:
     """What would happen to a call by the rules, by the tool's own declaration and by budgets per call."""
 

@@ -7,15 +7,15 @@ the model built, on first use, so that declaring tools stays cheap.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from decimal import Decimal
-from types import UnionType
+from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -32,6 +32,7 @@ from typing import (
 
 from amends.encoding.annotations import Member, Shape, Tagged, adapter, anywhere, places_below, shape_of_args
 from amends.encoding.canonical import CLASS
+from amends.encoding.dataclass import dataclass, field
 from amends.encoding.secret import MASK, NOTHING, RedactionRules
 from amends.errors import SHOWN_CHARS_MAX, BadArguments, close_to, shown
 from amends.model import Staged
@@ -94,6 +95,11 @@ def hints_of(fn: Any, local_names: Mapping[str, Any]) -> dict[str, Any]:
 # ---- The signature
 
 
+EXACT: Final = (str, int, float, bool, NoneType)
+"""Plain types: an argument that is exactly of its type is bound without pydantic, which need not be imported then."""
+_EMPTY: Final = inspect.Parameter.empty
+
+
 @dataclass(frozen=True, slots=True)
 class _Model:
     cls: type[BaseModel]
@@ -103,7 +109,7 @@ class _Model:
     """(argument, field): fields are numbered, since pydantic reserves some names that an argument may have."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Signature:
     """The arguments of one tool. Without slots, since cached properties are stored on the object."""
 
@@ -155,6 +161,13 @@ class Signature:
         return frozenset(name for name, place in places.items() if any(one.tagged for one in places_below(place)))
 
     @functools.cached_property
+    def _exact(self) -> tuple[tuple[str, type, Any], ...] | None:
+        """Name, type and default of each argument if all are of plain types, whose values pydantic leaves as they are."""
+        made = tuple((one.name, self.hints.get(one.name, Any), one.default) for one in self.parameters)
+        plain = all(_is_exact(hint) and (default is _EMPTY or _is_exact(type(default))) for _, hint, default in made)
+        return made if plain and len(made) == len(self.names) else None
+
+    @functools.cached_property
     def positional(self) -> tuple[str, ...]:
         """The arguments that may be given by position."""
         return tuple(p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
@@ -167,6 +180,8 @@ class Signature:
         for name, value in given.items():
             if isinstance(value, Staged):
                 refuse(self.tool, [staged_problem(self.tool, name)])
+        if self._exact is not None and (bound_exactly := _bound_exactly(given, self._exact)) is not None:
+            return bound_exactly
         if self._open:
             given = {
                 name: _chosen(value, self.shape.value(name), f"{self.tool}.{name}", self.tool)
@@ -240,6 +255,27 @@ class Signature:
         except Exception:  # an annotation may raise anything while pydantic inspects it
             return None
         return cls
+
+
+def _is_exact(hint: object) -> bool:
+    return any(hint is one for one in EXACT)  # by identity: a hint need not have a hash
+
+
+def _bound_exactly(given: Mapping[str, Any], exact_types: tuple[tuple[str, type, Any], ...]) -> dict[str, Any] | None:
+    """Return the arguments with defaults if each value is exactly of its type, as pydantic would; else None."""
+    bound: dict[str, Any] = {}
+    left = len(given)
+    for name, kind, default in exact_types:
+        if name in given:
+            value, left = given[name], left - 1
+            if type(value) is not kind:
+                return None
+        elif default is _EMPTY:
+            return None
+        else:
+            value = default
+        bound[name] = value
+    return None if left else bound
 
 
 def _field(make: Callable[..., Any], name: str, *, hint: Any, default: Any) -> tuple[Any, Any]:

@@ -7,16 +7,21 @@ answered before the flush.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from amends.encoding.dataclass import dataclass, field
+from amends.encoding.lazy_import import import_on_use
 from amends.errors import LedgerUnavailable
 from amends.ledger.operations import StoreOp
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Executor
+else:
+    import_on_use(globals(), asyncio="asyncio")
 
 BATCH_MAX: Final = 128
 """Operations in one flush: the first of them waits for the last."""

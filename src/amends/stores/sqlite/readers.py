@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from amends.encoding.dataclass import dataclass
 from amends.stores.sql import Execute, Result
 
 # ---- Connections

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sqlite3
@@ -10,10 +9,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from amends.encoding.lazy_import import import_on_use
 from amends.errors import LedgerError, LedgerUnavailable
 from amends.ledger.dispatch import READS, intent
 from amends.ledger.flow import run_flow
@@ -37,6 +36,12 @@ from amends.stores.sqlite.connection import (
 from amends.stores.sqlite.group_commit import GroupCommit, Pending
 from amends.stores.sqlite.quick import QUICK
 from amends.stores.sqlite.readers import Connection, Readers
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent import futures
+else:
+    import_on_use(globals(), asyncio="asyncio", futures="concurrent.futures")
 
 T = TypeVar("T")
 
@@ -85,7 +90,7 @@ class SqliteStore:
         self._opening = threading.RLock()
         self._commits = GroupCommit(self._flush, self._threads)
         self._readers = Readers(self._open_reader)
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: futures.ThreadPoolExecutor | None = None
 
     # ---- The protocol of a store
 
@@ -263,10 +268,10 @@ class SqliteStore:
         if self._closed:
             raise LedgerUnavailable(f"the ledger at {self.path} is closed", hint="make a new runtime")
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _threads(self) -> futures.ThreadPoolExecutor:
         with self._opening:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="amends-ledger")
+                self._pool = futures.ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="amends-ledger")
             return self._pool
 
     # ---- Reading
