@@ -59,7 +59,7 @@ from amends.errors import (
     type_name,
     words_of,
 )
-from amends.ledger.changes import read_charge
+from amends.ledger.budgets import read_charge
 from amends.ledger.flow import Flow
 from amends.ledger.operations import ReadRun, ReleaseLease, Tree
 from amends.ledger.rows import FREE, BudgetDemand, CallCost, CallRow, Overrun, RunRow, Tell, forked_key, lost_at

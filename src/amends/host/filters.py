@@ -20,7 +20,7 @@ from amends.encoding.canonical import CLASS
 from amends.encoding.dataclass import dataclass
 from amends.encoding.payloads import decode
 from amends.errors import UsageError
-from amends.ledger.changes import read_charge
+from amends.ledger.budgets import read_charge
 from amends.ledger.rows import CallRow, EventRow, RequestWithCall, RunRow, lost_at
 from amends.model import Per
 from amends.states import CALL_STATES, RUN_STATES

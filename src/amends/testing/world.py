@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from amends.encoding.canonical import encode
 from amends.encoding.payloads import decode
-from amends.ledger.changes import RESERVED, read_charge
+from amends.ledger.budgets import RESERVED, read_charge
 from amends.ledger.rows import CallRow, SliceRow
 from amends.ledger.world import Invoke
 from amends.model import Absent, Approval, Happened, NoEffect, Probed, Unknown, amount_in, text_of
