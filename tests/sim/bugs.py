@@ -20,7 +20,21 @@ from amends.encoding import canonical, payloads
 from amends.encoding.chain import GENESIS
 from amends.encoding.dataclass import changed
 from amends.engine import approvals as engine_approvals
-from amends.engine import blocked, call, checkpoints, doubts, ending, keys, outcomes, recovery, rollback, session
+from amends.engine import (
+    blocked,
+    call,
+    checkpoints,
+    costs,
+    doubts,
+    ending,
+    keys,
+    outcomes,
+    recovery,
+    retries,
+    rollback,
+    session,
+)
+from amends.engine import locks as engine_locks
 from amends.engine import recorded_values as engine_values
 from amends.engine import rules as engine_rules
 from amends.host import notices, requests
@@ -65,7 +79,10 @@ MODULES = (
     outcomes,
     engine_approvals,
     call,
+    costs,
     doubts,
+    engine_locks,
+    retries,
     ending,
     rollback,
     approvals,

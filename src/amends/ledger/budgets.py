@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from amends.budgets import ONE, amount_in, decimal_of, text_of
 from amends.encoding.canonical import digest
 from amends.encoding.dataclass import dataclass, field
 from amends.errors import limit_words
@@ -40,7 +41,6 @@ from amends.ledger.rows import (
     UpdateRun,
     UpdateSlice,
 )
-from amends.model import ONE, amount_in, decimal_of, text_of
 
 _PERIODS: Final = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _SEVERITY: Final = ("rollback", "refuse", "hold")

@@ -11,7 +11,8 @@ from typing import Final, NoReturn
 from amends.encoding.dataclass import changed
 from amends.engine.approvals import held_for, rejected
 from amends.engine.call import Done, conflict, ended, failure, in_doubt, recorded_done
-from amends.engine.session import Ask, Session, call_of, error_parts, exceeded
+from amends.engine.costs import exceeded
+from amends.engine.session import Ask, Session, call_of, error_parts
 from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunBlocked, RunEnded, ToolFailed, type_name
 from amends.ledger.budgets import overrun_in
 from amends.ledger.rows import CallRow, EventRow

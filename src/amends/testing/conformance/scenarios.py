@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
+from amends.budgets import ONE, amount_in, text_of
 from amends.ledger import operations
 from amends.ledger import operations as ops
 from amends.ledger.operations import (
@@ -23,7 +24,6 @@ from amends.ledger.operations import (
 )
 from amends.ledger.rows import ApprovalRow, BudgetDemand, CallCost, CallRow, CheckpointRow, Need, RunRow, Terms
 from amends.ledger.trees import tree_mark
-from amends.model import ONE, amount_in, text_of
 from amends.replay.forks import Wish, made
 from amends.stores.memory import MemoryStore
 from amends.testing.conformance.ledger import LEASE_S, Ledger
