@@ -57,9 +57,9 @@ from amends.ledger import (
 from amends.ledger import checkpoints as ledger_checkpoints
 from amends.ledger import ending as store_ending
 from amends.ledger import notices as ledger_notices
+from amends.ledger.leases import Lease
 from amends.ledger.operations import AdmitCall
 from amends.ledger.rows import AddEvent, FindKey, LockRequest, Now, TakeLock, UpdateSlice
-from amends.ledger.world import Lease
 from amends.people import rollback as rollback_plans
 from amends.replay import answers
 from amends.stores.memory import _ROWS, MemoryStore

@@ -58,9 +58,10 @@ from amends.errors import (
 )
 from amends.ledger.budgets import read_charge
 from amends.ledger.flow import Flow
+from amends.ledger.leases import Lease
 from amends.ledger.operations import ReadRun, ReleaseLease, Tree
 from amends.ledger.rows import FREE, BudgetDemand, CallCost, CallRow, RunRow, Tell, forked_key, lost_at
-from amends.ledger.world import Await, Flight, LazyCall, Lease, ReadClocks, Watch
+from amends.ledger.world import Await, Flight, LazyCall, ReadClocks, Watch
 from amends.model import LOST, Call, Compensation, Order, Phase, Request, without_result
 from amends.tools.checks import lock_names
 from amends.tools.rules import Rule

@@ -23,10 +23,10 @@ from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
 from amends.host.redaction import Hiding, recorded_input
 from amends.host.settings import Setting, settle_settings
+from amends.ledger.leases import Lease
 from amends.ledger.operations import Opened
 from amends.ledger.rows import RunRow, counterparts_of, point_of
 from amends.ledger.store import Store
-from amends.ledger.world import Lease
 from amends.model import Order
 from amends.stores import store_for
 from amends.tools.compensation import is_compensable_here

@@ -10,20 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from amends.errors import TransitionRefused
 from amends.ledger.approvals import (
     PENDING,
     REVIVED,
-    find_request,
     make_request,
-    may_decide,
-    refuse_if_rolling_back,
     replace_request,
-    reread_request,
     still_needed,
     undecided_staged,
     use_staged,
-    wake_after_decision,
     why_not_startable,
     why_replaced,
 )
@@ -35,7 +29,7 @@ from amends.ledger.budgets import (
     reserve_new_call,
     with_current_caps,
 )
-from amends.ledger.changes import move_approval, move_call
+from amends.ledger.changes import move_call
 from amends.ledger.events import (
     call_columns_digest,
     goal_facts,
@@ -48,12 +42,9 @@ from amends.ledger.locks import mark_locked, merged, outbox_lock_names, take_loc
 from amends.ledger.operations import (
     Admission,
     AdmitCall,
-    EditApproval,
 )
 from amends.ledger.rows import (
-    OPEN,
     CallRow,
-    DecisionOutcome,
     FindApproval,
     FindCall,
     FindKey,
@@ -61,7 +52,6 @@ from amends.ledger.rows import (
     ListCalls,
     ListGenerations,
     ListTree,
-    MoveTime,
     Need,
     Now,
     Overrun,
@@ -709,50 +699,3 @@ async def make_ready(run: RunRow, call: CallRow, *, at: float, by: str, epoch: i
     if call.state == "held":
         call = await move_call(run, call, "ready", at=at, by=by, epoch=epoch)
     return call
-
-
-async def edit_approval(op: EditApproval) -> DecisionOutcome:
-    """Replace a request by one with other arguments (``EditApproval``).
-
-    The old call is refused, and its reason says what to ask for instead.
-    """
-    approval, call = await find_request(op.approval)
-    now = await Now()
-    await MoveTime(now)
-    new = await FindCall(op.instead.call_id)
-    if op.repeated and new is not None:
-        return DecisionOutcome(await reread_request(await FindApproval(new.approval)), new, now)
-    if call.state not in ("held", "ready") or call.approval != approval.id:
-        raise TransitionRefused(
-            f"approval {approval.id} ({approval.tool}) is {approval.state}, its call {call.state}: there is no open request",
-            frm=approval.state,
-            to="rejected",
-        )
-    if not may_decide(approval, op.roles):
-        return DecisionOutcome(approval, call, now, "role")
-    run, root = await find_run(call.run), await find_run(call.root)
-    await refuse_if_rolling_back(run, to="rejected")
-    assert op.instead.need is not None, "other arguments are asked for under conditions at least as strict"
-    reason = f"{op.why}; ask for it with {op.instead.args} instead"
-    staged = run.staged_pivot == call.id
-    if staged:
-        run = await UpdateRun(run, {"staged_pivot": ""})
-    if approval.state in OPEN:
-        said: dict[str, Any] = {"by_whom": op.by, "reason": reason, "decided_at": now}
-        await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=root.epoch, why=reason, **said)
-    error = json.dumps([op.by, reason], ensure_ascii=False)
-    await move_call(run, call, "refused", at=now, by=op.by, epoch=root.epoch, why=reason, error=error, settled_at=now)
-    known = await FindKey(op.instead.key)
-    if known is not None and known.state not in FREES_KEY:
-        raise TransitionRefused(
-            f"{known.tool} with these arguments is {known.state} already ({known.id})", frm=known.state, to="held"
-        )
-    need = replace(op.instead.need, editors=(*approval.edited_by, op.by))
-    instead = replace(op.instead, run=run.uid, root=root.uid, repeated=False, need=need)
-    answer = await admit_new_call(instead, run, root, now, 1 if known is None else known.generation + 1)
-    if answer.call is None or answer.approval is None:
-        raise TransitionRefused(
-            f"{call.tool} cannot be asked for with these arguments now ({answer.law})", frm=call.state, to="held"
-        )
-    await wake_after_decision(answer.call, answer.approval, at=now, by=op.by)
-    return DecisionOutcome(answer.approval, answer.call, now)

@@ -1,15 +1,14 @@
 """Make approval requests, apply people's decisions on them, and use approvals up in the transaction that starts a call.
 
-A request for other arguments (``EditApproval``) is a new call and so in ``admission``; the outbox of notices is in
-``notices``.
+The outbox of notices about requests is in ``notices``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from amends.encoding.canonical import digest
 from amends.encoding.chain import proof, storable
@@ -23,10 +22,14 @@ from amends.ledger.events import (
     request_columns_digest,
     write_event,
 )
+from amends.ledger.flow import Flow
 from amends.ledger.leases import find_owned, released_columns
 from amends.ledger.operations import (
+    Admission,
+    AdmitCall,
     DecideApproval,
     Delegate,
+    EditApproval,
     ExpireApprovals,
     ReadApproval,
     RenewRequest,
@@ -47,6 +50,7 @@ from amends.ledger.rows import (
     EventRow,
     FindApproval,
     FindCall,
+    FindKey,
     FindUse,
     InsertApproval,
     ListCalls,
@@ -66,6 +70,7 @@ from amends.ledger.rows import (
     person,
 )
 from amends.ledger.trees import find_run
+from amends.states import FREES_KEY
 
 PENDING: Final = "pending"
 """Why a call may not start although nothing is wrong with its request: nobody has approved it yet."""
@@ -369,7 +374,7 @@ async def use_staged(run: RunRow, *, at: float, by: str, epoch: int) -> None:
 
 async def decide_approval(op: DecideApproval) -> DecisionOutcome:
     """Apply a person's decision on a request (``DecideApproval``), or say why it does not count."""
-    approval, call = await find_request(op.approval)
+    approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
@@ -404,9 +409,9 @@ async def decide_approval(op: DecideApproval) -> DecisionOutcome:
             call = await move_call(run, call, "dropped", at=now, by=op.by, epoch=epoch, why=op.why, settled_at=now)
             if run.staged_pivot == call.id:
                 await UpdateRun(run, {"staged_pivot": ""})
-            approval = await reread_request(approval)
+            approval = await _reread(approval)
     await wake_after_decision(call, approval, at=now, by=op.by)
-    return DecisionOutcome(await reread_request(approval), await _reread_call(call), now)
+    return DecisionOutcome(await _reread(approval), await _reread_call(call), now)
 
 
 async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, now: float) -> str:
@@ -417,17 +422,17 @@ async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, no
     if approval.state_at(now) == "expired":
         return REVIVED if approval.reason == REVIVED else "expired"
     if op.verb == "reject":
-        return "" if may_decide(approval, op.roles) else "role"
+        return "" if _may_decide(approval, op.roles) else "role"
     if approval.state == "cancelled" or op.digest != approval.digest or binding(approval, call) != approval.digest:
         return "changed"
     if is_requester(approval, op.by) or is_requester(approval, op.behalf):
         return "self"
     if op.behalf and await _delegation(approval, op, now) is None:
         return "role"
-    return "" if op.verb == "bypass" or may_decide(approval, op.roles) else "role"
+    return "" if op.verb == "bypass" or _may_decide(approval, op.roles) else "role"
 
 
-def may_decide(approval: ApprovalRow, roles: Iterable[str]) -> bool:
+def _may_decide(approval: ApprovalRow, roles: Iterable[str]) -> bool:
     wanted = set(json.loads(approval.roles))
     return not wanted or bool(wanted & set(roles))
 
@@ -520,16 +525,16 @@ async def wake_after_decision(call: CallRow, approval: ApprovalRow, *, at: float
     await UpdateRun(root, changes)
 
 
-# ---- Asking again, expiring, voiding
+# ---- Asking again, editing, expiring, voiding
 
 
 async def ask_again(op: RenewRequest) -> DecisionOutcome:
     """Make a new request for a call whose request has expired (``RenewRequest``)."""
-    approval, call = await find_request(op.approval)
+    approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     if op.repeated and call.approval == op.id:
-        return DecisionOutcome(await reread_request(await FindApproval(op.id)), call, now)
+        return DecisionOutcome(await _reread(await FindApproval(op.id)), call, now)
     run = await find_run(call.run)
     epoch = (await find_run(call.root)).epoch
     if call.state not in ("held", "ready") or call.approval != approval.id or approval.state_at(now) != "expired":
@@ -539,7 +544,7 @@ async def ask_again(op: RenewRequest) -> DecisionOutcome:
             frm=approval.state,
             to="pending",
         )
-    await refuse_if_rolling_back(run, to="pending")
+    await _refuse_if_rolling_back(run, to="pending")
     if approval.state in OPEN:
         await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
     need = same_need(approval, op.id, op.nonce)
@@ -548,7 +553,58 @@ async def ask_again(op: RenewRequest) -> DecisionOutcome:
     return DecisionOutcome(made, await _reread_call(call), now)
 
 
-async def refuse_if_rolling_back(run: RunRow, *, to: str) -> None:
+Admit: TypeAlias = Callable[[AdmitCall, RunRow, RunRow, float, int], Flow[Admission]]
+"""How a new call is admitted: ``admission.admit_new_call``, which itself stands on this module."""
+
+
+async def edit_approval(op: EditApproval, admit: Admit) -> DecisionOutcome:
+    """Replace a request by one with other arguments (``EditApproval``); ``admit`` decides about the new call.
+
+    The old call is refused, and its reason says what to ask for instead.
+    """
+    approval, call = await _find(op.approval)
+    now = await Now()
+    await MoveTime(now)
+    new = await FindCall(op.instead.call_id)
+    if op.repeated and new is not None:
+        return DecisionOutcome(await _reread(await FindApproval(new.approval)), new, now)
+    if call.state not in ("held", "ready") or call.approval != approval.id:
+        raise TransitionRefused(
+            f"approval {approval.id} ({approval.tool}) is {approval.state}, its call {call.state}: there is no open request",
+            frm=approval.state,
+            to="rejected",
+        )
+    if not _may_decide(approval, op.roles):
+        return DecisionOutcome(approval, call, now, "role")
+    run, root = await find_run(call.run), await find_run(call.root)
+    await _refuse_if_rolling_back(run, to="rejected")
+    assert op.instead.need is not None, "other arguments are asked for under conditions at least as strict"
+    reason = f"{op.why}; ask for it with {op.instead.args} instead"
+    staged = run.staged_pivot == call.id
+    if staged:
+        run = await UpdateRun(run, {"staged_pivot": ""})
+    if approval.state in OPEN:
+        said: dict[str, Any] = {"by_whom": op.by, "reason": reason, "decided_at": now}
+        await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=root.epoch, why=reason, **said)
+    error = json.dumps([op.by, reason], ensure_ascii=False)
+    await move_call(run, call, "refused", at=now, by=op.by, epoch=root.epoch, why=reason, error=error, settled_at=now)
+    known = await FindKey(op.instead.key)
+    if known is not None and known.state not in FREES_KEY:
+        raise TransitionRefused(
+            f"{known.tool} with these arguments is {known.state} already ({known.id})", frm=known.state, to="held"
+        )
+    need = replace(op.instead.need, editors=(*approval.edited_by, op.by))
+    instead = replace(op.instead, run=run.uid, root=root.uid, repeated=False, need=need)
+    answer = await admit(instead, run, root, now, 1 if known is None else known.generation + 1)
+    if answer.call is None or answer.approval is None:
+        raise TransitionRefused(
+            f"{call.tool} cannot be asked for with these arguments now ({answer.law})", frm=call.state, to="held"
+        )
+    await wake_after_decision(answer.call, answer.approval, at=now, by=op.by)
+    return DecisionOutcome(answer.approval, answer.call, now)
+
+
+async def _refuse_if_rolling_back(run: RunRow, *, to: str) -> None:
     """Raise ``TransitionRefused`` if the run, or its root, is rolling back: then nobody is asked anything new."""
     for one in (run, await find_run(run.root)):
         if one.phase == "rolling_back" or (one.phase == "open" and one.goal == "rollback"):
@@ -576,7 +632,7 @@ async def expire_approvals(op: ExpireApprovals) -> RunRow:
 
 async def void_approval(op: VoidApproval) -> DecisionOutcome:
     """Void a request after the ledger was restored from a backup (``VoidApproval``)."""
-    approval, call = await find_request(op.approval)
+    approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     if approval.state not in OPEN:
@@ -629,7 +685,7 @@ async def search_approvals(op: SearchApprovals) -> list[RequestWithCall]:
     return found
 
 
-async def find_request(id: str) -> tuple[ApprovalRow, CallRow]:
+async def _find(id: str) -> tuple[ApprovalRow, CallRow]:
     row = await FindApproval(id)
     if row is None:
         raise LookupError(f"there is no approval {id!r} in this ledger")
@@ -638,7 +694,7 @@ async def find_request(id: str) -> tuple[ApprovalRow, CallRow]:
     return row, call
 
 
-async def reread_request(approval: ApprovalRow | None) -> ApprovalRow:
+async def _reread(approval: ApprovalRow | None) -> ApprovalRow:
     assert approval is not None, "a request is never removed"
     row = await FindApproval(approval.id)
     assert row is not None, "a request is never removed"

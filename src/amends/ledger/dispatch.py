@@ -65,7 +65,7 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.RewriteTexts: retention.rewrite_texts,
     operations.DecideApproval: approvals.decide_approval,
     operations.RenewRequest: approvals.ask_again,
-    operations.EditApproval: admission.edit_approval,
+    operations.EditApproval: lambda op: approvals.edit_approval(op, admission.admit_new_call),
     operations.ExpireApprovals: approvals.expire_approvals,
     operations.VoidApproval: approvals.void_approval,
     operations.Delegate: approvals.delegate,
