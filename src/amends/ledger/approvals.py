@@ -74,8 +74,6 @@ from amends.states import FREES_KEY
 
 PENDING: Final = "pending"
 """Why a call may not start although nothing is wrong with its request: nobody has approved it yet."""
-
-
 REVIVED: Final = "revived"
 """Why an approval is void after the ledger was restored from a backup; also the reason that the ledger stores."""
 

@@ -470,18 +470,10 @@ async def list_budgets(op: ListBudgets) -> tuple[list[SliceRow], float]:
 
 PLANNED: Final = "planned"
 """Nothing is taken yet: the call is held, or staged."""
-
-
 RESERVED: Final = "reserved"
-
-
 SPENT: Final = "spent"
-
-
 FAILED: Final = "failed"
 """Returned, except for what the body reported as spent before it failed."""
-
-
 REFUNDED: Final = "refunded"
 
 
@@ -596,8 +588,6 @@ def overrun_in(facts: Mapping[str, Any]) -> Overrun:
 
 SLICES: Final = 8
 """The slices of a shared budget: so many runs can start calls without waiting for each other."""
-
-
 LOST_READS: Final = frozenset({"lost", "cancelled"})
 """Reasons of a failed read that may have been sent: its cost may be spent."""
 

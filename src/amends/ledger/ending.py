@@ -450,6 +450,9 @@ async def finish_run(op: FinishRun) -> RunRow:
     return await move_run(run, "committed", at=now, by=op.by, epoch=root.epoch, facts={"why": op.why})
 
 
+# ---- The cost of staged calls
+
+
 async def reserve_staged(
     run: RunRow, root: RunRow, calls: Iterable[CallRow], *, terms: TermsByCall, now: float, by: str
 ) -> Overrun | list[CallRow] | None:

@@ -1,4 +1,4 @@
-"""Write the event of a change, and the digests by which an event proves what its row says.
+"""Write and read events, and the digests by which an event proves what its row says.
 
 A row is not in the chain, and some of its columns change without an event. What was decided once is proved by the event
 that decided it.
@@ -16,13 +16,20 @@ from amends.encoding.canonical import quoted
 from amends.encoding.chain import GENESIS, TEXTS_MAX, bound, link, proof, storable
 from amends.encoding.dataclass import changed
 from amends.errors import RunIsRecord
-from amends.ledger.operations import AdmitCall, ForkRun, SettleCall, StoreOp
+from amends.ledger.operations import (
+    AdmitCall,
+    ForkRun,
+    ReadEvents,
+    SettleCall,
+    StoreOp,
+)
 from amends.ledger.rows import (
     AddEvent,
     ApprovalRow,
     CallRow,
     DelegationRow,
     EventRow,
+    PageEvents,
     RunRow,
 )
 
@@ -65,16 +72,13 @@ def _written(facts: Mapping[str, Any]) -> str:
     return f"{{{', '.join(texts)}}}"
 
 
+# ---- What events say about rows: digests of payloads, and of columns that are written once
+
+
 LEARNED: Final = ("learned", "evidence")
-
-
 GOAL: Final = ("goal", "goal_by", "goal_why")
-
-
 NONE: Final = "none"
 """How an event says that a run has no goal any more: empty facts are left out."""
-
-
 WORDS: Final = ("by_whom", "reason", "decided_at")
 """Columns of a request: who decided it, why, and when."""
 
@@ -182,3 +186,11 @@ def request_columns_digest(row: ApprovalRow) -> str:
         row.policy, row.requested_at, row.expires_at, row.use_key, row.residue, row.follows,
         row.editors,
     )  # fmt: skip
+
+
+# ---- Reading
+
+
+async def read_events(op: ReadEvents) -> list[EventRow]:
+    """Read a page of events (``ReadEvents``)."""
+    return await PageEvents(op.root, op.tenant, op.after, op.limit)

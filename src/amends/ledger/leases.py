@@ -286,6 +286,9 @@ async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:
     return found
 
 
+# ---- How long a released run is left alone
+
+
 async def waits_until(root: str, now: float) -> tuple[bool, float | None]:
     """Return whether a person is asked in this tree, and when the last of those requests expires; None: never."""
     held = [call for call in await ListCalls(root, ("held", "ready")) if not call.attempt]

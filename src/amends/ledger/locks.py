@@ -221,6 +221,9 @@ async def _is_in_use(root: RunRow, name: str) -> bool:
     return any(name in json.loads(call.locks) for call in calls if call.locks and call.attempt)
 
 
+# ---- Freeing and listing
+
+
 async def free_locks(root: RunRow, *, at: float, by: str, epoch: int) -> None:
     """Free the locks of a tree that has ended, and forget what it waited for."""
     count = await FreeLocks(root.uid)

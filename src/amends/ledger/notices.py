@@ -1,4 +1,7 @@
-"""The outbox of notices about approval requests: claim a notice, send it, mark it. If the sender dies, another one takes over."""
+"""The outbox of notices about approval requests: claim a notice, send it, mark it.
+
+If the sender dies, another one takes over.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read runs, calls, events, locks and budgets: each answer is one snapshot, limited in size."""
+"""Read runs and calls: each answer is one snapshot, limited in size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from amends.ledger.operations import (
     ListRuns,
     ReadCall,
-    ReadEvents,
     ReadRun,
     SearchCalls,
     Tree,
@@ -15,7 +14,6 @@ from amends.ledger.operations import (
 from amends.ledger.rows import (
     ApprovalsOf,
     CallRow,
-    EventRow,
     FindCall,
     FindRun,
     FindRunById,
@@ -23,7 +21,6 @@ from amends.ledger.rows import (
     LocksOf,
     Now,
     PageCalls,
-    PageEvents,
     PageRuns,
     RunRow,
 )
@@ -63,8 +60,3 @@ async def list_runs(op: ListRuns) -> list[RunRow]:
 async def search_calls(op: SearchCalls) -> list[CallRow]:
     """Read a page of calls (``SearchCalls``)."""
     return await PageCalls(op.tenant, op.states, op.before, op.limit, op.tool)
-
-
-async def read_events(op: ReadEvents) -> list[EventRow]:
-    """Read a page of events (``ReadEvents``)."""
-    return await PageEvents(op.root, op.tenant, op.after, op.limit)

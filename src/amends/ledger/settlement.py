@@ -556,6 +556,9 @@ async def _read_before(op: NoteValue, run: RunRow) -> float | None:
     return None
 
 
+# ---- The cost of a first start
+
+
 async def reserve_start(
     run: RunRow, root: RunRow, call: CallRow, approval: ApprovalRow | None, need: Need | None, *, now: float, by: str
 ) -> Overrun | tuple[CallRow, ApprovalRow] | None:
