@@ -32,11 +32,7 @@ from amends.engine.session import (
     revealed_call,
     store_result,
 )
-from amends.errors import (
-    LeaseLost,
-    clean,
-    cut,
-)
+from amends.errors import LeaseLost, clean, cut
 from amends.ledger.operations import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.ledger.rows import CallRow
 from amends.ledger.world import DrawRandom, Ended, Flight, Invoke, LazyCall, ReadClocks, Sleep

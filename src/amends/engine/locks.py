@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from amends.engine.session import (
-    Ask,
-    Session,
-    Wait,
-    moment,
-)
-from amends.errors import (
-    Deadlocked,
-    Locked,
-)
+from amends.engine.session import Ask, Session, Wait, moment
+from amends.errors import Deadlocked, Locked
 from amends.ledger.operations import Admission, HeldLock, StartCall
 from amends.ledger.rows import (
     NOTHING,

@@ -12,9 +12,7 @@ from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.blocked import commit_obstacles, rollback_obstacles
 from amends.engine.locks import lock_of
 from amends.engine.session import Session, call_of, moment
-from amends.errors import (
-    ResultGone,
-)
+from amends.errors import ResultGone
 from amends.ledger.operations import Tree
 from amends.ledger.rows import EventRow, RunRow, lost_at, point_of
 from amends.model import Event, Residue, RunInfo

@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from amends.engine.outcomes import matches
-from amends.errors import (
-    is_a,
-)
-from amends.ledger.rows import (
-    CallRow,
-)
+from amends.errors import is_a
+from amends.ledger.rows import CallRow
 from amends.ledger.world import DrawRandom
 from amends.model import Retry
 from amends.tools.spec import Spec

@@ -30,19 +30,11 @@ from amends.ledger.budgets import (
     with_current_caps,
 )
 from amends.ledger.changes import move_call
-from amends.ledger.events import (
-    call_columns_digest,
-    goal_facts,
-    proof_of,
-    write_event,
-)
+from amends.ledger.events import call_columns_digest, goal_facts, proof_of, write_event
 from amends.ledger.forks import rolled_back_source
 from amends.ledger.leases import check_owner
 from amends.ledger.locks import mark_locked, merged, outbox_lock_names, take_locks
-from amends.ledger.operations import (
-    Admission,
-    AdmitCall,
-)
+from amends.ledger.operations import Admission, AdmitCall
 from amends.ledger.rows import (
     CallRow,
     FindApproval,

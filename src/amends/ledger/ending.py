@@ -24,12 +24,7 @@ from amends.ledger.budgets import (
     refuse_by_budget,
     reserve_recorded,
 )
-from amends.ledger.changes import (
-    count_replays,
-    move_call,
-    move_run,
-    unblock,
-)
+from amends.ledger.changes import count_replays, move_call, move_run, unblock
 from amends.ledger.events import goal_facts, proof_of, write_event
 from amends.ledger.forks import forks_are_gone, forks_of, rolled_back_source
 from amends.ledger.leases import find_owned, is_owner

@@ -7,17 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from amends.ledger.changes import move_run
-from amends.ledger.events import (
-    call_columns_digest,
-    payload_proof,
-    run_columns_digest,
-    write_event,
-)
-from amends.ledger.operations import (
-    Forked,
-    ForkRun,
-    ReadForks,
-)
+from amends.ledger.events import call_columns_digest, payload_proof, run_columns_digest, write_event
+from amends.ledger.operations import Forked, ForkRun, ReadForks
 from amends.ledger.rows import (
     CallRow,
     FindRun,

@@ -8,10 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from amends.ledger.events import goal_facts, write_event
-from amends.ledger.operations import (
-    HeldLock,
-    ListLocks,
-)
+from amends.ledger.operations import HeldLock, ListLocks
 from amends.ledger.rows import (
     CallRow,
     Contention,

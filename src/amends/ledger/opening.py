@@ -5,18 +5,9 @@ from __future__ import annotations
 from amends.encoding.chain import proof
 from amends.errors import RunEnded
 from amends.ledger.changes import move_run
-from amends.ledger.events import (
-    proof_of,
-    refuse_loaded,
-    run_columns_digest,
-    write_event,
-)
+from amends.ledger.events import proof_of, refuse_loaded, run_columns_digest, write_event
 from amends.ledger.leases import _is_free, _note_silence, _take_over, find_owned
-from amends.ledger.operations import (
-    OpenChild,
-    Opened,
-    OpenRun,
-)
+from amends.ledger.operations import OpenChild, Opened, OpenRun
 from amends.ledger.rows import (
     FindRunById,
     InsertRun,

@@ -12,10 +12,7 @@ from amends.encoding.canonical import canonical, diff
 from amends.encoding.payloads import decode
 from amends.encoding.secret import SEALED
 from amends.engine.session import Ask, Session, call_of, decode_args
-from amends.errors import (
-    Diverged,
-    NotStorable,
-)
+from amends.errors import Diverged, NotStorable
 from amends.ledger.rows import CallRow, lost_at
 from amends.replay.record import Entry, Record
 
