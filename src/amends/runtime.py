@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from amends.budgets import Budget
 from amends.drivers.blocking import Driver
 from amends.drivers.context import refuse_ledger_use
 from amends.encoding.chain import Checkpoint
@@ -37,7 +38,7 @@ from amends.host.verbs import (
 from amends.ledger.flow import Flow
 from amends.ledger.rows import RunRow
 from amends.ledger.store import Store
-from amends.model import Approval, Budget, Event, Order, Policy
+from amends.model import Approval, Event, Order, Policy
 from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
 from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run

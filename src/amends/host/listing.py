@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from amends.engine.reports import event_of, held_lock_of, info_of
+from amends.engine.locks import held_lock_of
+from amends.engine.reports import event_of, info_of
 from amends.engine.session import call_of
 from amends.host.filters import CALL_FIELDS, CALL_WORDS, EVENT_FIELDS, RUN_FIELDS, Filter, parse_filter
 from amends.host.host import Host, View

@@ -29,16 +29,10 @@ from amends.ledger.budgets import (
     reserve_new_call,
     with_current_caps,
 )
-from amends.ledger.changes import (
-    call_columns_digest,
-    check_owner,
-    find_run,
-    goal_facts,
-    move_call,
-    proof_of,
-    rolled_back_source,
-    write_event,
-)
+from amends.ledger.changes import move_call
+from amends.ledger.events import call_columns_digest, goal_facts, proof_of, write_event
+from amends.ledger.forks import rolled_back_source
+from amends.ledger.leases import check_owner
 from amends.ledger.locks import mark_locked, merged, outbox_lock_names, take_locks
 from amends.ledger.operations import Admission, AdmitCall
 from amends.ledger.rows import (
@@ -60,6 +54,7 @@ from amends.ledger.rows import (
     UpdateRun,
     forked_key,
 )
+from amends.ledger.trees import find_run
 from amends.states import FREES_KEY, RUN_FINAL, UNSETTLED
 
 # ---- Admission

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from amends.encoding.canonical import quoted
 from amends.encoding.chain import body_of, proof
-from amends.ledger.changes import call_columns_digest
+from amends.ledger.events import call_columns_digest
 from amends.ledger.operations import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled
 from amends.ledger.rows import CALL_COLUMNS, CallRow
 from amends.states import NEW

@@ -23,6 +23,7 @@ from amends.host import runs
 from amends.host.host import Host, View
 from amends.host.requests import direct_ask, model_ask
 from amends.ledger.flow import Op
+from amends.ledger.leases import Lease
 from amends.ledger.operations import ClaimRun, OpenRun, RenewLeases, SettleCall, StoreOp
 from amends.ledger.rows import RunRow
 from amends.ledger.world import (
@@ -33,7 +34,6 @@ from amends.ledger.world import (
     Invoke,
     IsDead,
     KeepCheckpoint,
-    Lease,
     LiveCalls,
     ReadAnchor,
     ReadClocks,
