@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from amends.encoding.chain import GENESIS, link, moment, proof
+from amends.encoding.chain import GENESIS, link, moment, proof, read_place
 from amends.encoding.ids import EPOCH_US, RANDOM_BITS, new_number, number_of
 from amends.encoding.dataclass import changed
 from amends.errors import TransitionRefused
@@ -825,6 +825,8 @@ class EventStatements:
         some = " or ".join(f"c.{n} > {mark}" for n, _, _ in _GROUPS)
         self.folded_of_root = f"{rooted} where r.uid = {mark} and ({some})"
         self.since = f"{select} where at >= {mark} order by at, root, n limit {mark}"
+        self.newest = f"{select} order by at desc, root desc, n desc limit 100"
+        self.newest_call = "select no from amends_call order by no desc limit 1"
         self.folded_since = (
             f"select {columns}, r.owners{FROM_CALLS} where c.no >= {mark} order by c.no limit {mark}"
         )
@@ -889,22 +891,22 @@ async def _feed(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
     Event rows have an index by time. Folded events are found through the numbers of their calls, which sort by time:
     all of them up to a time are known once the calls of the window after that time were read.
     """
-    statements, place = tx.statements.events, rows.read_place(op.after)
-    since = place[0] / 1e6
+    statements, place = tx.statements.events, read_place(str(op.after or ""))
+    since = place[0]
     found, _, _ = await Execute(statements.since, (since, op.limit + 1))
-    events = [event for event in map(_event, found) if rows.place_of(event) > place]
+    events = [event for event in map(_event, found) if _place_of(event) > place]
     # A page of rows that is full says nothing about later ones.
     complete = float("inf") if len(found) <= op.limit else events[-1].at if events else since
     if len(found) > op.limit and complete <= since:
         # More events of one moment than a page has: read all of that moment.
         found, _, _ = await Execute(statements.since, (since, FEED_MAX))
-        events = [event for event in map(_event, found) if rows.place_of(event) > place]
+        events = [event for event in map(_event, found) if _place_of(event) > place]
         complete = float("inf") if len(found) < FEED_MAX else events[-1].at
     low = numbered_at(since - FOLD_WINDOW_S - SKEW_S)
     size = max(op.limit, 256)
     while True:
         found, _, _ = await Execute(statements.folded_since, (low, size))
-        events += [event for event in folded_events(found) if rows.place_of(event) > place]
+        events += [event for event in folded_events(found) if _place_of(event) > place]
         if len(found) < size:
             break
         low = found[-1][0] + 1
@@ -913,11 +915,31 @@ async def _feed(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
             complete = min(complete, known)
             break
     events = [event for event in events if event.at <= complete and (op.tenant is None or event.tenant == op.tenant)]
-    events.sort(key=rows.place_of)
+    events.sort(key=_place_of)
     return events[: op.limit]
 
 
 FEED_MAX: Final = 100_000
+
+
+def _place_of(event: EventRow) -> tuple[float, str, int]:
+    return event.at, event.root, event.n
+
+
+async def _newest_event(tx: Transaction, op: rows.NewestEvent) -> EventRow | None:
+    statements = tx.statements.events
+    if op.root is not None:
+        tail = await tail_of(tx, op.root)
+        found_here = await chain_of(tx, op.root, tail.n - 1, 1) if tail.n else []
+        return next((event for event in found_here if op.tenant is None or event.tenant == op.tenant), None)
+    found, _, _ = await Execute(statements.newest, ())
+    events = [event for event in map(_event, found) if op.tenant is None or event.tenant == op.tenant]
+    newest, _, _ = await Execute(statements.newest_call, ())
+    if newest:
+        low = newest[0][0] - (int((FOLD_WINDOW_S + SKEW_S) * 1e6) << RANDOM_BITS)
+        found, _, _ = await Execute(statements.folded_since, (low, FEED_MAX))
+        events += [event for event in folded_events(found) if op.tenant is None or event.tenant == op.tenant]
+    return max(events, key=_place_of, default=None)
 
 
 # ---- Approvals and delegations
@@ -1398,6 +1420,7 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.UpdateCall: _update_call,
     rows.AddEvent: _add_event,
     rows.PageEvents: _page_events,
+    rows.NewestEvent: _newest_event,
     rows.FindApproval: _find_approval,
     rows.ApprovalsOf: _approvals_of,
     rows.PageApprovals: _page_approvals,
