@@ -97,6 +97,10 @@ class Dialect:
     ended: str = ""
     """The column of the index ``amends_run_closed``, where the database has no partial index."""
 
+    unsealed: str = ""
+    """The condition that the index ``amends_run_unsealed`` serves, where the predicate of an index must not change
+    with every step."""
+
     remembers: bool = True
     """Whether plain statements write the end of the chain into the row of the run. SQLite does not: its one owner
     remembers it, which saves a page in every commit."""
@@ -122,6 +126,7 @@ MYSQL: Final = Dialect(
     is_open="c.attention = 1",
     if_absent="insert ignore into {}",
     ended="ended_at",
+    unsealed="unsealed = 1",
 )
 
 POSTGRES: Final = Dialect(
@@ -132,6 +137,8 @@ POSTGRES: Final = Dialect(
     skip=" for update skip locked",
     clock="extract(epoch from clock_timestamp())::float8",
     index="",
+    is_open="c.attention = 1",
+    unsealed="unsealed = 1",
 )
 
 
@@ -363,7 +370,8 @@ async def tail_of(tx: Transaction, root: str) -> Tail:
     """Return the end of the chain of this tree."""
     tail = tx.tails.get(root)
     if tail is None:
-        found, _, _ = await Execute(tx.statements.find_run, (root,))
+        # Where there are locks, the root is locked: nobody else may continue the chain meanwhile.
+        found, _, _ = await Execute(tx.statements.root_of_run or tx.statements.find_run, (root,))
         if found and found[0][RUN_COLUMNS.index("root")] == root:
             _note_facts(tx, _run(found[0]), found[0][_RUN_WIDTH])
             tail = tx.tails[root] = _tail_of(tx, _run(found[0]), found[0][_RUN_WIDTH:])
@@ -1233,7 +1241,7 @@ class CheckpointStatements:
         self.page = f"{checkpoints} where n > {mark} order by n limit {mark}"
         self.add = dialect.if_absent.format(_into(dialect, "amends_checkpoint", CHECKPOINT_COLUMNS))
         # An open tree may have folded events that its row does not know yet.
-        news = "n > sealed" if dialect.remembers else "(closed_at is null or n > sealed)"
+        news = f"{dialect.unsealed} and n > sealed" if dialect.remembers else "(closed_at is null or n > sealed)"
         hint = dialect.index.format("amends_run_unsealed") if dialect.index else ""
         self.runs = (
             f"select uid, no, n, head, sealed from amends_run{hint} where parent = '' and {news} and uid > {mark}"

@@ -37,6 +37,7 @@ from amends.stores.pool import LoopPool, Pool
 from amends.stores.postgres import joined
 from amends.stores.postgres.connection import AsyncConnection, Connection, arguments, connect, connect_async
 from amends.stores.postgres.errors import explained, fate_of
+from amends.stores.postgres.quick import Plain
 from amends.stores.postgres.schema import establish, read_schema
 from amends.stores.postgres.transaction import Attempts, Preamble
 from amends.stores.postgres.wakeup import Ring, Watch
@@ -72,6 +73,7 @@ class PostgresStore:
         arguments(self._address)  # raises here, where the URL is given, if libpq does not understand it
         self.url = self._address.shown
         self._clock = clock
+        self._plain = Plain(clock)
         self._preamble = Preamble(self._address)
         self._create = True
         self._opened = False
@@ -179,7 +181,7 @@ class PostgresStore:
     # ---- One operation
 
     def _flow(self, op: StoreOp[T]) -> Flow[T]:
-        return perform(Attempts(op, self._preamble, self._clock, shown=self.url))
+        return perform(Attempts(op, self._preamble, self._clock, self._plain, shown=self.url))
 
     def _ready(self, op: StoreOp[Any]) -> None:
         self._check_open()

@@ -1,0 +1,94 @@
+"""What the plain statements of the databases have in common.
+
+A plain statement has its whole condition in SQL: it either does exactly what the flow in ``ledger/`` would have done, or
+it changes nothing and the flow decides. So the decisions stay in one place, and the conformance suite compares both
+ways. Each store writes the statements in its own SQL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from amends.encoding.chain import body_of, proof
+from amends.encoding.ids import EPOCH_US, RANDOM_BITS, call_id
+from amends.ledger.operations import Admission, AdmitCall
+from amends.ledger.plain import AdmitPlain, SettlePlain, admission_facts
+from amends.states import NEW
+from amends.stores.calls import join, pack, success_facts
+from amends.stores.sql import Statements
+
+OPEN_ROOT: Final = "state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''"
+"""The condition of a run that admits a compensatable call or a read without further checks."""
+
+
+# ---- Plain calls
+
+
+def key_of(op: AdmitPlain) -> bytes:
+    """Return the key as it is stored: a read has one of its own, since reads are never deduplicated."""
+    return op.key if op.tool.kind != "read" else op.key + op.number.to_bytes(8, "big")
+
+
+def made_at(number: int) -> float:
+    """Return the time that is in the number of a call."""
+    return (EPOCH_US + (number >> RANDOM_BITS)) / 1e6
+
+
+def admission_body(op: AdmitPlain) -> str:
+    """Return the body of the hash of the event of a plain admission."""
+    run = op.run
+    return body_of(
+        run.root, run.root, run.run_id, run.tenant, call_id(op.number), "call", NEW, "started", run.owner, run.epoch,
+        admission_facts(op, op.row_key),
+    )  # fmt: skip
+
+
+def success_body(op: SettlePlain) -> str:
+    """Return the body of the hash of the event of a plain success."""
+    first = op.started.op
+    run = first.run
+    return body_of(
+        run.root, run.root, run.run_id, run.tenant, call_id(first.number), "call", "started", "succeeded", run.owner,
+        run.epoch, success_facts(1, op.proof or proof(op.result)),
+    )  # fmt: skip
+
+
+def more_of(op: AdmitPlain, result_proof: str = "") -> str | None:
+    """Return what the hot columns do not say of a plain call, as ``amends.stores.calls`` writes it."""
+    if not op.call_ref and not op.proof and not result_proof:
+        return None
+    said = (("call_ref", op.call_ref), ("args_proof", op.proof), ("result_proof", result_proof))
+    return json.dumps({name: value for name, value in said if value}, separators=(",", ":"))
+
+
+# ---- Answers from the record
+
+
+def answer_sql(statements: Statements) -> str:
+    """Return the select of the newest generation of a key, with the owner and the epoch of its tree; locks nothing."""
+    mark, name = statements.dialect.mark, statements.dialect.name_of
+    select = statements.calls.rooted.replace("select ", "select r.owner, r.epoch, ", 1)
+    return f"{select} where r.uid = {mark} and c.{name('key')} = {mark} order by c.gen desc limit 1"
+
+
+def is_plain_question(op: AdmitCall) -> bool:
+    """Return whether the record may answer the request as it is."""
+    return op.expected and op.kind != "read" and op.scope != "ledger"
+
+
+def question(op: AdmitCall) -> tuple[str, bytes]:
+    """Return the values of ``answer_sql``."""
+    return op.root, pack(op.key)
+
+
+def answered(op: AdmitCall, found: Sequence[tuple[Any, ...]]) -> Admission | None:
+    """Return the answer from the record: a call of this tree that has succeeded. None: the flow decides."""
+    if not found:
+        return None
+    owner, epoch, *values = found[0]
+    row, _ = join(values)
+    mine = owner == op.owner and epoch == op.epoch and row.root == op.root and row.asked_epoch >= epoch
+    same = row.state == "succeeded" and row.ident == op.ident and not row.alias
+    return Admission("replay", row) if mine and same else None
