@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import bisect
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import nsmallest
+from itertools import dropwhile, islice
 from typing import Any, Final, TypeVar
 
-from amends.encoding.chain import GENESIS, link, moment
+from amends.encoding.chain import GENESIS, link, moment, read_place
 from amends.encoding.dataclass import changed
 from amends.ledger.dispatch import intent
 from amends.ledger.flow import run_flow
@@ -68,18 +68,20 @@ from amends.ledger.rows import (
     LockRow,
     LocksOf,
     MarkRow,
+    MarkSealed,
     MoveTime,
     NewestCheckpoint,
+    NewestEvent,
     Now,
     PageApprovals,
     PageCalls,
     PageCheckpoints,
     PageClosed,
     PageEvents,
-    PageHeads,
     PageLocks,
     PageRuns,
     PageSlices,
+    PageUnsealed,
     RecordWait,
     RunRow,
     SliceRow,
@@ -94,6 +96,7 @@ from amends.ledger.rows import (
 )
 
 T = TypeVar("T")
+Row = TypeVar("Row", CallRow, ApprovalRow)
 
 
 class MemoryStore:
@@ -115,7 +118,9 @@ class MemoryStore:
         self.checkpoints: list[CheckpointRow] = []
         self.approvals: dict[str, ApprovalRow] = {}
         self.delegations: dict[str, DelegationRow] = {}
-        self._tails: dict[str, tuple[int, str]] = {}
+        self.sealed: dict[str, int] = {}
+        """Up to which number a checkpoint covers the chain of a root."""
+        self._tails: dict[str, EventRow] = {}
         self._ids: dict[tuple[str, str], list[str]] = {}
         self._trees: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
@@ -152,9 +157,10 @@ class MemoryStore:
     # ---- Runs and calls
 
     def _now(self, op: Now) -> float:
-        newest = self.events[-1].at if self.events else 0.0
+        last = self._tails.get(op.root)
         mark = self.marks.get(TIME)
-        return moment(max(self._clock(), newest, 0.0 if mark is None else mark.made_at))
+        seen = (0.0 if last is None else last.at, 0.0 if mark is None else mark.made_at)
+        return moment(max(self._clock(), *seen))
 
     def _ledger_clock(self, op: LedgerClock) -> float:
         return moment(self._clock())
@@ -226,13 +232,12 @@ class MemoryStore:
     def _page_calls(self, op: PageCalls) -> list[CallRow]:
         found = [
             call
-            for call in self.calls.values()
+            for call in _newest_first(self.calls, op.before)
             if _of(call, op.tenant)
             and (not op.tool or call.tool == op.tool)
             and (not op.states or call.state in op.states)
-            and (op.before is None or call.seq < op.before)
         ]
-        return sorted(found, key=lambda call: -call.seq)[: op.limit]
+        return found[: op.limit]
 
     def _insert_call(self, op: InsertCall) -> None:
         row = op.row
@@ -254,41 +259,41 @@ class MemoryStore:
 
     def _add_event(self, op: AddEvent) -> int:
         assert op.at == moment(op.at), "an event's time is whole microseconds"
-        seq = len(self.events) + 1
         old = self._tails.get(op.root)
-        last, prev = old or (0, GENESIS)
-        tail = self._tails[op.root] = (last + 1, link(prev, last + 1, op.at, op.body))
-        self._undo.append(lambda: self._tails.pop(op.root) if old is None else self._tails.__setitem__(op.root, old))
-        self.events.append(
-            EventRow(
-                seq,
-                op.at,
-                op.root,
-                op.run,
-                op.run_id,
-                op.tenant,
-                op.call,
-                op.what,
-                op.frm,
-                op.to_state,
-                op.by_whom,
-                op.epoch,
-                op.facts,
-                *tail,
-            )
+        last, prev = (0, GENESIS) if old is None else (old.n, old.hash)
+        row = EventRow(
+            op.at,
+            op.root,
+            op.run,
+            op.run_id,
+            op.tenant,
+            op.call,
+            op.what,
+            op.frm,
+            op.to_state,
+            op.by_whom,
+            op.epoch,
+            op.facts,
+            last + 1,
+            link(prev, last + 1, op.at, op.body),
         )
+        self._tails[op.root] = row
+        self._undo.append(lambda: self._tails.pop(op.root) if old is None else self._tails.__setitem__(op.root, old))
+        self.events.append(row)
         self._undo.append(self.events.pop)
-        return seq
+        return row.n
 
     def _page_events(self, op: PageEvents) -> list[EventRow]:
-        start = bisect.bisect_right(self.events, op.after, key=lambda event: event.seq)
-        found: list[EventRow] = []
-        for event in self.events[start:]:
-            if (op.root is None or event.root == op.root) and _of(event, op.tenant):
-                found.append(event)
-                if len(found) == op.limit:
-                    break
-        return found
+        mine = (event for event in self.events if _of(event, op.tenant))
+        if op.root is not None:
+            after = int(op.after or 0)
+            return nsmallest(op.limit, (one for one in mine if one.root == op.root and one.n > after), key=_number)
+        place = read_place(str(op.after or ""))
+        return nsmallest(op.limit, (one for one in mine if _feed_order(one) > place), key=_feed_order)
+
+    def _newest_event(self, op: NewestEvent) -> EventRow | None:
+        mine = (one for one in self.events if _of(one, op.tenant) and (op.root is None or one.root == op.root))
+        return max(mine, key=_feed_order if op.root is None else _number, default=None)
 
     # ---- Approvals and delegations
 
@@ -301,17 +306,15 @@ class MemoryStore:
     def _page_approvals(self, op: PageApprovals) -> list[ApprovalRow]:
         found = [
             row
-            for row in self.approvals.values()
-            if _of(row, op.tenant)
-            and (not op.states or row.state in op.states)
-            and (op.before is None or row.seq < op.before)
+            for row in _newest_first(self.approvals, op.before)
+            if _of(row, op.tenant) and (not op.states or row.state in op.states)
         ]
-        return sorted(found, key=lambda row: -row.seq)[: op.limit]
+        return found[: op.limit]
 
     def _list_tells(self, op: ListDueNotices) -> list[ApprovalRow]:
         found = [
-            (row.tell_at, row.seq, row)
-            for row in self.approvals.values()
+            (row.tell_at, place, row)
+            for place, row in enumerate(self.approvals.values())
             if row.tell_at is not None and row.tell_at <= op.now and _of(row, op.tenant)
         ]
         return [row for _, _, row in sorted(found, key=lambda one: one[:2])][: op.limit]
@@ -448,10 +451,15 @@ class MemoryStore:
         self._undo.append(self.checkpoints.pop)
         return True
 
-    def _page_heads(self, op: PageHeads) -> list[Head]:
-        start = bisect.bisect_right(self.events, op.after, key=lambda event: event.seq)
-        found = self.events[start : start + op.limit]
-        return [Head(one.seq, one.root, one.n, one.hash) for one in found if op.upto is None or one.seq <= op.upto]
+    def _page_unsealed(self, op: PageUnsealed) -> list[Head]:
+        found = (one for root, one in self._tails.items() if root > op.after and one.n != self.sealed.get(root, 0))
+        return [Head(one.root, one.n, one.hash) for one in nsmallest(op.limit, found, key=lambda one: one.root)]
+
+    def _mark_sealed(self, op: MarkSealed) -> None:
+        for head in op.heads:
+            old = self.sealed.get(head.root, 0)
+            self.sealed[head.root] = head.n
+            self._undo.append(partial(self.sealed.__setitem__, head.root, old))
 
     def _hashes_at(self, op: HashesAt) -> list[tuple[str, int, str]]:
         wanted = frozenset(op.places)
@@ -483,6 +491,23 @@ def _of(row: RunRow | CallRow | EventRow | ApprovalRow, tenant: str | None) -> b
     return tenant is None or row.tenant == tenant
 
 
+def _number(event: EventRow) -> int:
+    return event.n
+
+
+def _feed_order(event: EventRow) -> tuple[float, str, int]:
+    return (event.at, event.root, event.n)
+
+
+def _newest_first(rows: dict[str, Row], before: str | None) -> Iterator[Row]:
+    """Return the rows that were added before the one with this id; a dict keeps the order in which they were added."""
+    backwards = iter(reversed(rows.values()))
+    if before is None:
+        return backwards
+    last = rows.get(before)
+    return islice(dropwhile(lambda row: row is not last, backwards), 1, None) if last is not None else iter(())
+
+
 def _between(rows: Iterable[Any], op: RunsBetween | CallsBetween | ApprovalsBetween | DelegationsBetween) -> Any:
     found = [row for row in rows if row.root > op.above and (op.upto is None or row.root <= op.upto)]
     return sorted(found, key=lambda row: row.root)[: op.limit]
@@ -511,6 +536,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     UpdateCall: MemoryStore._update_call,
     AddEvent: MemoryStore._add_event,
     PageEvents: MemoryStore._page_events,
+    NewestEvent: MemoryStore._newest_event,
     FindApproval: MemoryStore._find_approval,
     ApprovalsOf: MemoryStore._approvals_in,
     PageApprovals: MemoryStore._page_approvals,
@@ -541,7 +567,8 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     NewestCheckpoint: MemoryStore._newest_checkpoint,
     PageCheckpoints: MemoryStore._page_checkpoints,
     AddCheckpoint: MemoryStore._add_checkpoint,
-    PageHeads: MemoryStore._page_heads,
+    PageUnsealed: MemoryStore._page_unsealed,
+    MarkSealed: MemoryStore._mark_sealed,
     HashesAt: MemoryStore._hashes_at,
     ChainOf: MemoryStore._chain_of,
     ChainsAbove: MemoryStore._chains_above,

@@ -75,10 +75,11 @@ def admission_values(op: AdmitCall) -> tuple[Any, ...]:
     return (*values, int(op.declared), *_TEXTS(op), int(op.undoable), op.epoch, op.epoch)
 
 
-def admitted(values: tuple[Any, ...], seq: int, at: float, of_run: Sequence[str]) -> Admission:
+def admitted(values: tuple[Any, ...], n: int, at: float, of_run: Sequence[str]) -> Admission:
     """Return the answer to a plain admission, without reading the row back.
 
-    ``values`` are those of ``admission_values``; ``of_run`` is the run's id, tenant, agent and principal.
+    ``values`` are those of ``admission_values``; ``n`` is the number of its event; ``of_run`` is the run's id, tenant,
+    agent and principal.
     """
     row = list(_BLANK)
     for place, value in zip(_OP_PLACES, values, strict=True):
@@ -87,7 +88,7 @@ def admitted(values: tuple[Any, ...], seq: int, at: float, of_run: Sequence[str]
         row[place] = at
     for place, text in zip(_RUN_PLACES, of_run, strict=True):
         row[place] = text
-    row[_SEQ] = seq
+    row[_SEQ] = n
     return Admission("start", CALLS.make(*row))
 
 
@@ -165,14 +166,14 @@ def places(op: SettleCall) -> bool:
     return op.to == "succeeded" or op.to == "in_doubt"
 
 
-def settled(op: SettleCall, seq: int, at: float) -> Settled:
+def settled(op: SettleCall, n: int, at: float) -> Settled:
     """Return the answer to a plain settlement, without reading the row back."""
     assert op.seen is not None, "a plain settlement knows its call"
     changes: dict[str, Any] = dict(zip(SETTLED, settlement_values(op), strict=True))
     changes["settled_at"] = at
     changes["retry_at"] = None if op.retry_s is None else at + op.retry_s
     if places(op):
-        changes["settled_seq"] = seq
+        changes["settled_seq"] = n
     return Settled(CALLS.changed(op.seen, changes))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from amends.encoding.chain import GENESIS, link, micros, moment
+from amends.encoding.chain import GENESIS, link, micros, moment, read_place
 from amends.encoding.dataclass import changed
 from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
@@ -82,7 +82,7 @@ class Dialect:
     skip: str
     """The same, without the rows that another transaction has locked."""
     new_id: str
-    """Ends the insert of an event, where only the statement itself returns the id that it made."""
+    """Ends the insert of an event, where the statement itself returns the number that it computed."""
     clock: str
     """The server's clock, in seconds; empty where there is no server and the process's clock is read."""
 
@@ -137,7 +137,7 @@ POSTGRES: Final = Dialect(
     quote='"',
     lock=" for update",
     skip=" for update skip locked",
-    new_id=" returning seq",
+    new_id=" returning n",
     clock="extract(epoch from clock_timestamp())::float8",
     index="",
     is_open="attention = 1",
@@ -264,9 +264,10 @@ class Statements:
         # When a root ended whose payloads still exist, and the conditions of the partial index of those.
         some = ("parent = ''", "gone_at is null", "closed_at is not null")
         self.ended = (dialect.ended, ()) if dialect.ended else ("closed_at", some)
-        newest = "(select at from events order by seq desc limit 1)"
+        newest = f"(select at from events where root = {dialect.mark} order by n desc limit 1)"
         mark_of_time = f"(select made_at from marks where name = '{TIME}')"
         self.newest = f"select {dialect.clock or 'null'}, {newest}, {mark_of_time}"
+        self.clock = f"select {dialect.clock}"
         self.find_run = f"{runs} where uid = {mark}"
         self.claim_root = f"{runs} where uid = {mark}{dialect.skip}"
         # Every transaction locks the root of a tree before it touches the tree: so there is no deadlock.
@@ -317,12 +318,12 @@ class Statements:
             mark = self._dialect.mark
             some = f" and {_is_one_of(states)}".replace("?", mark) if states else ""
             select = _select(self._dialect, "calls", CALL_COLUMNS)
-            text = self._shapes[shape] = f"{select} where root = {mark}{some} order by seq"
+            text = self._shapes[shape] = f"{select} where root = {mark}{some} order by place"
         return text
 
 
-async def _now(tx: Transaction, _op: rows.Now) -> float:
-    found, _, _ = await Execute(tx.statements.newest, ())
+async def _now(tx: Transaction, op: rows.Now) -> float:
+    found, _, _ = await Execute(tx.statements.newest, (op.root,))
     server, newest, seen = found[0] if found else (None, None, None)
     clock: float = server if tx.clock is None else tx.clock()
     return moment(max(clock, newest or 0.0, seen or 0.0))
@@ -331,7 +332,7 @@ async def _now(tx: Transaction, _op: rows.Now) -> float:
 async def _ledger_clock(tx: Transaction, _op: rows.LedgerClock) -> float:
     if tx.clock is not None:
         return moment(tx.clock())
-    found, _, _ = await Execute(tx.statements.newest, ())
+    found, _, _ = await Execute(tx.statements.clock, ())
     return moment(found[0][0])
 
 
@@ -482,15 +483,20 @@ async def _page_calls(tx: Transaction, op: rows.PageCalls) -> list[CallRow]:
     states = [state for state in CALL_STATES if state in op.states]
     if op.states and not states:
         return []
-    terms, params = _where((("tenant = ?", op.tenant), ("seq < ?", op.before), ("tool = ?", op.tool or None)))
+    terms, params = _where((("tenant = ?", op.tenant), (_before("calls"), op.before), ("tool = ?", op.tool or None)))
     if states:
         terms, params = (*terms, _is_one_of(len(states))), (*params, *states)
     is_open = bool(states) and set(states) <= set(OPEN)
     if is_open:
         # The index is used only if its condition is part of the statement.
         terms = (*terms, tx.statements.is_open)
-    sql = tx.statements.page("calls", terms, "seq desc", index="calls_open" if is_open else "")
+    sql = tx.statements.page("calls", terms, "place desc", index="calls_open" if is_open else "")
     return await _all(CallRow, sql, (*params, op.limit))
+
+
+def _before(table: str) -> str:
+    """Return the term for the rows that were created before the one with this id."""
+    return f"place < (select last.place from {table} last where last.id = ?)"
 
 
 def _where(terms: Iterable[tuple[str, Any]]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
@@ -518,7 +524,7 @@ def _any(terms: list[str]) -> str:
 # round trip. SQLite has no server: the end is read here and the hash is computed here.
 
 
-EVENT_VALUES: Final = attrgetter(*EVENT_COLUMNS[1:-2])
+EVENT_VALUES: Final = attrgetter(*EVENT_COLUMNS[:-2])
 
 
 class EventStatements:
@@ -527,7 +533,7 @@ class EventStatements:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._pages: dict[tuple[bool, bool], str] = {}
-        mark, columns = dialect.mark, EVENT_COLUMNS[1:]
+        mark, columns = dialect.mark, EVENT_COLUMNS
         into = f"insert into events ({', '.join(map(dialect.name_of, columns))})"
         self.tail = f"select n, hash from events where root = {mark} order by n desc limit 1"
         self.links_itself = bool(dialect.linked)
@@ -544,46 +550,61 @@ class EventStatements:
             self.insert = f"{into} values ({', '.join([mark] * len(columns))}){dialect.new_id}"
 
     def page(self, of_root: bool, of_tenant: bool) -> str:
-        """Return the select of the events after one, of one tree or of all.
-
-        In a tree, the event's number is looked up first: the index of a tree has numbers.
-        """
+        """Return the select of the events after one: of one tree by number, of all by moment, tree and number."""
         text = self._pages.get((of_root, of_tenant))
         if text is None:
-            terms = ["seq > ?"]
-            if of_root:
-                terms += ["root = ?", "n > coalesce((select p.n from events p where p.seq = ? and p.root = ?), 0)"]
-            if of_tenant:
-                terms.append("tenant = ?")
-            columns = ", ".join(map(self._dialect.name_of, EVENT_COLUMNS))
-            text = (
-                f"select {columns} from events where {' and '.join(terms)} order by {'n' if of_root else 'seq'} limit ?"
-            )
-            text = self._pages[of_root, of_tenant] = text.replace("?", self._dialect.mark)
+            # Not (at, root, n) > (?, ?, ?): MariaDB would scan every row.
+            terms = ["root = ?", "n > ?"] if of_root else ["at >= ?", "(at > ? or root > ? or (root = ? and n > ?))"]
+            text = self._selected(of_root, of_tenant, terms, "n" if of_root else "at, root, n", "limit ?")
+            self._pages[of_root, of_tenant] = text
         return text
+
+    def last(self, of_root: bool, of_tenant: bool) -> str:
+        """Return the select of the last event, of one tree or of all."""
+        terms = ["root = ?"] if of_root else []
+        return self._selected(
+            of_root, of_tenant, terms, "n desc" if of_root else "at desc, root desc, n desc", "limit 1"
+        )
+
+    def _selected(self, of_root: bool, of_tenant: bool, terms: list[str], order: str, limit: str) -> str:
+        terms = [*terms, "tenant = ?"] if of_tenant else terms
+        where = f" where {' and '.join(terms)}" if terms else ""
+        hint = self._dialect.index.format("events_root" if of_root else "events_feed")
+        text = f"{_select(self._dialect, 'events', EVENT_COLUMNS)}{hint}{where} order by {order} {limit}"
+        return text.replace("?", self._dialect.mark)
 
 
 async def _add_event(tx: Transaction, op: rows.AddEvent) -> int:
     assert op.at == moment(op.at), "an event's time is whole microseconds"
     statements = tx.statements.events
     if statements.links_itself:
-        made, _, seq = await Execute(statements.insert, (*EVENT_VALUES(op), micros(op.at), op.body, op.root))
-    else:
-        found, _, _ = await Execute(statements.tail, (op.root,))
-        last, prev = found[0] if found else (0, GENESIS)
-        chained = (last + 1, link(prev, last + 1, op.at, op.body))
-        made, _, seq = await Execute(statements.insert, (*EVENT_VALUES(op), *chained))
-    return made[0][0] if made else seq
+        made, _, _ = await Execute(statements.insert, (*EVENT_VALUES(op), micros(op.at), op.body, op.root))
+        if not made:  # the statement cannot return the number that it computed
+            made, _, _ = await Execute(statements.tail, (op.root,))
+        n: int = made[0][0]
+        return n
+    found, _, _ = await Execute(statements.tail, (op.root,))
+    last, prev = found[0] if found else (0, GENESIS)
+    chained = (last + 1, link(prev, last + 1, op.at, op.body))
+    await Execute(statements.insert, (*EVENT_VALUES(op), *chained))
+    return chained[0]
 
 
 async def _page_events(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
-    params: tuple[Any, ...] = (op.after,)
+    params: tuple[Any, ...]
     if op.root is not None:
-        params = (op.after, op.root, op.after, op.root)
-    if op.tenant is not None:
-        params = (*params, op.tenant)
+        params = (op.root, int(op.after or 0))
+    else:
+        at, root, n = read_place(str(op.after or ""))
+        params = (at, at, root, root, n)
+    tenant = () if op.tenant is None else (op.tenant,)
     sql = tx.statements.events.page(op.root is not None, op.tenant is not None)
-    return await _all(EventRow, sql, (*params, op.limit))
+    return await _all(EventRow, sql, (*params, *tenant, op.limit))
+
+
+async def _newest_event(tx: Transaction, op: rows.NewestEvent) -> EventRow | None:
+    params = tuple(value for value in (op.root, op.tenant) if value is not None)
+    return await _first(EventRow, tx.statements.events.last(op.root is not None, op.tenant is not None), params)
 
 
 # ---- Approvals and delegations
@@ -605,7 +626,7 @@ class ApprovalStatements:
         root = f"(select root from approvals where id = {mark})"
         self.lock_root = f"select uid from runs where uid = {root}{lock}" if lock else ""
         self.find = f"{self._approvals} where id = {mark}"
-        self.of_root = f"{self._approvals} where root = {mark} order by seq"
+        self.of_root = f"{self._approvals} where root = {mark} order by place"
         use = dialect.name_of("use_key")
         # The second condition is that of the partial index.
         self.find_use = f"select 1 from approvals where {use} = {mark} and {use} <> '' and state = 'used' limit 1"
@@ -630,7 +651,7 @@ class ApprovalStatements:
         if text is None:
             where = f" where {' and '.join(terms)}" if terms else ""
             hint = self._dialect.index.format("approvals_state") if one_state else ""
-            rest = f"{hint}{where} order by seq desc limit ?".replace("?", self._dialect.mark)
+            rest = f"{hint}{where} order by place desc limit ?".replace("?", self._dialect.mark)
             text = self._shapes[shape] = self._approvals + rest
         return text
 
@@ -638,7 +659,7 @@ class ApprovalStatements:
         """Return the select of the requests whose notice is due, longest overdue first."""
         some = " and tenant = ?" if of_tenant else ""
         hint = self._dialect.index.format("approvals_tell")
-        rest = f"{hint} where tell_at <= ?{some} order by tell_at, seq limit ?"
+        rest = f"{hint} where tell_at <= ?{some} order by tell_at, place limit ?"
         return self._approvals + rest.replace("?", self._dialect.mark)
 
 
@@ -662,7 +683,7 @@ async def _page_approvals(tx: Transaction, op: rows.PageApprovals) -> list[Appro
     if states:
         terms.append(f"({' or '.join(['state = ?'] * len(states))})")
         params += states
-    for term, value in (("tenant = ?", op.tenant), ("seq < ?", op.before)):
+    for term, value in (("tenant = ?", op.tenant), (_before("approvals"), op.before)):
         if value is not None:
             terms.append(term)
             params.append(value)
@@ -878,9 +899,23 @@ class CheckpointStatements:
         self.newest = f"{checkpoints} order by n desc limit 1"
         self.page = f"{checkpoints} where n > {mark} order by n limit {mark}"
         self.add = dialect.if_absent.format(_into(dialect, "checkpoints", CHECKPOINT_COLUMNS))
-        heads = f"select seq, root, n, hash from events where seq > {mark}"
-        self.heads = f"{heads} order by seq limit {mark}"
-        self.heads_upto = f"{heads} and seq <= {mark} order by seq limit {mark}"
+        # A root and a delegation have no common table: the page is merged of both.
+        head = "(select max(e.n) from events e where e.root = {})"
+        self.unsealed = {
+            key: f"select o.{key}, h.n, h.hash from {table} o join events h on h.root = o.{key}"
+            f" and h.n = {head.format(f'o.{key}')} where o.{key} > {mark}{some} and h.n <> o.sealed"
+            f" order by o.{key} limit {mark}"
+            for table, key, some in (("runs", "uid", " and o.uid = o.root"), ("delegations", "id", ""))
+        }
+        # Skipped when locked: whoever holds it writes more events, and the next checkpoint names the chain again.
+        self.free = {
+            "runs": f"select uid from runs where uid = {mark}{dialect.skip}",
+            "delegations": f"select id from delegations where id = {mark}{dialect.skip}",
+        }
+        self.seal = {
+            "runs": f"update runs set sealed = {mark} where uid = {mark}",
+            "delegations": f"update delegations set sealed = {mark} where id = {mark}",
+        }
 
     def hashes(self, count: int) -> str:
         """Return the select of this number of events by tree and number: each uses the index of the chain."""
@@ -900,11 +935,21 @@ async def _add_checkpoint(tx: Transaction, op: rows.AddCheckpoint) -> bool:
     return await _count(tx.statements.checkpoints.add, CHECKPOINT_VALUES(op.row)) == 1
 
 
-async def _page_heads(tx: Transaction, op: rows.PageHeads) -> list[Head]:
+async def _page_unsealed(tx: Transaction, op: rows.PageUnsealed) -> list[Head]:
+    found: list[Head] = []
+    for sql in tx.statements.checkpoints.unsealed.values():
+        found += await _all(Head, sql, (op.after, op.limit))
+    return sorted(found, key=lambda head: head.root)[: op.limit]
+
+
+async def _mark_sealed(tx: Transaction, op: rows.MarkSealed) -> None:
     statements = tx.statements.checkpoints
-    if op.upto is None:
-        return await _all(Head, statements.heads, (op.after, op.limit))
-    return await _all(Head, statements.heads_upto, (op.after, op.upto, op.limit))
+    for head in op.heads:
+        for table, free in statements.free.items():
+            found, _, _ = await Execute(free, (head.root,))
+            if found:
+                await Execute(statements.seal[table], (head.n, head.root))
+                break
 
 
 async def _hashes_at(tx: Transaction, op: rows.HashesAt) -> list[tuple[str, int, str]]:
@@ -990,6 +1035,7 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.UpdateCall: _update_call,
     rows.AddEvent: _add_event,
     rows.PageEvents: _page_events,
+    rows.NewestEvent: _newest_event,
     rows.FindApproval: _find_approval,
     rows.ApprovalsOf: _approvals_of,
     rows.PageApprovals: _page_approvals,
@@ -1020,7 +1066,8 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.NewestCheckpoint: _newest_checkpoint,
     rows.PageCheckpoints: _page_checkpoints,
     rows.AddCheckpoint: _add_checkpoint,
-    rows.PageHeads: _page_heads,
+    rows.PageUnsealed: _page_unsealed,
+    rows.MarkSealed: _mark_sealed,
     rows.HashesAt: _hashes_at,
     operations.ChainOf: _chain_of,
     operations.ChainsAbove: _chains_above,

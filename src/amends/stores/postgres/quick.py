@@ -19,7 +19,7 @@ from amends.ledger.operations import (
     Settled,
     StoreOp,
 )
-from amends.ledger.rows import CallRow
+from amends.ledger.rows import TIME, CallRow
 from amends.stores.quick import (
     BEGUN_SQL,
     FREE_TO_GO,
@@ -64,14 +64,14 @@ _ROOT: Final = (
 )
 # The end of the chain is read by a function, which reads when it is called: after r has locked the run.
 _PLACE: Final = (
-    ", s as materialized (select nextval('events_seq_seq') as seq,"
-    " round(greatest(coalesce(%s::float8, extract(epoch from clock_timestamp())::float8),"
-    " (select at from events order by seq desc limit 1)) * 1e6::float8) / 1e6::float8 as at, t.last + 1 as n, t.prev"
+    ", s as materialized (select"
+    " round(greatest(coalesce(%s::float8, extract(epoch from clock_timestamp())::float8), t.seen,"
+    f" (select made_at from marks where name = '{TIME}')) * 1e6::float8) / 1e6::float8 as at, t.last + 1 as n, t.prev"
     " from r cross join lateral amends_tail(r.uid) t where t.last is not null{})"
 )
 _EVENT: Final = (
-    ', e as (insert into events (seq, at, root, run, run_id, tenant, "call", what, frm, to_state, by_whom, epoch,'
-    " facts, n, hash) select s.seq, s.at, {}, 'call', {}, %s, %s, %s, s.n, "
+    ', e as (insert into events (at, root, run, run_id, tenant, "call", what, frm, to_state, by_whom, epoch,'
+    " facts, n, hash) select s.at, {}, 'call', {}, %s, %s, %s, s.n, "
     + POSTGRES.linked.format("s.prev", "s.n", "round(s.at * 1e6::float8)::bigint", "%s::text")
     + " from {})"
 )
@@ -90,10 +90,10 @@ _ADMIT: Final = (
     + _EVENT.format("r.uid, r.uid, r.id, r.tenant, %s", "'(new)', 'started'", "r, s")
     + f", c as (insert into calls (seq, run_id, tenant, agent, principal, {', '.join(WHEN)}, generation, state, attempt, "
     + ", ".join(f'"{name}"' for name in FROM_OP)
-    + ") select s.seq, r.id, r.tenant, r.agent, r.principal, s.at, s.at, s.at, "
+    + ") select s.n, r.id, r.tenant, r.agent, r.principal, s.at, s.at, s.at, "
     + ", ".join(repr(value) for value in SAME.values())
     + f", {', '.join(map(_mark, FROM_OP))} from r, s)"
-    " select s.seq, s.at, r.id, r.tenant, r.agent, r.principal from r, s"
+    " select s.n, s.at, r.id, r.tenant, r.agent, r.principal from r, s"
 )
 assert tuple(SAME) == ("generation", "state", "attempt"), "the statement names them in this order"
 
@@ -103,7 +103,7 @@ _CHANGE: Final = (
     ", u as (update calls c set {} from r, s where c.id = %s and c.root = r.uid and c.run = %s and {}"
     " returning c.run, c.run_id, c.tenant, c.id)"
 )
-_TOLD: Final = " select s.seq, s.at from s, u"
+_TOLD: Final = " select s.n, s.at from s, u"
 _OF_CALL: Final = "r.uid, u.run, u.run_id, u.tenant, u.id"
 
 _SETTLE: Final = (
@@ -111,7 +111,7 @@ _SETTLE: Final = (
     + _PLACE.format("")
     + _CHANGE.format(
         ", ".join(f"{name} = {_mark(name)}" for name in SETTLED) + ", settled_at = s.at, retry_at = s.at + %s::float8,"
-        " settled_seq = case when %s::boolean then s.seq else c.settled_seq end",
+        " settled_seq = case when %s::boolean then s.n else c.settled_seq end",
         "c.state = 'started' and c.attempt = %s and c.evidence = '' and c.kind <> 'pivot'",
     )
     + _EVENT.format(_OF_CALL, "'started', %s", "r, s, u")
@@ -173,8 +173,8 @@ async def admit(op: AdmitCall, clock: Clock) -> Admission | None:
     )  # fmt: skip
     if not told:
         return None
-    [(seq, at, *of_run)] = told
-    return admitted(values, seq, at, of_run)
+    [(n, at, *of_run)] = told
+    return admitted(values, n, at, of_run)
 
 
 async def settle(op: SettleCall, clock: Clock) -> Settled | None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from amends.encoding.chain import link, moment
 from amends.ledger.operations import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled
-from amends.ledger.rows import CallRow
+from amends.ledger.rows import TIME, CallRow
 from amends.stores.quick import (
     BEGUN_SQL,
     FREE_TO_GO,
@@ -45,8 +45,7 @@ from amends.stores.quick import (
 )
 from amends.stores.sql import SQLITE
 
-_NEWEST: Final = "(select at from events order by seq desc limit 1)"
-_TAIL: Final = f"select {_NEWEST}, e.n, e.hash"
+_TAIL: Final = f"select max(e.at, (select made_at from marks where name = '{TIME}')), e.n, e.hash"
 _LAST: Final = " order by e.n desc limit 1"
 # The statement checks the same values of the call and its run that the event's hash covers.
 _EVENT: Final = (
@@ -73,8 +72,8 @@ _OF_CALL: Final = (
 _MAY_SETTLE: Final = _OF_CALL.format("c.state = 'started' and c.attempt = ? and c.evidence = ''")
 _SETTLE_EVENT: Final = _EVENT.format("'started', ?")
 _SETS: Final = ", ".join(f"{name} = ?" for name in (*SETTLED, "settled_at", "retry_at"))
-_SETTLE_CALL: Final = f"update calls set {_SETS} where seq = ? and id = ?"
-_SETTLE_CALL_PLACED: Final = f"update calls set {_SETS}, settled_seq = ? where seq = ? and id = ?"
+_SETTLE_CALL: Final = f"update calls set {_SETS} where id = ?"
+_SETTLE_CALL_PLACED: Final = f"update calls set {_SETS}, settled_seq = ? where id = ?"
 
 
 def admit(cursor: sqlite3.Cursor, op: AdmitCall, clock: Callable[[], float]) -> Admission | None:
@@ -90,9 +89,8 @@ def admit(cursor: sqlite3.Cursor, op: AdmitCall, clock: Callable[[], float]) -> 
     at = moment(max(clock(), newest))
     chained = (at, last + 1, link(prev, last + 1, at, admission_body(op, facts)))
     execute(_ADMIT_EVENT, (*chained, root, root, run_id, tenant, op.call_id, op.owner, op.epoch, facts))
-    seq = _made(cursor)
-    execute(_ADMIT_CALL, (seq, run_id, tenant, agent, principal, *values, at, at, at, *_SAME))
-    return admitted(values, seq, at, (run_id, tenant, agent, principal))
+    execute(_ADMIT_CALL, (last + 1, run_id, tenant, agent, principal, *values, at, at, at, *_SAME))
+    return admitted(values, last + 1, at, (run_id, tenant, agent, principal))
 
 
 def settle(cursor: sqlite3.Cursor, op: SettleCall, clock: Callable[[], float]) -> Settled | None:
@@ -107,20 +105,18 @@ def settle(cursor: sqlite3.Cursor, op: SettleCall, clock: Callable[[], float]) -
     facts = settlement_facts(op)
     at, chained = _chained(found[0], clock, body_after(op, "started", op.to, facts))
     cursor.execute(_SETTLE_EVENT, (*chained, *_whose(seen), op.to, op.owner, op.epoch, facts))
-    seq = _made(cursor)
+    n = chained[1]
     sets = (*settlement_values(op), at, None if op.retry_s is None else at + op.retry_s)
     if places(op):
-        _change(cursor, _SETTLE_CALL_PLACED, (*sets, seq, seen.seq, op.call_id))
+        _change(cursor, _SETTLE_CALL_PLACED, (*sets, n, op.call_id))
     else:
-        _change(cursor, _SETTLE_CALL, (*sets, seen.seq, op.call_id))
-    return settled(op, seq, at)
+        _change(cursor, _SETTLE_CALL, (*sets, op.call_id))
+    return settled(op, n, at)
 
 
 _MAY_BEGIN: Final = _OF_CALL.format(f"o.state = 'rolling_back' and {FREE_TO_GO.format('?')}")
 _BEGIN_EVENT: Final = _EVENT.format("'succeeded', 'compensating'")
-_BEGIN_CALL: Final = (
-    f"update calls set state = 'compensating', comp_attempt = ?, comp_at = ?{BEGUN_SQL} where seq = ? and id = ?"
-)
+_BEGIN_CALL: Final = f"update calls set state = 'compensating', comp_attempt = ?, comp_at = ?{BEGUN_SQL} where id = ?"
 
 
 def begin(cursor: sqlite3.Cursor, op: BeginCompensation, clock: Callable[[], float]) -> CallRow | None:
@@ -135,14 +131,14 @@ def begin(cursor: sqlite3.Cursor, op: BeginCompensation, clock: Callable[[], flo
     facts = beginning_facts(op)
     at, chained = _chained(found[0], clock, body_after(op, "succeeded", "compensating", facts))
     cursor.execute(_BEGIN_EVENT, (*chained, *_whose(seen), op.owner, op.epoch, facts))
-    _change(cursor, _BEGIN_CALL, (op.attempt, at, seen.seq, op.call_id))
+    _change(cursor, _BEGIN_CALL, (op.attempt, at, op.call_id))
     return begun(op, at)
 
 
 _MAY_END: Final = _OF_CALL.format(STILL_GOING.format("?"))
 _END_EVENT: Final = _EVENT.format("'compensating', ?")
 _END_SETS: Final = ", ".join(f"{name} = ?" for name in (*UNDONE, "comp_settled_at", "comp_retry_at"))
-_END_CALL: Final = f"update calls set {_END_SETS} where seq = ? and id = ?"
+_END_CALL: Final = f"update calls set {_END_SETS} where id = ?"
 
 
 def end(cursor: sqlite3.Cursor, op: SettleCompensation, clock: Callable[[], float]) -> Settled | None:
@@ -158,7 +154,7 @@ def end(cursor: sqlite3.Cursor, op: SettleCompensation, clock: Callable[[], floa
     at, chained = _chained(found[0], clock, body_after(op, "compensating", op.to, facts))
     cursor.execute(_END_EVENT, (*chained, *_whose(seen), op.to, op.owner, op.epoch, facts))
     retry_at = None if op.retry_s is None else at + op.retry_s
-    _change(cursor, _END_CALL, (*undone_values(op), at, retry_at, seen.seq, op.call_id))
+    _change(cursor, _END_CALL, (*undone_values(op), at, retry_at, op.call_id))
     return undone(op, at)
 
 
@@ -173,14 +169,8 @@ def _whose(seen: CallRow) -> tuple[str, str, str, str, str]:
     return (seen.root, seen.run, seen.run_id, seen.tenant, seen.id)
 
 
-def _made(cursor: sqlite3.Cursor) -> int:
-    seq = cursor.lastrowid
-    assert seq is not None, "an inserted event has a number"
-    return seq
-
-
 def _change(cursor: sqlite3.Cursor, sql: str, values: tuple[Any, ...]) -> None:
-    """Change the one row of the event; its number finds it without an index."""
+    """Change the one row of the event."""
     cursor.execute(sql, values)
     assert cursor.rowcount == 1, "the caller's copy of a call has a row in this ledger"
 

@@ -9,7 +9,8 @@ create table amends_schema (
     ledger text not null
 ) strict;
 
--- place: the order of creation, parents before children; not a field of a row.
+-- place: the order of creation, parents before children; not a field of a row. sealed: on roots, the number of the
+-- newest event that a checkpoint covers; neither a field of a row nor part of any digest.
 create table runs (
     place integer primary key,
     uid text not null unique,
@@ -51,6 +52,7 @@ create table runs (
     causes text not null,
     closed_at real,
     gone_at real,
+    sealed integer not null default 0,
     origin text not null default '',
     forked_from text not null default '',
     forked_at text not null default '',
@@ -77,10 +79,11 @@ create index runs_closed on runs (closed_at, uid) where parent = '' and gone_at 
 create index runs_forked on runs (forked_from) where forked_from <> '';
 
 -- The defaults are those of rows.py: a plain admission sets only the columns of its request.
--- seq, the place of the call's first event, is the rowid here: its index costs nothing.
+-- seq: the number of the call's first event in its tree. place: the order of creation; not a field of a row.
 create table calls (
+    place integer primary key,
     id text not null unique,
-    seq integer primary key,
+    seq integer not null,
     run text not null,
     root text not null,
     run_id text not null,
@@ -156,7 +159,7 @@ create table calls (
 
 create unique index calls_key on calls ("key", generation);
 
--- Ordered by seq within a root: every index here ends in the rowid.
+-- Ordered by place within a root: every index here ends in the rowid.
 create index calls_root on calls (root);
 
 -- What needs attention. States that every call passes through are left out: they would cost each call two writes.
@@ -165,9 +168,8 @@ create index calls_open on calls (state) where (
     or state = 'compensation_failed' or state = 'compensation_in_doubt'
 );
 
--- Not AUTOINCREMENT: no event is ever deleted, and its counter would be one more page in every commit.
 create table events (
-    seq integer primary key,
+    place integer primary key,
     at real not null,
     root text not null,
     run text not null,
@@ -186,6 +188,9 @@ create table events (
 
 -- One number, one event in every tree: a chain cannot fork.
 create unique index events_root on events (root, n);
+
+-- The order of feeds.
+create index events_feed on events (at, root, n);
 
 -- The holder of each lock, until its root has ended. The name is the key: the first insert takes the lock.
 create table locks (
@@ -234,10 +239,11 @@ create index budgets_tenant on budgets (tenant, name);
 
 create index budgets_root on budgets (root) where root <> '';
 
--- Requests for a person's approval. seq, the place of the request's first event, is the rowid here.
+-- Requests for a person's approval. seq: the number of the request's first event in its tree. place: as in calls.
 create table approvals (
+    place integer primary key,
     id text not null unique,
-    seq integer primary key,
+    seq integer not null,
     "call" text not null,
     run text not null,
     root text not null,
@@ -278,7 +284,7 @@ create table approvals (
 
 create index approvals_root on approvals (root);
 
--- Ordered by seq within a state: every index here ends in the rowid.
+-- Ordered by place within a state: every index here ends in the rowid.
 create index approvals_state on approvals (state);
 
 -- The outbox of notices: requests whose notice is still to be sent.
@@ -294,7 +300,8 @@ create table delegations (
     to_whom text not null,
     until_at real not null,
     why text not null,
-    made_at real not null
+    made_at real not null,
+    sealed integer not null default 0
 ) strict;
 
 create index delegations_to on delegations (tenant, to_whom);
@@ -311,8 +318,6 @@ create table checkpoints (
     n integer primary key,
     at real not null,
     ledger text not null,
-    high integer not null,
-    gaps text not null,
     heads text not null,
     prev text not null,
     hash text not null,
