@@ -832,11 +832,14 @@ class LedgerSealed(LedgerError):
 
 
 class LedgerBehind(LedgerError):
-    """The ledger was restored to an older state; nothing starts until a person has reconciled it."""
+    """The ledger was restored to an older state; nothing starts until a person has reconciled it.
+
+    ``.known`` is the used approval or the checkpoint that the anchor knows, ``.found`` what the ledger has instead.
+    """
 
     default_hint = "compare it with the outside world, then call rt.reconcile_restore(by=..., why=...)"
 
-    def __init__(self, message: str, *, known: int, found: int, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, known: str, found: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.known, self.found = known, found
 

@@ -41,7 +41,7 @@ from amends.ledger import (
 from amends.ledger import checkpoints as ledger_checkpoints
 from amends.ledger import ending as store_ending
 from amends.ledger.operations import AdmitCall
-from amends.ledger.rows import AddEvent, FindKey, LockRequest, Now, TakeLock, UpdateSlice
+from amends.ledger.rows import AddEvent, EventRow, FindKey, LockRequest, Now, TakeLock, UpdateSlice
 from amends.ledger.world import Lease
 from amends.people import rollback as rollback_plans
 from amends.replay import answers
@@ -223,7 +223,7 @@ def event_too_late() -> Iterator[None]:
 @contextmanager
 def head_of_before() -> Iterator[None]:
     """The end of a chain is read before the tree is locked: as it was when the last operation began."""
-    heads: dict[str, tuple[int, str]] = {}
+    heads: dict[str, EventRow] = {}
     add, perform = _ROWS[AddEvent], MemoryStore.perform
 
     def unlocked(store: MemoryStore, op: Any) -> Any:
@@ -235,7 +235,7 @@ def head_of_before() -> Iterator[None]:
             heads.update(began)
 
     def onto_it(store: MemoryStore, op: AddEvent) -> int:
-        if op.root in heads and store._tails[op.root][0] > heads[op.root][0] and not store._undo:
+        if op.root in heads and store._tails[op.root].n > heads[op.root].n and not store._undo:
             store._tails[op.root] = heads[op.root]
         return int(add(store, op))
 
@@ -250,7 +250,7 @@ def link_to_nothing() -> Iterator[None]:
 
     def alone(store: MemoryStore, op: AddEvent) -> int:
         if op.root in store._tails:
-            store._tails[op.root] = (store._tails[op.root][0], GENESIS)
+            store._tails[op.root] = changed(store._tails[op.root], {"hash": GENESIS})
         return int(add(store, op))
 
     with mock.patch.dict(_ROWS, {AddEvent: alone}):
@@ -266,11 +266,11 @@ def beside_the_chain() -> Iterator[None]:
         if op.what in ("call", "run"):
             return int(add(store, op))
         tail = store._tails.get(op.root)
-        seq = int(add(store, op))
+        n = int(add(store, op))
         store.events[-1] = changed(store.events[-1], {"n": 0, "hash": ""})
         if tail is not None:
             store._tails[op.root] = tail
-        return seq
+        return n
 
     with mock.patch.dict(_ROWS, {AddEvent: beside}):
         yield
@@ -338,14 +338,16 @@ def reserved_too_late() -> Iterator[None]:
 @contextmanager
 def compensation_locked() -> Iterator[None]:
     """A compensation takes the locks of its call, as its start did."""
-    taking = """    now = await Now()
+    taking = """    now = await Now(call.root)
     if call.locks:
         wanted = LockRequest(lock_names_of([call]), waits=True)
         if await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner) is not None:
             return None
     return await move_call("""
     vars(store_ending).setdefault("LockRequest", LockRequest)
-    with rewritten((store_ending, "begin_compensation", "    now = await Now()\n    return await move_call(", taking)):
+    with rewritten(
+        (store_ending, "begin_compensation", "    now = await Now(call.root)\n    return await move_call(", taking)
+    ):
         yield
 
 
@@ -600,13 +602,13 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((checkpoints, "write_checkpoints", "if await WriteCheckpoint(row):", "if await _anchored(anchor, row) and await WriteCheckpoint(row):")),
         ("checkpoints_anchored",), ("F33",)),
     Bug("C2", "who is second puts its checkpoint behind the other one as it is",
-        lambda: rewritten((ledger_checkpoints, "write_checkpoint", "(op.row.n - 1, op.row.prev) == end and await AddCheckpoint(op.row)", "await AddCheckpoint(changed(op.row, {'n': end[0] + 1}))")),
+        lambda: rewritten((ledger_checkpoints, "write_checkpoint", "(op.row.n - 1, op.row.prev) != end or not await AddCheckpoint(op.row)", "not await AddCheckpoint(changed(op.row, {'n': end[0] + 1}))")),
         ("checkpoints_chain",), ("F33",)),
     Bug("C3", "who has nothing to write leaves the anchor as a dead writer left it",
         lambda: rewritten((checkpoints, "write_checkpoints", "newest = rows[-1:] or await ReadCheckpoints(-1, 1)", "newest = rows[-1:]")),
         ("checkpoints_anchored",), ("F33",)),
-    Bug("C4", "a checkpoint names the first event of a tree instead of the newest",
-        lambda: rewritten((ledger_checkpoints, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
+    Bug("C4", "a tree is marked as covered beyond the event that the checkpoint names",
+        lambda: rewritten((ledger_checkpoints, "write_checkpoint", "Head(*head) for head", "Head(head[0], head[1] + 1, head[2]) for head")),
         ("checkpoints_cover",), ("F33",)),
     Bug("U1", "a rule that cannot be compared lets the call pass",
         lambda: rewritten((engine_rules, "_first_match", 'if judged.verdict == "no":', 'if judged.verdict != "matches":')),

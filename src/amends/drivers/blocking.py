@@ -255,7 +255,7 @@ WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
     Await: lambda _, op: op.watcher.wait(op.seconds),
     IsDead: lambda _, op: process.is_dead(op.owner),
     ReadAnchor: lambda _, op: op.anchor.read(),
-    KeepAnchor: lambda _, op: op.anchor.keep(op.seq, op.approval),
+    KeepAnchor: lambda _, op: op.anchor.keep(op.at, op.approval),
     KeepCheckpoint: lambda _, op: op.anchor.keep_checkpoint(op.newest),
     LiveCalls: lambda driver, op: driver.live.count(op.run),
 }

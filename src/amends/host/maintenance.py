@@ -112,9 +112,9 @@ def reencrypt(host: Host, _view: View) -> int:
     while runs := perform(ListRuns(None, (), place, PAGE)):
         place = (runs[-1].created_at, runs[-1].uid)
         count += sum(_rewritten(host, sealing, run) for run in runs if not run.origin)
-    seq: int | None = None
-    while calls := perform(SearchCalls(None, (), seq, PAGE)):
-        seq = calls[-1].seq
+    before: str | None = None
+    while calls := perform(SearchCalls(None, (), before, PAGE)):
+        before = calls[-1].id
         count += sum(_rewritten(host, sealing, call) for call in calls if not call.is_loaded)
     return count
 

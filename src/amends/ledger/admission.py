@@ -50,6 +50,7 @@ from amends.ledger.rows import (
     ListCalls,
     ListGenerations,
     ListTree,
+    MoveTime,
     Need,
     Now,
     Overrun,
@@ -75,7 +76,7 @@ async def admit_call(op: AdmitCall) -> Admission:
     if not is_over_for_callers(root):  # a closed run starts nothing, and answers every owner from the record
         check_owner(root, op.owner, op.epoch)
     run = root if op.run == op.root else await find_run(op.run)
-    now = await Now()
+    now = await Now(root.uid)
     if op.repeated:
         mine = await FindCall(op.call_id)
         if mine is not None:
@@ -311,6 +312,7 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
         return await refuse_by_rule(op, run, root, now)
     if op.digest != known.digest:
         return await _replace_held_call(op, run, root, known, now)
+    await MoveTime(now)
     why = why_not_startable(approval, known, Terms(op.version, need), now)
     need = need or repeat_need(op, approval)
     if why in ("expired", "changed", REVIVED) and need is not None:

@@ -275,6 +275,8 @@ async def undecided_staged(run: RunRow, calls: Iterable[CallRow], outbox: TermsB
     if not any(call.approval or call.id in outbox for call in staged):
         return []
     requests = {row.id: row for row in await ApprovalsOf(run.root)}
+    if requests:
+        await MoveTime(now)
     found: list[CallRow] = []
     for call in staged:
         terms, asked = outbox.get(call.id), requests.get(call.approval)
@@ -328,7 +330,10 @@ def _asks_more(approval: ApprovalRow, call: CallRow, terms: Terms | None, at: fl
 
 async def use_staged(run: RunRow, *, at: float, by: str, epoch: int) -> None:
     """Use up the approvals of the staged calls, in the transaction that decides that they will be started."""
-    for row in await ApprovalsOf(run.root):
+    requests = await ApprovalsOf(run.root)
+    if requests:
+        await MoveTime(at)
+    for row in requests:
         call = await FindCall(row.call) if row.state == "approved" and row.lives(at) else None
         if call is not None and call.approval == row.id and call.run == run.uid and call.is_staged:
             await use_approval(run, row, at=at, by=by, epoch=epoch)
@@ -340,6 +345,8 @@ async def waits_until(root: str, now: float) -> tuple[bool, float | None]:
     if any(call.state == "held" and not call.is_staged and not call.approval for call in held):
         return True, None
     asked = {call.approval for call in held if call.approval}
+    if asked:
+        await MoveTime(now)
     living = [row for row in await ApprovalsOf(root) if row.id in asked and row.lives(now)] if asked else []
     return any(row.state == "pending" for row in living), max((row.expires_at for row in living), default=None)
 
@@ -366,7 +373,7 @@ async def released_columns(root: RunRow, now: float, *, at_least: float | None =
 
 async def due_notices(op: DueNotices) -> list[str]:
     """List the notices that are due and not claimed (``DueNotices``)."""
-    return [row.id for row in await ListDueNotices(await Now(), op.tenant, op.limit)]
+    return [row.id for row in await ListDueNotices(await Now(""), op.tenant, op.limit)]
 
 
 async def claim_notice(op: ClaimNotice) -> RequestWithCall | None:
@@ -374,7 +381,8 @@ async def claim_notice(op: ClaimNotice) -> RequestWithCall | None:
     row = await FindApproval(op.approval)
     if row is None:
         return None
-    now = await Now()
+    now = await Now(row.root)
+    await MoveTime(now)
     if not (op.repeated and row.teller == op.teller):
         if row.tell_at is None or row.tell_at > now:
             return None
@@ -395,7 +403,8 @@ async def note_told(op: RecordNotice) -> ApprovalRow:
     is_news = row.told_at is None and (not op.error or row.teller == op.teller)
     if not is_news:
         return row
-    now = await Now()
+    now = await Now(row.root)
+    await MoveTime(now)
     if not op.error:
         await _note_notice(row, "told", now)
         return await UpdateApproval(row, {"told_at": now, "tell_at": None, "teller": ""})

@@ -288,7 +288,7 @@ async def earlier_refusal(run: RunRow, request: str) -> Overrun | None:
             found = facts if facts.get("request") == request else found
         if len(page) < EVENTS_PAGE:
             break
-        after = page[-1].seq
+        after = page[-1].n
     return None if found is None else overrun_in(found)
 
 

@@ -39,6 +39,7 @@ from amends.ledger.rows import (
     ListCalls,
     ListForks,
     ListTree,
+    MoveTime,
     Overrun,
     RunRow,
     SliceRow,
@@ -90,7 +91,7 @@ def refuse_loaded(run: RunRow) -> None:
 async def write_event(
     run: RunRow, what: str, *, at: float, by: str, epoch: int, call: str = "", frm: str = "", to: str = "", **facts: Any
 ) -> int:
-    """Write an event; return its place in the ledger. A run loaded from another ledger is refused."""
+    """Write an event; return its number in its tree. A run loaded from another ledger is refused."""
     refuse_loaded(run)
     kept = {name: value for name, value in facts.items() if value not in (None, "", ())}
     return await AddEvent(
@@ -161,6 +162,7 @@ async def move_approval(
             f"approval {row.id} ({row.tool}) is {row.state} and cannot become {to}", frm=row.state, to=to
         )
     given = proof(changes["given"]) if "given" in changes else None
+    await MoveTime(at)
     seq = await write_event(
         run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why,
         given=given, said=decision_digest(row, changes), **(facts or {}),
@@ -345,7 +347,7 @@ def is_delegated(row: DelegationRow, event: EventRow | None) -> bool:
     if event is None or event.what != "delegated":
         return False
     mine = (row.id, row.tenant, row.made_at, row.seq, storable(delegation_facts(row)))
-    theirs = (event.root, event.tenant, event.at, event.seq, storable(event.facts))
+    theirs = (event.root, event.tenant, event.at, event.n, storable(event.facts))
     return mine == theirs and event.hash == link(GENESIS, 1, event.at, event.body)
 
 

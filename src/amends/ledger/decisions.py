@@ -77,7 +77,7 @@ from amends.states import FREES_KEY
 async def decide_approval(op: DecideApproval) -> DecisionOutcome:
     """Apply a person's decision on a request (``DecideApproval``), or say why it does not count."""
     approval, call = await _find(op.approval)
-    now = await Now()
+    now = await Now(call.root)
     await MoveTime(now)
     again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
     if (op.repeated or again) and _is_repeated(approval, op, again=again):
@@ -233,7 +233,7 @@ async def wake_after_decision(call: CallRow, approval: ApprovalRow, *, at: float
 async def ask_again(op: RenewRequest) -> DecisionOutcome:
     """Make a new request for a call whose request has expired (``RenewRequest``)."""
     approval, call = await _find(op.approval)
-    now = await Now()
+    now = await Now(call.root)
     await MoveTime(now)
     if op.repeated and call.approval == op.id:
         return DecisionOutcome(await _reread(await FindApproval(op.id)), call, now)
@@ -261,7 +261,7 @@ async def edit_approval(op: EditApproval) -> DecisionOutcome:
     The old call is refused, and its reason says what to ask for instead.
     """
     approval, call = await _find(op.approval)
-    now = await Now()
+    now = await Now(call.root)
     await MoveTime(now)
     new = await FindCall(op.instead.call_id)
     if op.repeated and new is not None:
@@ -314,7 +314,7 @@ async def _refuse_if_rolling_back(run: RunRow, *, to: str) -> None:
 async def expire_approvals(op: ExpireApprovals) -> RunRow:
     """Mark the expired requests of a tree as expired (``ExpireApprovals``)."""
     root = await find_owned(op.root, op.owner, op.epoch)
-    now = await Now()
+    now = await Now(root.uid)
     await MoveTime(now)
     waiting = {call.approval: call for call in await ListCalls(root.uid, ("held", "ready")) if call.approval}
     for row in await ApprovalsOf(root.uid) if waiting else ():
@@ -331,7 +331,7 @@ async def expire_approvals(op: ExpireApprovals) -> RunRow:
 async def void_approval(op: VoidApproval) -> DecisionOutcome:
     """Void a request after the ledger was restored from a backup (``VoidApproval``)."""
     approval, call = await _find(op.approval)
-    now = await Now()
+    now = await Now(call.root)
     await MoveTime(now)
     if approval.state not in OPEN:
         return DecisionOutcome(approval, call, now)
@@ -348,7 +348,7 @@ async def void_approval(op: VoidApproval) -> DecisionOutcome:
 
 async def delegate(op: Delegate) -> DelegationRow:
     """Record a delegation (``Delegate``)."""
-    now = await Now()
+    now = await Now("")
     await MoveTime(now)
     known = [one for one in await DelegationsTo(op.tenant, person(op.to)) if one.id == op.id]
     if known:
@@ -369,12 +369,12 @@ async def read_approval(op: ReadApproval) -> RequestWithCall | None:
     """Read one request with its call (``ReadApproval``)."""
     row = await FindApproval(op.approval)
     call = None if row is None else await FindCall(row.call)
-    return None if row is None or call is None else RequestWithCall(row, call, await Now())
+    return None if row is None or call is None else RequestWithCall(row, call, await Now(row.root))
 
 
 async def search_approvals(op: SearchApprovals) -> list[RequestWithCall]:
     """Read a page of requests with their calls (``SearchApprovals``)."""
-    now = await Now()
+    now = await Now("")
     found: list[RequestWithCall] = []
     for row in await PageApprovals(op.tenant, op.states, op.before, op.limit):
         call = await FindCall(row.call)

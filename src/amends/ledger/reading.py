@@ -13,6 +13,7 @@ from amends.ledger.operations import (
     ListRuns,
     ReadCall,
     ReadEvents,
+    ReadNewestEvent,
     ReadRun,
     SearchCalls,
     Tree,
@@ -26,6 +27,7 @@ from amends.ledger.rows import (
     FindRunById,
     ListCalls,
     LocksOf,
+    NewestEvent,
     Now,
     PageCalls,
     PageEvents,
@@ -46,7 +48,7 @@ async def read_run(op: ReadRun) -> Tree | None:
     runs = await subtree(run)
     inside = {row.uid for row in runs}
     calls = [call for call in await ListCalls(run.root) if call.run in inside]
-    return await tree_of(run, runs, calls, await Now())
+    return await tree_of(run, runs, calls, await Now(run.root))
 
 
 async def tree_of(run: RunRow, runs: Sequence[RunRow], calls: Sequence[CallRow], now: float) -> Tree:
@@ -75,7 +77,7 @@ async def search_calls(op: SearchCalls) -> list[CallRow]:
 
 async def list_locks(op: ListLocks) -> list[HeldLock]:
     """Read a page of locks, with the runs that wait for them (``ListLocks``)."""
-    now = await Now()
+    now = await Now("")
     held: list[HeldLock] = []
     for lock in await PageLocks(op.tenant, op.after, op.limit):
         root = await find_run(lock.root)
@@ -87,9 +89,14 @@ async def list_locks(op: ListLocks) -> list[HeldLock]:
 
 async def list_budgets(op: ListBudgets) -> tuple[list[SliceRow], float]:
     """Read a page of budget slices, and the ledger's time (``ListBudgets``)."""
-    return await PageSlices(op.tenant, op.after, op.limit), await Now()
+    return await PageSlices(op.tenant, op.after, op.limit), await Now("")
 
 
 async def read_events(op: ReadEvents) -> list[EventRow]:
     """Read a page of events (``ReadEvents``)."""
     return await PageEvents(op.root, op.tenant, op.after, op.limit)
+
+
+async def read_newest_event(op: ReadNewestEvent) -> EventRow | None:
+    """Read the last event (``ReadNewestEvent``)."""
+    return await NewestEvent(op.root, op.tenant)

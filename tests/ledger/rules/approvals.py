@@ -35,7 +35,7 @@ def a_call_that_needs_a_yes_is_held_with_its_request(ledger: Ledger) -> None:
     assert (row.tool, row.version, row.principal, row.agent, row.rule) == ("charge", "1", "bot", "planner", "large")
     assert (row.requested_at, row.expires_at) == (ledger.clock.now, ledger.clock.now + EXPIRES_S)
     [event] = [event for event in ledger.events(run) if event.what == "approval"]
-    assert (event.seq, event.to_state, json.loads(event.facts)["digest"]) == (row.seq, "pending", row.digest)
+    assert (event.n, event.to_state, json.loads(event.facts)["digest"]) == (row.seq, "pending", row.digest)
     again = ledger.admit(run, args='{"a": 1}', need=need(ledger))
     assert (again.verdict, again.call.id, again.approval) == ("held", admission.call.id, row), "asked once"
 
@@ -281,10 +281,10 @@ def requests_are_listed_newest_first_page_by_page(ledger: Ledger) -> None:
     before = None
     while page := ledger(operations.SearchApprovals("acme", ("pending",), before, 2)):
         seen += [found.call.run_id for found in page]
-        before = page[-1].approval.seq
+        before = page[-1].approval.id
     assert seen == ["run 4", "run 3", "run 2", "run 0"]
     everything = ledger(operations.SearchApprovals(None, (), None, 10))
-    assert [found.approval.seq for found in everything] == sorted((f.approval.seq for f in everything), reverse=True)
+    assert [found.call.run_id for found in everything] == ["theirs", "run 4", "run 3", "run 2", "run 1", "run 0"]
     assert len(ledger(operations.SearchApprovals("acme", ("pending", "approved"), None, 10))) == 5
 
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 from amends.audit.verify import Audit, verify_chains
+from amends.encoding.chain import read_place
 from amends.ledger import operations as ops
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import ListBudgets, SearchApprovals
@@ -242,7 +243,7 @@ class Ledger:
     def events(self, run: RunRow | None = None) -> list[EventRow]:
         found: list[EventRow] = []
         while True:
-            after = found[-1].seq if found else 0
+            after = (found[-1].place if run is None else found[-1].n) if found else ""
             page = self(ops.ReadEvents(None, None if run is None else run.root, after, PAGE))
             found += page
             if len(page) < PAGE:
@@ -260,7 +261,7 @@ class Ledger:
     def calls(self) -> list[CallRow]:
         found: list[CallRow] = []
         while True:
-            page = self(ops.SearchCalls(None, (), found[-1].seq if found else None, PAGE))
+            page = self(ops.SearchCalls(None, (), found[-1].id if found else None, PAGE))
             found += page
             if len(page) < PAGE:
                 return found
@@ -278,7 +279,7 @@ class Ledger:
     def approvals(self) -> list[ApprovalRow]:
         found: list[ApprovalRow] = []
         while True:
-            page = self(SearchApprovals(None, (), found[-1].seq if found else None, PAGE))
+            page = self(SearchApprovals(None, (), found[-1].id if found else None, PAGE))
             found += [one.approval for one in page]
             if len(page) < PAGE:
                 return found
@@ -291,14 +292,12 @@ def audit(ledger: Ledger) -> None:
     """Replay the events: every move is in the tables of states, and the last ones agree with the rows."""
     runs, calls, events = ledger.everything()
     state: dict[str, str] = {}
-    loaded = {run.uid for run in runs if run.origin}
-    seq, at = 0, 0.0
+    assert [event.place for event in events] == sorted({event.place for event in events}, key=read_place)
+    newest: dict[str, EventRow] = {}
     for event in events:
-        assert event.seq > seq, "sequence numbers ascend"
-        seq = event.seq
-        if event.root not in loaded:  # events of another ledger have that ledger's time
-            assert event.at >= at, "ledger time does not go back"
-            at = event.at
+        before = newest.get(event.root)
+        assert event.n == (1 if before is None else before.n + 1), "in a tree, the order of time is that of the numbers"
+        newest[event.root] = event
         if event.what == "shared":  # a fork has the call as it was: it never moved here
             assert event.call not in state, f"{event.call} is shared and was there before"
             state[event.call] = event.to_state
@@ -313,9 +312,9 @@ def audit(ledger: Ledger) -> None:
     assert verified.events == len(events), "every event is in the chain of its tree"
     _audit_approvals(ledger.approvals(), {call.id: call for call in calls}, events)
     assert state == {run.uid: run.state for run in runs} | {call.id: call.state for call in calls}
-    firsts = {event.seq: event.call for event in events}
+    firsts = {(event.root, event.n): event.call for event in events}
     for call in calls:
-        assert firsts.get(call.seq) == call.id, "a call's seq is the place of its first event"
+        assert firsts.get((call.root, call.seq)) == call.id, "a call's seq is the number of its first event"
     calls = [call for call in calls if not call.is_loaded]
     if any(call.cost for call in calls):
         assert [*imbalances(ledger.slices(), calls), *unpaid(calls)] == []
