@@ -156,8 +156,9 @@ def is_plain_settlement(op: SettleCall) -> bool:
 
 
 def settlement_values(op: SettleCall) -> tuple[Any, ...]:
-    """Return the values of ``SETTLED``."""
-    return (op.to, op.result, op.loss, op.error, op.why, op.boot, op.mono)
+    """Return the values of ``SETTLED``; only what did not succeed needs the moment after which nothing was sent."""
+    quiet = ("", None) if op.to == "succeeded" else (op.boot, op.mono)
+    return (op.to, op.result, op.loss, op.error, op.why, *quiet)
 
 
 def places(op: SettleCall) -> bool:

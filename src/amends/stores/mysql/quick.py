@@ -19,6 +19,7 @@ from amends.ledger.operations import (
     Settled,
     StoreOp,
 )
+from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.ledger.rows import CallRow
 from amends.stores.quick import (
     BEGUN_SQL,
@@ -225,6 +226,10 @@ def end(op: SettleCompensation, clock: Clock, ask: Ask) -> Settled | None:
 
 def quick(op: StoreOp[Any]) -> Callable[[Any, Clock, Ask], Any] | None:
     """Return the quick way to carry out the operation, if it is plain."""
+    if isinstance(op, AdmitPlain | SettlePlain):
+        same = op.general()
+        way = quick(same)
+        return None if way is None else lambda _op, clock, ask: way(same, clock, ask)
     if isinstance(op, AdmitCall) and is_plain_admission(op):
         return admit
     if isinstance(op, SettleCall) and is_plain_settlement(op):

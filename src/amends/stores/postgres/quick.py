@@ -19,6 +19,7 @@ from amends.ledger.operations import (
     Settled,
     StoreOp,
 )
+from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.ledger.rows import CallRow
 from amends.stores.quick import (
     BEGUN_SQL,
@@ -234,6 +235,8 @@ def _now(clock: Clock) -> float | None:
 QUICK: Final[dict[type[StoreOp[Any]], Callable[[Any, Clock], Any]]] = {
     AdmitCall: admit,
     SettleCall: settle,
+    AdmitPlain: lambda op, clock: admit(op.general(), clock),
+    SettlePlain: lambda op, clock: settle(op.general(), clock),
     BeginCompensation: begin,
     SettleCompensation: end,
 }

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from amends.encoding.chain import link, moment
 from amends.ledger.operations import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled
+from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.ledger.rows import CallRow
 from amends.stores.quick import (
     BEGUN_SQL,
@@ -188,6 +189,8 @@ def _change(cursor: sqlite3.Cursor, sql: str, values: tuple[Any, ...]) -> None:
 QUICK: Final[dict[type[Any], Callable[[sqlite3.Cursor, Any, Callable[[], float]], Any]]] = {
     AdmitCall: admit,
     SettleCall: settle,
+    AdmitPlain: lambda cursor, op, clock: admit(cursor, op.general(), clock),
+    SettlePlain: lambda cursor, op, clock: settle(cursor, op.general(), clock),
     BeginCompensation: begin,
     SettleCompensation: end,
 }
