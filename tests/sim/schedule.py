@@ -71,7 +71,7 @@ def play(scenario: Scenario, schedule: Schedule) -> Outcome:
     )
     Here.world = world
     host = scenario.prepared()
-    host.store, host.new_id = sim.store, sim.new_id
+    host.store, host.new_id, host.new_number = sim.store, sim.new_id, sim.new_number
     sim.script = {name: list(modes) for name, modes in scenario.script.items()}
     outcome = Outcome(sim=sim, world=world)
     stage = _Stage(scenario, schedule, sim, world, outcome)

@@ -86,7 +86,7 @@ async def admit_call(op: AdmitCall) -> Admission:
             return Admission("refused", run=run, law="budget", over=over)
     if op.kind == "read":
         return await _admit_read(op, run, root, now)
-    known = await FindKey((await _with_fork_key(op, root)).key)
+    known = await FindKey((await _with_fork_key(op, root)).key, key_root(op))
     if known is not None:
         asked = replace(op, key=known.key) if known.shared else op
         answer = await _answer_known(asked, run, root, await with_current_caps(known, op), now)
@@ -108,6 +108,11 @@ async def admit_call(op: AdmitCall) -> Admission:
             call = await write_call(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
             return Admission("held", call, twin, run)
     return await admit_new_call(op, run, root, now, 1 if known is None else known.generation + 1)
+
+
+def key_root(op: AdmitCall) -> str:
+    """Return the tree whose calls may have the key of this request; empty: those of the whole ledger."""
+    return "" if op.scope == "ledger" else op.root
 
 
 async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
@@ -184,7 +189,7 @@ async def _with_fork_key(op: AdmitCall, root: RunRow) -> AdmitCall:
     """
     if not root.forked_from or op.scope != "ledger":
         return op
-    mine = await FindKey(forked_key(op.key, root.uid))
+    mine = await FindKey(forked_key(op.key, root.uid), "")
     answers = mine is not None and (mine.state == "succeeded" or mine.asked_epoch < root.epoch)
     return replace(op, key=mine.key) if mine is not None and answers else op
 
@@ -228,7 +233,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("failed", known, run=run)
         case "refused" if known.ident == op.ident:
             return Admission("rejected", known, run=run)
-    newest = known if not asked_now else await FindKey(op.key)
+    newest = known if not asked_now else await FindKey(op.key, key_root(op))
     assert newest is not None, "a key that is known has a newest generation"
     return await _why_no_next(op, run, root, newest)
 
@@ -238,7 +243,7 @@ async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow
 
     If a person refused exactly these arguments, that stays so, whatever other arguments were requested since.
     """
-    same = [call for call in await ListGenerations(op.key) if call.root == root.uid and call.ident == op.ident]
+    same = [call for call in await ListGenerations(op.key, key_root(op)) if call.root == root.uid and call.ident == op.ident]
     if same and same[-1].state == "refused":
         return Admission("rejected", same[-1], run=run)
     return Admission("spent", newest, run=run) if newest.generation >= GENERATIONS_MAX else None
@@ -246,7 +251,7 @@ async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow
 
 async def _next_recorded(op: AdmitCall, root: RunRow) -> CallRow:
     """Return the next recorded generation: in a resumed run the nth request gets the nth recorded generation first."""
-    generations = await ListGenerations(op.key)
+    generations = await ListGenerations(op.key, key_root(op))
     chosen = next((call for call in generations if _answers(call, op, root)), generations[-1])
     return await UpdateCall(chosen, {"asked_epoch": root.epoch})
 
@@ -381,7 +386,7 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
         return await refuse_by_rule(op, run, root, now)
     # The person decides about exactly these arguments, so the held call has a key of its own.
     op = replace(op, key=f"{op.key}:{op.ident}")
-    mine = await FindKey(op.key)
+    mine = await FindKey(op.key, key_root(op))
     if mine is None or (mine.state in FREES_KEY - {"refused"} and not mine.alias):
         generation = 1 if mine is None else mine.generation + 1
         mine = await write_call(

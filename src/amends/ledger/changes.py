@@ -282,8 +282,8 @@ def call_columns_digest(one: AdmitCall | CallRow, key: str, generation: int) -> 
     ident, digest, shared = one.ident, one.digest, one.shared if isinstance(one, CallRow) else ""
     if key.isalnum() and ident.isalnum() and digest.isalnum() and (key + ident + digest).isascii():
         # Written as ``bound`` does it; what the calls of a tool have in common is written once.
-        first = _spelled(one.tool, one.version, one.kind)
-        rest = _spelled(
+        first = spelled(one.tool, one.version, one.kind)
+        rest = spelled(
             one.scope, one.declared, one.again, one.call_ref, one.parent, one.grp, one.at_commit, one.undoable,
             one.accepts, shared,
         )  # fmt: skip
@@ -296,7 +296,8 @@ def call_columns_digest(one: AdmitCall | CallRow, key: str, generation: int) -> 
 
 
 @lru_cache(maxsize=TEXTS_MAX)
-def _spelled(*parts: str | int) -> str:
+def spelled(*parts: str | int) -> str:
+    """Return parts of a row as ``bound`` writes them, without the brackets; cached."""
     return ascii(tuple(storable(part) if isinstance(part, str) else int(part) for part in parts))[1:-1]
 
 

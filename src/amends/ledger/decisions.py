@@ -12,7 +12,7 @@ from typing import Any
 
 from amends.encoding.chain import proof, storable
 from amends.errors import TransitionRefused
-from amends.ledger.admission import admit_new_call
+from amends.ledger.admission import admit_new_call, key_root
 from amends.ledger.approvals import (
     REVIVED,
     binding,
@@ -286,7 +286,7 @@ async def edit_approval(op: EditApproval) -> DecisionOutcome:
         await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=root.epoch, why=reason, **said)
     error = json.dumps([op.by, reason], ensure_ascii=False)
     await move_call(run, call, "refused", at=now, by=op.by, epoch=root.epoch, why=reason, error=error, settled_at=now)
-    known = await FindKey(op.instead.key)
+    known = await FindKey(op.instead.key, key_root(op.instead))
     if known is not None and known.state not in FREES_KEY:
         raise TransitionRefused(
             f"{known.tool} with these arguments is {known.state} already ({known.id})", frm=known.state, to="held"

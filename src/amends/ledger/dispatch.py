@@ -15,12 +15,24 @@ from amends.ledger import (
     leases,
     opening,
     operations,
+    plain,
     reading,
     records,
     retention,
     settlement,
 )
 from amends.ledger.flow import Flow
+
+
+async def admit_plain(op: plain.AdmitPlain) -> operations.Admission:
+    """Admit a plain call as any other: what is asked for again, or is not plain after all, is decided there."""
+    return await admission.admit_call(op.general())
+
+
+async def settle_plain(op: plain.SettlePlain) -> operations.Settled:
+    """Settle a plain call as any other."""
+    return await settlement.settle_call(op.general())
+
 
 INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     operations.OpenRun: opening.open_run,
@@ -30,6 +42,8 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.ReleaseLease: leases.release_lease,
     operations.DueRuns: leases.due_runs,
     operations.AdmitCall: admission.admit_call,
+    plain.AdmitPlain: admit_plain,
+    plain.SettlePlain: settle_plain,
     operations.StartCall: settlement.start_call,
     operations.SettleCall: settlement.settle_call,
     operations.NoteEvidence: settlement.note_evidence,

@@ -358,16 +358,21 @@ class FindCall(Op["CallRow | None"]):
 
 @dataclass(frozen=True, slots=True)
 class FindKey(Op["CallRow | None"]):
-    """Return the newest generation of this key; a call of another tree may change at any time."""
+    """Return the newest generation of this key in a tree; without a root, of a key of the whole ledger.
+
+    A call of another tree may change at any time.
+    """
 
     key: str
+    root: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListGenerations(Op[list[CallRow]]):
-    """Return every generation of this key, oldest first."""
+    """Return every generation of this key in a tree, oldest first; without a root, of a key of the whole ledger."""
 
     key: str
+    root: str
 
 
 @dataclass(frozen=True, slots=True)

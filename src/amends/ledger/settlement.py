@@ -145,10 +145,11 @@ async def settle_call(op: SettleCall) -> Settled:
     run = root if call.run == call.root else await find_run(call.run)
     tells = op.spent or '"said"' in call.cost
     paid = {"cost": await with_reported_cost(call, op, root, now)} if tells else {}
+    quiet = {} if op.to == "succeeded" else {"quiet_boot": op.boot, "quiet_mono": op.mono}  # only a doubt needs them
     settled = await move_call(
-        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts=settlement_facts(op), **paid,
+        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts=settlement_facts(op), **paid, **quiet,
         result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
-        retry_at=None if op.retry_s is None else now + op.retry_s, quiet_boot=op.boot, quiet_mono=op.mono,
+        retry_at=None if op.retry_s is None else now + op.retry_s,
     )  # fmt: skip
     known = json.loads(call.evidence) if call.evidence and op.to in ("failed", "backing_off") else {}
     if known.get("happened"):

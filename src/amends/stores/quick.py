@@ -26,6 +26,14 @@ OPEN_ROOT: Final = "state = 'open' and goal = '' and pivot = '' and deadline_at 
 # ---- Plain calls
 
 
+def is_plain(op: AdmitPlain) -> bool:
+    """Return whether only rows of the ledger can keep the call from starting.
+
+    In a resumed run a call without a declared key may repeat one from before: the flow looks.
+    """
+    return not op.repeated and (op.run.epoch == 1 or bool(op.tool.declared) or op.tool.kind == "read")
+
+
 def key_of(op: AdmitPlain) -> bytes:
     """Return the key as it is stored: a read has one of its own, since reads are never deduplicated."""
     return op.key if op.tool.kind != "read" else op.key + op.number.to_bytes(8, "big")

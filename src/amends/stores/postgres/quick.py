@@ -18,6 +18,7 @@ from amends.stores.quick import (
     admission_body,
     answer_sql,
     answered,
+    is_plain,
     is_plain_question,
     key_of,
     made_at,
@@ -90,7 +91,7 @@ class Plain:
 
     async def admit(self, op: AdmitPlain) -> Started | None:
         """Start the call; return None if nothing was changed and the flow must decide."""
-        if op.repeated:
+        if not is_plain(op):
             return None
         run, number = op.run, self.tools.get(op.tool)
         if number is None:

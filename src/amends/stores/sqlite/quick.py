@@ -7,30 +7,23 @@ changes nothing, and the flow in ``ledger/`` decides.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
-from amends.encoding.chain import MICROS, body_of, proof
-from amends.encoding.ids import EPOCH_US, RANDOM_BITS, call_id
-from amends.ledger.operations import BeginCompensation, SettleCompensation, Settled
-from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started, admission_facts
-from amends.ledger.rows import CallRow
-from amends.states import NEW
-from amends.stores.calls import attempt_facts, success_facts
+from amends.encoding.chain import MICROS
+from amends.encoding.ids import EPOCH_US, RANDOM_BITS
+from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
+from amends.stores.quick import OPEN_ROOT, admission_body, is_plain, key_of, more_of, success_body
 from amends.stores.sql import FOLD_WINDOW_S, SKEW_S, Kept
 
 _OWNED: Final = "no = ? and owner = ? and epoch = ? and touch = ?"
 _HALT: Final = "(select halt from amends_ledger) = ?"
-_OPEN: Final = "state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''"
-"""The condition of a run that admits a compensatable call or a read without further checks."""
-
 ADMIT: Final = (
     'insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash, more)'
     " select ?, ?, ?, 1, ?, ?, 'started', 1, ?, ?, ?, ?, ?, ?, ? from amends_run"
-    f" where {_OWNED} and {_OPEN} and {_HALT}"
+    f" where {_OWNED} and {OPEN_ROOT} and {_HALT}"
 )
 _SETTLE: Final = (
     "update amends_call set state = 'succeeded', result = ?, settled_n = ?, settled_at = ?, settled_hash = ?{}"
@@ -115,27 +108,18 @@ class Plain:
         if kept is None or kept.touch < 0:
             kept = self._kept_of(cursor, run)
         number = self.tools.get(tool) or self.tool(cursor, tool)
-        if kept is None or number is None or op.repeated:
+        if kept is None or number is None or not is_plain(op):
             return None
         n, at, micros = self._next(kept)
         if abs(micros - EPOCH_US - (op.number >> RANDOM_BITS)) > SKEW_US:
             return None
-        key = op.key if tool.kind != "read" else op.key + op.number.to_bytes(8, "big")
-        more = None
-        if op.call_ref or op.proof:
-            more = _more(op)
-        facts = admission_facts(op, op.row_key)
-        body = body_of(
-            run.root, run.root, run.run_id, run.tenant, call_id(op.number), "call", NEW, "started", run.owner, run.epoch,
-            facts,
-        )  # fmt: skip
-        hash = sha256(f"{kept.head}:{n}:{micros}:{body}".encode("ascii"))
+        hash = sha256(f"{kept.head}:{n}:{micros}:{admission_body(op)}".encode("ascii"))
         try:
             cursor.execute(
                 ADMIT,
                 (
-                    op.number, kept.no, key, n, number, op.ident, op.digest, op.args, at, run.epoch, hash.digest(), more,
-                    kept.no, run.owner, run.epoch, kept.touch, self.halt,
+                    op.number, kept.no, key_of(op), n, number, op.ident, op.digest, op.args, at, run.epoch, hash.digest(),
+                    more_of(op), kept.no, run.owner, run.epoch, kept.touch, self.halt,
                 ),
             )  # fmt: skip
         except sqlite3.IntegrityError:
@@ -157,15 +141,10 @@ class Plain:
         n, at, micros = self._next(kept)
         if at - started.at > FOLD_WINDOW_S:
             return None
-        facts = success_facts(1, op.proof or proof(op.result))
-        body = body_of(
-            run.root, run.root, run.run_id, run.tenant, call_id(first.number), "call", "started", "succeeded", run.owner,
-            run.epoch, facts,
-        )  # fmt: skip
-        hash = sha256(f"{kept.head}:{n}:{micros}:{body}".encode("ascii"))
+        hash = sha256(f"{kept.head}:{n}:{micros}:{success_body(op)}".encode("ascii"))
         guard = (first.number, kept.no, kept.no, run.owner, run.epoch, kept.touch)
         if op.proof:
-            cursor.execute(SETTLE_SEALED, (op.result, n, at, hash.digest(), _more(first, op.proof), *guard))
+            cursor.execute(SETTLE_SEALED, (op.result, n, at, hash.digest(), more_of(first, op.proof), *guard))
         else:
             cursor.execute(SETTLE, (op.result, n, at, hash.digest(), *guard))
         if cursor.rowcount != 1:
@@ -180,10 +159,3 @@ FIND_TOOL: Final = (
     "select no from amends_tool where name = ? and version = ? and kind = ? and scope = 'run' and declared = ?"
     " and undoable = ? and at_commit = 0"
 )
-
-
-def _more(op: AdmitPlain, result_proof: str = "") -> str:
-    """Return what the hot columns do not say of a plain call, as ``amends.stores.calls`` writes it."""
-    said = {name: value for name, value in (("call_ref", op.call_ref), ("args_proof", op.proof),
-                                            ("result_proof", result_proof)) if value}  # fmt: skip
-    return json.dumps(said, separators=(",", ":"))
