@@ -22,7 +22,7 @@ from typing import Final
 
 from amends import Runtime
 from amends.encoding.chain import GENESIS, link
-from amends.ledger.changes import call_columns_digest, run_columns_digest
+from amends.ledger.events import call_columns_digest, run_columns_digest
 from amends.ledger.operations import LoadRecords, ReadRecord, Record
 from amends.ledger.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS, CallRow, EventRow
 from amends.ledger.store import Store

@@ -9,6 +9,7 @@ from amends.tools.spec import Declaration
 from amends.tools.tool import Tool, tool
 
 if TYPE_CHECKING:
+    from amends.budgets import Budget, BudgetState, Cost, CostLine
     from amends.drivers.context import current_call, current_run, spent
     from amends.encoding.chain import Checkpoint
     from amends.encoding.secret import Secret
@@ -28,12 +29,8 @@ if TYPE_CHECKING:
         Absent,
         Answer,
         Approval,
-        Budget,
-        BudgetState,
         Call,
         Collected,
-        Cost,
-        CostLine,
         Event,
         Feed,
         Happened,
@@ -140,6 +137,12 @@ __all__ = [
 ]
 
 _WHERE: Final = {
+    "budgets": (
+        "Budget",
+        "BudgetState",
+        "Cost",
+        "CostLine",
+    ),
     "drivers.context": (
         "current_call",
         "current_run",
@@ -163,12 +166,8 @@ _WHERE: Final = {
         "Absent",
         "Answer",
         "Approval",
-        "Budget",
-        "BudgetState",
         "Call",
         "Collected",
-        "Cost",
-        "CostLine",
         "Event",
         "Feed",
         "Happened",

@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
+from amends.budgets import Costs, Number, billionths, unit_of
 from amends.drivers.blocking import Driver
 from amends.drivers.context import (
     body_here,
@@ -62,7 +63,7 @@ from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits
 from amends.ledger.operations import Tree
 from amends.ledger.rows import RunRow
 from amends.ledger.world import Ended, Flight
-from amends.model import Answer, Approval, Call, Costs, Number, ToolCall, billionths, unit_of
+from amends.model import Answer, Approval, Call, ToolCall
 from amends.report import Report
 from amends.states import RunState
 from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope

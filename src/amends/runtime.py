@@ -16,6 +16,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 # The modules have other names here: in the body of a class, the verb of the same name would hide its module.
 from amends.audit import bundles as run_bundles
 from amends.audit import verify as audit_verbs
+from amends.budgets import Budget
 from amends.drivers.blocking import Driver
 from amends.drivers.context import refuse_ledger_use
 from amends.drivers.event_loop import AsyncDriver
@@ -43,7 +44,7 @@ from amends.host.verbs import (
 from amends.ledger.flow import Flow
 from amends.ledger.rows import RunRow
 from amends.ledger.store import Store
-from amends.model import Approval, Budget, Event, Order, Policy
+from amends.model import Approval, Event, Order, Policy
 from amends.people import approvals as approval_verbs
 from amends.people import budgets as budget_verbs
 from amends.people import doubts as doubt_verbs

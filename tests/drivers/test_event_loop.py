@@ -16,10 +16,11 @@ from amends.drivers.blocking import Live
 from amends.drivers.event_loop import AsyncDriver
 from amends.errors import LeaseLost, TransitionRefused
 from amends.ledger import operations as ops
+from amends.ledger.leases import Lease
 from amends.ledger.operations import (
     AdmitCall,
 )
-from amends.ledger.world import Invoke, Lease
+from amends.ledger.world import Invoke
 from amends.model import NoEffect
 from amends.stores.memory import MemoryStore
 

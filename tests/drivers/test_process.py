@@ -13,7 +13,7 @@ from amends import Runtime, tool
 from amends.drivers import process
 from amends.drivers.blocking import Driver, Live
 from amends.errors import LeaseLost, LedgerError, UsageError
-from amends.ledger.world import Lease
+from amends.ledger.leases import Lease
 from amends.stores.memory import MemoryStore
 
 

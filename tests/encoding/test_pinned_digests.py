@@ -15,8 +15,8 @@ from amends import Request, tool
 from amends.encoding.canonical import canonical, digest, encode
 from amends.engine.keys import compensation_key, provider_key
 from amends.engine.session import Ask, Session, ask_for
+from amends.ledger.leases import Lease
 from amends.ledger.rows import CallRow
-from amends.ledger.world import Lease
 from amends.tools.declarations import specs_of
 
 

@@ -15,11 +15,11 @@ from amends import Runtime, tool
 from amends.drivers import process
 from amends.errors import LedgerCorrupt
 from amends.host.heartbeat import Heartbeat
+from amends.ledger.leases import Lease
 from amends.ledger.operations import (
     Renewed,
     RenewLeases,
 )
-from amends.ledger.world import Lease
 from amends.stores.memory import MemoryStore
 from tests.servers.databases import connect
 from tests.world import until

@@ -17,8 +17,8 @@ import pytest
 from amends import AsyncRuntime, Runtime, tool
 from amends.errors import CannotJoin, Held, LedgerUnavailable, Locked, TransactionOpen, WrongColour
 from amends.host.heartbeat import Heartbeat
+from amends.ledger.leases import Lease
 from amends.ledger.operations import Renewed
-from amends.ledger.world import Lease
 from tests.host.joined import Shop, sqlite_url
 
 KINDS = ["sqlite", "postgres", "mysql"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from amends import Budget, Retry, Rule, spent, tool
+from amends.budgets import billionths
 from amends.errors import ApprovalVoid, BadCost, BudgetExceeded, Held
-from amends.model import billionths
 from amends.stores.memory import MemoryStore
 from tests.ledger.test_budgets import books
 from tests.world import World, runtime, twin_of

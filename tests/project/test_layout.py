@@ -30,7 +30,7 @@ class Layer:
     why: str
 
 
-WORDS_LAYER = ("errors", "states", "model", "report", "visible", "encoding", "audit.standalone")
+WORDS_LAYER = ("errors", "states", "model", "budgets", "report", "visible", "encoding", "audit.standalone")
 LAYERS: dict[str, Layer] = {
     "words": Layer(WORDS_LAYER, (), "what everything else is said in depends on nothing"),
     "tools": Layer(("tools",), ("words",), "a declaration is data: whoever performs it comes later"),

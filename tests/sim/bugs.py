@@ -20,7 +20,21 @@ from amends.encoding import canonical, payloads
 from amends.encoding.chain import GENESIS
 from amends.encoding.dataclass import changed
 from amends.engine import approvals as engine_approvals
-from amends.engine import blocked, call, checkpoints, doubts, ending, keys, outcomes, recovery, rollback, session
+from amends.engine import (
+    blocked,
+    call,
+    checkpoints,
+    costs,
+    doubts,
+    ending,
+    keys,
+    outcomes,
+    recovery,
+    retries,
+    rollback,
+    session,
+)
+from amends.engine import locks as engine_locks
 from amends.engine import recorded_values as engine_values
 from amends.engine import rules as engine_rules
 from amends.host import notices, requests
@@ -30,19 +44,22 @@ from amends.ledger import (
     audit,
     budgets,
     changes,
-    decisions,
     dispatch,
+    events,
+    forks,
     leases,
     locks,
     opening,
     retention,
     settlement,
+    trees,
 )
 from amends.ledger import checkpoints as ledger_checkpoints
 from amends.ledger import ending as store_ending
+from amends.ledger import notices as ledger_notices
+from amends.ledger.leases import Lease
 from amends.ledger.operations import AdmitCall
 from amends.ledger.rows import AddEvent, EventRow, FindKey, LockRequest, Now, TakeLock, UpdateSlice
-from amends.ledger.world import Lease
 from amends.people import rollback as rollback_plans
 from amends.replay import answers
 from amends.stores.memory import _ROWS, MemoryStore
@@ -62,7 +79,10 @@ MODULES = (
     outcomes,
     engine_approvals,
     call,
+    costs,
     doubts,
+    engine_locks,
+    retries,
     ending,
     rollback,
     approvals,
@@ -78,8 +98,11 @@ MODULES = (
     store_ending,
     locks,
     rollback_plans,
-    decisions,
     budgets,
+    events,
+    forks,
+    trees,
+    ledger_notices,
     notices,
     checkpoints,
     audit,
@@ -498,7 +521,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((rollback, "roll_back", "session.recall.close()", "pass")),
         ("answered_for_good",), ("F16c",)),
     Bug("N1", "a notice is claimed although somebody else has it",
-        lambda: rewritten((approvals, "claim_notice", "if row.tell_at is None or row.tell_at > now:", "if row.tell_at is None:")),
+        lambda: rewritten((ledger_notices, "claim_notice", "if row.tell_at is None or row.tell_at > now:", "if row.tell_at is None:")),
         ("told_once",), ("F28",)),
     Bug("N2", "people count as told before they are",
         lambda: rewritten((notices, "tell", "ended = await _fire", "await RecordNotice(approval_id, teller)\n    ended = await _fire")),
@@ -507,7 +530,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((notices, "tell", "if failed is None:", "if True:")),
         ("people_are_told",), ("F20", "F28")),
     Bug("N4", "a claim never runs out",
-        lambda: rewritten((approvals, "claim_notice", '"tell_at": now + op.claim_s', '"tell_at": None')),
+        lambda: rewritten((ledger_notices, "claim_notice", '"tell_at": now + op.claim_s', '"tell_at": None')),
         ("people_are_told",), ("F20", "F28")),
     Bug("N5", "only who asked has the notice: it is not written with the request",
         lambda: rewritten((approvals, "make_request", "tell_at=at,", "tell_at=None,")),
@@ -539,7 +562,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((store_ending, "begin_rollback", "if op.mark and not (op.repeated and run.plan == op.plan):", "if op.mark:")),
         ("stale_plans_do_nothing",), ("F26", "F26b", "F26c")),
     Bug("P3", "a plan does not see what was settled since",
-        lambda: rewritten((changes, "tree_mark", "call.kind, call.state, call.attempt, call.settled_seq, call.tries_from", "call.kind"), (changes, "tree_mark", "call.args, call.result, call.evidence", "call.args")),
+        lambda: rewritten((trees, "tree_mark", "call.kind, call.state, call.attempt, call.settled_seq, call.tries_from", "call.kind"), (trees, "tree_mark", "call.args, call.result, call.evidence", "call.args")),
         ("plans_bind",), ("F26", "F26b", "F26c")),
     Bug("X1", "a run is taken back although a fork stands on it",
         lambda: rewritten((store_ending, "begin_rollback", "if forks and not any(", "if False and not any(")),
@@ -553,25 +576,25 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((session, "ask_for", "session.kin or session.root", "session.root")),
         ("shared_is_not_done_again",), ("F29", "F29b")),
     Bug("X4", "a fork goes on although what it shares was taken back",
-        lambda: rewritten((changes, "rolled_back_source", "if not fork.forked_from:", "if True:")),
+        lambda: rewritten((forks, "rolled_back_source", "if not fork.forked_from:", "if True:")),
         ("forks_end_with_what_they_share",), ("F29c",)),
     Bug("X5", "a run is forked while it goes back: looked at before the transaction, and not in it",
-        lambda: rewritten((opening, "fork_run", "if back is not None:", "if False:")),
+        lambda: rewritten((forks, "fork_run", "if back is not None:", "if False:")),
         ("forks_are_of_what_stood", "not_taken_back_under_a_fork"), ("F29e",)),
     Bug("X6", "only forks that are open count: one that has committed loses what it stands on",
-        lambda: rewritten((changes, "forks_on", "if fork.state not in ENDED_UNCOMMITTED and", "if fork.closed_at is None and")),
+        lambda: rewritten((trees, "forks_on", "if fork.state not in ENDED_UNCOMMITTED and", "if fork.closed_at is None and")),
         ("not_taken_back_under_a_fork",), ("F29", "F29d")),
     Bug("X7", "a fork of a fork stands on its own source only",
-        lambda: rewritten((changes, "forks_on", "todo.append(fork.uid)", "pass")),
+        lambda: rewritten((trees, "forks_on", "todo.append(fork.uid)", "pass")),
         ("not_taken_back_under_a_fork",), ("F29d",)),
     Bug("X8", "a fork that has gone back wakes nobody",
         lambda: rewritten((changes, "_wake_sources", "if waits and", "if False and")),
         ("waits_for_forks_that_stand",), ("F29b", "F29d")),
     Bug("X9", "a run waits for a fork that ended between its two looks",
-        lambda: rewritten((changes, "forks_are_gone", "if run.uid != run.root:", "if True:")),
+        lambda: rewritten((forks, "forks_are_gone", "if run.uid != run.root:", "if True:")),
         ("waits_for_forks_that_stand",), ("F29f",)),
     Bug("25b", "doubt releases its budget reservation",
-        lambda: rewritten((changes, "_next_phase", 'case "failed" | "dropped" | "refused"', 'case "failed" | "dropped" | "refused" | "in_doubt"')),
+        lambda: rewritten((budgets, "_next_phase", 'case "failed" | "dropped" | "refused"', 'case "failed" | "dropped" | "refused" | "in_doubt"')),
         ("sum_of_budgets",), ("F24q",)),
     Bug("B1", "what a call costs is reserved outside the transaction of its admission", reserved_too_late, ("sum_of_budgets", "books_balance"), ("F24p",)),
     Bug("B2", "a slice is as good as the whole budget",
@@ -581,10 +604,10 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((store_ending, "_take_staged", "over = await reserve_staged(run, root, staged, terms=op.outbox, now=now, by=op.owner)", "over = None"), (settlement, "start_call", "if not call.attempt and (call.cost or root.charged):", "if False:")),
         ("paid_before_it_starts",), ("F24r", "F24s")),
     Bug("B4", "a failure keeps what it had reserved, and nobody knows",
-        lambda: rewritten((changes, "move_charge", "await _shift(", "phase == FAILED or await _shift(")),
+        lambda: rewritten((budgets, "move_charge", "await _shift(", "phase == FAILED or await _shift(")),
         ("books_balance",), ("F24p", "F24t")),
     Bug("B5", "a compensation gives back before it is settled",
-        lambda: rewritten((changes, "_next_phase", 'case "compensated"', 'case "compensating" | "compensated"')),
+        lambda: rewritten((budgets, "_next_phase", 'case "compensated"', 'case "compensating" | "compensated"')),
         ("paid_before_it_starts",), ("F24t", "F24p")),
     Bug("B6", "a budget takes a run back over its pivot",
         lambda: rewritten((budgets, "refuse_by_budget", 'or run.phase != "open" or run.pivot or', "or")),
@@ -653,7 +676,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((rollback, "_settle", 'judge(spec, ended.error, around=ended.around).verdict == "doubt"', "isinstance(ended.error, TimeoutError)")),
         ("compensated_once", "ledger_against_world"), ("F40",)),
     Bug("V4", "a settlement does not prove its result",
-        lambda: rewritten((changes, "settlement_facts", '"result": proof_of(op, op.result), ', "")),
+        lambda: rewritten((events, "settlement_facts", '"result": proof_of(op, op.result), ', "")),
         ("record_is_whole",)),
     Bug("G2", "a lost result is handed to its compensation as None",
         lambda: rewritten((session, "missing", 'if "result" not in asked.needs or (', "if True or ("), (session, "companion_args", "result = None if asked.takes_none and row.comp_blind else LOST", "result = None")),

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from amends.budgets import Budget
 from amends.engine.keys import provider_key
 from amends.errors import Busy, Refused, RunBlocked, UsageError
 from amends.host.host import Host
 from amends.ledger.operations import ReadRun, Tree
 from amends.ledger.world import RunTogether, Sleep
-from amends.model import Absent, Budget, Happened, Probed, Retry
+from amends.model import Absent, Happened, Probed, Retry
 from amends.people import doubts, runs
 from amends.people import rollback as rollback_plans
 from amends.testing.simulation import NOBODY, Inside, SimulatedRun

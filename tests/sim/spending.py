@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from amends import spent
+from amends.budgets import Budget, Cost
 from amends.errors import BudgetExceeded, Error, InDoubt, Refused
 from amends.ledger.operations import ReadRun, SearchApprovals
 from amends.ledger.world import Sleep
-from amends.model import Budget, Cost
 from amends.states import RUN_FINAL
 from amends.testing.simulation import Inside
 from tests.sim.approving import LOOKS_MAX, decide

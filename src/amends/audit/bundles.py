@@ -28,7 +28,7 @@ from amends.engine.session import call_of
 from amends.errors import BadBundle, LedgerTampered, UsageError
 from amends.host.host import Host, View
 from amends.host.runs import no_run
-from amends.ledger.changes import read_charge
+from amends.ledger.budgets import read_charge
 from amends.ledger.operations import FindTrees, LoadRecords, ReadCheckpoints, ReadRecord, Record
 from amends.ledger.rows import LOADED, ApprovalRow, CallRow, CheckpointRow, EventRow, RunRow
 from amends.ledger.world import ReadClocks

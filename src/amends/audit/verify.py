@@ -19,8 +19,8 @@ from amends.host.filters import CALL_WORDS, RUN_FIELDS, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages, narrowing
 from amends.host.runs import no_run
-from amends.ledger.changes import GOAL as GOAL_FACTS
-from amends.ledger.changes import (
+from amends.ledger.events import GOAL as GOAL_FACTS
+from amends.ledger.events import (
     LEARNED,
     NONE,
     call_columns_digest,

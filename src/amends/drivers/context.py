@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from amends.budgets import Number, billionths, unit_of
 from amends.errors import NoRun, UsageError
 from amends.ledger.flow import Flow
 from amends.ledger.world import Invoked, LazyCall
-from amends.model import Call, Number, billionths, unit_of
+from amends.model import Call
 from amends.tools.scope import Options, Scope, caller_here, enter_scope, leave_scope, scope_here
 from amends.tools.spec import Declaration
 

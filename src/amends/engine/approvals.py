@@ -1,6 +1,6 @@
 """Apply the approval rules to a request, wait in place for a person's decision, and raise what it means.
 
-What a decision changes in the ledger is in ``ledger/approvals.py`` and ``ledger/decisions.py``.
+What a decision changes in the ledger is in ``ledger/approvals.py``.
 """
 
 from __future__ import annotations

@@ -29,8 +29,11 @@ from amends.engine.approvals import (
     terms_for,
 )
 from amends.engine.checkpoints import anchor_use
-from amends.engine.doubts import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
-from amends.engine.outcomes import NESTED, Judgement, judge, matches
+from amends.engine.costs import exceeded
+from amends.engine.doubts import note_late, settle_doubt, stays_in_doubt
+from amends.engine.locks import deadlocked, locked, locks_for, start_when_unlocked, wait_for_lock
+from amends.engine.outcomes import NESTED, Judgement, judge
+from amends.engine.retries import may_retry, retry_delay, should_retry
 from amends.engine.rules import need_for, residue_rule
 from amends.engine.session import (
     Ask,
@@ -44,12 +47,10 @@ from amends.engine.session import (
     describe_error,
     error_parts,
     error_text,
-    exceeded,
     first_result,
     hidden_values_of,
     lacking,
     later_of,
-    moment,
     recorded_result,
     remember,
     remember_hidden_args,
@@ -57,7 +58,6 @@ from amends.engine.session import (
 )
 from amends.errors import (
     Busy,
-    Deadlocked,
     Error,
     GenerationsSpent,
     InDoubt,
@@ -74,28 +74,23 @@ from amends.errors import (
     only_waits,
     words_of,
 )
-from amends.ledger.operations import Admission, AdmitCall, ReadCall, SettleCall, StartCall
+from amends.ledger.operations import Admission, AdmitCall, ReadCall, SettleCall
 from amends.ledger.rows import (
-    NOTHING,
     CallRow,
     Contention,
-    LockRequest,
     Overrun,
-    Terms,
     TermsByCall,
     Unapproved,
     lost_at,
 )
-from amends.ledger.world import DrawRandom, Ended, Invoke, LazyCall, ReadClocks, Sleep
-from amends.model import LOST, NoEffect, Retry
+from amends.ledger.world import Ended, Invoke, LazyCall, ReadClocks, Sleep
+from amends.model import LOST, NoEffect
 from amends.tools.spec import Spec
 
 # ---- A request, from admission to answer
 
 
 NO_TERMS: Final[TermsByCall] = {}
-FORWARD: Final = Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=300.0, jitter=0.3)
-"""A retriable is never given up after the pivot; its own ``retry`` sets the pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +155,7 @@ async def _answer(
                 if not await wait.again(row_of(answer).root):
                     raise busy(session, answer, wait.waited)
             case "locked":
-                await _wait_for_lock(session, ask, answer, wait)
+                await wait_for_lock(session, ask, answer, wait)
             case "held" if await approval_wait.wait_decided(answer):
                 continue
             case "void" if approval_wait.body is not None and await approval_wait.wait_decided(answer):
@@ -228,7 +223,7 @@ async def _admit_by_hand(session: Session, ask: Ask, wait: Wait, approval_wait: 
                 if not await wait.again(row_of(answer).root):
                     raise busy(session, answer, wait.waited)
             case "locked":
-                await _wait_for_lock(session, ask, answer, wait)
+                await wait_for_lock(session, ask, answer, wait)
             case "staged":
                 raise UsageError(f"{ask.spec.name} is staged: a call that starts at commit cannot be run by hand")
             case "held" if await approval_wait.wait_decided(answer):
@@ -490,8 +485,8 @@ async def settle_outcome(
         settle.to, settle.why = _outcome_of(ask.spec, ended.error, found)
         if settle.why == "timeout":
             settle.why = _timeout_reason(body)
-        if settle.to == "failed" and _should_retry(ask.spec, row, ended.error):
-            settle.to, settle.retry_s = "backing_off", await _retry_delay(ask.spec, row)
+        if settle.to == "failed" and should_retry(ask.spec, row, ended.error):
+            settle.to, settle.retry_s = "backing_off", await retry_delay(ask.spec, row)
         elif settle.to == "failed" and ask.spec.kind == "retriable":
             settle.to, settle.why = "backing_off", "permanent"  # never failed: it waits for a person
         settle.doom = settle.to == "failed" and ask.spec.on_failure == "rollback"
@@ -540,27 +535,7 @@ def _outcome_of(spec: Spec, error: Exception, found: Judgement) -> tuple[str, st
             if spec.probe is None or spec.kind == "read":
                 return "failed", ""
             # Record which: another process, which never saw the error, may receive the probe's answer.
-            return "in_doubt", "error" if _may_retry(spec, error) else "final error"
-
-
-def _may_retry(spec: Spec, error: Exception) -> bool:
-    return not spec.retry.on or matches(error, spec.retry.on)
-
-
-def _should_retry(spec: Spec, row: CallRow, error: Exception) -> bool:
-    started = row.attempt - row.tries_from
-    if spec.kind == "retriable" and not spec.retry_declared:
-        return not is_a(error, *_PERMANENT) or started < LOST_STARTS_MAX
-    return started < spec.retry.attempts and _may_retry(spec, error)
-
-
-_PERMANENT: Final = (TypeError, AttributeError, NameError, NotImplementedError)
-"""Errors of the code rather than of the world: retrying for hours would hide them."""
-
-
-async def _retry_delay(spec: Spec, row: CallRow) -> float:
-    retry = spec.retry if spec.retry_declared or spec.kind != "retriable" else FORWARD
-    return retry.pause(max(1, row.attempt - row.tries_from), await DrawRandom())
+            return "in_doubt", "error" if may_retry(spec, error) else "final error"
 
 
 # ---- Calls inside a body
@@ -623,77 +598,6 @@ def _note_effect_inside(body: LazyCall | None, ask: Ask, done: Done | None) -> N
         return
     if ask.flight.call is not None or (done is not None and done.row.state == "succeeded"):
         body.touched = True
-
-
-# ---- Waiting for locks
-
-
-def lock_wait_s(ask: Ask, wait: Wait) -> float:
-    """Return how long this request may wait for a lock that another run holds."""
-    return 0.0 if ask.spec.on_lock == "raise" else wait.limit_s
-
-
-def locks_for(ask: Ask, wait: Wait) -> LockRequest:
-    """Return the lock names that the request needs.
-
-    A pivot may also need those of its outbox, which only the ledger knows.
-    """
-    if not ask.locks and ask.spec.kind != "pivot":
-        return NOTHING
-    return LockRequest(ask.locks, waits=wait.waited < lock_wait_s(ask, wait), waited=bool(wait.root))
-
-
-async def start_when_unlocked(
-    session: Session,
-    row: CallRow,
-    terms: Terms | None = None,
-    outbox: TermsByCall | None = None,
-    *,
-    wait: Wait | None = None,
-) -> CallRow | Contention | Overrun | Unapproved | None:
-    """Start the next attempt of a recorded call as soon as its locks are free.
-
-    Return the last answer if they never were.
-    """
-    wait = wait or Wait(session.wait_s)
-    while True:
-        started = await StartCall(
-            row.id, session.lease.owner, session.lease.epoch, row.attempt + 1, terms, outbox or {}
-        )
-        if not isinstance(started, Contention) or started.victim:
-            return started
-        if not await wait.again(started.root or session.root):
-            return started
-
-
-def locked(session: Session, tool: str, lock: Contention, *, waited: float, hint: str | None = None) -> Locked:
-    """Return the error for a lock that was not freed in time."""
-    since = moment(lock.since)
-    assert since is not None, "a lock was taken at some time"
-    error = Locked(
-        tool,
-        lock=lock.name,
-        holder=lock.run_id,
-        since=since,
-        waited=waited,
-        held_s=lock.now - lock.since,
-        run_id=session.id,
-    )
-    error.hint = hint or error.hint
-    return error
-
-
-def deadlocked(session: Session, tool: str, why: str) -> Deadlocked:
-    """Return the error for a run that was chosen to roll back by a deadlock."""
-    return Deadlocked(tool, why=why, run_id=session.id)
-
-
-async def _wait_for_lock(session: Session, ask: Ask, answer: Admission, wait: Wait) -> None:
-    """Wait until the run that holds the lock may have ended; raise ``Locked`` when the limit is reached."""
-    assert answer.lock is not None, "a locked answer names the lock"
-    if wait.waited >= lock_wait_s(ask, wait):
-        raise locked(session, ask.spec.name, answer.lock, waited=wait.waited)
-    await wait.again(answer.lock.root or session.root)  # False: the next request is the last one
 
 
 # ---- Errors for the verdicts of the ledger

@@ -16,6 +16,7 @@ from amends.encoding.payloads import round_trip
 from amends.encoding.redaction import Known
 from amends.engine.keys import compensation_key
 from amends.engine.outcomes import NESTED, judge
+from amends.engine.retries import LOST_STARTS_MAX, should_retry_absent
 from amends.engine.session import (
     Session,
     body_args,
@@ -31,11 +32,7 @@ from amends.engine.session import (
     revealed_call,
     store_result,
 )
-from amends.errors import (
-    LeaseLost,
-    clean,
-    cut,
-)
+from amends.errors import LeaseLost, clean, cut
 from amends.ledger.operations import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.ledger.rows import CallRow
 from amends.ledger.world import DrawRandom, Ended, Flight, Invoke, LazyCall, ReadClocks, Sleep
@@ -48,8 +45,6 @@ from amends.tools.spec import ProbeSpec, Spec
 PROBE_PACE: Final = Retry(attempts=8, delay=0.2, factor=2.0, max_delay=30.0, jitter=0.3)
 PROBE_TIMEOUT_S: Final = 30.0
 LATE_LOSS: Final = "the late result could not be kept"
-LOST_STARTS_MAX: Final = 3
-"""The most starts of a call whose starts are lost, as long as they had no effect or did no harm."""
 
 
 def stays_in_doubt(row: CallRow) -> bool:
@@ -396,22 +391,11 @@ async def note_late(
 
 async def _resolve_absent(session: Session, spec: Spec | None, row: CallRow, back: bool, *, by: str) -> CallRow:
     """Record that certainly nothing happened: back off if the call should be started again, else it failed."""
-    again = not back and spec is not None and _should_retry(spec, row)
+    again = not back and spec is not None and should_retry_absent(spec, row)
     pause = 0.0 if spec is None or row.why == "lost" else spec.retry.pause(max(1, row.attempt), await DrawRandom())
     return await _resolve(
         session, row, "backing_off" if again else "failed", by=by, why=row.why, retry_s=pause if again else None
     )
-
-
-def _should_retry(spec: Spec, row: CallRow) -> bool:
-    started = row.attempt - row.tries_from
-    if spec.kind == "retriable":
-        return True
-    if row.why == "final error":  # not one of the errors that its retry names: the probe only tells whether it happened
-        return False
-    if row.why == "error":
-        return started < spec.retry.attempts
-    return started < max(spec.retry.attempts, LOST_STARTS_MAX)
 
 
 async def _resolve(

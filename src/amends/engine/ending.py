@@ -10,8 +10,10 @@ from typing import Final, NoReturn
 
 from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected, request_of_call, terms_for
 from amends.engine.blocked import Obstacle, commit_obstacles, rollback_obstacles
-from amends.engine.call import Done, guarded_admission, locked, run_attempts, settle_outcome, start_when_unlocked
+from amends.engine.call import Done, guarded_admission, run_attempts, settle_outcome
+from amends.engine.costs import exceeded
 from amends.engine.doubts import is_repeatable
+from amends.engine.locks import locked, start_when_unlocked
 from amends.engine.reports import report_of
 from amends.engine.rollback import STOPPED, RollbackProgress, roll_back, settle_doubts, wait_for_live, wait_if_live
 from amends.engine.session import (
@@ -23,7 +25,6 @@ from amends.engine.session import (
     body_args,
     call_of,
     cause_of,
-    exceeded,
     hidden_values_of,
     lacking,
     lacking_words,

@@ -19,15 +19,16 @@ from amends.engine.call import (
     busy,
     failure,
     in_doubt,
-    locked,
     recorded_done,
     refuse,
     row_of,
     settle_outcome,
 )
+from amends.engine.costs import exceeded
 from amends.engine.doubts import stays_in_doubt
 from amends.engine.ending import stop_call
-from amends.engine.session import Ask, Session, Wait, cause_of, exceeded, first_result, later_of
+from amends.engine.locks import locked
+from amends.engine.session import Ask, Session, Wait, cause_of, first_result, later_of
 from amends.errors import Busy
 from amends.ledger.operations import ReadCall, StartCall
 from amends.ledger.rows import CallRow, Overrun, Unapproved

@@ -13,9 +13,10 @@ from amends.engine.ending import commit, raise_blocked
 from amends.engine.rollback import roll_back, settle_doubts
 from amends.engine.session import Session, Wait, lacking, read_tree, release_tree
 from amends.errors import Busy, RunConflict, RunEnded
+from amends.ledger.leases import Lease
 from amends.ledger.operations import OpenChild, Opened, OpenRun
 from amends.ledger.rows import RunRow, counterparts_of, lost_at
-from amends.ledger.world import IsDead, Lease, ReadClocks
+from amends.ledger.world import IsDead, ReadClocks
 
 
 @dataclass(frozen=True, slots=True)

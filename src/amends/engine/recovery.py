@@ -13,9 +13,10 @@ from amends.engine.rollback import roll_back, settle_doubts
 from amends.engine.session import Session, read_tree, release_tree
 from amends.errors import BudgetExceeded, Locked, RunBlocked, Waiting
 from amends.ledger.flow import Flow
+from amends.ledger.leases import Lease
 from amends.ledger.operations import ClaimRun, CloseRun, DueRuns, ExpireApprovals, Tree
 from amends.ledger.rows import RunRow
-from amends.ledger.world import IsDead, Lease, ReadClocks
+from amends.ledger.world import IsDead, ReadClocks
 from amends.states import UNSETTLED
 
 LOOKED_AT_MAX: Final = 10_000

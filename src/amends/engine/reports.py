@@ -10,13 +10,12 @@ from typing import Any
 from amends.encoding.payloads import decode
 from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.blocked import commit_obstacles, rollback_obstacles
+from amends.engine.locks import lock_of
 from amends.engine.session import Session, call_of, moment
-from amends.errors import (
-    ResultGone,
-)
-from amends.ledger.operations import HeldLock, Tree
-from amends.ledger.rows import EventRow, LockRow, RunRow, lost_at, point_of
-from amends.model import Event, Lock, Residue, RunInfo
+from amends.errors import ResultGone
+from amends.ledger.operations import Tree
+from amends.ledger.rows import EventRow, RunRow, lost_at, point_of
+from amends.model import Event, Residue, RunInfo
 from amends.report import Report
 
 
@@ -112,27 +111,6 @@ def _residue(session: Session, tree: Tree) -> tuple[Residue, ...]:
             )
             found.append(Residue(call_of(row, session.spec(row.tool)), why))
     return tuple(found)
-
-
-def lock_of(row: LockRow, run: RunRow, now: float, waiting: tuple[str, ...] = ()) -> Lock:
-    """Return one lock as users see it."""
-    since = moment(row.taken_at)
-    assert since is not None, "a lock was taken at some time"
-    return Lock(
-        name=row.name,
-        run_id=row.run_id,
-        tool=row.tool,
-        call_id=row.call,
-        since=since,
-        held_s=now - row.taken_at,
-        run_state=run.state,  # type: ignore[arg-type]  # the ledger's own words
-        waiting=waiting,
-    )
-
-
-def held_lock_of(held: HeldLock) -> Lock:
-    """Return one lock as users see it, with the runs that wait for it."""
-    return lock_of(held.lock, held.root, held.now, tuple(wait.run_id for wait in held.waits))
 
 
 def event_of(row: EventRow) -> Event:

@@ -7,20 +7,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
+from amends.budgets import Budget, text_of
 from amends.encoding.canonical import digest
 from amends.encoding.dataclass import dataclass
-from amends.engine.session import (
-    Ask,
-    Session,
-    cost_of,
-    describe_error,
-    error_text,
-    moment,
-    request_of,
-)
+from amends.engine.costs import cost_of
+from amends.engine.session import Ask, Session, describe_error, error_text, moment, request_of
 from amends.ledger.rows import Need
 from amends.ledger.world import ReadClocks
-from amends.model import Budget, Request, text_of
+from amends.model import Request
 from amends.tools.rules import EXPIRES_S, Judged, Rule, RuleTest, RuleVerdict, yes_or_no
 from amends.tools.spec import Spec
 

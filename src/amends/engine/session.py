@@ -1,14 +1,13 @@
 """Hold the state of one opened run in this process (``Session``), and turn arguments into a request (``Ask``).
 
-Also here: how recorded calls, arguments and results are given to user code, what of them is hidden, what a request
-costs, and how a flow waits for another run.
+Also here: how recorded calls, arguments and results are given to user code, what of them is hidden, and how a
+flow waits for another run.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
+from amends.budgets import Budget
 from amends.encoding.annotations import Shape
 from amends.encoding.canonical import (
     ARGS_BYTES_MAX,
@@ -40,11 +40,10 @@ from amends.encoding.payloads import (
 )
 from amends.encoding.redaction import NO_SECRETS, REDACTED, Known, Redactor
 from amends.encoding.secret import MARK, MASK, SEALED, UNREADABLE, Secret
+from amends.engine.costs import cost_of, undeclared_demands
 from amends.engine.keys import call_key, compensation_key, identity_digest, provider_key, request_digest
 from amends.errors import (
     BadArguments,
-    BadCost,
-    BudgetExceeded,
     Error,
     LedgerSealed,
     NotStorable,
@@ -53,34 +52,18 @@ from amends.errors import (
     ToolFailed,
     class_name,
     cut,
-    described,
     is_a,
-    is_slip,
     type_name,
     words_of,
 )
-from amends.ledger.changes import read_charge
+from amends.ledger.budgets import read_charge
 from amends.ledger.flow import Flow
+from amends.ledger.leases import Lease
 from amends.ledger.operations import ReadRun, ReleaseLease, Tree
 from amends.ledger.plain import PlainRun, SettledPlain
-from amends.ledger.rows import FREE, BudgetDemand, CallCost, CallRow, Overrun, RunRow, Tell, forked_key, lost_at
-from amends.ledger.world import Await, Flight, LazyCall, Lease, ReadClocks, Watch
-from amends.model import (
-    CALLS,
-    LOST,
-    ONE,
-    Budget,
-    Call,
-    Compensation,
-    Order,
-    Phase,
-    Request,
-    billionths,
-    costs_in,
-    decimal_of,
-    is_for,
-    without_result,
-)
+from amends.ledger.rows import FREE, BudgetDemand, CallCost, CallRow, RunRow, Tell, forked_key, lost_at
+from amends.ledger.world import Await, Flight, LazyCall, ReadClocks, Watch
+from amends.model import LOST, Call, Compensation, Order, Phase, Request, without_result
 from amends.tools.checks import lock_names
 from amends.tools.rules import Rule
 from amends.tools.signature import admits_none
@@ -905,96 +888,6 @@ def hidden_effect(redactor: Redactor, tenant: str, spec: Spec, effect: Mapping[s
     about, places = (tenant, spec.name), spec.redact.places
     shown: Mapping[str, Any] = redactor.hide(dict(effect), about, places=places, path="effect", shape=spec.anywhere)[0]
     return shown
-
-
-# ---- Costs and budgets of a request
-
-
-def cost_of(
-    spec: Spec, request: Request, budgets: Sequence[Budget], root: str, *, scrub: Callable[[str], str] = str
-) -> CallCost:
-    """Return the cost of this request and the budgets to charge; raise ``BadCost`` before anything runs.
-
-    ``scrub`` removes the hidden values of the request from a text; the function in ``cost=`` sees them.
-    """
-    costs = () if spec.cost is None else _declared_costs(spec, request, scrub)
-    mine = [budget for budget in budgets if is_for(budget, spec.name)]
-    if mine and callable(spec.cost):
-        _check_units(spec, request, {unit for unit, _, _ in costs}, {budget.unit for budget in mine})
-    if any(budget.unit == CALLS for budget in mine) and not any(unit == CALLS for unit, _, _ in costs):
-        costs = (*costs, (CALLS, ONE, 0))
-    if not costs:
-        return FREE
-    return CallCost(costs, budget_demands(mine, {unit: amount for unit, amount, _ in costs}, request, root))
-
-
-def _declared_costs(spec: Spec, request: Request, scrub: Callable[[str], str]) -> tuple[tuple[str, int, int], ...]:
-    try:
-        return costs_in(spec.cost(request) if callable(spec.cost) else spec.cost)
-    except Exception as error:
-        text = words_of(error) if is_a(error, ValueError) else described(error)
-        why = scrub(text)
-        # A traceback shows the cause and its text: no cause where it would tell a hidden value.
-        raise BadCost(spec.name, why=why[:500], run_id=request.run_id) from (error if why == text else None)
-
-
-def _check_units(spec: Spec, request: Request, units: AbstractSet[str], capped: AbstractSet[str]) -> None:
-    """Raise ``BadCost`` for a unit that is probably a misspelled unit of a budget.
-
-    It would not count against that budget.
-    """
-    for unit in units - capped:
-        for known in capped - units:
-            if is_slip(unit, known):
-                raise BadCost(
-                    spec.name,
-                    why=f"no budget is in {unit!r}; did you mean {known!r}?",
-                    run_id=request.run_id,
-                )
-
-
-def budget_demands(
-    budgets: Sequence[Budget], amounts: Mapping[str, int], request: Request, root: str
-) -> tuple[BudgetDemand, ...]:
-    """Return what is needed of these budgets. Of two budgets that differ only in the cap, the lower cap holds."""
-    found: dict[tuple[str, ...], BudgetDemand] = {}
-    for budget in budgets:
-        if budget.unit not in amounts or not is_for(budget, request.tool):
-            continue
-        who = {"run": root, "agent": request.agent or "", "tool": request.tool}.get(budget.per, "")
-        ident = (budget.unit, budget.per, budget.every or "", budget.tool, budget.then)
-        cap = billionths(budget.cap)
-        if ident in found:
-            cap = min(cap, found[ident].cap)
-        unit, per, every, tool, then = ident
-        found[ident] = BudgetDemand(unit, cap, per, every, tool, then, who, amounts[unit])
-    return tuple(found.values())
-
-
-def undeclared_demands(
-    reported: Mapping[str, int], cost: CallCost, budgets: Sequence[Budget], request: Request, root: str
-) -> tuple[BudgetDemand, ...]:
-    """Return the budgets to charge for reported units that were not declared.
-
-    Nothing can be reserved, because it is already spent.
-    """
-    declared = {unit for unit, _, _ in cost.costs}
-    return budget_demands(budgets, dict.fromkeys(set(reported) - declared, 0), request, root)
-
-
-def exceeded(tool: str, over: Overrun, run_id: str) -> BudgetExceeded:
-    """Return the error for a call that would have exceeded a budget."""
-    want = over.want
-    budget = Budget(
-        decimal_of(want.cap),
-        want.unit,
-        want.per,  # type: ignore[arg-type]  # the ledger's own words
-        want.every or None,  # type: ignore[arg-type]
-        want.tool,
-        want.then,  # type: ignore[arg-type]
-    )
-    amounts = {name: decimal_of(getattr(over, name)) for name in ("spent", "reserved", "asked", "left")}
-    return BudgetExceeded(over.tool or tool, budget=budget, period=over.period or None, run_id=run_id, **amounts)
 
 
 # ---- Reading and releasing a run tree

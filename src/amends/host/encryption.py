@@ -17,7 +17,7 @@ from amends.encoding.chain import proof
 from amends.encoding.dataclass import changed
 from amends.encoding.redaction import with_secrets
 from amends.encoding.secret import MARK, MASK, SEALED
-from amends.errors import BadConfig, LedgerCorrupt, LedgerSealed
+from amends.errors import BadConfig, LedgerCorrupt, LedgerSealed, LedgerUnavailable
 from amends.ledger.operations import (
     AdmitCall,
     BeginRollback,
@@ -25,14 +25,19 @@ from amends.ledger.operations import (
     DecideCommit,
     EditApproval,
     ForkRun,
+    ListRuns,
     NoteEvidence,
     NoteProbe,
     OpenChild,
     OpenRun,
+    ReadCall,
     ReadChains,
     ReadRecord,
+    ReadRun,
     ResolveCall,
     RetryCall,
+    RewriteTexts,
+    SearchCalls,
     SettleCall,
     SettleCompensation,
     StoreOp,
@@ -369,3 +374,49 @@ class SealedStore:
     def close(self) -> None:
         """See ``Store``."""
         self._store.close()
+
+
+# ---- Encrypting what is stored with the newest key
+
+PAGE: Final = 200
+TRIES_MAX: Final = 10
+"""How often to read a row again that changes at the same time."""
+
+
+def encrypt_anew(store: Store, sealing: Sealing) -> int:
+    """Encrypt the payloads of every row with the newest key, row by row; return how many rows changed."""
+    count = 0
+    place: tuple[float, str] | None = None
+    while runs := store.perform(ListRuns(None, (), place, PAGE)):
+        place = (runs[-1].created_at, runs[-1].uid)
+        count += sum(_rewritten(store, sealing, run) for run in runs if not run.origin)
+    before: str | None = None
+    while calls := store.perform(SearchCalls(None, (), before, PAGE)):
+        before = calls[-1].id
+        count += sum(_rewritten(store, sealing, call) for call in calls if not call.is_loaded)
+    return count
+
+
+def _rewritten(store: Store, sealing: Sealing, row: RunRow | CallRow) -> int:
+    """Encrypt one row with the newest key; return 1 if it had to be written. Try again if it changed meanwhile."""
+    is_call = isinstance(row, CallRow)
+    about = row.id if isinstance(row, CallRow) else row.uid
+    names = sealing.CALLS if is_call else sealing.RUNS
+    for _ in range(TRIES_MAX):
+        was = {name: text for name in names if (text := getattr(row, name))}
+        now = {name: sealing.resealed(name, text, about) for name, text in was.items()}
+        news = {name: text for name, text in now.items() if text != was[name]}
+        if not news:
+            return 0
+        op = RewriteTexts(about, is_call, {name: was[name] for name in news}, news)
+        if store.perform(op) == len(news):
+            return 1
+        fresh: Any = store.perform(ReadCall(about)) if is_call else _run(store, about)
+        assert fresh is not None, "no row is ever deleted"
+        row = fresh
+    raise LedgerUnavailable(f"{about} changes faster than it can be encrypted; nothing was lost", hint="run it again")
+
+
+def _run(store: Store, uid: str) -> RunRow | None:
+    tree = store.perform(ReadRun("", uid=uid))
+    return None if tree is None else tree.run

@@ -15,14 +15,14 @@ from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
 from typing import Any, Final, get_args
 
+from amends.budgets import Per
 from amends.encoding.annotations import Tagged
 from amends.encoding.canonical import CLASS
 from amends.encoding.dataclass import dataclass
 from amends.encoding.payloads import decode
 from amends.errors import UsageError
-from amends.ledger.changes import read_charge
+from amends.ledger.budgets import read_charge
 from amends.ledger.rows import CallRow, EventRow, RequestWithCall, RunRow, lost_at
-from amends.model import Per
 from amends.states import CALL_STATES, RUN_STATES
 
 CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args", "cost")

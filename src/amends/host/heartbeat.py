@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from amends.drivers import process
 from amends.errors import LedgerError, LedgerUnavailable
+from amends.ledger.leases import Lease
 from amends.ledger.operations import Renewed, RenewLeases
-from amends.ledger.world import Lease
 from amends.visible import visible_log
 
 log = visible_log("amends")

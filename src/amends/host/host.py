@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
+from amends.budgets import Budget, budget_from, check_budgets_for, checked_budgets
 from amends.drivers import process
 from amends.drivers.blocking import Live
 from amends.encoding.ids import new_number
@@ -24,12 +25,12 @@ from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
 from amends.host.redaction import Hiding, recorded_input
 from amends.host.settings import Setting, settle_settings
+from amends.ledger.leases import Lease
 from amends.ledger.operations import Opened
 from amends.ledger.plain import PlainRun
 from amends.ledger.rows import RunRow, counterparts_of, point_of
 from amends.ledger.store import Store
-from amends.ledger.world import Lease
-from amends.model import Budget, Order, budget_from, check_budgets_for, checked_budgets
+from amends.model import Order
 from amends.stores import store_for
 from amends.tools.compensation import is_compensable_here
 from amends.tools.declarations import specs_of

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from amends.encoding.chain import feed_place, read_place
-from amends.engine.reports import event_of, held_lock_of, info_of
+from amends.engine.locks import held_lock_of
+from amends.engine.reports import event_of, info_of
 from amends.engine.session import call_of
 from amends.errors import UsageError
 from amends.host.filters import CALL_FIELDS, CALL_WORDS, EVENT_FIELDS, RUN_FIELDS, Filter, parse_filter

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from amends.encoding.chain import Checkpoint
-from amends.errors import LedgerUnavailable, UsageError
+from amends.errors import UsageError
 from amends.host.filters import seconds_in
 from amends.host.host import Host, View
-from amends.ledger.operations import CollectGarbage, ListRuns, ReadCall, ReadRun, RewriteTexts, SearchCalls
-from amends.ledger.rows import CallRow, RunRow
+from amends.ledger.operations import CollectGarbage
 from amends.model import Collected, Schema
 from amends.stores.migrations import Migrating
-
-if TYPE_CHECKING:
-    from amends.host.encryption import Sealing
 
 BATCH_RUNS: Final = 50
 """How many trees one transaction handles, so that others do not wait long for the ledger."""
 RUNS_MAX: Final = 10**9
-PAGE: Final = 200
-TRIES_MAX: Final = 10
-"""How often to read a row again that changes at the same time."""
 
 
 def schema(host: Host, _view: View) -> Schema:
@@ -106,39 +99,7 @@ def reencrypt(host: Host, _view: View) -> int:
             "this runtime has no keys to encrypt with",
             hint="set Runtime(encrypt=...) or AMENDS_ENCRYPT to the new key, followed by the keys that the ledger has",
         )
+    from amends.host.encryption import encrypt_anew  # here: few programs encrypt
+
     host.ready()
-    perform, count = host.store.perform, 0
-    place: tuple[float, str] | None = None
-    while runs := perform(ListRuns(None, (), place, PAGE)):
-        place = (runs[-1].created_at, runs[-1].uid)
-        count += sum(_rewritten(host, sealing, run) for run in runs if not run.origin)
-    before: str | None = None
-    while calls := perform(SearchCalls(None, (), before, PAGE)):
-        before = calls[-1].id
-        count += sum(_rewritten(host, sealing, call) for call in calls if not call.is_loaded)
-    return count
-
-
-def _rewritten(host: Host, sealing: Sealing, row: RunRow | CallRow) -> int:
-    """Encrypt one row with the newest key; return 1 if it had to be written. Try again if it changed meanwhile."""
-    is_call = isinstance(row, CallRow)
-    about = row.id if isinstance(row, CallRow) else row.uid
-    names = sealing.CALLS if is_call else sealing.RUNS
-    for _ in range(TRIES_MAX):
-        was = {name: text for name in names if (text := getattr(row, name))}
-        now = {name: sealing.resealed(name, text, about) for name, text in was.items()}
-        news = {name: text for name, text in now.items() if text != was[name]}
-        if not news:
-            return 0
-        op = RewriteTexts(about, is_call, {name: was[name] for name in news}, news)
-        if host.store.perform(op) == len(news):
-            return 1
-        fresh: Any = host.store.perform(ReadCall(about)) if is_call else _run(host, about)
-        assert fresh is not None, "no row is ever deleted"
-        row = fresh
-    raise LedgerUnavailable(f"{about} changes faster than it can be encrypted; nothing was lost", hint="run it again")
-
-
-def _run(host: Host, uid: str) -> RunRow | None:
-    tree = host.store.perform(ReadRun("", uid=uid))
-    return None if tree is None else tree.run
+    return encrypt_anew(host.store, sealing)

@@ -30,6 +30,7 @@ from amends.host.host import Host, View
 from amends.host.redaction import named_by, recorded_input
 from amends.host.requests import adhoc_spec
 from amends.ledger.flow import Flow
+from amends.ledger.leases import Lease
 from amends.ledger.operations import (
     Opened,
     ReadCall,
@@ -38,7 +39,7 @@ from amends.ledger.operations import (
     Tree,
 )
 from amends.ledger.rows import CallRow, RunRow, needs_tool
-from amends.ledger.world import IsDead, Lease
+from amends.ledger.world import IsDead
 from amends.model import AHEAD_MAX_S, Answer, Call, NoEffect, Staged, ToolCall
 from amends.report import Report
 from amends.tools.scope import Options

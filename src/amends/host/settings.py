@@ -9,10 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from amends.budgets import checked_budgets
 from amends.encoding.dataclass import dataclass
 from amends.encoding.secret import MASK
 from amends.errors import BadConfig, close_to
-from amends.model import checked_budgets
 from amends.tools.rules import checked_approvers, checked_rules
 from amends.tools.toml_tools import checked_tools
 

@@ -29,16 +29,10 @@ from amends.ledger.budgets import (
     reserve_new_call,
     with_current_caps,
 )
-from amends.ledger.changes import (
-    call_columns_digest,
-    check_owner,
-    find_run,
-    goal_facts,
-    move_call,
-    proof_of,
-    rolled_back_source,
-    write_event,
-)
+from amends.ledger.changes import move_call
+from amends.ledger.events import call_columns_digest, goal_facts, proof_of, write_event
+from amends.ledger.forks import rolled_back_source
+from amends.ledger.leases import check_owner
 from amends.ledger.locks import mark_locked, merged, outbox_lock_names, take_locks
 from amends.ledger.operations import Admission, AdmitCall
 from amends.ledger.rows import (
@@ -61,6 +55,7 @@ from amends.ledger.rows import (
     UpdateRun,
     forked_key,
 )
+from amends.ledger.trees import find_run, key_root
 from amends.states import FREES_KEY, RUN_FINAL, UNSETTLED
 
 # ---- Admission
@@ -108,11 +103,6 @@ async def admit_call(op: AdmitCall) -> Admission:
             call = await write_call(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
             return Admission("held", call, twin, run)
     return await admit_new_call(op, run, root, now, 1 if known is None else known.generation + 1)
-
-
-def key_root(op: AdmitCall) -> str:
-    """Return the tree whose calls may have the key of this request; empty: those of the whole ledger."""
-    return "" if op.scope == "ledger" else op.root
 
 
 async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
@@ -243,7 +233,9 @@ async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow
 
     If a person refused exactly these arguments, that stays so, whatever other arguments were requested since.
     """
-    same = [call for call in await ListGenerations(op.key, key_root(op)) if call.root == root.uid and call.ident == op.ident]
+    same = [
+        call for call in await ListGenerations(op.key, key_root(op)) if call.root == root.uid and call.ident == op.ident
+    ]
     if same and same[-1].state == "refused":
         return Admission("rejected", same[-1], run=run)
     return Admission("spent", newest, run=run) if newest.generation >= GENERATIONS_MAX else None

@@ -1,4 +1,4 @@
-"""Reserve the cost of calls in every budget that it counts against, in the transaction that starts them.
+"""Reserve the cost of calls in every budget that it counts against, and settle it to what was spent or refunded.
 
 A shared budget has slices. A run reserves in its own slice. Only if that has not enough left, all slices are locked, in
 the order of their names, and what is left is distributed anew. So the sum never exceeds the cap, and runs seldom wait
@@ -11,46 +11,36 @@ import json
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
+from amends.budgets import ONE, amount_in, decimal_of, text_of
 from amends.encoding.canonical import digest
+from amends.encoding.dataclass import dataclass, field
 from amends.errors import limit_words
-from amends.ledger.approvals import make_new_request, replace_request
-from amends.ledger.changes import (
-    PLANNED,
-    RESERVED,
-    Charge,
-    available,
-    dump_charge,
-    goal_facts,
-    overrun_in,
-    planned_charge,
-    read_charge,
-    slice_names,
-    write_event,
-)
-from amends.ledger.operations import Admission, AdmitCall, SettleCall
+from amends.ledger.events import goal_facts, write_event
+from amends.ledger.operations import Admission, AdmitCall, ListBudgets, SettleCall
 from amends.ledger.rows import (
     BUDGET,
     AddSlice,
     ApprovalRow,
     BudgetDemand,
+    CallCost,
     CallRow,
     FindApproval,
     FindSlice,
     ListCalls,
     Need,
+    Now,
     Overrun,
     PageEvents,
+    PageSlices,
     RunRow,
     SliceRow,
-    TermsByCall,
     UpdateCall,
     UpdateRun,
     UpdateSlice,
 )
-from amends.model import ONE, amount_in, decimal_of, text_of
 
 _PERIODS: Final = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _SEVERITY: Final = ("rollback", "refuse", "hold")
@@ -232,7 +222,7 @@ async def reserve_new_call(
     outbox = await staged_with_cost(run) if pivots and root.charged else []
     if not op.costs.costs and not outbox:
         return {}
-    staged = await _planned_charges(outbox)
+    staged = await planned_charges(outbox)
     wants = [*op.costs.wants, *(want for _, charge in staged for want in charge.wants)]
     taken = await reserve(wants, root, now=now, wide=op.costs.wide or bool(staged))
     if taken.again:
@@ -303,75 +293,7 @@ async def initial_charge(op: AdmitCall, root: RunRow, reserved: str) -> tuple[st
 # ---- Recorded calls
 
 
-async def reserve_start(
-    run: RunRow, root: RunRow, call: CallRow, approval: ApprovalRow | None, need: Need | None, *, now: float, by: str
-) -> Overrun | tuple[CallRow, ApprovalRow] | None:
-    """Reserve the cost of a recorded call for its first start, and with a pivot that of its outbox.
-
-    Returns None, or the budget that has not enough; or, if that asks a person, the held call and the request.
-    """
-    pivots = call.kind == "pivot" and not call.violation and root.charged
-    calls = {one.id: one for one in (call, *(await staged_with_cost(run) if pivots else ()))}
-    allowed = {} if approval is None else limits_in(approval)
-    over = await _reserve_recorded(calls.values(), root, now)
-    if over is not None and _is_allowed(over, allowed):
-        over = await _reserve_recorded(
-            calls.values(), root, now, allowed_limits=dict.fromkeys(calls, allowed), by=approval
-        )
-    if over is None:
-        return None
-    ask = read_charge(call.cost).ask if call.cost else ("", "")
-    if not over.want.holds or not (any(ask) or call.approval):
-        await refuse_by_budget(over, run, root, now, by=by, request=call.id)
-        return replace(over, also=())
-    asked = overrun_need(over, await _fresh_ids(ask, call), need or approval)
-    if approval is not None:
-        return await replace_request(run, call, approval, asked, "changed", at=now, by=by, epoch=root.epoch)
-    return await make_new_request(run, call, asked, at=now, by=by, epoch=root.epoch)
-
-
-async def reserve_staged(
-    run: RunRow, root: RunRow, calls: Iterable[CallRow], *, terms: TermsByCall, now: float, by: str
-) -> Overrun | list[CallRow] | None:
-    """Reserve the cost of the staged calls.
-
-    Returns None, the budget that has not enough, or the calls that wait for a person. ``terms``: by call, what the rules
-    require.
-    """
-    calls = list(calls)
-    requests: dict[str, ApprovalRow] = {}
-    for call in calls:
-        request = await FindApproval(call.approval) if call.cost and call.approval else None
-        if request is not None:
-            requests[call.id] = request
-    allowed = {id: limits_in(request) for id, request in requests.items() if request.state in ("approved", "used")}
-    over = await _reserve_recorded(calls, root, now, allowed_limits=allowed)
-    if over is None or not over.want.holds:
-        return over and replace(over, also=())
-    asked: list[CallRow] = []
-    for call, charge in await _planned_charges(calls):
-        before = allowed.get(call.id, {})
-        mine = [one for one in (over, *over.also) if _is_of(one, charge.wants) and limit_of(one.want) not in before]
-        if mine:
-            rule = terms[call.id].need if call.id in terms else None
-            ask = await _fresh_ids(charge.ask, call)
-            need = overrun_need(
-                replace(mine[0], also=tuple(mine[1:])), ask, rule or requests.get(call.id), before=before
-            )
-            asked.append(await _ask_about_money(run, call, requests.get(call.id), need, at=now, by=by, root=root))
-    return asked
-
-
-async def _ask_about_money(
-    run: RunRow, call: CallRow, old: ApprovalRow | None, need: Need, *, at: float, by: str, root: RunRow
-) -> CallRow:
-    """Hold a staged call for a person because of its cost; an earlier request about it ends."""
-    if old is None:
-        return (await make_new_request(run, call, need, at=at, by=by, epoch=root.epoch))[0]
-    return (await replace_request(run, call, old, need, "changed", at=at, by=by, epoch=root.epoch))[0]
-
-
-async def _reserve_recorded(
+async def reserve_recorded(
     calls: Iterable[CallRow],
     root: RunRow,
     now: float,
@@ -381,7 +303,7 @@ async def _reserve_recorded(
 ) -> Overrun | None:
     """Reserve the cost of recorded calls; ``allowed_limits``: by call, which limits a person allowed it to exceed."""
     allowed = allowed_limits or {}
-    charges = await _planned_charges(calls)
+    charges = await planned_charges(calls)
     if not charges:
         return None
     charges = [
@@ -475,12 +397,12 @@ def limits_in(request: ApprovalRow) -> dict[str, int]:
     return {name: amount_in(amount) for name, _, amount in parts if name and amount}
 
 
-def _is_allowed(over: Overrun, allowed: Mapping[str, int]) -> bool:
+def is_allowed(over: Overrun, allowed: Mapping[str, int]) -> bool:
     """Return whether a person allowed all of it: an approval holds for the limits and the amounts that were shown."""
     return all(one.asked <= allowed.get(limit_of(one.want), -1) for one in (over, *over.also))
 
 
-async def _fresh_ids(ask: tuple[str, str], call: CallRow) -> tuple[str, str]:
+async def fresh_ids(ask: tuple[str, str], call: CallRow) -> tuple[str, str]:
     """Return id and nonce for another request: those of the call, or derived from its last request if they are used."""
     if any(ask) and await FindApproval(ask[0]) is None:
         return ask
@@ -506,7 +428,7 @@ def _listed(text: str) -> tuple[str, ...]:
 # ---- Charges
 
 
-async def _planned_charges(calls: Iterable[CallRow]) -> list[tuple[CallRow, Charge]]:
+async def planned_charges(calls: Iterable[CallRow]) -> list[tuple[CallRow, Charge]]:
     charges = [(call, read_charge(call.cost)) for call in calls if call.cost]
     return [(call, charge) for call, charge in charges if charge.phase == PLANNED]
 
@@ -527,9 +449,228 @@ def _named(charges: Iterable[tuple[CallRow, Charge]]) -> list[tuple[str, tuple[B
 
 def _tools_of(over: Overrun, asked: Iterable[tuple[str, tuple[BudgetDemand, ...]]]) -> str:
     """Return the tools that need something of this budget."""
-    return ", ".join(dict.fromkeys(tool for tool, wants in asked if _is_of(over, wants)))
+    return ", ".join(dict.fromkeys(tool for tool, wants in asked if is_of(over, wants)))
 
 
-def _is_of(over: Overrun, wants: Iterable[BudgetDemand]) -> bool:
+def is_of(over: Overrun, wants: Iterable[BudgetDemand]) -> bool:
     same = replace(over.want, amount=0, passes=False)
     return any(replace(want, amount=0, passes=False) == same for want in wants)
+
+
+# ---- Reading
+
+
+async def list_budgets(op: ListBudgets) -> tuple[list[SliceRow], float]:
+    """Read a page of budget slices, and the ledger's time (``ListBudgets``)."""
+    return await PageSlices(op.tenant, op.after, op.limit), await Now("")
+
+
+# ---- The charge of a call, as its row stores it
+
+
+PLANNED: Final = "planned"
+"""Nothing is taken yet: the call is held, or staged."""
+RESERVED: Final = "reserved"
+SPENT: Final = "spent"
+FAILED: Final = "failed"
+"""Returned, except for what the body reported as spent before it failed."""
+REFUNDED: Final = "refunded"
+
+
+@dataclass(slots=True)
+class Charge:
+    """The budget charge of one call, in billionths."""
+
+    phase: str = PLANNED
+    costs: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By unit: the declared cost, and the share of it that a compensation refunds."""
+    taken: list[tuple[str, str, int]] = field(default_factory=list)
+    """Slice, unit and amount of every reservation."""
+    wants: tuple[BudgetDemand, ...] = ()
+    reported: dict[str, int] = field(default_factory=dict)
+    """The cost that the bodies of all attempts reported, by unit."""
+    silent: tuple[str, ...] = ()
+    """Units that an earlier attempt reported and the last one did not: the last one costs the declared amount."""
+    ask: tuple[str, str] = ("", "")
+    """See ``CallCost.ask``."""
+    passed: str = ""
+    """The request by which a person allowed it to exceed a budget."""
+
+    def actual(self, unit: str) -> int:
+        """Return the final cost: what the body reported, else the declared amount."""
+        asked = 0 if unit in self.reported and unit not in self.silent else self.costs.get(unit, (0, 0))[0]
+        return self.reported.get(unit, 0) + asked
+
+    def standing(self, unit: str, asked: int, phase: str) -> tuple[int, int]:
+        """Return what a reservation of this amount holds in this phase: reserved, spent."""
+        match phase:
+            case "reserved":
+                return asked, 0
+            case "spent":
+                return 0, self.actual(unit)
+            case "failed":
+                return 0, self.reported.get(unit, 0)
+            case "refunded":
+                actual = self.actual(unit)
+                return 0, actual - actual * self.costs.get(unit, (0, ONE))[1] // ONE
+        return 0, 0
+
+    def totals(self, phase: str = "") -> dict[str, str]:
+        """Return the cost by unit in the current phase, or in the given one: for people and for events."""
+        by_unit = {
+            unit: sum(self.standing(unit, asked, phase or self.phase)) for unit, (asked, _) in self.costs.items()
+        }
+        return {unit: text_of(amount) for unit, amount in by_unit.items()}
+
+
+def read_charge(text: str) -> Charge:
+    """Parse what ``dump_charge`` returned."""
+    found: dict[str, Any] = json.loads(text)
+    return Charge(
+        phase=found["is"],
+        costs={unit: (amount_in(amount), amount_in(back)) for unit, amount, back in found["costs"]},
+        taken=[(name, unit, amount_in(amount)) for name, unit, amount in found.get("taken", ())],
+        wants=tuple(BudgetDemand(**one) for one in found.get("wants", ())),
+        reported={unit: amount_in(amount) for unit, amount in found.get("said", {}).items()},
+        silent=tuple(found.get("silent", ())),
+        ask=(found["ask"][0], found["ask"][1]) if "ask" in found else ("", ""),
+        passed=found.get("passed", ""),
+    )
+
+
+def dump_charge(charge: Charge) -> str:
+    """Return a charge as the call's row stores it."""
+    kept: dict[str, Any] = {
+        "is": charge.phase,
+        "costs": [[unit, text_of(amount), text_of(back)] for unit, (amount, back) in charge.costs.items()],
+    }
+    if charge.taken:
+        kept["taken"] = [[name, unit, text_of(amount)] for name, unit, amount in charge.taken]
+    if charge.wants:
+        kept["wants"] = [
+            {name: getattr(want, name) for name in BudgetDemand.__dataclass_fields__} for want in charge.wants
+        ]
+    if any(charge.ask) and charge.wants:
+        kept["ask"] = charge.ask
+    if charge.passed:
+        kept["passed"] = charge.passed
+    if charge.reported:
+        kept["said"] = {unit: text_of(amount) for unit, amount in charge.reported.items()}
+    if charge.silent:
+        kept["silent"] = charge.silent
+    return json.dumps(kept, ensure_ascii=False)
+
+
+def charge_of_retry(text: str) -> str:
+    """Return the charge of a call that is started once more: this attempt has reported nothing yet."""
+    charge = read_charge(text)
+    charge.silent = tuple(charge.reported)
+    return dump_charge(charge)
+
+
+def planned_charge(bill: CallCost) -> Charge:
+    """Return the charge of a call that is not started yet."""
+    return Charge(PLANNED, {unit: (amount, back) for unit, amount, back in bill.costs}, wants=bill.wants, ask=bill.ask)
+
+
+def overrun_in(facts: Mapping[str, Any]) -> Overrun:
+    """Return what a budget refused, from the event of the refusal."""
+    every, who, period = (facts.get(name, "") for name in ("every", "who", "period"))
+    cap, amount, spent, reserved, asked = (
+        amount_in(facts[name]) for name in ("cap", "amount", "spent", "reserved", "asked")
+    )
+    want = BudgetDemand(facts["unit"], cap, facts["per"], every, facts["pattern"], facts["then"], who, amount)
+    return Overrun(want, spent, reserved, asked, period, facts["tool"])
+
+
+# ---- Charges follow the state of the call, in the same transaction
+
+
+SLICES: Final = 8
+"""The slices of a shared budget: so many runs can start calls without waiting for each other."""
+LOST_READS: Final = frozenset({"lost", "cancelled"})
+"""Reasons of a failed read that may have been sent: its cost may be spent."""
+
+
+def _next_phase(charge: Charge, to: str) -> str:
+    match to:
+        case "succeeded":
+            return SPENT
+        case "failed" | "dropped" | "refused" if charge.phase in (RESERVED, PLANNED):
+            return FAILED
+        case "compensated":
+            return REFUNDED
+    return charge.phase  # a doubt keeps its reservation, and so does residue
+
+
+async def move_charge(text: str, to: str, *, kind: str, why: str = "") -> tuple[str, dict[str, str]]:
+    """Return the charge of a call that changes to this state, and what it holds by unit then.
+
+    Its slices are updated.
+    """
+    charge = read_charge(text)
+    if kind == "read" and to == "failed" and why in LOST_READS and charge.phase == RESERVED:
+        charge.reported = {unit: amount for unit, (amount, _) in charge.costs.items()} | charge.reported
+    phase = _next_phase(charge, to)
+    if phase == charge.phase:
+        return text, {}
+    shifts: dict[str, tuple[int, int]] = {}
+    for name, unit, asked in charge.taken:
+        before, after = charge.standing(unit, asked, charge.phase), charge.standing(unit, asked, phase)
+        reserved, spent = shifts.get(name, (0, 0))
+        shifts[name] = reserved + after[0] - before[0], spent + after[1] - before[1]
+    await _shift({name: shift for name, shift in shifts.items() if any(shift)})
+    charge.phase = phase
+    return dump_charge(charge), charge.totals()
+
+
+async def _shift(shifts: dict[str, tuple[int, int]]) -> None:
+    """Update these slices. One that holds more than its allotment gets what its siblings have left."""
+    grown = [name for name, shift in shifts.items() if sum(shift) > 0]
+    names = {*shifts, *(sibling for name in grown for sibling in slice_names(name))}
+    rows: dict[str, SliceRow] = {}
+    for name in sorted(names):  # everybody takes them in this order
+        row = await FindSlice(name)
+        if row is not None:  # gc removes the slices of a run that ended long ago
+            rows[name] = row
+    for name, (reserved, spent) in shifts.items():
+        if name in rows:
+            texts = {
+                "reserved": amount_in(rows[name].reserved) + reserved,
+                "spent": amount_in(rows[name].spent) + spent,
+            }
+            rows[name] = await UpdateSlice(rows[name], {column: text_of(amount) for column, amount in texts.items()})
+    for name in grown:
+        await _cover_overrun(name, rows)
+
+
+async def _cover_overrun(name: str, rows: dict[str, SliceRow]) -> None:
+    siblings = [sibling for sibling in slice_names(name) if sibling in rows]
+    for sibling in siblings:
+        lack = -available(rows[name]) if name in rows else 0
+        given = min(lack, available(rows[sibling])) if sibling != name else 0
+        if given > 0:
+            for one, more in ((sibling, -given), (name, given)):
+                rows[one] = await UpdateSlice(rows[one], {"allot": text_of(amount_in(rows[one].allot) + more)})
+    if name in rows and available(rows[name]) < 0:
+        # The cap is exceeded. What a sibling returns is not available before the excess is covered, so all of them lack
+        # it.
+        left = amount_in(rows[name].cap) - sum(_used(rows[sibling]) for sibling in siblings)
+        for sibling in siblings:
+            if available(rows[sibling]) > left:
+                rows[sibling] = await UpdateSlice(rows[sibling], {"allot": text_of(_used(rows[sibling]) + left)})
+
+
+def slice_names(name: str) -> list[str]:
+    """Return all slices of the budget that this one belongs to."""
+    ident, is_one_of_many, _ = name.partition("/")
+    return [f"{ident}/{number}" for number in range(SLICES)] if is_one_of_many else [ident]
+
+
+def available(row: SliceRow) -> int:
+    """Return what this slice still has; negative if something cost more than was declared."""
+    return amount_in(row.allot) - _used(row)
+
+
+def _used(row: SliceRow) -> int:
+    return amount_in(row.reserved) + amount_in(row.spent)

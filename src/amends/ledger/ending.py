@@ -6,31 +6,28 @@ The flows that await these operations are in ``engine/ending.py`` and ``engine/r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from amends.errors import TransitionRefused
 from amends.ledger.admission import calls_within, make_ready, not_succeeded
-from amends.ledger.approvals import request_more, undecided_staged, use_staged
-from amends.ledger.budgets import earlier_refusal, refuse_by_budget, reserve_staged
-from amends.ledger.changes import (
-    count_replays,
-    find_owned,
-    find_run,
-    forks_are_gone,
-    forks_of,
-    goal_facts,
-    is_owner,
-    mark_of,
-    move_call,
-    move_run,
-    proof_of,
-    rolled_back_source,
-    subtree,
-    unblock,
-    write_event,
+from amends.ledger.approvals import make_new_request, replace_request, request_more, undecided_staged, use_staged
+from amends.ledger.budgets import (
+    earlier_refusal,
+    fresh_ids,
+    is_of,
+    limit_of,
+    limits_in,
+    overrun_need,
+    planned_charges,
+    refuse_by_budget,
+    reserve_recorded,
 )
+from amends.ledger.changes import count_replays, move_call, move_run, unblock
+from amends.ledger.events import goal_facts, proof_of, write_event
+from amends.ledger.forks import forks_are_gone, forks_of, rolled_back_source
+from amends.ledger.leases import find_owned, is_owner
 from amends.ledger.locks import lock_names_of, take_locks
 from amends.ledger.operations import (
     AbandonRun,
@@ -47,6 +44,7 @@ from amends.ledger.operations import (
 )
 from amends.ledger.reading import tree_of
 from amends.ledger.rows import (
+    ApprovalRow,
     CallRow,
     FindApproval,
     FindCall,
@@ -54,11 +52,15 @@ from amends.ledger.rows import (
     ListCalls,
     ListTree,
     LockRequest,
+    Need,
     Now,
+    Overrun,
     RunRow,
+    TermsByCall,
     UpdateCall,
     UpdateRun,
 )
+from amends.ledger.trees import find_run, mark_of, subtree
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
 
 # ---- Rolling back
@@ -441,3 +443,47 @@ async def finish_run(op: FinishRun) -> RunRow:
     root = await find_run(run.root)
     run = await move_run(run, "pivoted", at=now, by=op.by, epoch=root.epoch, came_from="", causes="[]")
     return await move_run(run, "committed", at=now, by=op.by, epoch=root.epoch, facts={"why": op.why})
+
+
+# ---- The cost of staged calls
+
+
+async def reserve_staged(
+    run: RunRow, root: RunRow, calls: Iterable[CallRow], *, terms: TermsByCall, now: float, by: str
+) -> Overrun | list[CallRow] | None:
+    """Reserve the cost of the staged calls.
+
+    Returns None, the budget that has not enough, or the calls that wait for a person. ``terms``: by call, what the rules
+    require.
+    """
+    calls = list(calls)
+    requests: dict[str, ApprovalRow] = {}
+    for call in calls:
+        request = await FindApproval(call.approval) if call.cost and call.approval else None
+        if request is not None:
+            requests[call.id] = request
+    allowed = {id: limits_in(request) for id, request in requests.items() if request.state in ("approved", "used")}
+    over = await reserve_recorded(calls, root, now, allowed_limits=allowed)
+    if over is None or not over.want.holds:
+        return over and replace(over, also=())
+    asked: list[CallRow] = []
+    for call, charge in await planned_charges(calls):
+        before = allowed.get(call.id, {})
+        mine = [one for one in (over, *over.also) if is_of(one, charge.wants) and limit_of(one.want) not in before]
+        if mine:
+            rule = terms[call.id].need if call.id in terms else None
+            ask = await fresh_ids(charge.ask, call)
+            need = overrun_need(
+                replace(mine[0], also=tuple(mine[1:])), ask, rule or requests.get(call.id), before=before
+            )
+            asked.append(await _ask_about_money(run, call, requests.get(call.id), need, at=now, by=by, root=root))
+    return asked
+
+
+async def _ask_about_money(
+    run: RunRow, call: CallRow, old: ApprovalRow | None, need: Need, *, at: float, by: str, root: RunRow
+) -> CallRow:
+    """Hold a staged call for a person because of its cost; an earlier request about it ends."""
+    if old is None:
+        return (await make_new_request(run, call, need, at=at, by=by, epoch=root.epoch))[0]
+    return (await replace_request(run, call, old, need, "changed", at=at, by=by, epoch=root.epoch))[0]

@@ -1,17 +1,14 @@
-"""Take over, renew and release the lease of a run tree."""
+"""The lease of a run tree: refuse whoever no longer holds it, take it over, renew it and release it."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from amends.ledger.approvals import released_columns
-from amends.ledger.changes import (
-    count_replays,
-    find_run,
-    is_owner,
-    move_call,
-    write_event,
-)
+from amends.encoding.dataclass import dataclass
+from amends.errors import LeaseLost
+from amends.ledger.changes import count_replays, move_call
+from amends.ledger.events import write_event
+from amends.ledger.joined import JoinedTransactions
 from amends.ledger.operations import (
     ClaimRun,
     DueRuns,
@@ -21,6 +18,7 @@ from amends.ledger.operations import (
     RenewLeases,
 )
 from amends.ledger.rows import (
+    ApprovalsOf,
     CallRow,
     DropWaits,
     FindRun,
@@ -35,10 +33,74 @@ from amends.ledger.rows import (
     UpdateRun,
     needs_tool,
 )
+from amends.ledger.trees import find_run
 
 STILL_S: Final = 1.0
 """If the clock is further behind ledger time than this, it was set back: ledger time stands still until it catches up.
 """
+
+
+# ---- Fencing: an old owner or epoch writes nothing
+
+
+@dataclass(slots=True)
+class Lease:
+    """A run tree that this process owns, and until when on its own monotonic clock."""
+
+    root: str
+    owner: str
+    epoch: int
+    lease_s: float
+    until: float
+    lost: bool = False
+    goal: str = ""
+    """The goal that a person set meanwhile, learned when the lease was renewed."""
+    joined: JoinedTransactions | None = None
+    """The caller's own transactions that calls of this tree have joined; None until the first."""
+
+    def check(self, mono: float) -> None:
+        """Raise ``LeaseLost`` unless this process certainly still owns the tree.
+
+        The margin covers the time between this check and the first byte of a request.
+        """
+        if not self.is_ours(mono):
+            raise LeaseLost(
+                "this process no longer owns the run; nothing was started",
+                hint="another worker continues it; open the run again to see its state",
+            )
+
+    def is_ours(self, mono: float) -> bool:
+        """Return whether this process certainly owns the tree at this moment."""
+        return not self.lost and mono < self.until - self.margin
+
+    @property
+    def margin(self) -> float:
+        """The safety margin between two clocks, and between check and send: a tenth of the lease."""
+        return self.lease_s / 10
+
+
+async def find_owned(root_uid: str, owner: str, epoch: int) -> RunRow:
+    """Return the root if this owner and epoch still hold it; raise ``LeaseLost`` otherwise."""
+    return check_owner(await find_run(root_uid), owner, epoch)
+
+
+def check_owner(root: RunRow, owner: str, epoch: int) -> RunRow:
+    """Return the root itself if this owner and epoch hold it; raise ``LeaseLost`` otherwise."""
+    if not is_owner(root, owner, epoch):
+        raise LeaseLost(
+            f"run {root.id} has another owner now (epoch {root.epoch}, not {epoch}); nothing was started",
+            hint="another worker continues it",
+            run_id=root.id,
+        )
+    return root
+
+
+def is_owner(root: RunRow, owner: str, epoch: int) -> bool:
+    """Return whether this owner and epoch hold the lease."""
+    return root.epoch == epoch and root.owner == owner
+
+
+# ---- Taking over
 
 
 async def claim_run(op: ClaimRun) -> RunRow | None:
@@ -165,6 +227,9 @@ async def _doubt_started(
         await UpdateCall(call, {"comp_boot": op.boot, "comp_mono": quiet})
 
 
+# ---- Renewing and releasing
+
+
 async def renew_leases(op: RenewLeases) -> Renewed:
     """Extend the leases that this owner still holds (``RenewLeases``)."""
     seen = 0.0
@@ -220,3 +285,35 @@ async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:
         tools = tuple(sorted({call.tool for call in calls if needs_tool(root, call)}))
         found.append((root, tools, root.uid in seen or stands_still))
     return found
+
+
+# ---- How long a released run is left alone
+
+
+async def waits_until(root: str, now: float) -> tuple[bool, float | None]:
+    """Return whether a person is asked in this tree, and when the last of those requests expires; None: never."""
+    held = [call for call in await ListCalls(root, ("held", "ready")) if not call.attempt]
+    if any(call.state == "held" and not call.is_staged and not call.approval for call in held):
+        return True, None
+    asked = {call.approval for call in held if call.approval}
+    if asked:
+        await MoveTime(now)
+    living = [row for row in await ApprovalsOf(root) if row.id in asked and row.lives(now)] if asked else []
+    return any(row.state == "pending" for row in living), max((row.expires_at for row in living), default=None)
+
+
+async def released_columns(root: RunRow, now: float, *, at_least: float | None = None) -> dict[str, Any]:
+    """Return until when a released run is left alone, and whether it waits for a person.
+
+    ``at_least``: how long its caller may take to come back for the decision.
+    """
+    waits, until = await waits_until(root.uid, now)
+    if root.goal == "rollback":
+        return {"suspended": 0, "wake_at": now}
+    if waits:
+        return {"suspended": 1, "wake_at": until}
+    if root.goal == "commit" or root.phase == "pivoted" or (root.policy == "resume" and root.agent):
+        return {"suspended": 0, "wake_at": now}
+    if root.policy == "wait":
+        return {"suspended": 0, "wake_at": None}
+    return {"suspended": 0, "wake_at": max(until or now + root.lease_s, at_least or 0.0)}

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from amends.ledger.changes import goal_facts, write_event
+from amends.ledger.events import goal_facts, write_event
+from amends.ledger.operations import HeldLock, ListLocks
 from amends.ledger.rows import (
     CallRow,
     Contention,
@@ -15,18 +16,22 @@ from amends.ledger.rows import (
     DropWaits,
     FindLocks,
     FindRun,
+    FreeLocks,
     ListCalls,
     ListTree,
     LockRequest,
     LockRow,
     Now,
+    PageLocks,
     RecordWait,
     RunRow,
     TakeLock,
     UpdateRun,
     WaitRow,
+    WaitsFor,
     WaitsOf,
 )
+from amends.ledger.trees import find_run
 
 WAIT_FRESH_S: Final = 5.0
 """A wait of a living run counts if it was repeated this recently: many times the longest pause between two tries."""
@@ -213,3 +218,26 @@ async def _is_in_use(root: RunRow, name: str) -> bool:
     """Return whether a call that was started, and has no result yet, named this lock."""
     calls = await ListCalls(root.uid, ("started", "backing_off", "in_doubt"))
     return any(name in json.loads(call.locks) for call in calls if call.locks and call.attempt)
+
+
+# ---- Freeing and listing
+
+
+async def free_locks(root: RunRow, *, at: float, by: str, epoch: int) -> None:
+    """Free the locks of a tree that has ended, and forget what it waited for."""
+    count = await FreeLocks(root.uid)
+    await DropWaits(root.uid)
+    if count:
+        await write_event(root, "locks freed", at=at, by=by, epoch=epoch, count=count)
+
+
+async def list_locks(op: ListLocks) -> list[HeldLock]:
+    """Read a page of locks, with the runs that wait for them (``ListLocks``)."""
+    now = await Now("")
+    held: list[HeldLock] = []
+    for lock in await PageLocks(op.tenant, op.after, op.limit):
+        root = await find_run(lock.root)
+        asked = await WaitsFor(lock.tenant, lock.name)
+        waits = [wait for wait in asked if waits_now(wait, await find_run(wait.root), now)]
+        held.append(HeldLock(lock, root, tuple(waits), now))
+    return held

@@ -1,47 +1,21 @@
-"""Open a run or a child run, and fork a run. ``leases.py`` takes over, renews and releases."""
+"""Open a run or a child run. ``leases.py`` takes over, renews and releases; ``forks.py`` forks."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Final
-
 from amends.encoding.chain import proof
 from amends.errors import RunEnded
-from amends.ledger.changes import (
-    call_columns_digest,
-    find_owned,
-    find_run,
-    forks_on,
-    is_rolling_back,
-    move_run,
-    payload_proof,
-    proof_of,
-    refuse_loaded,
-    run_columns_digest,
-    sources,
-    write_event,
-)
-from amends.ledger.leases import _is_free, _note_silence, _take_over
-from amends.ledger.operations import (
-    Forked,
-    ForkRun,
-    OpenChild,
-    Opened,
-    OpenRun,
-    ReadForks,
-)
+from amends.ledger.changes import move_run
+from amends.ledger.events import proof_of, refuse_loaded, run_columns_digest, write_event
+from amends.ledger.leases import _is_free, _note_silence, _take_over, find_owned
+from amends.ledger.operations import OpenChild, Opened, OpenRun
 from amends.ledger.rows import (
-    CallRow,
-    FindRun,
     FindRunById,
-    InsertCall,
     InsertRun,
-    ListCalls,
     Now,
     RunRow,
     UpdateRun,
-    point_of,
 )
+from amends.ledger.trees import find_run
 
 
 async def open_run(op: OpenRun) -> Opened:
@@ -169,91 +143,3 @@ def _may_have_children(parent: RunRow, root: RunRow) -> None:
         if run.phase not in ("open", "pivoted") or run.goal or in_flight:
             why = "its pivot is in flight" if in_flight else f"it is {run.state}, on its way to {run.goal or 'its end'}"
             raise RunEnded(f"run {run.id} takes no new child: {why}", state=run.state, run_id=run.id)
-
-
-EPOCH: Final = 1
-"""The epoch in which a fork is made: it is opened in a later one, and so resumed."""
-
-
-async def fork_run(op: ForkRun) -> Forked:
-    """Add a fork (``ForkRun``). The source is locked: it cannot begin to roll back while it is forked."""
-    source = await find_run(op.source)
-    fork = op.runs[0]
-    if op.repeated:
-        mine = await FindRun(fork.uid)
-        if mine is not None:
-            return Forked("forked", mine)
-    taken = await FindRunById(fork.tenant, fork.id)
-    if taken is not None:
-        same = taken.forked_from == op.source and _call_at(taken) == _call_at(fork) and taken.closed_at is None
-        return Forked("forked" if same else "taken", taken)
-    family = [source, *await sources(source, peek=False)]
-    back = next((run for run in family if is_rolling_back(run)), None)
-    if back is not None:
-        return Forked("back", back)
-    if not await _as_seen(op, family):
-        return Forked("moved", source)
-    now = await Now(source.root)
-    runs = {row.uid: await _open(row, op, now) for row in op.runs}
-    await _share(op, runs, now)
-    at = _call_at(fork)
-    await write_event(
-        source, "forked", at=now, by=op.by, epoch=source.epoch, call=at, fork=fork.id, calls=len(op.calls)
-    )
-    for row in reversed(op.runs):
-        await _end_as(row, runs[row.uid], op, now)
-    return Forked("forked", await find_run(fork.uid))
-
-
-def _call_at(fork: RunRow) -> str:
-    point = point_of(fork)
-    return "" if point is None else point.call
-
-
-async def _as_seen(op: ForkRun, family: list[RunRow]) -> bool:
-    """Return whether every call, and the call that it stands for, still is in the planned state."""
-    calls: dict[str, CallRow] = {}
-    for run in family:
-        calls |= {call.id: call for call in await ListCalls(run.uid)}
-    return all(calls[one.of].state == one.seen and calls[one.row.shared].state == one.seen for one in op.calls)
-
-
-async def _open(row: RunRow, op: ForkRun, now: float) -> RunRow:
-    born = replace(row, state="open", created_at=now, epoch=EPOCH)
-    await InsertRun(born)
-    point = point_of(row)
-    await write_event(
-        born, "run", at=now, by=op.by, epoch=EPOCH, frm="(new)", to="open", generation=row.generation,
-        input=payload_proof(op, row, "input"), output=payload_proof(op, row, "output"), row=run_columns_digest(born),
-        forked_from=point and point.run_id, forked_at=point and point.call,
-    )  # fmt: skip
-    return born
-
-
-async def _share(op: ForkRun, runs: dict[str, RunRow], now: float) -> None:
-    """Write the shared calls, each with its event, in the order in which they were requested."""
-    for one in op.calls:
-        row = one.row
-        seq = await write_event(
-            runs[row.run], "shared", at=now, by=op.by, epoch=EPOCH, call=row.id, frm="(new)", to=row.state,
-            tool=row.tool, args=payload_proof(op, row, "args"), row=call_columns_digest(row, row.key, row.generation),
-            result=payload_proof(op, row, "result"), failure=payload_proof(op, row, "error"), attempt=row.attempt,
-            shared=row.shared,
-        )  # fmt: skip
-        place = seq if row.state == "succeeded" else 0
-        await InsertCall(
-            replace(row, seq=seq, created_at=now, created_epoch=EPOCH, asked_epoch=EPOCH, settled_seq=place)
-        )
-
-
-async def _end_as(row: RunRow, born: RunRow, op: ForkRun, now: float) -> None:
-    """Move a run of the fork to the state of the original: past its pivot, or closed while its parent is open."""
-    if row.state == "pivoted" or (row.state == "committed" and row.pivot):
-        born = await move_run(born, "pivoted", at=now, by=op.by, epoch=EPOCH)
-    if row.state == "committed":
-        await move_run(born, "committed", at=now, by=op.by, epoch=EPOCH)
-
-
-async def read_forks(op: ReadForks) -> list[RunRow]:
-    """List the forks that depend on a tree (``ReadForks``)."""
-    return await forks_on(op.root)

@@ -15,7 +15,7 @@ from amends.encoding.canonical import quoted
 from amends.encoding.chain import proof
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id
-from amends.ledger.changes import spelled
+from amends.ledger.events import spelled
 from amends.ledger.operations import AdmitCall, SettleCall, StoreOp
 from amends.ledger.rows import CallRow
 

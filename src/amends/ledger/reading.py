@@ -1,19 +1,12 @@
-"""Read runs, calls, events, locks and budgets: each answer is one snapshot, limited in size."""
+"""Read runs and calls: each answer is one snapshot, limited in size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amends.ledger.changes import find_run, subtree
-from amends.ledger.locks import waits_now
 from amends.ledger.operations import (
-    HeldLock,
-    ListBudgets,
-    ListLocks,
     ListRuns,
     ReadCall,
-    ReadEvents,
-    ReadNewestEvent,
     ReadRun,
     SearchCalls,
     Tree,
@@ -21,23 +14,17 @@ from amends.ledger.operations import (
 from amends.ledger.rows import (
     ApprovalsOf,
     CallRow,
-    EventRow,
     FindCall,
     FindRun,
     FindRunById,
     ListCalls,
     LocksOf,
-    NewestEvent,
     Now,
     PageCalls,
-    PageEvents,
-    PageLocks,
     PageRuns,
-    PageSlices,
     RunRow,
-    SliceRow,
-    WaitsFor,
 )
+from amends.ledger.trees import subtree
 
 
 async def read_run(op: ReadRun) -> Tree | None:
@@ -73,30 +60,3 @@ async def list_runs(op: ListRuns) -> list[RunRow]:
 async def search_calls(op: SearchCalls) -> list[CallRow]:
     """Read a page of calls (``SearchCalls``)."""
     return await PageCalls(op.tenant, op.states, op.before, op.limit, op.tool)
-
-
-async def list_locks(op: ListLocks) -> list[HeldLock]:
-    """Read a page of locks, with the runs that wait for them (``ListLocks``)."""
-    now = await Now("")
-    held: list[HeldLock] = []
-    for lock in await PageLocks(op.tenant, op.after, op.limit):
-        root = await find_run(lock.root)
-        asked = await WaitsFor(lock.tenant, lock.name)
-        waits = [wait for wait in asked if waits_now(wait, await find_run(wait.root), now)]
-        held.append(HeldLock(lock, root, tuple(waits), now))
-    return held
-
-
-async def list_budgets(op: ListBudgets) -> tuple[list[SliceRow], float]:
-    """Read a page of budget slices, and the ledger's time (``ListBudgets``)."""
-    return await PageSlices(op.tenant, op.after, op.limit), await Now("")
-
-
-async def read_events(op: ReadEvents) -> list[EventRow]:
-    """Read a page of events (``ReadEvents``)."""
-    return await PageEvents(op.root, op.tenant, op.after, op.limit)
-
-
-async def read_newest_event(op: ReadNewestEvent) -> EventRow | None:
-    """Read the last event (``ReadNewestEvent``)."""
-    return await NewestEvent(op.root, op.tenant)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from amends.encoding.chain import storable
 from amends.errors import BadBundle, LedgerTampered, RunTaken
-from amends.ledger.changes import run_columns_digest, write_event
+from amends.ledger.events import run_columns_digest, write_event
 from amends.ledger.operations import EVENTS_MAX, FindTrees, HasLoaded, LoadRecords, ReadRecord, Record, RunsOf
 from amends.ledger.rows import (
     LOADED,

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from amends.ledger.changes import forks_on, write_event
+from amends.ledger.events import write_event
 from amends.ledger.operations import CollectGarbage, PinKey, RewriteTexts, Swept
 from amends.ledger.rows import (
     AddMark,
@@ -28,6 +28,7 @@ from amends.ledger.rows import (
     UpdateRun,
     removed,
 )
+from amends.ledger.trees import forks_on
 from amends.states import STANDING, UNSETTLED
 
 CALLS_MAX: Final = 1_000

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 from amends.encoding.secret import SEALED
 from amends.errors import TransitionRefused, cut
 from amends.ledger.admission import make_ready, pivot_too_early
-from amends.ledger.approvals import first_start_answer, may_start, use_approval, use_staged
-from amends.ledger.budgets import earlier_refusal, reserve_start, with_reported_cost
-from amends.ledger.changes import (
-    charge_of_retry,
-    check_owner,
-    find_owned,
-    find_run,
-    goal_facts,
-    is_owner,
-    learned_facts,
-    move_call,
-    move_run,
-    proof_of,
-    settlement_facts,
-    unblock,
-    write_event,
+from amends.ledger.approvals import (
+    first_start_answer,
+    make_new_request,
+    may_start,
+    replace_request,
+    use_approval,
+    use_staged,
 )
+from amends.ledger.budgets import (
+    charge_of_retry,
+    earlier_refusal,
+    fresh_ids,
+    is_allowed,
+    limits_in,
+    overrun_need,
+    read_charge,
+    refuse_by_budget,
+    reserve_recorded,
+    staged_with_cost,
+    with_reported_cost,
+)
+from amends.ledger.changes import move_call, move_run, unblock
+from amends.ledger.events import goal_facts, learned_facts, proof_of, settlement_facts, write_event
+from amends.ledger.leases import check_owner, find_owned, is_owner
 from amends.ledger.locks import lock_names_for, take_locks
 from amends.ledger.operations import (
     VALUE,
@@ -41,10 +49,12 @@ from amends.ledger.operations import (
     WatchDoubt,
 )
 from amends.ledger.rows import (
+    ApprovalRow,
     CallRow,
     Contention,
     FindCall,
     LockRequest,
+    Need,
     Now,
     Overrun,
     PageEvents,
@@ -53,6 +63,7 @@ from amends.ledger.rows import (
     UpdateCall,
     UpdateRun,
 )
+from amends.ledger.trees import find_run
 from amends.states import RUN_FINAL
 
 # ---- Starting and settling attempts
@@ -544,3 +555,33 @@ async def _read_before(op: NoteValue, run: RunRow) -> float | None:
             return None
         after = page[-1].n
     return None
+
+
+# ---- The cost of a first start
+
+
+async def reserve_start(
+    run: RunRow, root: RunRow, call: CallRow, approval: ApprovalRow | None, need: Need | None, *, now: float, by: str
+) -> Overrun | tuple[CallRow, ApprovalRow] | None:
+    """Reserve the cost of a recorded call for its first start, and with a pivot that of its outbox.
+
+    Returns None, or the budget that has not enough; or, if that asks a person, the held call and the request.
+    """
+    pivots = call.kind == "pivot" and not call.violation and root.charged
+    calls = {one.id: one for one in (call, *(await staged_with_cost(run) if pivots else ()))}
+    allowed = {} if approval is None else limits_in(approval)
+    over = await reserve_recorded(calls.values(), root, now)
+    if over is not None and is_allowed(over, allowed):
+        over = await reserve_recorded(
+            calls.values(), root, now, allowed_limits=dict.fromkeys(calls, allowed), by=approval
+        )
+    if over is None:
+        return None
+    ask = read_charge(call.cost).ask if call.cost else ("", "")
+    if not over.want.holds or not (any(ask) or call.approval):
+        await refuse_by_budget(over, run, root, now, by=by, request=call.id)
+        return replace(over, also=())
+    asked = overrun_need(over, await fresh_ids(ask, call), need or approval)
+    if approval is not None:
+        return await replace_request(run, call, approval, asked, "changed", at=now, by=by, epoch=root.epoch)
+    return await make_new_request(run, call, asked, at=now, by=by, epoch=root.epoch)

@@ -10,15 +10,14 @@ from decimal import Decimal
 from itertools import groupby
 from typing import Any, Final, Literal, TypeAlias
 
+from amends.budgets import Budget, BudgetState, CostLine, amount_in, billionths, decimal_of
 from amends.errors import UsageError
 from amends.host.filters import BUDGET_FIELDS, CALL_FIELDS, Filter, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages, narrowing
-from amends.ledger.budgets import period_of
-from amends.ledger.changes import RESERVED, read_charge
+from amends.ledger.budgets import RESERVED, period_of, read_charge
 from amends.ledger.operations import ListBudgets, SearchCalls
 from amends.ledger.rows import CallRow, SliceRow
-from amends.model import Budget, BudgetState, CostLine, amount_in, billionths, decimal_of
 
 By: TypeAlias = Literal["run", "tool", "agent", "day"]
 PAGES_MAX: Final = 100_000

@@ -15,6 +15,7 @@ from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages, narrowing
 from amends.host.requests import adhoc_spec
 from amends.host.runs import claim, one, patience
+from amends.ledger.leases import Lease
 from amends.ledger.operations import (
     AcceptCall,
     HeldLock,
@@ -29,7 +30,7 @@ from amends.ledger.operations import (
     Tree,
 )
 from amends.ledger.rows import CallRow, SliceRow
-from amends.ledger.world import Lease, ReadClocks
+from amends.ledger.world import ReadClocks
 from amends.model import LOST, Absent, Call, Happened, Probed, Unknown
 from amends.people.rollback import WHO, Around, Rehearsal, named, relatives_of
 from amends.people.runs import check_reason, own_call, recorded

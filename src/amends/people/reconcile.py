@@ -23,9 +23,10 @@ from amends.engine.session import Session, call_of, decode_args, hidden_effect
 from amends.errors import BadArguments, NotStorable, ToolError, UsageError
 from amends.host.host import Host, View
 from amends.host.runs import declared_as
+from amends.ledger.leases import Lease
 from amends.ledger.operations import SearchCalls
 from amends.ledger.rows import CallRow
-from amends.ledger.world import Invoke, Lease, ReadClocks
+from amends.ledger.world import Invoke, ReadClocks
 from amends.model import Absent, Call, Happened, Request, Unknown
 from amends.report import Mismatch, Reconciliation
 from amends.tools.spec import ProbeSpec, Spec

@@ -20,10 +20,11 @@ from amends.engine.session import Session, call_of, read_tree
 from amends.errors import RunEnded, StalePlan, UsageError
 from amends.host.host import Host, View
 from amends.host.runs import found
-from amends.ledger.changes import tree_mark
 from amends.ledger.flow import Flow, Op, run_flow
+from amends.ledger.leases import Lease
 from amends.ledger.operations import BeginRollback, ClaimRun, HeldLock, ReadForks, ReadRun, StoreOp, Tree
 from amends.ledger.rows import FORKS_MAX, AddEvent, CallRow, RunRow, SliceRow
+from amends.ledger.trees import tree_mark
 from amends.ledger.world import (
     Await,
     Clocks,
@@ -34,7 +35,6 @@ from amends.ledger.world import (
     KeepAnchor,
     KeepCheckpoint,
     LazyCall,
-    Lease,
     LiveCalls,
     ReadAnchor,
     ReadClocks,

@@ -11,13 +11,14 @@ from typing import Final, NoReturn
 from amends.encoding.dataclass import changed
 from amends.engine.approvals import held_for, rejected
 from amends.engine.call import Done, conflict, ended, failure, in_doubt, recorded_done
-from amends.engine.session import Ask, Session, call_of, error_parts, exceeded
+from amends.engine.costs import exceeded
+from amends.engine.session import Ask, Session, call_of, error_parts
 from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunBlocked, RunEnded, ToolFailed, type_name
-from amends.ledger.changes import overrun_in
+from amends.ledger.budgets import overrun_in
 from amends.ledger.rows import CallRow, EventRow
 from amends.ledger.world import Sleep
 from amends.model import Residue
-from amends.replay.divergence import missing_at_end, other_end, out_of_turn, unlike, unrecorded
+from amends.replay.divergence import is_same, missing_at_end, other_end, out_of_turn, unlike, unrecorded
 from amends.replay.record import Entry, Record, Sight
 from amends.states import FREES_KEY
 
@@ -163,7 +164,7 @@ class Replay:
         """
         same = self.record.by_key.get(ask.key, ()) if entry.old else ()
         rows = [one.row for one in (entry, *same) if one.row is not None]
-        return any(_is_same(ask, row) for row in rows if row.ident == ask.ident)
+        return any(is_same(ask, row) for row in rows if row.ident == ask.ident)
 
     def state_of(self, entry: Entry) -> str:
         """Return the state of the call at the place that the program has reached."""
@@ -339,11 +340,6 @@ async def recorded_call(replay: Replay, session: Session, ask: Ask) -> Done:
     if row is None:
         raise refusal_of(replay, session, ask, entry)
     return told(replay, session, ask, entry, sight, repeated=repeated)
-
-
-def _is_same(ask: Ask, row: CallRow) -> bool:
-    """Return whether version and all arguments are the recorded ones; the same text needs no digest."""
-    return (row.args == ask.text and row.version == ask.spec.version) or row.digest == ask.digest
 
 
 async def _unrecorded(replay: Replay, session: Session, ask: Ask) -> Done:

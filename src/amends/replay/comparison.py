@@ -13,7 +13,7 @@ from amends.engine.reports import info_of
 from amends.engine.session import Session, call_of, error_text
 from amends.host.host import Host, View, run_id_of
 from amends.host.runs import found
-from amends.ledger.changes import read_charge
+from amends.ledger.budgets import read_charge
 from amends.ledger.operations import ReadRun, Tree
 from amends.ledger.rows import CallRow, lost_at
 from amends.report import Comparison, Difference, Pair, differences

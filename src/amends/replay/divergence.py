@@ -1,4 +1,4 @@
-"""Say how a replay diverged: what the record has, what the program asked for instead, and the usual cause."""
+"""Find and say how a replay diverged: what the record has, what the program asked for instead, and the usual cause."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ _SPELLED: Final = {
     "id": "uuid4() is not recorded: use run.uuid()",
     "chance": "random is not recorded: use run.random()",
 }
+
+
+def is_same(ask: Ask, row: CallRow) -> bool:
+    """Return whether version and all arguments are the recorded ones; the same text needs no digest."""
+    return (row.args == ask.text and row.version == ask.spec.version) or row.digest == ask.digest
 
 
 def unlike(session: Session, ask: Ask, entry: Entry) -> Diverged:

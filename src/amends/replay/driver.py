@@ -47,9 +47,9 @@ from amends.host import runs
 from amends.host.host import Host, View
 from amends.host.redaction import Said, recorded_input
 from amends.ledger.flow import Flow, Op
+from amends.ledger.leases import Lease
 from amends.ledger.operations import NoteValue, ReadEvents, ReadRun, SearchCalls, Tree
 from amends.ledger.rows import CallRow, EventRow, RunRow
-from amends.ledger.world import Lease
 from amends.model import Call
 from amends.replay.answers import Replay, as_staged, blocked_by, recorded_call
 from amends.replay.divergence import clock_past_end, no_such_child, other_end, other_input

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NoReturn, Self, TypeVar
 
+from amends.budgets import Costs
 from amends.engine.call import Done
 from amends.engine.session import Ask, Session, call_of
 from amends.host import runs
@@ -16,7 +17,7 @@ from amends.host.requests import direct_ask
 from amends.ledger.flow import Flow, Op, finish, run_flow_async
 from amends.ledger.rows import RunRow
 from amends.ledger.world import Flight, RunTogether, Sleep
-from amends.model import Answer, Costs, Staged, ToolCall
+from amends.model import Answer, Staged, ToolCall
 from amends.replay import driver
 from amends.replay.answers import Replay, Stopped
 from amends.replay.driver import born_in, denied

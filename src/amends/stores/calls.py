@@ -17,7 +17,7 @@ from amends.encoding.canonical import quoted
 from amends.encoding.chain import proof
 from amends.encoding.dataclass import dataclass
 from amends.encoding.ids import call_id, number_of
-from amends.ledger.changes import call_columns_digest
+from amends.ledger.events import call_columns_digest
 from amends.ledger.rows import CallRow, EventRow
 from amends.states import NEW
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from amends.testing.check_tool import check_tool
 from amends.testing.checkers import CHECKERS, Violation, check_all
 from amends.testing.clock import Clock
-from amends.testing.crash_tests import Verdict, simulate
 from amends.testing.runtime import TestRuntime, runtime
+from amends.testing.simulate import Verdict, simulate
 from amends.testing.simulation import Crash, Fault, Simulation
 from amends.testing.world import World
 

@@ -10,8 +10,8 @@ from amends.host.runs import declared_as
 from amends.model import Absent, Happened
 from amends.run import Run
 from amends.testing.checkers import Violation
-from amends.testing.crash_tests import State, Verdict, _frozen, simulate
 from amends.testing.runtime import TestRuntime
+from amends.testing.simulate import State, Verdict, _frozen, simulate
 from amends.tools.spec import Spec
 
 

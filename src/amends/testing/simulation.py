@@ -25,6 +25,7 @@ from amends.host import runs
 from amends.host.host import Host, View
 from amends.host.requests import direct_ask, model_ask, plain_request
 from amends.ledger.flow import Op
+from amends.ledger.leases import Lease
 from amends.ledger.operations import ClaimRun, OpenRun, RenewLeases, SettleCall, StoreOp
 from amends.ledger.plain import SettlePlain
 from amends.ledger.rows import RunRow
@@ -36,7 +37,6 @@ from amends.ledger.world import (
     Invoke,
     IsDead,
     KeepCheckpoint,
-    Lease,
     LiveCalls,
     ReadAnchor,
     ReadClocks,

@@ -7,12 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from amends.budgets import amount_in, text_of
 from amends.encoding.canonical import encode
 from amends.encoding.payloads import decode
-from amends.ledger.changes import RESERVED, read_charge
+from amends.ledger.budgets import RESERVED, read_charge
 from amends.ledger.rows import CallRow, SliceRow
 from amends.ledger.world import Invoke
-from amends.model import Absent, Approval, Happened, NoEffect, Probed, Unknown, amount_in, text_of
+from amends.model import Absent, Approval, Happened, NoEffect, Probed, Unknown
 from amends.report import RollbackPlan
 from amends.states import UNSETTLED
 from amends.stores.memory import MemoryStore

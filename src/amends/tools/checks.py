@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, NoReturn, get_args
 
+from amends.budgets import costs_in
 from amends.encoding.annotations import classes_below, problem_of, shape_of_args
 from amends.encoding.secret import MASK, RedactionRules
 from amends.errors import BadDeclaration, close_to
-from amends.model import Kind, Order, Request, Retry, Scope, costs_in
+from amends.model import Kind, Order, Request, Retry, Scope
 from amends.tools.signature import REPEAT, Signature, is_async_function
 from amends.tools.spec import At, Declaration, OnConflict, OnFailure, OnLock, Spec
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
 
+from amends.budgets import Costs
 from amends.encoding.annotations import ANY_ARGS, OPEN, Shape
 from amends.encoding.dataclass import dataclass, field
 from amends.encoding.secret import RedactionRules
 from amends.errors import BadArguments, BadDeclaration, name_for_models
-from amends.model import LOST, Call, Costs, Kind, Order, Request, Retry, Scope, Staged
+from amends.model import LOST, Call, Kind, Order, Request, Retry, Scope, Staged
 from amends.tools.signature import REPEAT, Signature, no_repeat, parsed, refuse, staged_problem
 
 OnConflict: TypeAlias = Literal["raise", "hold"]

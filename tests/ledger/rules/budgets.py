@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from amends.budgets import ONE, text_of
 from amends.ledger import operations as ops
 from amends.ledger.operations import DecideApproval
 from amends.ledger.rows import (
@@ -19,7 +20,6 @@ from amends.ledger.rows import (
     Terms,
     Unapproved,
 )
-from amends.model import ONE, text_of
 from amends.testing.conformance.ledger import LEASE_S, Ledger
 from amends.testing.conformance.scenarios import bill, books
 from tests.ledger.rules.registry import check, check_each

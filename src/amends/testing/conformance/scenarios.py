@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
+from amends.budgets import ONE, amount_in, text_of
 from amends.ledger import operations
 from amends.ledger import operations as ops
-from amends.ledger.changes import tree_mark
 from amends.ledger.operations import (
     AcceptCall,
     DraftCheckpoint,
@@ -23,7 +23,7 @@ from amends.ledger.operations import (
     WriteCheckpoint,
 )
 from amends.ledger.rows import ApprovalRow, BudgetDemand, CallCost, CallRow, CheckpointRow, Need, RunRow, Terms
-from amends.model import ONE, amount_in, text_of
+from amends.ledger.trees import tree_mark
 from amends.replay.forks import Wish, made
 from amends.stores.memory import MemoryStore
 from amends.testing.conformance.ledger import LEASE_S, Ledger

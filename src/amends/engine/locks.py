@@ -1,0 +1,109 @@
+"""Wait for the locks of a call, and raise what a lock that stays taken means."""
+
+from __future__ import annotations
+
+from amends.engine.session import Ask, Session, Wait, moment
+from amends.errors import Deadlocked, Locked
+from amends.ledger.operations import Admission, HeldLock, StartCall
+from amends.ledger.rows import (
+    NOTHING,
+    CallRow,
+    Contention,
+    LockRequest,
+    LockRow,
+    Overrun,
+    RunRow,
+    Terms,
+    TermsByCall,
+    Unapproved,
+)
+from amends.model import Lock
+
+
+def lock_wait_s(ask: Ask, wait: Wait) -> float:
+    """Return how long this request may wait for a lock that another run holds."""
+    return 0.0 if ask.spec.on_lock == "raise" else wait.limit_s
+
+
+def locks_for(ask: Ask, wait: Wait) -> LockRequest:
+    """Return the lock names that the request needs.
+
+    A pivot may also need those of its outbox, which only the ledger knows.
+    """
+    if not ask.locks and ask.spec.kind != "pivot":
+        return NOTHING
+    return LockRequest(ask.locks, waits=wait.waited < lock_wait_s(ask, wait), waited=bool(wait.root))
+
+
+async def start_when_unlocked(
+    session: Session,
+    row: CallRow,
+    terms: Terms | None = None,
+    outbox: TermsByCall | None = None,
+    *,
+    wait: Wait | None = None,
+) -> CallRow | Contention | Overrun | Unapproved | None:
+    """Start the next attempt of a recorded call as soon as its locks are free.
+
+    Return the last answer if they never were.
+    """
+    wait = wait or Wait(session.wait_s)
+    while True:
+        started = await StartCall(
+            row.id, session.lease.owner, session.lease.epoch, row.attempt + 1, terms, outbox or {}
+        )
+        if not isinstance(started, Contention) or started.victim:
+            return started
+        if not await wait.again(started.root or session.root):
+            return started
+
+
+def locked(session: Session, tool: str, lock: Contention, *, waited: float, hint: str | None = None) -> Locked:
+    """Return the error for a lock that was not freed in time."""
+    since = moment(lock.since)
+    assert since is not None, "a lock was taken at some time"
+    error = Locked(
+        tool,
+        lock=lock.name,
+        holder=lock.run_id,
+        since=since,
+        waited=waited,
+        held_s=lock.now - lock.since,
+        run_id=session.id,
+    )
+    error.hint = hint or error.hint
+    return error
+
+
+def deadlocked(session: Session, tool: str, why: str) -> Deadlocked:
+    """Return the error for a run that was chosen to roll back by a deadlock."""
+    return Deadlocked(tool, why=why, run_id=session.id)
+
+
+async def wait_for_lock(session: Session, ask: Ask, answer: Admission, wait: Wait) -> None:
+    """Wait until the run that holds the lock may have ended; raise ``Locked`` when the limit is reached."""
+    assert answer.lock is not None, "a locked answer names the lock"
+    if wait.waited >= lock_wait_s(ask, wait):
+        raise locked(session, ask.spec.name, answer.lock, waited=wait.waited)
+    await wait.again(answer.lock.root or session.root)  # False: the next request is the last one
+
+
+def lock_of(row: LockRow, run: RunRow, now: float, waiting: tuple[str, ...] = ()) -> Lock:
+    """Return one lock as users see it."""
+    since = moment(row.taken_at)
+    assert since is not None, "a lock was taken at some time"
+    return Lock(
+        name=row.name,
+        run_id=row.run_id,
+        tool=row.tool,
+        call_id=row.call,
+        since=since,
+        held_s=now - row.taken_at,
+        run_state=run.state,  # type: ignore[arg-type]  # the ledger's own words
+        waiting=waiting,
+    )
+
+
+def held_lock_of(held: HeldLock) -> Lock:
+    """Return one lock as users see it, with the runs that wait for it."""
+    return lock_of(held.lock, held.root, held.now, tuple(wait.run_id for wait in held.waits))
