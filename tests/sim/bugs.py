@@ -553,7 +553,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((locks, "_wait_for", "circle = await _find_cycle(root, others, at)", "circle: list[_Link] = []")),
         ("deadlocks_end",), ("F24b", "F24h")),
     Bug("K8", "two runs that have pivoted wait for each other for ever",
-        lambda: rewritten((locks, "_wait_for", "await _free_one_lock(circle, at)", "pass")),
+        lambda: rewritten((locks, "_wait_for", "await _free_one_lock(circle)", "pass")),
         ("nothing_stuck",), ("F24f",)),
     Bug("P1", "a plan is compared before the transaction that decides, and not in it",
         lambda: rewritten((store_ending, "begin_rollback", "if await mark_of(run) != op.mark:", "if False:")),
