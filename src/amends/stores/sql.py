@@ -175,6 +175,8 @@ class Kept:
     touch: int
     owner: str
     epoch: int
+    undo: Any = None
+    """The calls that are left to compensate (``amends.stores.quick.Undo``)."""
 
     def forget(self) -> None:
         """Read the end of the chain again before the next use."""
