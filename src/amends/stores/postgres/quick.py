@@ -8,25 +8,43 @@ found its call changed divides by zero, which undoes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from amends.ledger.operations import Admission, AdmitCall, StoreOp
+from amends.encoding.ids import number_of
+from amends.ledger.operations import (
+    Admission,
+    AdmitCall,
+    BeginCompensation,
+    BeginRollback,
+    CloseRun,
+    SettleCompensation,
+    Settled,
+    StoreOp,
+)
 from amends.ledger.plain import AdmitPlain, PlainTool, SettledPlain, SettlePlain, Started
+from amends.ledger.rows import CallRow
 from amends.stores.quick import (
     OPEN_ROOT,
+    Undo,
     admission_body,
     answer_sql,
     answered,
+    begun,
+    compensation_body,
     is_plain,
+    is_plain_beginning,
+    is_plain_end,
     is_plain_question,
     key_of,
     made_at,
     more_of,
     question,
     success_body,
+    undo_of,
+    undone,
 )
-from amends.stores.sql import FOLD_WINDOW_S, POSTGRES, SKEW_S, Execute, Statements
+from amends.stores.sql import FOLD_WINDOW_S, POSTGRES, SKEW_S, Execute, Statements, Tail
 
 Clock = Callable[[], float] | None
 
@@ -64,6 +82,26 @@ _SETTLE: Final = (
 _SETTLE_SEALED: Final = _SETTLE.format(", more = %s::text")
 """The same with an encrypted result, whose digest is kept as well."""
 _SETTLE_PLAIN: Final = _SETTLE.format("")
+_BEGIN: Final = (
+    _NOW
+    + _STEP.format(
+        " and x.state = 'rolling_back' and x.touch = %s and m.now <= %s and exists (select 1 from amends_call o"
+        " where o.no = %s and o.root = x.no and o.state = 'succeeded' and o.settled_n = %s and o.comp_at is null)"
+    )
+    + ", u as (update amends_call c set state = 'compensating', comp_n = r.n, comp_at = r.at, comp_epoch = %s::bigint,"
+    " comp_hash = r.head from r where c.no = %s and c.root = r.no and c.state = 'succeeded' and c.comp_at is null"
+    " returning 1) select r.n, r.at, 1 / (select count(*) from u) from r"
+)
+_END: Final = (
+    _NOW
+    + _STEP.format(
+        " and x.touch = %s and m.now <= %s and exists (select 1 from amends_call o where o.no = %s and o.root = x.no"
+        " and o.state = 'compensating' and o.comp_hash is not null and o.undone_at is null)"
+    )
+    + ", u as (update amends_call c set state = 'compensated', undone_n = r.n, undone_at = r.at, undone_hash = r.head"
+    " from r where c.no = %s and c.root = r.no and c.state = 'compensating' and c.undone_at is null returning 1)"
+    " select r.n, r.at, 1 / (select count(*) from u) from r"
+)
 _TOOL: Final = (
     "select no from amends_tool where name = %s and version = %s and kind = %s and scope = 'run' and declared = %s"
     " and undoable = %s and at_commit = 0"
@@ -78,6 +116,20 @@ class Plain:
         self._clock = clock
         self.tools: dict[PlainTool, int] = {}
         self.halt = 0
+        self._undo: dict[str, Undo] = {}
+        """By root: the calls that are left to compensate."""
+
+    def remember(self, op: StoreOp[Any], answer: Any, tails: Mapping[str, Tail]) -> None:
+        """Remember the order of a rollback that a flow has begun; if its commit fails, the run has another ``touch``."""
+        if isinstance(op, BeginRollback):
+            tail = tails.get(answer.run.root)
+            undo = None if tail is None else undo_of(answer, tail.touch + int(tail.is_longer))
+            if undo is not None:
+                if len(self._undo) >= UNDO_MAX:
+                    self._undo.clear()
+                self._undo[answer.run.root] = undo
+        elif isinstance(op, CloseRun):
+            self._undo.pop(answer.root, None)
 
     def _now(self) -> float | None:
         return None if self._clock is None else self._clock()
@@ -128,9 +180,56 @@ class Plain:
         )  # fmt: skip
         return SettledPlain(started, found[0][0], found[0][1], op.result, proof=op.proof) if found else None
 
+    async def begin(self, op: BeginCompensation) -> CallRow | None:
+        """Begin the compensation; return None if nothing was changed and the flow must decide."""
+        seen = op.seen
+        undo = None if seen is None else self._undo.get(seen.root)
+        if seen is None or undo is None or not is_plain_beginning(op, undo):
+            return None
+        number = number_of(op.call_id)
+        found, _, _ = await Execute(
+            _BEGIN,
+            (
+                self._now(), compensation_body(op, "succeeded", "compensating"), seen.root, op.owner, op.epoch, undo.touch,
+                seen.created_at + FOLD_WINDOW_S, number, seen.settled_seq, op.epoch, number,
+            ),
+            prepare=True,
+        )  # fmt: skip
+        if not found:
+            self._undo.pop(seen.root, None)
+            return None
+        undo.going = op.call_id
+        return begun(op, found[0][1])
+
+    async def end(self, op: SettleCompensation) -> Settled | None:
+        """Settle the compensation; return None if nothing was changed and the flow must decide."""
+        seen = op.seen
+        undo = None if seen is None else self._undo.get(seen.root)
+        if seen is None or undo is None or not is_plain_end(op, undo):
+            return None
+        number = number_of(op.call_id)
+        found, _, _ = await Execute(
+            _END,
+            (
+                self._now(), compensation_body(op, "compensating", "compensated"), seen.root, op.owner, op.epoch,
+                undo.touch, seen.created_at + FOLD_WINDOW_S, number, number,
+            ),
+            prepare=True,
+        )  # fmt: skip
+        if not found:
+            self._undo.pop(seen.root, None)
+            return None
+        undo.going = ""
+        undo.left.pop()
+        return undone(op, found[0][1])
+
+
+UNDO_MAX: Final = 10_000
 
 QUICK: Final[dict[type[StoreOp[Any]], Callable[[Plain, Any], Any]]] = {
     AdmitCall: Plain.answer,
     AdmitPlain: Plain.admit,
     SettlePlain: Plain.settle,
+    BeginCompensation: Plain.begin,
+    SettleCompensation: Plain.end,
 }

@@ -95,7 +95,9 @@ class Attempts:
                 return done
             self._committing = self._quick = False
         await Command(preamble.writing)
-        answer = await as_sql(intent(op), Transaction(WRITING, clock))
+        tx = Transaction(WRITING, clock)
+        answer = await as_sql(intent(op), tx)
+        self._plain.remember(op, answer, tx.tails)
         topics = topics_of(op, answer)
         notify = notify_command(topics)
         if topics and not notify:
