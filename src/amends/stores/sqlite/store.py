@@ -38,6 +38,7 @@ from amends.stores.sqlite.connection import (
     connect,
     establish,
     explained,
+    fill_log,
     inode_of,
     is_busy,
     is_total,
@@ -128,6 +129,8 @@ class SqliteStore:
                 wait_s=self._lock_wait_s,
             )
             self._writer = Connection(raw, raw.cursor(), inode_of(self.path))
+            if made:
+                fill_log(raw, self.path)
             # From now on the ledger exists: if its file vanishes, it must not be created again, empty.
             self._create = False
             return made
