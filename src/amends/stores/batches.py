@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from amends.ledger.store import OUTCOME
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -163,7 +165,9 @@ class LoopBatches:
 
         A cancellation is raised when the step is over: whoever cancels must be able to rely on the record.
         """
-        from asyncio import CancelledError
+        from asyncio import CancelledError  # here: a blocking program needs no asyncio
+
+        from amends.stores.cancellation import to_its_end
 
         step = Step(op, root)
         self._queue.steps.append(step)
@@ -178,8 +182,10 @@ class LoopBatches:
             except CancelledError as error:
                 cancelled = error
         if step.answer is None:
-            step.answer = await alone(op)
+            step.answer, again = await to_its_end(alone(op))
+            cancelled = cancelled or again
         if cancelled is not None:
+            setattr(cancelled, OUTCOME, lambda: step.answer)
             raise cancelled
         return step.answer
 

@@ -19,6 +19,7 @@ from amends.ledger.flow import Flow, run_flow
 from amends.ledger.joined import Joined
 from amends.ledger.operations import OpenChild, OpenRun, StoreOp
 from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain
+from amends.ledger.store import OUTCOME
 from amends.model import Schema
 from amends.stores.postgres.url import read_url
 
@@ -33,7 +34,7 @@ except ImportError as missing:
 
 from amends.ledger.flow import run_flow_async
 from amends.stores.batches import Batches, LoopBatches
-from amends.stores.cancellation import uninterrupted
+from amends.stores.cancellation import to_its_end, uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.pool import LoopPool, Pool
 from amends.stores.postgres import joined
@@ -60,6 +61,8 @@ class PostgresStore:
     No IO before ``open`` or the first operation. ``clock`` replaces the server's clock, for tests; ``pool_max`` and
     ``lock_wait_s`` replace the options of the URL.
     """
+
+    keeps_outcome = True
 
     def __init__(
         self,
@@ -185,10 +188,15 @@ class PostgresStore:
             await asyncio.get_running_loop().run_in_executor(None, self._ready, op)
         self._ready(op)
         if type(op) in STEPS and not self._preamble.needed and not op.repeated:
-            done: T | None = await self._loop_batches().perform(op, root_of(op), self._alone_async)
-            if done is not None:
-                return done
-            return await uninterrupted(self._performed(op, quick=False))
+            done, cancelled = await to_its_end(self._loop_batches().perform(op, root_of(op), self._alone_async))
+            if done is None:
+                done, again = await to_its_end(uninterrupted(self._performed(op, quick=False)))
+                cancelled = cancelled or again
+            if cancelled is not None:
+                setattr(cancelled, OUTCOME, lambda: done)
+                raise cancelled
+            answer: T = done
+            return answer
         return await uninterrupted(self._performed(op))
 
     async def _alone_async(self, op: StoreOp[Any]) -> Any:

@@ -80,6 +80,8 @@ class SqliteStore:
     or the first operation.
     """
 
+    keeps_outcome = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
