@@ -270,6 +270,7 @@ class SqliteStore:
 
     def _remember(self, op: StoreOp[Any], answer: Any, tx: Transaction) -> None:
         """Remember the new ends of the chains; forget all of them if the transaction fails after all (``_fail``)."""
+        self._plain.seen = max(self._plain.seen, tx.mark)
         for root, tail in tx.tails.items():
             kept = self._kept.get(root)
             run = tx.runs.get(root)
