@@ -63,6 +63,7 @@ class PostgresStore:
     """
 
     keeps_outcome = True
+    dialect = "postgresql"
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from amends.errors import LedgerCorrupt, LedgerError, LedgerMissing, LedgerUnavailable
 from amends.model import Schema
-from amends.stores.migrations import check_usable, migrations, schema_of
+from amends.stores.migrations import check_usable, migrations, refuse_old, schema_of
 from amends.visible import visible_log
 
 T = TypeVar("T")
@@ -189,8 +189,8 @@ def _checked_version(connection: sqlite3.Connection, path: Path, *, create: bool
     found = _schema(connection, names)
     if found.version == 0 and not create:
         raise _missing(path, "the file has none")
-    if found.version == 0 and names:
-        raise LedgerCorrupt(f"{path} is a database of another program", hint="give the ledger a file of its own")
+    if found.version and "amends_run" not in names:
+        raise refuse_old(str(path))
     check_usable(found, str(path))
     return found.version
 

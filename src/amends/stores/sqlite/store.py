@@ -81,6 +81,7 @@ class SqliteStore:
     """
 
     keeps_outcome = True
+    dialect = "sqlite"
 
     def __init__(
         self,
