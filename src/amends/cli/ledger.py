@@ -58,7 +58,8 @@ def sql(url: Url = None, as_json: Json = False) -> int:
     if as_json:
         put_json({"url": rt.settings["url"].value, "sql": text})
     else:
-        put(text.rstrip())
+        for line in text.splitlines():
+            put(line, fold=False)
     return DONE
 
 
