@@ -50,6 +50,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     LedgerUnavailable
     LedgerMissing
     LedgerTooNew
+    LedgerTooOld
     LedgerCorrupt
     LedgerSealed
     LedgerBehind                 .known .found
@@ -815,6 +816,12 @@ class LedgerTooNew(LedgerError):
     """The ledger was written by a newer version of amends."""
 
     default_hint = "install the version of amends that wrote this ledger, or a newer one"
+
+
+class LedgerTooOld(LedgerError):
+    """The ledger was written by a version of amends whose tables this one cannot read or migrate."""
+
+    default_hint = "finish its runs with the amends that wrote it, and give this one a new ledger"
 
 
 class LedgerCorrupt(LedgerError):

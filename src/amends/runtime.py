@@ -391,6 +391,7 @@ class Runtime:
     # ---- The ledger itself
 
     schema = in_place(maintenance.schema)
+    schema_sql = in_place(maintenance.schema_sql)
     migrate = in_place(maintenance.migrate)
     reencrypt = in_place(maintenance.reencrypt)
     checkpoint = in_place(maintenance.checkpoint)
@@ -813,6 +814,7 @@ class AsyncRuntime:
     # ---- The ledger itself
 
     schema = in_thread(maintenance.schema)
+    schema_sql = in_thread(maintenance.schema_sql)
     migrate = in_thread(maintenance.migrate)
     reencrypt = in_thread(maintenance.reencrypt)
     checkpoint = in_thread(maintenance.checkpoint)

@@ -190,9 +190,14 @@ async def settle_compensation(op: SettleCompensation) -> Settled:
     moved = await move_call(
         run, call, op.to, at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt, "error": op.error},
         comp_error=op.error, comp_settled_at=now, comp_gave_up=int(op.gave_up),
-        comp_retry_at=None if op.retry_s is None else now + op.retry_s, comp_boot=op.boot, comp_mono=op.mono,
+        comp_retry_at=None if op.retry_s is None else now + op.retry_s, **_quiet(op),
     )  # fmt: skip
     return Settled(moved)
+
+
+def _quiet(op: SettleCompensation) -> dict[str, Any]:
+    """Return since when nothing new can have been sent; only a compensation that is not over needs that."""
+    return {"comp_boot": "", "comp_mono": None} if op.to == "compensated" else {"comp_boot": op.boot, "comp_mono": op.mono}
 
 
 # ---- Committing

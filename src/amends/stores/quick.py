@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from amends.encoding.chain import body_of, proof
-from amends.encoding.ids import EPOCH_US, RANDOM_BITS, call_id
-from amends.ledger.operations import Admission, AdmitCall
+from amends.encoding.dataclass import changed, dataclass
+from amends.encoding.ids import EPOCH_US, RANDOM_BITS, call_id, number_of
+from amends.ledger.operations import Admission, AdmitCall, BeginCompensation, Rollback, SettleCompensation, Settled
 from amends.ledger.plain import AdmitPlain, SettlePlain, admission_facts
+from amends.ledger.rows import CallRow
 from amends.states import NEW
-from amends.stores.calls import join, pack, success_facts
+from amends.stores.calls import attempt_facts, join, pack, success_facts
 from amends.stores.sql import Statements
 
 OPEN_ROOT: Final = "state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''"
@@ -69,6 +71,72 @@ def more_of(op: AdmitPlain, result_proof: str = "") -> str | None:
         return None
     said = (("call_ref", op.call_ref), ("args_proof", op.proof), ("result_proof", result_proof))
     return json.dumps({name: value for name, value in said if value}, separators=(",", ":"))
+
+
+# ---- Plain compensations
+
+
+@dataclass(slots=True)
+class Undo:
+    """The calls of a tree that are left to compensate, in the order of settling, as the rollback found them.
+
+    While the run has the same ``touch``, nobody has changed anything else: so the last of them is the next one, and no
+    statement has to look at the others.
+    """
+
+    touch: int
+    left: list[tuple[int, str]]
+    going: str = ""
+
+
+def undo_of(answer: Rollback, touch: int) -> Undo | None:
+    """Return what is left to compensate after a rollback began; None: the flows look themselves."""
+    tree = answer.tree
+    if tree is None or len(tree.runs) != 1 or tree.run.uid != tree.run.root:
+        return None
+    effects = [call for call in tree.calls if call.kind != "read"]
+    if any(call.state in ("started", "compensating") for call in effects):
+        return None
+    left = [(call.settled_seq, call.id) for call in effects if call.state == "succeeded" and call.undoable]
+    return Undo(touch, sorted(left))
+
+
+def is_plain_beginning(op: BeginCompensation, undo: Undo | None) -> bool:
+    """Return whether this is the next call to compensate, and nothing about it is special."""
+    seen = op.seen
+    if undo is None or seen is None or op.repeated or op.from_doubt or op.attempt != 1 or undo.going:
+        return False
+    plain = seen.state == "succeeded" and seen.run == seen.root and not seen.comp_attempt and not seen.shared
+    plain = plain and not seen.cost and not seen.grp and seen.lost_at is None and number_of(seen.id) is not None
+    return plain and bool(undo.left) and undo.left[-1] == (seen.settled_seq, seen.id)
+
+
+def begun(op: BeginCompensation, at: float) -> CallRow:
+    """Return the answer to a plain beginning."""
+    assert op.seen is not None, "a plain compensation knows its call"
+    return changed(op.seen, {"state": "compensating", "comp_attempt": 1, "comp_at": at, "quiet_left": None})
+
+
+def is_plain_end(op: SettleCompensation, undo: Undo | None) -> bool:
+    """Return whether the compensation that ends is the one that began by a plain statement, and succeeded."""
+    if undo is None or op.seen is None or op.repeated or op.to != "compensated" or op.attempt != 1:
+        return False
+    return undo.going == op.call_id and not op.error and op.retry_s is None and not op.gave_up
+
+
+def undone(op: SettleCompensation, at: float) -> Settled:
+    """Return the answer to a plain end of a compensation."""
+    assert op.seen is not None, "a plain compensation knows its call"
+    return Settled(changed(op.seen, {"state": "compensated", "comp_settled_at": at}))
+
+
+def compensation_body(op: BeginCompensation | SettleCompensation, frm: str, to: str) -> str:
+    """Return the body of the hash of the event of a plain step of a compensation."""
+    seen = op.seen
+    assert seen is not None, "a plain compensation knows its call"
+    return body_of(
+        seen.root, seen.run, seen.run_id, seen.tenant, seen.id, "call", frm, to, op.owner, op.epoch, attempt_facts(1)
+    )
 
 
 # ---- Answers from the record

@@ -13,9 +13,24 @@ from hashlib import sha256
 from typing import Final
 
 from amends.encoding.chain import MICROS
-from amends.encoding.ids import EPOCH_US, RANDOM_BITS
+from amends.encoding.ids import EPOCH_US, RANDOM_BITS, number_of
+from amends.ledger.operations import BeginCompensation, SettleCompensation, Settled
 from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
-from amends.stores.quick import OPEN_ROOT, admission_body, is_plain, key_of, more_of, success_body
+from amends.ledger.rows import CallRow
+from amends.stores.quick import (
+    OPEN_ROOT,
+    Undo,
+    admission_body,
+    begun,
+    compensation_body,
+    is_plain,
+    is_plain_beginning,
+    is_plain_end,
+    key_of,
+    more_of,
+    success_body,
+    undone,
+)
 from amends.stores.sql import FOLD_WINDOW_S, SKEW_S, Kept
 
 _OWNED: Final = "no = ? and owner = ? and epoch = ? and touch = ?"
@@ -44,7 +59,7 @@ BEGIN: Final = (
 )
 END: Final = (
     "update amends_call set state = 'compensated', undone_n = ?, undone_at = ?, undone_hash = ?"
-    " where no = ? and root = ? and state = 'compensating' and comp_n = ? and undone_at is null"
+    " where no = ? and root = ? and state = 'compensating' and comp_at = ? and comp_hash is not null and undone_at is null"
     f" and exists (select 1 from amends_run where {_OWNED})"
 )
 
@@ -152,6 +167,57 @@ class Plain:
             return None
         kept.n, kept.head, kept.at = n, hash.hexdigest(), at
         return SettledPlain(started, n, at, op.result, proof=op.proof)
+
+    def begin(self, cursor: sqlite3.Cursor, op: BeginCompensation) -> CallRow | None:
+        """Begin the compensation; return None if nothing was changed and the flow must decide."""
+        kept = None if op.seen is None else self._kept.get(op.seen.root)
+        undo: Undo | None = None if kept is None else kept.undo
+        if kept is None or undo is None or op.seen is None or kept.touch != undo.touch:
+            return None
+        n, at, micros = self._next(kept)
+        if not is_plain_beginning(op, undo) or at - op.seen.created_at > FOLD_WINDOW_S:
+            return None
+        body = compensation_body(op, "succeeded", "compensating")
+        hash = sha256(f"{kept.head}:{n}:{micros}:{body}".encode("ascii"))
+        cursor.execute(
+            BEGIN,
+            (
+                n, at, op.epoch, hash.digest(), number_of(op.call_id), kept.no, op.seen.settled_seq, kept.no, op.owner,
+                op.epoch, kept.touch,
+            ),
+        )  # fmt: skip
+        if cursor.rowcount != 1:
+            kept.undo = None
+            return None
+        kept.n, kept.head, kept.at = n, hash.hexdigest(), at
+        undo.going = op.call_id
+        return begun(op, at)
+
+    def end(self, cursor: sqlite3.Cursor, op: SettleCompensation) -> Settled | None:
+        """Settle the compensation; return None if nothing was changed and the flow must decide."""
+        kept = None if op.seen is None else self._kept.get(op.seen.root)
+        undo: Undo | None = None if kept is None else kept.undo
+        if kept is None or undo is None or op.seen is None or kept.touch != undo.touch:
+            return None
+        n, at, micros = self._next(kept)
+        if not is_plain_end(op, undo) or at - op.seen.created_at > FOLD_WINDOW_S:
+            return None
+        body = compensation_body(op, "compensating", "compensated")
+        hash = sha256(f"{kept.head}:{n}:{micros}:{body}".encode("ascii"))
+        cursor.execute(
+            END,
+            (
+                n, at, hash.digest(), number_of(op.call_id), kept.no, op.seen.comp_at, kept.no, op.owner, op.epoch,
+                kept.touch,
+            ),
+        )  # fmt: skip
+        if cursor.rowcount != 1:
+            kept.undo = None
+            return None
+        kept.n, kept.head, kept.at = n, hash.hexdigest(), at
+        undo.going = ""
+        undo.left.pop()
+        return undone(op, at)
 
 
 SKEW_US: Final = int(SKEW_S * 1e6)

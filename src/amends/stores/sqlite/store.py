@@ -18,9 +18,19 @@ from amends.errors import LedgerError, LedgerUnavailable
 from amends.ledger.dispatch import READS, intent
 from amends.ledger.flow import run_flow
 from amends.ledger.joined import Joined
-from amends.ledger.operations import ClaimRun, OpenRun, ReadChains, ReadCheckpoints, StoreOp
+from amends.ledger.operations import (
+    BeginCompensation,
+    BeginRollback,
+    ClaimRun,
+    OpenRun,
+    ReadChains,
+    ReadCheckpoints,
+    SettleCompensation,
+    StoreOp,
+)
 from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.model import Schema
+from amends.stores.quick import undo_of
 from amends.stores.sql import SQLITE, Kept, Statements, Transaction, as_sql
 from amends.stores.sqlite import joined
 from amends.stores.sqlite.connection import (
@@ -28,6 +38,7 @@ from amends.stores.sqlite.connection import (
     connect,
     establish,
     explained,
+    fill_log,
     inode_of,
     is_busy,
     is_total,
@@ -51,6 +62,8 @@ STATEMENTS: Final = Statements(SQLITE)
 PLAIN: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
     AdmitPlain: Plain.admit,
     SettlePlain: Plain.settle,
+    BeginCompensation: Plain.begin,
+    SettleCompensation: Plain.end,
 }
 INLINE_MAX: Final = 64
 """The most operations of one turn of an event loop that are written on the loop."""
@@ -66,6 +79,9 @@ class SqliteStore:
     ``synchronous="FULL"`` survives a power failure, ``"NORMAL"`` only the death of the process. No IO before ``open``
     or the first operation.
     """
+
+    keeps_outcome = True
+    dialect = "sqlite"
 
     def __init__(
         self,
@@ -116,6 +132,8 @@ class SqliteStore:
                 wait_s=self._lock_wait_s,
             )
             self._writer = Connection(raw, raw.cursor(), inode_of(self.path))
+            if made:
+                fill_log(raw, self.path)
             # From now on the ledger exists: if its file vanishes, it must not be created again, empty.
             self._create = False
             return made
@@ -240,7 +258,7 @@ class SqliteStore:
             if pending.answer is None:
                 tx = Transaction(STATEMENTS, self._clock, self._kept)
                 pending.answer = run_flow(as_sql(intent(op), tx), connection.execute)
-                self._remember(op, tx)
+                self._remember(op, pending.answer, tx)
             return True
         except sqlite3.Error as error:
             if is_total(error):
@@ -251,8 +269,9 @@ class SqliteStore:
             pending.error = error
         return False
 
-    def _remember(self, op: StoreOp[Any], tx: Transaction) -> None:
+    def _remember(self, op: StoreOp[Any], answer: Any, tx: Transaction) -> None:
         """Remember the new ends of the chains; forget all of them if the transaction fails after all (``_fail``)."""
+        self._plain.seen = max(self._plain.seen, tx.mark)
         for root, tail in tx.tails.items():
             kept = self._kept.get(root)
             run = tx.runs.get(root)
@@ -261,6 +280,7 @@ class SqliteStore:
             elif kept is not None and tail.is_longer:
                 kept.n, kept.head, kept.at, kept.touch = tail.n, tail.head, tail.at, tail.touch + 1
                 kept.owner, kept.epoch = (run.owner, run.epoch) if run is not None else (kept.owner, kept.epoch)
+                kept.undo = undo_of(answer, kept.touch) if isinstance(op, BeginRollback) else None
             elif kept is None and run is not None and tail.is_end and _makes_owner(op, run.owner):
                 touch = tail.touch + int(tail.is_longer)
                 self._kept[root] = Kept(tail.no, tail.n, tail.head, tail.at, touch, run.owner, run.epoch)
