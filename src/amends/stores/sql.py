@@ -577,17 +577,18 @@ class EventStatements:
 async def _add_event(tx: Transaction, op: rows.AddEvent) -> int:
     assert op.at == moment(op.at), "an event's time is whole microseconds"
     statements = tx.statements.events
+    n: int
     if statements.links_itself:
         made, _, _ = await Execute(statements.insert, (*EVENT_VALUES(op), micros(op.at), op.body, op.root))
         if not made:  # the statement cannot return the number that it computed
             made, _, _ = await Execute(statements.tail, (op.root,))
-        n: int = made[0][0]
+        n = made[0][0]
         return n
     found, _, _ = await Execute(statements.tail, (op.root,))
     last, prev = found[0] if found else (0, GENESIS)
-    chained = (last + 1, link(prev, last + 1, op.at, op.body))
-    await Execute(statements.insert, (*EVENT_VALUES(op), *chained))
-    return chained[0]
+    n = last + 1
+    await Execute(statements.insert, (*EVENT_VALUES(op), n, link(prev, n, op.at, op.body)))
+    return n
 
 
 async def _page_events(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
