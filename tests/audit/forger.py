@@ -125,7 +125,7 @@ class Forger:
         with self._at_once():
             for row in events:
                 if row["n"] >= start:
-                    hash = link(prev, row["n"], row["at"], body_of(*(row[name] for name in EVENT_COLUMNS[2:-2])))
+                    hash = link(prev, row["n"], row["at"], body_of(*(row[name] for name in EVENT_COLUMNS[1:-2])))
                     self.change("events", row, hash=hash)
                     prev = hash
                 else:

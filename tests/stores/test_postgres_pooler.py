@@ -23,7 +23,7 @@ from tests.servers.fixtures import unavailable
 from tests.servers.found import Unavailable, unprivileged_user
 from tests.servers.postgres import PostgresServer
 from tests.servers.process import free_port
-from tests.stores.emptied import KEPT
+from tests.stores.emptied import KEPT, TIME
 from tests.stores.harness import Harness
 from tests.stores.pg import fails, locked, works_again
 
@@ -110,7 +110,8 @@ def harness(url: str, direct: str) -> Harness:
     tables = ", ".join(f"ledger.{name}" for (name,) in found if name not in KEPT)
 
     def make(clock: Callable[[], float]) -> PostgresStore:
-        execute(direct, [f"truncate {tables} restart identity"])  # the next check begins with its own clock
+        # The next check begins with its own clock.
+        execute(direct, [f"truncate {tables} restart identity", TIME.replace("into marks", "into ledger.marks")])
         return PostgresStore(url, clock)
 
     return Harness(make, lambda _, clock: PostgresStore(url, clock))

@@ -274,15 +274,15 @@ async def release_lease(op: ReleaseLease) -> RunRow:
 
 async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:
     """List the trees that recovery should look at (``DueRuns``)."""
-    now = await Now("")
-    stands_still = now - await LedgerClock() > STILL_S
-    due = await ListDue(now, op.tenant, op.limit)
+    clock = await LedgerClock()
+    due = await ListDue(await Now(""), op.tenant, op.limit)
     seen = {root.uid for root in due}
     others = [root for root in await ListOwned(op.tenant, op.limit) if root.uid not in seen]
     found: list[tuple[RunRow, tuple[str, ...], bool]] = []
     for root in [*due, *others]:
         calls = await ListCalls(root.uid)
         tools = tuple(sorted({call.tool for call in calls if needs_tool(root, call)}))
+        stands_still = root.uid not in seen and await Now(root.uid) - clock > STILL_S
         found.append((root, tools, root.uid in seen or stands_still))
     return found
 

@@ -87,6 +87,42 @@ def a_clock_that_was_set_back_revives_nothing(ledger: Ledger) -> None:
     assert isinstance(_started(ledger, call), Unapproved)
 
 
+@check_each(("start", "request", "decision", "staged", "wait", "notice", "heartbeat", "checkpoint", "delegation"))
+def whoever_judges_an_expiry_moves_ledger_time_for_all_runs(ledger: Ledger, judge: str) -> None:
+    """Judge in another run whether something has expired, then set the clock back: what had expired stays so."""
+    call = yes(ledger, held(ledger, ledger.run()))
+    other = ledger.run("other")
+    kind = "retriable" if judge == "staged" else "compensatable"
+    asked = None if judge in ("heartbeat", "checkpoint", "delegation") else held(ledger, other, kind=kind)
+    if asked is not None and judge in ("start", "staged"):
+        yes(ledger, asked)
+    ledger.clock.now += EXPIRES_S + 1
+    match judge:
+        case "start":
+            _started(ledger, ledger.look(asked))
+        case "request":
+            ledger.admit(other, need=need(ledger))
+        case "decision":
+            assert ledger(yes_op(ledger, asked)).void == "expired"
+        case "staged":
+            assert ledger.commit(other).how == "unsettled"
+        case "wait":
+            ledger(operations.ReleaseLease(other.uid, other.owner, other.epoch, None, suspended=True))
+        case "notice":
+            [id] = [row.id for row in ledger.approvals() if row.run == other.uid]
+            assert ledger(operations.ClaimNotice(id, "teller", 5.0)) is None
+        case "heartbeat":
+            ledger(operations.RenewLeases(other.owner, {other.uid: 1}, 30.0))
+        case "checkpoint":
+            assert ledger(operations.WriteCheckpoint(ledger(operations.DraftCheckpoint("ledger", ""))))
+        case _:
+            ledger(operations.Delegate("d", "acme", "carl", "bob", ledger.clock.now + 50, "away"))
+    ledger.clock.now -= EXPIRES_S
+    no = _started(ledger, call)
+    assert isinstance(no, Unapproved)
+    assert no.why == "expired"
+
+
 @check
 def other_arguments_are_asked_for_anew(ledger: Ledger) -> None:
     run = ledger.run()
