@@ -366,7 +366,8 @@ class Simulation:
             case "unsent" if isinstance(op, StoreOp):
                 op.repeated = True  # the answer of an operation that never arrived
             case "redeliver" if process.settles:
-                self.store.perform(process.settles[0])  # an old message arrives again
+                again: StoreOp[Any] = process.settles[0]
+                self.store.perform(again)  # an old message arrives again
             case "slow" if isinstance(op, Invoke):
                 # Almost the whole lease passes before the request leaves; it lands late; then the process dies.
                 self.clock.advance(self.lease_s * 0.85)
