@@ -145,6 +145,8 @@ class Simulation:
         self.current: tuple[Process, Invoke] | None = None
         self.bodies = 0
         self.disturbed: list[str] = []
+        self.remembered: list[str] = []
+        """Answers that a process gave without the ledger while its lease may have ended."""
         self.jumped = False
         self._ids = 0
         self._turns = 0
@@ -614,8 +616,13 @@ class SimulatedRun:
         declared, _ = runs.declared_as(tool)
         options = Options(again=again)
         call = plain_request(self.inside.host, self.session, declared, options, (), args)
+        process, lease = self.inside.process, self.session.lease
         if call is not None:
-            return await self._counted(plain_call(call), call)
+            points = process.points
+            value = await self._counted(plain_call(call), call)
+            if process.points == points and not lease.is_ours(self.inside.sim.clock.mono):
+                self.inside.sim.remembered.append(f"{declared.name} was answered from memory without a lease")
+            return value
         return (await self.do(direct_ask(self.inside.host, self.session, declared, options, (), args))).value
 
     async def ask(self, tool: str, args: Mapping[str, Any]) -> Any:
