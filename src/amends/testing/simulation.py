@@ -154,15 +154,10 @@ class Simulation:
 
     def new_id(self, prefix: str) -> str:
         """Return ids in order, so that a schedule is the same every time."""
+        self._ids += 1
         if prefix == "call":
-            return call_id(self.new_number())
-        self._ids += 1
+            return call_id(self._ids)
         return f"{prefix}_{self._ids:05d}"
-
-    def new_number(self) -> int:
-        """Return the number of a new call, in the same order."""
-        self._ids += 1
-        return self._ids
 
     def start(
         self,
