@@ -7,14 +7,14 @@ import contextlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 from amends.drivers import process
 from amends.drivers.blocking import WORLD, Driver, Live, Patience, warn_about_probe
-from amends.drivers.context import inside
+from amends.drivers.context import enter_body, inside
 from amends.encoding.dataclass import dataclass
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op
@@ -23,6 +23,7 @@ from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.ledger.store import OUTCOME, Store
 from amends.ledger.world import Await, Ended, Flight, Invoke, RunTogether, Sleep
 from amends.model import NoEffect
+from amends.tools.scope import leave_scope
 
 T = TypeVar("T")
 PLAIN: Final = frozenset({AdmitPlain, SettlePlain})
@@ -59,24 +60,25 @@ class AsyncDriver:
             op = flow.send(None)
             while True:
                 try:
-                    if isinstance(op, StoreOp) and self._instant:
-                        answer = self.store.perform(op)
-                        self.live.wakeup.heard(op, answer)
-                    elif type(op) in PLAIN and self._keeps_outcome:
-                        try:
-                            answer = await self.store.perform_async(op)
-                        except asyncio.CancelledError as stop:
-                            pending = pending or stop
-                            answer = getattr(stop, OUTCOME)()
-                        except LedgerUnavailable:
-                            asked, cancelled = await self._ask_ledger(op, again=True)
+                    kind = type(op)
+                    if kind not in WORLD:
+                        assert isinstance(op, StoreOp), f"a driver cannot perform {kind.__name__}"
+                        if self._instant:
+                            answer = self.store.perform(op)
+                        elif kind in PLAIN and self._keeps_outcome:
+                            try:
+                                answer = await self.store.perform_async(op)
+                            except asyncio.CancelledError as stop:
+                                pending = pending or stop
+                                answer = getattr(stop, OUTCOME)()
+                            except LedgerUnavailable:
+                                asked, cancelled = await self._ask_ledger(op, again=True)
+                                pending = pending or cancelled
+                                answer = asked.result()
+                        else:
+                            asked, cancelled = await self._ask_ledger(op)
                             pending = pending or cancelled
                             answer = asked.result()
-                        self.live.wakeup.heard(op, answer)
-                    elif isinstance(op, StoreOp):
-                        asked, cancelled = await self._ask_ledger(op)
-                        pending = pending or cancelled
-                        answer = asked.result()
                         self.live.wakeup.heard(op, answer)
                     elif pending is not None:
                         raise pending
@@ -102,7 +104,9 @@ class AsyncDriver:
         finally:
             flow.close()
 
-    async def _ask_ledger(self, op: StoreOp[Any], *, again: bool = False) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
+    async def _ask_ledger(
+        self, op: StoreOp[Any], *, again: bool = False
+    ) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
         """Return the answer or error of the ledger and a cancellation that came meanwhile: neither hides the other."""
         writing = asyncio.ensure_future(self._insist(op, again=again))
         cancelled: asyncio.CancelledError | None = None
@@ -163,11 +167,13 @@ class AsyncDriver:
         task = asyncio.current_task()
         if op.lease is None or task is None:
             return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
-        body = _Body(asyncio.get_running_loop(), task, task.cancelling())
+        body = _Body(task.get_loop(), task, task.cancelling())
         bodies = self._bodies.setdefault(op.lease.root, [])
         bodies.append(body)
         try:
-            return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
+            if op.timeout is not None:
+                return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
+            return await _await_here(op, op.fn, op.kwargs)
         except asyncio.CancelledError as error:
             if body.stopped and body.task.cancelling() <= body.cancelling + 1:
                 raise LeaseLost(f"{op.call.tool} was stopped: its run has another owner now") from error
@@ -271,16 +277,7 @@ def _returned(running: asyncio.Future[Ended]) -> Ended:
 async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[None]], None]) -> Ended:
     """Await a coroutine in its context, up to its timeout; one that ends when cancelled is not in flight."""
     if op.timeout is None:
-        around = sys.exception()
-        try:
-            with inside(op.run, op.call, op.phase, is_async=True):
-                return Ended(await start())
-        except Exception as error:
-            return Ended(error=error, around=around)
-        except BaseException:
-            if op.flight is not None:
-                op.flight.goes_on = False  # it has ended, whatever stopped it
-            raise
+        return await _await_here(op, start, {})
 
     async def body() -> Any:
         with inside(op.run, op.call, op.phase, is_async=True):
@@ -295,6 +292,22 @@ async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[
     if not done and not await _stopped(running, op, late):
         return Ended(in_flight=True)
     return _ended(running, timeout=op.timeout)
+
+
+async def _await_here(op: Invoke, start: Callable[..., Any], kwargs: Mapping[str, Any]) -> Ended:
+    """Await a coroutine without a timeout in its context."""
+    around = sys.exception()
+    scope = enter_body(op.run, op.call, op.phase, is_async=True)
+    try:
+        return Ended(await start(**kwargs))
+    except Exception as error:
+        return Ended(error=error, around=around)
+    except BaseException:
+        if op.flight is not None:
+            op.flight.goes_on = False  # it has ended, whatever stopped it
+        raise
+    finally:
+        leave_scope(scope)
 
 
 async def _stopped(running: asyncio.Future[Any], op: Invoke, late: Callable[[Flow[None]], None]) -> bool:

@@ -55,8 +55,8 @@ class PlainCall(LazyCall):
             self.row = row = self.started.row
             return row
         if name == "passed":
-            self.passed = passed = []
-            return passed
+            self.passed = []
+            return self.passed
         if name in _UNSAID:
             return _UNSAID[name]
         raise AttributeError(name)

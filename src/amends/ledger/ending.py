@@ -197,7 +197,9 @@ async def settle_compensation(op: SettleCompensation) -> Settled:
 
 def _quiet(op: SettleCompensation) -> dict[str, Any]:
     """Return since when nothing new can have been sent; only a compensation that is not over needs that."""
-    return {"comp_boot": "", "comp_mono": None} if op.to == "compensated" else {"comp_boot": op.boot, "comp_mono": op.mono}
+    return (
+        {"comp_boot": "", "comp_mono": None} if op.to == "compensated" else {"comp_boot": op.boot, "comp_mono": op.mono}
+    )
 
 
 # ---- Committing

@@ -9,18 +9,15 @@ for whatever is not plain after all. The answer then is that of the general oper
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amends.encoding.canonical import quoted
 from amends.encoding.chain import proof
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id
 from amends.ledger.events import spelled
-from amends.ledger.operations import AdmitCall, SettleCall, StoreOp
+from amends.ledger.operations import Admission, AdmitCall, SettleCall, Settled, StoreOp
 from amends.ledger.rows import CallRow
-
-if TYPE_CHECKING:
-    pass
 
 
 class PlainRun:
@@ -74,43 +71,6 @@ class PlainTool:
         return f"PlainTool({self.name!r}, {self.version!r}, {self.kind!r})"
 
 
-@dataclass(slots=True)
-class AdmitPlain(StoreOp["Started | Admission"]):
-    """Start this call if nothing in the ledger is in its way; else do what ``AdmitCall`` does."""
-
-    run: PlainRun
-    tool: PlainTool
-    number: int
-    """The number of the call's id."""
-    key: bytes
-    ident: bytes
-    digest: bytes
-    args: str
-    call_ref: str = ""
-
-    @property
-    def call_id(self) -> str:
-        """The id of the call."""
-        return call_id(self.number)
-
-    @property
-    def row_key(self) -> str:
-        """The key of the row: a read has one of its own, since reads are never deduplicated."""
-        key = self.key.hex()
-        return f"{key}:{call_id(self.number)}" if self.tool.kind == "read" else key
-
-    def general(self) -> AdmitCall:
-        """Return the equal general operation."""
-        run, tool = self.run, self.tool
-        return AdmitCall(
-            call_id=call_id(self.number), run=run.root, root=run.root, owner=run.owner, epoch=run.epoch, tool=tool.name,
-            version=tool.version, kind=tool.kind, key=self.key.hex(), ident=self.ident.hex(), digest=self.digest.hex(),
-            args=self.args, declared=bool(tool.declared), call_ref=self.call_ref, undoable=bool(tool.undoable),
-            on_conflict=tool.on_conflict, advise=tool.advise, run_id=run.run_id, tenant=run.tenant,
-            repeated=self.repeated, proof=self.proof,
-        )  # fmt: skip
-
-
 class Started:
     """The answer to a plain admission: the call has started."""
 
@@ -151,17 +111,38 @@ class Started:
 
 
 @dataclass(slots=True)
-class SettlePlain(StoreOp["SettledPlain | Settled"]):
-    """Settle this call as succeeded with this result if it is as it was started; else do what ``SettleCall`` does."""
+class AdmitPlain(StoreOp[Started | Admission]):
+    """Start this call if nothing in the ledger is in its way; else do what ``AdmitCall`` does."""
 
-    started: Started
-    result: str
+    run: PlainRun
+    tool: PlainTool
+    number: int
+    """The number of the call's id."""
+    key: bytes
+    ident: bytes
+    digest: bytes
+    args: str
+    call_ref: str = ""
 
-    def general(self) -> SettleCall:
+    @property
+    def call_id(self) -> str:
+        """The id of the call."""
+        return call_id(self.number)
+
+    @property
+    def row_key(self) -> str:
+        """The key of the row: a read has one of its own, since reads are never deduplicated."""
+        key = self.key.hex()
+        return f"{key}:{call_id(self.number)}" if self.tool.kind == "read" else key
+
+    def general(self) -> AdmitCall:
         """Return the equal general operation."""
-        op = self.started.op
-        return SettleCall(
-            call_id(op.number), op.run.owner, op.run.epoch, 1, "succeeded", result=self.result, seen=self.started.row,
+        run, tool = self.run, self.tool
+        return AdmitCall(
+            call_id=call_id(self.number), run=run.root, root=run.root, owner=run.owner, epoch=run.epoch, tool=tool.name,
+            version=tool.version, kind=tool.kind, key=self.key.hex(), ident=self.ident.hex(), digest=self.digest.hex(),
+            args=self.args, declared=bool(tool.declared), call_ref=self.call_ref, undoable=bool(tool.undoable),
+            on_conflict=tool.on_conflict, advise=tool.advise, run_id=run.run_id, tenant=run.tenant,
             repeated=self.repeated, proof=self.proof,
         )  # fmt: skip
 
@@ -197,6 +178,22 @@ class SettledPlain:
 
     def __repr__(self) -> str:
         return f"SettledPlain({self.started!r}, {self.n}, {self.at})"
+
+
+@dataclass(slots=True)
+class SettlePlain(StoreOp[SettledPlain | Settled]):
+    """Settle this call as succeeded with this result if it is as it was started; else do what ``SettleCall`` does."""
+
+    started: Started
+    result: str
+
+    def general(self) -> SettleCall:
+        """Return the equal general operation."""
+        op = self.started.op
+        return SettleCall(
+            call_id(op.number), op.run.owner, op.run.epoch, 1, "succeeded", result=self.result, seen=self.started.row,
+            repeated=self.repeated, proof=self.proof,
+        )  # fmt: skip
 
 
 def admission_facts(op: AdmitPlain, key: str) -> str:

@@ -6,7 +6,6 @@ from typing import Final, Protocol
 
 from amends.ledger.operations import StoreOp, T
 
-
 OUTCOME: Final = "amends_outcome"
 """The attribute of a cancellation that a store raises after an operation: a function that returns its answer, or raises its
 error. Whoever was cancelled may need to know what became of it. A store that sets it on every cancellation that it

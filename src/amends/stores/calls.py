@@ -214,9 +214,7 @@ NOT_FOLDED: Final = Folded()
 def admission_facts(row: CallRow, args_proof: str = "") -> str:
     """Return the facts of the event of a plain admission."""
     args = args_proof or proof(row.args)
-    return (
-        f'{{"tool": {quoted(row.tool)}, "args": "{args}", "row": "{call_columns_digest(row, row.key, row.generation)}"}}'
-    )
+    return f'{{"tool": {quoted(row.tool)}, "args": "{args}", "row": "{call_columns_digest(row, row.key, row.generation)}"}}'
 
 
 def success_facts(attempt: int, result_proof: str) -> str:

@@ -222,8 +222,7 @@ class MemoryStore:
         is_started = self._fresh.get(admitted.number)
         if is_started is None:
             row = self._calls.get(call_id(admitted.number))
-            is_started = row is not None and row.state == "started" and row.attempt == 1
-            is_started = is_started and not row.evidence and not row.cost
+            is_started = row is not None and row.state == "started" and row.attempt == 1 and not row.evidence
         if not is_started:
             return None
         self._fresh[admitted.number] = False
@@ -246,9 +245,9 @@ class MemoryStore:
         self._noted_keys.clear()
         self._last.clear()
         self._fresh.clear()
-        ended = {one.started: one for one in noted if type(one) is SettledPlain}
+        ended = {one.started: one for one in noted if isinstance(one, SettledPlain)}
         for one in noted:
-            if type(one) is Started:
+            if isinstance(one, Started):
                 settled = ended.pop(one, None)
                 row = one.row if settled is None else settled.row
                 self._add_plain_event(one.n, one.at, one.op, "(new)", "started", admission_facts(one.op, row.key))

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from amends.encoding.chain import GENESIS, link, moment, proof, read_place
-from amends.encoding.ids import EPOCH_US, RANDOM_BITS, new_number, number_of
 from amends.encoding.dataclass import changed
+from amends.encoding.ids import EPOCH_US, RANDOM_BITS, new_number, number_of
 from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
 from amends.ledger.flow import Flow, Op
@@ -42,9 +42,9 @@ from amends.ledger.rows import (
     SliceRow,
     WaitRow,
 )
+from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
 from amends.stores import calls as stored
 from amends.stores.calls import Folded, RootFacts
-from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
 
 T = TypeVar("T")
 Row = TypeVar("Row", RunRow, CallRow)
@@ -111,7 +111,9 @@ class Dialect:
 
 
 # One writer at a time (BEGIN IMMEDIATE): there is nobody to lock a row against.
-SQLITE: Final = Dialect("sqlite", mark="?", quote='"', lock="", skip="", clock="", index=" indexed by {}", remembers=False)
+SQLITE: Final = Dialect(
+    "sqlite", mark="?", quote='"', lock="", skip="", clock="", index=" indexed by {}", remembers=False
+)
 
 # sysdate and not now: the time of the statement, which may have waited. Our sessions are in UTC, where every hour
 # exists once. MySQL has neither RETURNING nor partial indexes.
@@ -299,9 +301,7 @@ class Statements:
         self.claim_root = f"{runs} where uid = {mark}{dialect.skip}"
         # Every transaction locks the root of a tree before it touches the tree: so there is no deadlock.
         self.root_of_run = f"{runs} where uid = (select root from amends_run where uid = {mark}){lock}" if lock else ""
-        self.root_of_call = (
-            f"{runs} where no = (select root from amends_call where no = {mark}){lock}" if lock else ""
-        )
+        self.root_of_call = f"{runs} where no = (select root from amends_call where no = {mark}){lock}" if lock else ""
         self.find_run_by_id = f"{runs} where tenant = {mark} and id = {mark} order by generation desc limit 1{lock}"
         self.runs_of = f"{runs} where tenant = {mark} and id = {mark} order by generation"
         self.list_tree = f"{runs} where root = {mark} order by no"
@@ -840,9 +840,7 @@ class EventStatements:
         self.since = f"{select} where at >= {mark} order by at, root, n limit {mark}"
         self.newest = f"{select} order by at desc, root desc, n desc limit 100"
         self.newest_call = "select no from amends_call order by no desc limit 1"
-        self.folded_since = (
-            f"select {columns}, r.owners{FROM_CALLS} where c.no >= {mark} order by c.no limit {mark}"
-        )
+        self.folded_since = f"select {columns}, r.owners{FROM_CALLS} where c.no >= {mark} order by c.no limit {mark}"
 
 
 def _event(values: Sequence[Any]) -> EventRow:

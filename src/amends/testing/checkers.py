@@ -338,6 +338,27 @@ def owner_undisturbed(store: MemoryStore, world: World) -> Iterator[str]:
 
 
 @checker
+def remembered_under_a_lease(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a process answers from its own memory only while it certainly owns the run."""
+    yield from world.sim.remembered
+
+
+@checker
+def closing_runs_start_nothing(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a run that ends or rolls back starts no new call."""
+    closing: set[str] = set()
+    for event in store.events:
+        if (event.what == "goal" and event.to_state == "rollback") or (
+            event.what == "run" and event.to_state in ("rolling_back", *RUN_FINAL)
+        ):
+            closing.add(event.run)
+        elif event.what == "run" and event.to_state == "pivoted":
+            closing.discard(event.run)  # the pivot that was in flight has happened: nothing is rolled back any more
+        elif event.frm == "(new)" and event.to_state == "started" and event.run in closing:
+            yield f"{_name(store, event.call)} was started in a run that was closing"
+
+
+@checker
 def lease_kept(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that no run is released while one of its bodies runs and makes calls: those would have no owner.
 

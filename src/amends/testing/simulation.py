@@ -145,6 +145,8 @@ class Simulation:
         self.current: tuple[Process, Invoke] | None = None
         self.bodies = 0
         self.disturbed: list[str] = []
+        self.remembered: list[str] = []
+        """Answers that a process gave without the ledger while its lease may have ended."""
         self.jumped = False
         self._ids = 0
         self._turns = 0
@@ -152,15 +154,10 @@ class Simulation:
 
     def new_id(self, prefix: str) -> str:
         """Return ids in order, so that a schedule is the same every time."""
+        self._ids += 1
         if prefix == "call":
-            return call_id(self.new_number())
-        self._ids += 1
+            return call_id(self._ids)
         return f"{prefix}_{self._ids:05d}"
-
-    def new_number(self) -> int:
-        """Return the number of a new call, in the same order."""
-        self._ids += 1
-        return self._ids
 
     def start(
         self,
@@ -366,7 +363,8 @@ class Simulation:
             case "unsent" if isinstance(op, StoreOp):
                 op.repeated = True  # the answer of an operation that never arrived
             case "redeliver" if process.settles:
-                self.store.perform(process.settles[0])  # an old message arrives again
+                again: StoreOp[Any] = process.settles[0]
+                self.store.perform(again)  # an old message arrives again
             case "slow" if isinstance(op, Invoke):
                 # Almost the whole lease passes before the request leaves; it lands late; then the process dies.
                 self.clock.advance(self.lease_s * 0.85)
@@ -613,8 +611,13 @@ class SimulatedRun:
         declared, _ = runs.declared_as(tool)
         options = Options(again=again)
         call = plain_request(self.inside.host, self.session, declared, options, (), args)
+        process, lease = self.inside.process, self.session.lease
         if call is not None:
-            return await self._counted(plain_call(call), call)
+            points = process.points
+            value = await self._counted(plain_call(call), call)
+            if process.points == points and not lease.is_ours(self.inside.sim.clock.mono):
+                self.inside.sim.remembered.append(f"{declared.name} was answered from memory without a lease")
+            return value
         return (await self.do(direct_ask(self.inside.host, self.session, declared, options, (), args))).value
 
     async def ask(self, tool: str, args: Mapping[str, Any]) -> Any:

@@ -108,7 +108,7 @@ _END: Final = (
 _TOGETHER: Final = (
     _NOW
     + ", j as materialized (select * from json_to_recordset(%s::json) as j(i bigint, uid text, owner text, epoch bigint,"
-    " body text, no bigint, lo float8, hi float8, \"key\" text, tool bigint, ident text, digest text, args text,"
+    ' body text, no bigint, lo float8, hi float8, "key" text, tool bigint, ident text, digest text, args text,'
     " result text, more text))"
     f", r as (update amends_run x set n = x.n + 1, at = {_AT} / 1e6::float8, head = sha256(convert_to("
     f"encode(x.head, 'hex') || ':' || (x.n + 1) || ':' || {_AT}::bigint || ':' || j.body, 'UTF8'))"
@@ -116,7 +116,7 @@ _TOGETHER: Final = (
     f" and case when j.tool is null then exists (select 1 from amends_call o where o.no = j.no and o.root = x.no"
     " and o.state = 'started' and o.attempt = 1 and o.settled_n is null)"
     f" else {_OPEN} and m.now >= j.lo and (select halt from amends_ledger) = %s and not exists (select 1"
-    " from amends_call o where o.root = x.no and o.\"key\" = decode(j.\"key\", 'hex')) end"
+    ' from amends_call o where o.root = x.no and o."key" = decode(j."key", \'hex\')) end'
     " returning j.i, x.no, x.n, x.at, x.head)"
     ', c as (insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash,'
     " more) select j.no, r.no, decode(j.\"key\", 'hex'), 1, r.n, j.tool, 'started', 1, decode(j.ident, 'hex'),"
@@ -248,7 +248,6 @@ class Plain:
         undo.going = ""
         undo.left.pop()
         return undone(op, found[0][1])
-
 
     async def together(self, ops: Sequence[AdmitPlain | SettlePlain]) -> list[Started | SettledPlain | None]:
         """Carry out steps of several runs by one statement; None for each that was not done: its caller does it alone."""

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
+from amends.encoding.ids import number_of
 from amends.errors import Error
 from amends.ledger import operations as ops
+from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettlePlain, Started
 from amends.ledger.rows import CallRow, RunRow
 from amends.stores.memory import MemoryStore
 from amends.testing.conformance.ledger import LEASE_S, Ledger
@@ -132,6 +134,41 @@ def admitting(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | None:
     return op
 
 
+def admitting_plainly(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | None:
+    """Ask for a plain call, by the plain operation or by the equal general one."""
+    runs = [run for run in ledger.runs() if run.uid == run.root and (run.state == "open" or seldom(luck))]
+    if not runs:
+        return None
+    run = luck.choice(runs)
+    owner, epoch = held_by(ledger, run, luck)
+    tool = luck.choice(["charge", "charge", "look"])
+    op = ledger.plain_op(
+        run, tool, kind=KINDS[tool], args=luck.choice(['{"n":1}', '{"n":2}', '{"n":3}']), owner=owner, epoch=epoch,
+        declared=int(seldom(luck)), on_conflict=luck.choice(["raise", "hold"]), call_ref=luck.choice(["", "ref"]),
+    )  # fmt: skip
+    if seldom(luck):
+        op.ident = bytes(32)
+    return op.general() if seldom(luck) else op
+
+
+def settling_plainly(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | None:
+    """Settle a call that was or could have been admitted plainly, by either operation."""
+    calls = [call for call in ledger.calls() if number_of(call.id) is not None]
+    fitting = [call for call in calls if call.state == "started" or seldom(luck)]
+    if not fitting:
+        return None
+    call = luck.choice(fitting)
+    owner, epoch = held_by(ledger, call, luck)
+    admitted = AdmitPlain(
+        PlainRun(call.root, call.run_id, call.tenant, call.agent, call.principal, owner, epoch),
+        PlainTool(call.tool, call.version, call.kind, call.declared, call.undoable),
+        number_of(call.id) or 0, bytes.fromhex(call.key[:64]), bytes.fromhex(call.ident), bytes.fromhex(call.digest),
+        call.args, call.call_ref,
+    )  # fmt: skip
+    op = SettlePlain(Started(admitted, call.seq, call.created_at, call.seq), luck.choice(['"ok"', "null", "[1]"]))
+    return op.general() if seldom(luck) else op
+
+
 SETTLED = ["succeeded"] * 4 + ["failed", "backing_off", "in_doubt"]
 DOUBT = ("in_doubt", "compensation_in_doubt", "compensation_failed")
 
@@ -139,6 +176,8 @@ DEEDS: dict[Deed, int] = {
     opening: 6,
     opening_child: 4,
     admitting: 30,
+    admitting_plainly: 20,
+    settling_plainly: 14,
     on_run("open", "pivoted", "rolling_back")(
         lambda run, _owner, _epoch, luck: ops.ClaimRun(
             run.root, luck.choice("bc"), f"opener {luck.random()}", LEASE_S, "boot", 1e6, force=seldom(luck)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, Final, Generic, TypeVar
 
 from amends.audit.verify import Audit, verify_chains
@@ -15,6 +16,7 @@ from amends.encoding.chain import read_place
 from amends.ledger import operations as ops
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import ListBudgets, SearchApprovals
+from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, Started
 from amends.ledger.rows import ApprovalRow, CallRow, EventRow, RunRow, SliceRow
 from amends.ledger.store import Store
 from amends.states import NEW, call_may, run_may
@@ -72,6 +74,16 @@ class Ledger:
     """Makes the second handle."""
 
     def __call__(self, op: ops.StoreOp[Any]) -> Any:
+        """Perform the operation in this colour; a plain answer is given as the equal general one."""
+        match self.raw(op):
+            case Started() as started:
+                return ops.Admission("start", started.row)
+            case SettledPlain() as settled:
+                return ops.Settled(settled.row)
+            case answer:
+                return answer
+
+    def raw(self, op: ops.StoreOp[Any]) -> Any:
         """Perform the operation in this colour."""
         if self.colour == "blocking":
             return self.store.perform(op)
@@ -182,6 +194,32 @@ class Ledger:
         settled = self.settle(call, owner=run.owner or "a", epoch=run.epoch)
         assert not settled.fenced
         return settled.call
+
+    # ---- Plain calls
+
+    def plain_op(self, run: RunRow, tool: str = "charge", *, args: str = "{}", **given: Any) -> AdmitPlain:
+        """Return the plain request for a call."""
+        self.made += 1
+        kind = given.pop("kind", "compensatable")
+        owner, epoch = given.pop("owner", run.owner or "a"), given.pop("epoch", run.epoch)
+        declared, on_conflict = given.pop("declared", 0), given.pop("on_conflict", "raise")
+        named = (f"{what} of {tool} {args} {run.root}".encode() for what in ("key", "ident", "digest"))
+        return AdmitPlain(
+            PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, owner, epoch),
+            PlainTool(tool, "1", kind, declared, int(kind == "compensatable"), on_conflict=on_conflict),
+            self.made, *(sha256(text).digest() for text in named), args, **given,
+        )  # fmt: skip
+
+    def start_plain(self, run: RunRow, tool: str = "charge", **given: Any) -> Started:
+        """Start a plain call, whether or not the store has a plain path for it."""
+        op = self.plain_op(run, tool, **given)
+        answer = self.raw(op)
+        if isinstance(answer, ops.Admission):
+            assert answer.verdict == "start", answer
+            assert answer.call is not None
+            return Started(op, answer.call.seq, answer.call.created_at, answer.call.seq)
+        assert isinstance(answer, Started), answer
+        return answer
 
     # ---- Ending
 
