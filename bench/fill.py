@@ -21,13 +21,16 @@ from bench.sides.timing import args_of
 
 CALLS_PER_RUN: Final = 4
 # The columns of a row, and the one that counts runs. A database may have generated columns.
-TABLES: Final = {"runs": ("place", *RUN_COLUMNS), "calls": CALL_COLUMNS, "events": EVENT_COLUMNS}
+TABLES: Final = {
+    "runs": ("place", *RUN_COLUMNS),
+    "calls": ("place", *CALL_COLUMNS),
+    "events": ("place", *EVENT_COLUMNS),
+}
 HOLE: Final = "@"
 """In the pattern: where the number of the copy goes."""
 DIGITS: Final = 10
 APART_S: Final = 0.5
 """Seconds between two runs, so that the record reaches back some days."""
-COUNTED: Final = frozenset({"place", "seq", "settled_seq"})
 NAME: Final = "bench-pattern"
 
 Cells = dict[str, Any]
@@ -59,14 +62,14 @@ DIALECTS: Final = {
     ),
     "postgres": Dialect(
         "%s", f"lpad(to_hex(n.i), {DIGITS}, '0')",
-        "encode(sha256(convert_to(n.i || '-' || t.seq, 'UTF8')), 'hex')", '"',
+        "encode(sha256(convert_to(n.i || '-' || t.place, 'UTF8')), 'hex')", '"',
         before=("set synchronous_commit = off", "set work_mem = '256MB'", "set maintenance_work_mem = '512MB'"),
         after=("analyze", "checkpoint"),
         indexes="select indexname, indexdef from pg_indexes where tablename in ('runs', 'calls', 'events') "
         "and schemaname = current_schema() and indexname not in (select conname from pg_constraint)",
     ),
     "mariadb": Dialect(
-        "%s", f"lower(lpad(hex(n.i), {DIGITS}, '0'))", "sha2(concat(n.i, '-', t.seq), 256)", "`",
+        "%s", f"lower(lpad(hex(n.i), {DIGITS}, '0'))", "sha2(concat(n.i, '-', t.place), 256)", "`",
         before=("set max_recursive_iterations = 4294967295", "set unique_checks = 0", "set foreign_key_checks = 0"),
         after=("analyze table runs, calls, events",),
     ),
@@ -82,7 +85,7 @@ def fill(store: str, place: str, calls: int) -> None:
         for statement in dialect.before:
             _execute(con, statement)
         pattern = {table: _rows(con, table) for table in TABLES}
-        stride = max(row["seq"] for row in pattern["events"])
+        stride = max(row["place"] for row in pattern["events"])
         holes(pattern)
         _execute(con, "begin")
         indexes = _execute(con, dialect.indexes).fetchall() if dialect.indexes else []
@@ -144,9 +147,7 @@ def _copy(con: Any, dialect: Dialect, table: str, pattern: list[Cells], runs: in
 
 def _expression(dialect: Dialect, column: str, name: str, cells: Sequence[Any], runs: int, stride: int) -> str:
     if name == "place":
-        return f"t.{column} + n.i"
-    if name in COUNTED:
-        return f"case when t.{column} = 0 then 0 else t.{column} + n.i * {stride} end"
+        return f"t.{column} + n.i * {stride}"
     if name == "key":
         return dialect.digest
     if (name == "at" or name.endswith("_at")) and any(isinstance(cell, float) for cell in cells):
@@ -158,7 +159,7 @@ def _expression(dialect: Dialect, column: str, name: str, cells: Sequence[Any], 
 
 def _advance(con: Any) -> None:
     """Advance PostgreSQL's sequences past the copies."""
-    for table, column in (("runs", "place"), ("calls", "seq"), ("events", "seq")):
+    for table, column in (("runs", "place"), ("calls", "place"), ("events", "place")):
         owned = "select column_name from information_schema.columns where table_name = %s and column_name = %s"
         if con.execute(owned, (table, column)).fetchone():
             _execute(

@@ -114,7 +114,6 @@ def _pattern() -> Record:
 def _copy(pattern: Record, number: int, origin: str) -> Record:
     """Copy the run under other ids, with its chain rebuilt."""
     [run] = pattern.runs
-    first = number * len(pattern.events)
     copied = replace(run, uid=f"{run.uid}-{number}", id=f"{run.id}-{number}", root=f"{run.uid}-{number}", origin=origin)
     bound = {"": (run_columns_digest(run), run_columns_digest(copied))}
     calls: list[CallRow] = []
@@ -127,8 +126,6 @@ def _copy(pattern: Record, number: int, origin: str) -> Record:
             run=copied.uid,
             root=copied.uid,
             run_id=copied.id,
-            seq=call.seq + first,
-            settled_seq=call.settled_seq + first,
         )
         bound[call.id] = (
             call_columns_digest(call, call.key, call.generation),
@@ -140,9 +137,7 @@ def _copy(pattern: Record, number: int, origin: str) -> Record:
     for event in pattern.events:
         of_call = f"{event.call}-{number}" if event.call else ""
         facts = event.facts.replace(*bound[event.call])
-        event = replace(
-            event, root=copied.uid, run=copied.uid, run_id=copied.id, call=of_call, facts=facts, seq=event.seq + first
-        )
+        event = replace(event, root=copied.uid, run=copied.uid, run_id=copied.id, call=of_call, facts=facts)
         prev = link(prev, event.n, event.at, event.body)
         events.append(replace(event, hash=prev))
     return Record((copied,), tuple(calls), tuple(events), ())

@@ -50,6 +50,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     LedgerUnavailable
     LedgerMissing
     LedgerTooNew
+    LedgerTooOld
     LedgerCorrupt
     LedgerSealed
     LedgerBehind                 .known .found
@@ -817,6 +818,12 @@ class LedgerTooNew(LedgerError):
     default_hint = "install the version of amends that wrote this ledger, or a newer one"
 
 
+class LedgerTooOld(LedgerError):
+    """The ledger was written by a version of amends whose tables this one cannot read or migrate."""
+
+    default_hint = "finish its runs with the amends that wrote it, and give this one a new ledger"
+
+
 class LedgerCorrupt(LedgerError):
     """The file is not a ledger, or it is damaged."""
 
@@ -832,11 +839,14 @@ class LedgerSealed(LedgerError):
 
 
 class LedgerBehind(LedgerError):
-    """The ledger was restored to an older state; nothing starts until a person has reconciled it."""
+    """The ledger was restored to an older state; nothing starts until a person has reconciled it.
+
+    ``.known`` is the used approval or the checkpoint that the anchor knows, ``.found`` what the ledger has instead.
+    """
 
     default_hint = "compare it with the outside world, then call rt.reconcile_restore(by=..., why=...)"
 
-    def __init__(self, message: str, *, known: int, found: int, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, known: str, found: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.known, self.found = known, found
 

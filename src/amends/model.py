@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar
 
+from amends.encoding.chain import feed_place, read_place
 from amends.encoding.dataclass import dataclass, field
 from amends.errors import (
     ApprovalVoid,
@@ -179,6 +180,7 @@ class Event:
     """One change of state, written in the transaction of the change."""
 
     seq: int
+    """Its number in its run tree."""
     at: datetime
     run_id: str
     call_id: str | None
@@ -187,6 +189,49 @@ class Event:
     to: str
     by: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
+    """Its place in the feed of the ledger, for ``rt.events(after=...)``: by moment, run tree and number."""
+
+
+class Feed:
+    """Follow the events of a ledger by their places, without losing one that is committed late.
+
+    Transactions overlap: an event with an earlier moment may be committed after a later one was read. A feed therefore
+    reads the last ``margin_s`` seconds again each time, and says which events are new. A feed that begins at a place that
+    an earlier feed had reached shows those seconds once more; ``Event.place`` tells which events are known.
+
+        feed = Feed()
+        while True:
+            for event in rt.events(after=feed.after):
+                if feed.is_new(event):
+                    ...
+    """
+
+    MARGIN_S: ClassVar[float] = 5.0
+
+    def __init__(self, after: str = "", *, margin_s: float = MARGIN_S) -> None:
+        self.place = after
+        """The latest place that it has shown."""
+        self._margin_s = margin_s
+        self._at, self._newest = read_place(after)[0], read_place(after)
+        self._shown: dict[str, float] = {}
+
+    @property
+    def after(self) -> str:
+        """The place after which to read next: ``margin_s`` before the latest one."""
+        return feed_place(self._at - self._margin_s) if self.place else ""
+
+    def is_new(self, event: Event) -> bool:
+        """Return whether this event was not shown yet; from now on it counts as shown."""
+        if event.place in self._shown:
+            return False
+        where = read_place(event.place)
+        self._shown[event.place] = where[0]
+        if where > self._newest:
+            self.place, self._newest, self._at = event.place, where, where[0]
+            for place in [one for one, at in self._shown.items() if at < self._at - self._margin_s]:
+                del self._shown[place]
+        return True
 
 
 class _WithoutResult(Call):

@@ -576,14 +576,12 @@ class Problem:
     """The uid of the root run of the tree."""
     n: int
     """The number in its tree of the bad event, the row's last event, or the missing event; 0: none."""
-    seq: int
-    """Its place in the ledger; 0: none."""
     how: Tampering
     text: str
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        return {"run": self.run_id, "event": self.n, "seq": self.seq, "how": self.how, "text": self.text}
+        return {"run": self.run_id, "event": self.n, "how": self.how, "text": self.text}
 
     def __str__(self) -> str:
         run = visible(self.run_id or self.root or "-")

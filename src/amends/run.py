@@ -34,6 +34,7 @@ from amends.encoding.lazy_import import import_on_use
 from amends.engine import ending
 from amends.engine import rollback as rolling_back
 from amends.engine.call import Done, guarded_call
+from amends.engine.plain import PlainCall, plain_call
 from amends.engine.recorded_values import read_clock
 from amends.engine.reports import info_of, output_gone_error, report_of
 from amends.engine.session import Ask, Session, call_of
@@ -41,7 +42,15 @@ from amends.errors import Held, LedgerError, NotAwaited, TransactionOpen, UsageE
 from amends.host import runs
 from amends.host.host import Host, is_over
 from amends.host.redaction import input_for_program, output_of, readable_output, recorded_output
-from amends.host.requests import direct_ask, foreseen_ask, model_ask, once_ask, turn_asks, undeclared_child_name
+from amends.host.requests import (
+    direct_ask,
+    foreseen_ask,
+    model_ask,
+    once_ask,
+    plain_request,
+    turn_asks,
+    undeclared_child_name,
+)
 from amends.ledger.flow import Flow, finish
 from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits_for_itself
 from amends.ledger.operations import Tree
@@ -324,12 +333,16 @@ class OpenRun:
         except Exception:
             raise
         except BaseException:
-            with contextlib.suppress(LedgerError):  # recovery finds the call when the lease expires
-                for flight in flights:
-                    await self._shield(self._drive(ending.stop_call(self._session, flight)))
+            await self._stop(*flights)
             raise
         finally:
             live.leave(lineage)
+
+    async def _stop(self, *flights: Any) -> None:
+        """Record what these flights have started and not settled, because their flow was stopped."""
+        with contextlib.suppress(LedgerError):  # recovery finds the call when the lease expires
+            for flight in flights:
+                await self._shield(self._drive(ending.stop_call(self._session, flight)))
 
     async def _conclude(self, flow: Flow[T]) -> T:
         """Drive a flow that ends the run; if it is stopped, record doubt, so that recovery can take the run at once."""
@@ -580,8 +593,25 @@ class Run(OpenRun):
         """Do what a tool does that is called inside this run's context; programs use ``call``."""
         if options.connection is not None:
             return self._value(finish(self._perform_joined(declared, options, args, kwargs)))
+        call = plain_request(self._host, self._session, declared, options, args, kwargs)
+        if call is not None and self._pid == os.getpid():
+            return self._plainly(call)
         ask = direct_ask(self._host, self._session, declared, options, args, kwargs)
         return self._value(finish(self._perform(ask)))
+
+    def _plainly(self, call: PlainCall) -> Any:
+        """Do one plain call, as ``_watched`` does any."""
+        live, uid = self._host.live, self._session.uid
+        live.enter_root(uid)
+        try:
+            return self._driver.run(plain_call(call))
+        except Exception:
+            raise
+        except BaseException:
+            finish(self._stop(call))
+            raise
+        finally:
+            live.leave_root(uid)
 
     answer = blocking(answer)
     approval_for = blocking(approval_for)
@@ -733,8 +763,25 @@ class AsyncRun(OpenRun):
         """Do what a tool does that is called inside this run's context; programs use ``call``."""
         if options.connection is not None:
             return self._value(await self._perform_joined(declared, options, args, kwargs))
+        call = plain_request(self._host, self._session, declared, options, args, kwargs)
+        if call is not None and self._pid == os.getpid():
+            return await self._plainly(call)
         ask = direct_ask(self._host, self._session, declared, options, args, kwargs)
         return self._value(await self._perform(ask))
+
+    async def _plainly(self, call: PlainCall) -> Any:
+        """Do one plain call, as ``_watched`` does any."""
+        live, uid = self._host.live, self._session.uid
+        live.enter_root(uid)
+        try:
+            return await self._driver.run(plain_call(call))
+        except Exception:
+            raise
+        except BaseException:
+            await self._stop(call)
+            raise
+        finally:
+            live.leave_root(uid)
 
     answer = awaited(answer, tracked=True)
     approval_for = awaited(approval_for)

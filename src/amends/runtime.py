@@ -420,6 +420,7 @@ class Runtime:
     # ---- The ledger itself
 
     schema = in_place(lambda: maintenance.schema)
+    schema_sql = in_place(lambda: maintenance.schema_sql)
     migrate = in_place(lambda: maintenance.migrate)
     reencrypt = in_place(lambda: maintenance.reencrypt)
     checkpoint = in_place(lambda: maintenance.checkpoint)
@@ -439,9 +440,16 @@ class Runtime:
         # In a replay the ledger cannot be read: the replay itself reports on its run.
         return reported(run_id) or self._report(run_id)
 
-    def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> Iterator[Event]:
-        """List events in ledger order, of one run's tree or of the ledger; by time, tool, agent, principal, state."""
+    def events(self, run_id: str | None = None, *, after: int | str = "", filter: str = "") -> Iterator[Event]:
+        """List events, oldest first, of one run's tree or of the ledger; by time, tool, agent, principal, state.
+
+        ``after``: the ``place`` of an event, or in a run its number ``seq``. ``Feed`` follows a ledger that goes on.
+        """
         return self._pages(self._drive(listing.events_of(self._view, run_id, after, filter)))
+
+    def newest_event(self, run_id: str | None = None) -> Event | None:
+        """Return the last event, of one run's tree or of the ledger; None: there is none."""
+        return self._drive(listing.newest_event(self._view, run_id))
 
     def export(self, *run_ids: str) -> bytes:
         """Return all that the ledger has of these runs as one file that anybody can check: ``python FILE``."""
@@ -837,6 +845,7 @@ class AsyncRuntime:
     # ---- The ledger itself
 
     schema = in_thread(lambda: maintenance.schema)
+    schema_sql = in_thread(lambda: maintenance.schema_sql)
     migrate = in_thread(lambda: maintenance.migrate)
     reencrypt = in_thread(lambda: maintenance.reencrypt)
     checkpoint = in_thread(lambda: maintenance.checkpoint)
@@ -856,11 +865,20 @@ class AsyncRuntime:
         # In a replay the ledger cannot be read: the replay itself reports on its run.
         return reported(run_id) or await self._report(run_id)
 
-    async def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> AsyncIterator[Event]:
-        """List events in ledger order, of one run's tree or of the ledger; by time, tool, agent, principal, state."""
+    async def events(
+        self, run_id: str | None = None, *, after: int | str = "", filter: str = ""
+    ) -> AsyncIterator[Event]:
+        """List events, oldest first, of one run's tree or of the ledger; by time, tool, agent, principal, state.
+
+        ``after``: the ``place`` of an event, or in a run its number ``seq``. ``Feed`` follows a ledger that goes on.
+        """
         pages = await self._drive(listing.events_of(self._view, run_id, after, filter))
         async for event in self._pages(pages):
             yield event
+
+    async def newest_event(self, run_id: str | None = None) -> Event | None:
+        """Return the last event, of one run's tree or of the ledger; None: there is none."""
+        return await self._drive(listing.newest_event(self._view, run_id))
 
     async def export(self, *run_ids: str) -> bytes:
         """Return all that the ledger has of these runs as one file that anybody can check: ``python FILE``."""

@@ -21,13 +21,20 @@ from tests.servers.databases import connect
 COLUMNS = {
     "runs": RUN_COLUMNS,
     "calls": CALL_COLUMNS,
-    "events": EVENT_COLUMNS,
+    "events": ("place", *EVENT_COLUMNS),
     "approvals": APPROVAL_COLUMNS,
     "checkpoints": CHECKPOINT_COLUMNS,
     "delegations": DELEGATION_COLUMNS,
 }
-ORDER = {"runs": "place", "calls": "seq", "events": "seq", "approvals": "seq", "checkpoints": "n", "delegations": "id"}
-KEYS = {"runs": "uid", "calls": "id", "events": "seq", "approvals": "id", "checkpoints": "n", "delegations": "id"}
+ORDER = {
+    "runs": "place",
+    "calls": "place",
+    "events": "place",
+    "approvals": "place",
+    "checkpoints": "n",
+    "delegations": "id",
+}
+KEYS = {"runs": "uid", "calls": "id", "events": "place", "approvals": "id", "checkpoints": "n", "delegations": "id"}
 
 Row = dict[str, Any]
 Copy = Mapping[str, list[Row]]
@@ -118,7 +125,7 @@ class Forger:
         with self._at_once():
             for row in events:
                 if row["n"] >= start:
-                    hash = link(prev, row["n"], row["at"], body_of(*(row[name] for name in EVENT_COLUMNS[2:-2])))
+                    hash = link(prev, row["n"], row["at"], body_of(*(row[name] for name in EVENT_COLUMNS[1:-2])))
                     self.change("events", row, hash=hash)
                     prev = hash
                 else:

@@ -31,8 +31,8 @@ def test_the_two_parts_are_kept_beside_each_other(tmp_path: Path) -> None:
 def test_a_persons_word_lets_the_ledger_count_anew(tmp_path: Path) -> None:
     anchor = Anchor(tmp_path / "a")
     anchor.keep_checkpoint(at(7))
-    anchor.reset(3)
-    assert anchor.read() == Mark(3)
+    anchor.reset()
+    assert anchor.read() == Mark()
     assert anchor.keep_checkpoint(at(4))
 
 
@@ -43,16 +43,16 @@ def test_an_anchor_of_another_ledger_is_left_as_it_is(tmp_path: Path) -> None:
     assert anchor.read() == Mark(0, "", at(7))
 
 
-def test_what_an_older_amends_wrote_is_read(tmp_path: Path) -> None:
+def test_an_anchor_without_a_checkpoint_is_read(tmp_path: Path) -> None:
     anchor = Anchor(tmp_path / "a")
-    anchor.path.write_text('{"seq": 4, "approval": "apr"}', encoding="ascii")
-    assert anchor.read() == Mark(4, "apr")
+    anchor.path.write_text('{"at": 4.5, "approval": "apr"}', encoding="ascii")
+    assert anchor.read() == Mark(4.5, "apr")
     anchor.keep_checkpoint(at(1))
-    assert json.loads(anchor.path.read_text(encoding="ascii"))["seq"] == 4
+    assert json.loads(anchor.path.read_text(encoding="ascii"))["at"] == 4.5
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", '{"seq": 1, "approval": "", "checkpoint": []}', '{"seq": 1, "approval": "", "checkpoint": {}}']
+    "text", ["[]", '{"at": 1, "approval": "", "checkpoint": []}', '{"at": 1, "approval": "", "checkpoint": {}}']
 )
 def test_a_broken_one_is_said(tmp_path: Path, text: str) -> None:
     anchor = Anchor(tmp_path / "a")

@@ -75,7 +75,7 @@ def test_rows_that_are_of_no_tree_are_found(path: Path, forger: Forger, table: s
         "runs": {"uid": "made_up", "id": "made up"},
         "calls": {"id": "made_up", "seq": 10_000, "key": "made up"},
         "approvals": {"id": "made_up", "seq": 10_000, "state": "approved"},
-        "events": {"seq": 10_000},
+        "events": {"place": 10_000},
     }
     forger.insert(table, {**row, **forged[table], "root": ""})
     assert not verify(path).ok
@@ -197,11 +197,11 @@ def test_a_checkpoint_that_makes_no_sense_is_told(path: Path, forger: Forger, co
     assert verify(path).problems[0].how == "edited"
 
 
-@pytest.mark.parametrize("text", ["[" * 5_000, '{"seq":1e999,"approval":""}', "CHECKPOINT 1e999", "CHECKPOINT 0"])
+@pytest.mark.parametrize("text", ["[" * 5_000, '{"at":1e999,"approval":""}', "CHECKPOINT 1e999", "CHECKPOINT 0"])
 def test_an_anchor_that_makes_no_sense_is_said_to_be_none(path: Path, text: str) -> None:
     n = text.removeprefix("CHECKPOINT ")
     if n != text:
-        text = f'{{"seq":0,"approval":"","checkpoint":{{"ledger":"x","n":{n},"at":1.0,"hash":"h"}}}}'
+        text = f'{{"at":0,"approval":"","checkpoint":{{"ledger":"x","n":{n},"at":1.0,"hash":"h"}}}}'
     anchor = path.with_name(f"{path.name}.anchor")
     anchor.write_text(text)
     with pytest.raises(LedgerUnavailable, match="cannot be read"):
@@ -214,17 +214,14 @@ def test_an_anchor_that_makes_no_sense_is_said_to_be_none(path: Path, text: str)
     rt.close()
 
 
-def test_an_event_in_a_place_that_a_server_left_free_is_behind_no_checkpoint(path: Path, forger: Forger) -> None:
-    """The places of a server have gaps, and no hash is of a place: only a checkpoint that names it stands behind it."""
-    forger.execute("update events set seq = seq * 10")
-    for column in ("seq", "settled_seq"):
-        forger.execute(f"update calls set {column} = {column} * 10")
-    forger.execute("update approvals set seq = seq * 10")
+def test_an_event_with_an_earlier_moment_is_behind_no_checkpoint(path: Path, forger: Forger) -> None:
+    """Only a checkpoint that names an event stands behind it, whatever its moment and its place in the table are."""
+    forger.execute("update events set place = place * 10")
     rt = runtime(path)
     rt.checkpoint()
     assert (rt.verify().ok, rt.verify().unanchored) == (True, 0)
     last = [row for row in forger.rows("events") if row["run_id"] == "order-1"][-1]
-    forger.insert("events", {**last, "seq": last["seq"] + 1, "n": last["n"] + 1, "what": "told", "hash": "-"})
+    forger.insert("events", {**last, "place": last["place"] + 1, "n": last["n"] + 1, "what": "told", "hash": "-"})
     forger.hash_anew(last["root"], last["n"] + 1)
     assert rt.verify().unanchored == 1
     rt.close()

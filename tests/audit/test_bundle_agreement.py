@@ -83,7 +83,7 @@ NEVER = ("r", "uid", "id", "root", "tenant", "place", "n")
 
 
 def _swap(raw: Any, one: Any, two: Any) -> None:
-    names = [name for name in one if name not in ("r", "seq", "n", "root", "hash")]
+    names = [name for name in one if name not in ("r", "place", "n", "root", "hash")]
     for row, values in ((one, two), (two, one)):
         sets = ", ".join(f'"{name}" = ?' for name in names)
         raw.execute(f"update events set {sets} where rowid = ?", (*(values[name] for name in names), row["r"]))

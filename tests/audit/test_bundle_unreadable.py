@@ -143,7 +143,7 @@ def test_rows_that_name_other_places_runs_or_tenants_are_refused(bundle: bytes) 
     refused(first("calls", tenant="evil"), error=either)
     refused(first("runs", parent="run_x"), error=either)
     refused(each("runs", origin=""), error=either)
-    refused(each("events", seq=5), error=either)
+    refused(each("events", n=5), error=either)
     refused(first("approvals", used_seq=9_999), error=either)
 
 

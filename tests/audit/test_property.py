@@ -42,7 +42,7 @@ APPROVALS = ("call", "run", "root", "run_id", "tenant", "version", "principal", 
              "follows", "tool")  # fmt: skip
 EVENTS = ("at", "root", "run", "run_id", "tenant", "call", "what", "frm", "to_state", "by_whom", "epoch", "facts", "n",
           "hash")  # fmt: skip
-CHECKPOINTS = ("at", "ledger", "high", "gaps", "heads", "prev", "hash", "key", "signature")
+CHECKPOINTS = ("at", "ledger", "heads", "prev", "hash", "key", "signature")
 BOUND = {"runs": RUNS, "calls": CALLS, "approvals": APPROVALS, "events": EVENTS, "checkpoints": CHECKPOINTS}
 """What is proved of a row. The rest changes without an event: leases, wake-up times, how often was probed."""
 STATES = {
@@ -193,7 +193,7 @@ def forge(luck: random.Random, forger: Here, case: Case) -> str:
 
 def swap(luck: random.Random, forger: Here, case: Case) -> str:
     one, two = luck.sample(forger.rows("events"), 2)
-    same = ("seq", "n", "root") if one["root"] != two["root"] else ("seq", "n")
+    same = ("place", "n", "root") if one["root"] != two["root"] else ("place", "n")
     for row, said in ((one, two), (two, one)):
         forger.change("events", row, **{name: said[name] for name in said if name not in same})
     return "events"
@@ -209,7 +209,8 @@ def cut(luck: random.Random, forger: Here, case: Case) -> str:
     forger.delete("events", gone)
     if luck.random() < 0.5:
         for table in ("calls", "approvals"):
-            forger.delete(table, [row for row in forger.rows(table) if row["seq"] >= gone[0]["seq"]])
+            cut_off = {(row["root"], row["n"]) for row in gone}
+            forger.delete(table, [row for row in forger.rows(table) if (row["root"], row["seq"]) in cut_off])
     return "tail"
 
 

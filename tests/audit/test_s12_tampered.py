@@ -129,7 +129,7 @@ def _found_in_the_chain(audited: Audited) -> None:
     with audited.tampered() as events:
         one, other = events[399], events[405]
         for row, said in ((one, other), (other, one)):
-            forger.change("events", row, **{name: said[name] for name in said if name not in ("seq", "n")})
+            forger.change("events", row, **{name: said[name] for name in said if name not in ("place", "n")})
         name, n, how = first(audited.verify())
         assert (name, n) == ("migration", 400)
         assert how in ("swapped", "edited")
@@ -142,7 +142,7 @@ def _found_in_the_chain(audited: Audited) -> None:
         assert (name, how) == ("switch", "row_changed")
         assert n > 0
     with audited.tampered() as events:
-        forged = {**events[-1], "seq": events[-1]["seq"] + 10_000, "n": events[-1]["n"] + 1, "what": "approval"}
+        forged = {**events[-1], "place": events[-1]["place"] + 10_000, "n": events[-1]["n"] + 1, "what": "approval"}
         forger.insert("events", forged)
         name, n, how = first(audited.verify())
         assert (name, n) == ("migration", forged["n"])
@@ -193,7 +193,7 @@ def _found_by_what_others_know(audited: Audited, tmp_path: Path) -> None:
         assert first(audited.verify()) == ("", 2, "put_back")
         copy = tmp_path / "copy.anchor"
         shutil.copy(audited.anchor, copy)
-        Anchor(audited.anchor).reset(0)
+        Anchor(audited.anchor).reset()
         assert audited.verify().ok, "put back together with its anchor nobody can tell"
         assert first(audited.verify(anchor=str(copy))) == ("", 2, "put_back")
         shutil.copy(copy, audited.anchor)

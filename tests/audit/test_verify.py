@@ -114,8 +114,8 @@ def delete_and_close_up(forger: Forger, events: list[Row]) -> None:
 
 def insert(forger: Forger, events: list[Row]) -> None:
     for event in reversed(events[2:]):
-        forger.execute("update events set n = n + 1, seq = seq + 1000 where seq = ?", (event["seq"],))
-    forger.insert("events", {**events[2], "what": "told", "seq": events[2]["seq"] + 500})
+        forger.execute("update events set n = n + 1 where place = ?", (event["place"],))
+    forger.insert("events", {**events[2], "what": "told", "place": events[2]["place"] + 500})
 
 
 def swap(forger: Forger, events: list[Row]) -> None:
@@ -216,7 +216,7 @@ def test_gc_and_its_event_are_no_problem(path: Path) -> None:
 def test_a_forged_move_that_is_hashed_as_it_should_be_does_not_follow_from_the_one_before(path: Path) -> None:
     forger = Forger(f"sqlite:///{path}")
     last = [row for row in forger.rows("events") if row["run_id"] == "order-1"][-1]
-    made = {**last, "seq": 10_000, "n": last["n"] + 1, "frm": "open", "to_state": "abandoned"}
+    made = {**last, "place": 10_000, "n": last["n"] + 1, "frm": "open", "to_state": "abandoned"}
     names = ("root", "run", "run_id", "tenant", "call", "what", "frm", "to_state", "by_whom", "epoch", "facts")
     made["hash"] = link(last["hash"], made["n"], made["at"], body_of(*(made[name] for name in names)))
     forger.insert("events", made)

@@ -19,8 +19,8 @@ from amends import AsyncRuntime, Checkpoint, Runtime, tool
 from amends.encoding.chain import read_heads
 from amends.errors import BadConfig, LedgerBehind, LedgerUnavailable, UsageError
 from amends.host.anchor import Anchor
-from amends.ledger import checkpoints
 from amends.ledger.operations import DraftCheckpoint, ReadCheckpoints, ReadRun, WriteCheckpoint
+from amends.ledger.rows import MarkSealed
 from amends.signing import load_key, new_key
 from amends.stores.memory import MemoryStore
 from amends.testing import runtime
@@ -313,7 +313,7 @@ def test_a_ledger_behind_its_checkpoint_starts_nothing_until_a_person_looked(tmp
     rt = Runtime(url(tmp_path), tools=[note], checkpoint=0)
     with pytest.raises(LedgerBehind, match="does not have checkpoint 2") as behind:
         done(rt, "s")
-    assert (behind.value.known, behind.value.found) == (2, 1)
+    assert (behind.value.known, behind.value.found) == ("2", "1")
     rt.reconcile_restore(by="anna", why="the disk broke; I looked")
     done(rt, "s")
     assert [row.n for row in rows(rt)] == [1, 2]
@@ -348,39 +348,50 @@ def _forged(rt: Runtime) -> Any:
     return row
 
 
-# ---- what a server commits late -----------------------------------------------------------------
+# ---- what a server commits late, and what another transaction holds -----------------------------
 
 
-def test_a_place_that_was_passed_over_is_looked_at_again() -> None:
+def test_what_is_committed_after_a_draft_is_behind_the_next_checkpoint() -> None:
     store = MemoryStore()
     rt = Runtime(store=store, tools=[note])
     done(rt, "early")
+    draft = store.perform(DraftCheckpoint("x", ""))
+    assert draft is not None
     done(rt, "late")
-    late = [event for event in store.events if event.run_id == "late"]
-    seen = [event for event in store.events if event.run_id == "early"]
-    done(rt, "after")
-    after = store.events[len(seen) + len(late) :]
-    store.events[:] = [*seen, *after]  # its transaction is still open, and theirs have ended
-    first = rt.checkpoint()
-    assert first is not None
-    assert first.heads == 2
-    assert json.loads(store.checkpoints[-1].gaps)[0][:2] == [late[0].seq, late[-1].seq]
-    assert rt.checkpoint() == first
-    store.events[:] = [*seen, *late, *after]
-    second = rt.checkpoint()
-    assert second is not None
+    assert store.perform(WriteCheckpoint(draft))
+    rt.checkpoint()
     tree = store.perform(ReadRun("", "late"))
     assert tree is not None
+    late = [event for event in store.events if event.run_id == "late"]
     assert read_heads(store.checkpoints[-1].heads) == [(tree.run.root, late[-1].n, late[-1].hash)]
-    assert store.checkpoints[-1].gaps == "[]"
+    assert (rt.verify().ok, rt.verify().unanchored) == (True, 0)
 
 
-def test_gaps_are_forgotten_in_time_and_never_too_many() -> None:
-    gaps = checkpoints._gaps([[1, 3, 0.0], [5, 9, 50.0]], frozenset({7}), [10, 12, 13, 20], 100.0)
-    assert gaps == [[5, 6, 50.0], [8, 9, 50.0], [11, 11, 100.0], [14, 19, 100.0]]
-    many = checkpoints._gaps([], frozenset(), list(range(0, 1_000, 2)), 1.0)
-    assert len(many) == checkpoints.GAPS_MAX
-    assert (many[0][0], many[-1][1]) == (1, 997)
+def test_a_chain_that_could_not_be_marked_is_named_once_more_and_not_for_ever() -> None:
+    class Locked(MemoryStore):
+        """Another transaction holds every run: none is marked as covered."""
+
+        def _row(self, op: Any) -> Any:
+            return None if isinstance(op, MarkSealed) else super()._row(op)
+
+    store = Locked()
+    rt = Runtime(store=store, tools=[note])
+    done(rt, "r")
+    first = rt.checkpoint()
+    assert first is not None
+    assert len(store.checkpoints) == 1
+    assert rt.checkpoint() != first
+    assert [row.heads for row in store.checkpoints] == [store.checkpoints[0].heads] * 2
+    assert (rt.verify().ok, rt.verify().unanchored) == (True, 0)
+
+
+def test_a_mark_that_was_moved_ahead_hides_nothing() -> None:
+    store = MemoryStore()
+    rt = Runtime(store=store, tools=[note])
+    done(rt, "r")
+    store.sealed |= dict.fromkeys(store.runs, 1_000)
+    assert rt.checkpoint() is not None
+    assert rt.verify().unanchored == 0
 
 
 # ---- not in the way ---------------------------------------------------------------------------

@@ -66,18 +66,18 @@ def read_runs(store: Store, states: tuple[str, ...] = ()) -> Iterator[RunRow]:
 
 def read_calls(store: Store, states: tuple[str, ...] = ()) -> Iterator[CallRow]:
     """Every call, newest first."""
-    before: int | None = None
+    before: str | None = None
     while page := store.perform(SearchCalls(None, states, before, PAGE)):
         yield from page
-        before = page[-1].seq
+        before = page[-1].id
 
 
 def read_events(store: Store) -> Iterator[EventRow]:
     """Every event, oldest first."""
-    after = 0
+    after = ""
     while page := store.perform(ReadEvents(None, None, after, PAGE)):
         yield from page
-        after = page[-1].seq
+        after = page[-1].place
 
 
 def read_all(store: Store) -> dict[str, Rows]:

@@ -61,7 +61,7 @@ def test_ten_thousand_that_wait_are_paged_and_wake_nobody() -> None:
     seen, before = 0, None
     while page := ledger(operations.SearchApprovals(None, ("pending",), before, 500)):
         assert len(page) <= 500
-        seen, before = seen + len(page), page[-1].approval.seq
+        seen, before = seen + len(page), page[-1].approval.id
     assert seen == PENDING
 
 

@@ -124,8 +124,8 @@ def test_the_mark_never_goes_back_and_a_broken_one_is_said(tmp_path: Path) -> No
     anchor.keep(5, "apr_5")
     anchor.keep(3, "apr_3")
     assert anchor.read() == Mark(5, "apr_5")
-    anchor.reset(2)
-    assert anchor.read() == Mark(2)
+    anchor.reset()
+    assert anchor.read() == Mark()
     anchor.path.write_text("nonsense", encoding="utf-8")
     with pytest.raises(LedgerUnavailable, match="cannot be read"):
         anchor.read()
@@ -157,9 +157,9 @@ def test_killed_around_the_mark_nothing_is_sent_twice_whatever_is_put_back(
     if pid == 0:
         keep = Anchor.keep
 
-        def dying(self: Anchor, seq: int, approval: str) -> None:
+        def dying(self: Anchor, at: float, approval: str) -> None:
             if dies == "after":
-                keep(self, seq, approval)
+                keep(self, at, approval)
             os.kill(os.getpid(), signal.SIGKILL)
 
         Anchor.keep = dying  # type: ignore[method-assign]

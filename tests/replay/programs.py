@@ -427,6 +427,7 @@ class SeededRuntime(TestRuntime):
         super().__init__(**options)
         numbers = count(1)
         self._host.new_id = lambda prefix: f"{prefix}_{next(numbers):020x}"
+        self._host.new_number = lambda: next(numbers)
 
     def _be_born(self) -> None:
         super()._be_born()

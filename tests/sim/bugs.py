@@ -30,6 +30,7 @@ from amends.engine import (
     ending,
     keys,
     outcomes,
+    plain,
     recovery,
     retries,
     rollback,
@@ -60,10 +61,13 @@ from amends.ledger import ending as store_ending
 from amends.ledger import notices as ledger_notices
 from amends.ledger.leases import Lease
 from amends.ledger.operations import AdmitCall
-from amends.ledger.rows import AddEvent, FindKey, LockRequest, Now, TakeLock, UpdateSlice
+from amends.ledger.plain import AdmitPlain, SettlePlain
+from amends.ledger.rows import AddEvent, EventRow, FindKey, LockRequest, Now, TakeLock, UpdateSlice
 from amends.people import rollback as rollback_plans
 from amends.replay import answers
-from amends.stores.memory import _ROWS, MemoryStore
+from amends.stores import memory
+from amends.stores.memory import _ROWS, QUICK, MemoryStore
+from amends.testing import simulation
 from amends.testing.simulation import Process, Simulation
 from amends.tools.scope import BareUse
 from tests.sim.scenarios import VARIANTS, Variant
@@ -81,6 +85,7 @@ MODULES = (
     engine_approvals,
     call,
     costs,
+    plain,
     doubts,
     engine_locks,
     retries,
@@ -108,6 +113,7 @@ MODULES = (
     checkpoints,
     audit,
     requests,
+    simulation,
     canonical,
     payloads,
     tool_module,
@@ -199,6 +205,26 @@ class _Late:
 
 
 @contextmanager
+def by_rows(seeded: Callable[[], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+    """A bug in the rows of the store: the memory store makes the rows of plain calls too, by the flows."""
+    with mock.patch.dict(QUICK, clear=True), seeded():
+        yield
+
+
+@contextmanager
+def plain_path(kind: type[Any], *changes: tuple[str, str]) -> Iterator[None]:
+    """Replace text in what the memory store does for a plain operation."""
+    source = textwrap.dedent(inspect.getsource(QUICK[kind]))
+    for old, new in changes:
+        assert old in source, f"the plain path of {kind.__name__} no longer has: {old}"
+        source = source.replace(old, new)
+    space = dict(vars(memory))
+    exec(compile("from __future__ import annotations\n" + source, "<bug in a plain path>", "exec"), space)
+    with mock.patch.dict(QUICK, {kind: space[QUICK[kind].__name__]}):
+        yield
+
+
+@contextmanager
 def admission_not_durable() -> Iterator[None]:
     """What was admitted is lost when its process dies before it writes again."""
     perform, turn = MemoryStore.perform, Simulation.turn
@@ -206,7 +232,7 @@ def admission_not_durable() -> Iterator[None]:
 
     def volatile(store: MemoryStore, op: Any) -> Any:
         kept.clear()
-        if isinstance(op, AdmitCall):
+        if isinstance(op, AdmitCall | AdmitPlain):
             tables = (store.runs, store.calls, store.events, store._ids, store._trees, store._keys, store._calls_of)
             kept.append((store, [_copied(table) for table in tables]))
         return perform(store, op)
@@ -247,7 +273,7 @@ def event_too_late() -> Iterator[None]:
 @contextmanager
 def head_of_before() -> Iterator[None]:
     """The end of a chain is read before the tree is locked: as it was when the last operation began."""
-    heads: dict[str, tuple[int, str]] = {}
+    heads: dict[str, EventRow] = {}
     add, perform = _ROWS[AddEvent], MemoryStore.perform
 
     def unlocked(store: MemoryStore, op: Any) -> Any:
@@ -259,7 +285,7 @@ def head_of_before() -> Iterator[None]:
             heads.update(began)
 
     def onto_it(store: MemoryStore, op: AddEvent) -> int:
-        if op.root in heads and store._tails[op.root][0] > heads[op.root][0] and not store._undo:
+        if op.root in heads and store._tails[op.root].n > heads[op.root].n and not store._undo:
             store._tails[op.root] = heads[op.root]
         return int(add(store, op))
 
@@ -274,7 +300,7 @@ def link_to_nothing() -> Iterator[None]:
 
     def alone(store: MemoryStore, op: AddEvent) -> int:
         if op.root in store._tails:
-            store._tails[op.root] = (store._tails[op.root][0], GENESIS)
+            store._tails[op.root] = changed(store._tails[op.root], {"hash": GENESIS})
         return int(add(store, op))
 
     with mock.patch.dict(_ROWS, {AddEvent: alone}):
@@ -290,11 +316,11 @@ def beside_the_chain() -> Iterator[None]:
         if op.what in ("call", "run"):
             return int(add(store, op))
         tail = store._tails.get(op.root)
-        seq = int(add(store, op))
+        n = int(add(store, op))
         store.events[-1] = changed(store.events[-1], {"n": 0, "hash": ""})
         if tail is not None:
             store._tails[op.root] = tail
-        return seq
+        return n
 
     with mock.patch.dict(_ROWS, {AddEvent: beside}):
         yield
@@ -362,14 +388,16 @@ def reserved_too_late() -> Iterator[None]:
 @contextmanager
 def compensation_locked() -> Iterator[None]:
     """A compensation takes the locks of its call, as its start did."""
-    taking = """    now = await Now()
+    taking = """    now = await Now(call.root)
     if call.locks:
         wanted = LockRequest(lock_names_of([call]), waits=True)
         if await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner) is not None:
             return None
     return await move_call("""
     vars(store_ending).setdefault("LockRequest", LockRequest)
-    with rewritten((store_ending, "begin_compensation", "    now = await Now()\n    return await move_call(", taking)):
+    with rewritten(
+        (store_ending, "begin_compensation", "    now = await Now(call.root)\n    return await move_call(", taking)
+    ):
         yield
 
 
@@ -421,7 +449,7 @@ def key_forgotten() -> Iterator[None]:
 
 
 BUGS: tuple[Bug, ...] = (
-    Bug("1", "body invoked before the admission is durable", admission_not_durable, ("effects_are_known",), ("F1", "F6")),
+    Bug("1", "body invoked before the admission is durable", lambda: by_rows(admission_not_durable), ("effects_are_known",), ("F1", "F6")),
     Bug("2", "settle without the epoch guard",
         lambda: rewritten((settlement, "settle_call", 'not is_owner(root, op.owner, op.epoch) or call.attempt != op.attempt or call.state != "started"', "call.attempt != op.attempt or call.state == 'compensated'")),
         ("settled_by_owner",), ("F1", "F9")),
@@ -485,7 +513,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("21", "approval bound to the key instead of to all arguments",
         lambda: rewritten((admission, "_answer_requested", "if op.digest != known.digest:", "if False:"), (call, "as_approved", "row.digest == ask.digest", "True")),
         ("approvals_against_starts",), ("F20",)),
-    Bug("22", "expired approval accepted after a clock set back", time_by_the_clock,
+    Bug("22", "expired approval accepted after a clock set back", lambda: by_rows(time_by_the_clock),
         ("approvals_against_starts",), ("F20",)),
     Bug("26", "hold and suspend in two transactions: recovery looks only for the second",
         lambda: rewritten((recovery, "_roll_back_unless_held", "if _waits_for_person(tree):", "if tree.run.suspended:")),
@@ -493,11 +521,11 @@ BUGS: tuple[Bug, ...] = (
     Bug("27", "what is staged starts without its yes being used up",
         lambda: rewritten((approvals, "use_staged", 'row.state == "approved"', "False"), (approvals, "may_start", 'approval.state == "used"', "True")),
         ("approvals_against_starts",), ("F20",)),
-    Bug("23", "event written outside the transaction of its change", event_too_late, ("event_per_transition",), ("F1", "F6")),
+    Bug("23", "event written outside the transaction of its change", lambda: by_rows(event_too_late), ("event_per_transition",), ("F1", "F6")),
     Bug("24", "goal not recorded",
         lambda: rewritten((store_ending, "decide_commit", '{"goal": "commit", "goal_by": "self", "output": output}', '{"output": output}')),
         ("goal_kept",), ("F11", "F1")),
-    Bug("25", "a key is forgotten", key_forgotten, ("effects_once",), ("F1", "F17")),
+    Bug("25", "a key is forgotten", lambda: by_rows(key_forgotten), ("effects_once",), ("F1", "F17")),
     Bug("L1", "open takes over a live lease",
         lambda: rewritten((opening, "open_run", "if not await _is_free(row, op, now):", "if False:")),
         ("owner_undisturbed",), ("X10",)),
@@ -552,7 +580,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((locks, "_wait_for", "circle = await _find_cycle(root, others, at)", "circle: list[_Link] = []")),
         ("deadlocks_end",), ("F24b", "F24h")),
     Bug("K8", "two runs that have pivoted wait for each other for ever",
-        lambda: rewritten((locks, "_wait_for", "await _free_one_lock(circle, at)", "pass")),
+        lambda: rewritten((locks, "_wait_for", "await _free_one_lock(circle)", "pass")),
         ("nothing_stuck",), ("F24f",)),
     Bug("P1", "a plan is compared before the transaction that decides, and not in it",
         lambda: rewritten((store_ending, "begin_rollback", "if await mark_of(run) != op.mark:", "if False:")),
@@ -624,13 +652,13 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((checkpoints, "write_checkpoints", "if await WriteCheckpoint(row):", "if await _anchored(anchor, row) and await WriteCheckpoint(row):")),
         ("checkpoints_anchored",), ("F33",)),
     Bug("C2", "who is second puts its checkpoint behind the other one as it is",
-        lambda: rewritten((ledger_checkpoints, "write_checkpoint", "(op.row.n - 1, op.row.prev) == end and await AddCheckpoint(op.row)", "await AddCheckpoint(changed(op.row, {'n': end[0] + 1}))")),
+        lambda: rewritten((ledger_checkpoints, "write_checkpoint", "(op.row.n - 1, op.row.prev) != end or not await AddCheckpoint(op.row)", "not await AddCheckpoint(changed(op.row, {'n': end[0] + 1}))")),
         ("checkpoints_chain",), ("F33",)),
     Bug("C3", "who has nothing to write leaves the anchor as a dead writer left it",
         lambda: rewritten((checkpoints, "write_checkpoints", "newest = rows[-1:] or await ReadCheckpoints(-1, 1)", "newest = rows[-1:]")),
         ("checkpoints_anchored",), ("F33",)),
-    Bug("C4", "a checkpoint names the first event of a tree instead of the newest",
-        lambda: rewritten((ledger_checkpoints, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
+    Bug("C4", "a tree is marked as covered beyond the event that the checkpoint names",
+        lambda: rewritten((ledger_checkpoints, "write_checkpoint", "Head(*head) for head", "Head(head[0], head[1] + 1, head[2]) for head")),
         ("checkpoints_cover",), ("F33",)),
     Bug("U1", "a rule that cannot be compared lets the call pass",
         lambda: rewritten((engine_rules, "_first_match", 'if judged.verdict == "no":', 'if judged.verdict != "matches":')),
@@ -647,9 +675,9 @@ BUGS: tuple[Bug, ...] = (
     Bug("H3", "what a handler leaves behind may still call the tool's own function",
         lambda: rewritten((tool_module, "BareUse", "self._is_over = True", "pass")),
         ("effects_once", "ledger_against_world"), ("H1", "H2")),
-    Bug("V1", "the end of a chain is read before the tree is locked", head_of_before, ("record_is_whole",)),
-    Bug("V2", "an event is linked to nothing", link_to_nothing, ("record_is_whole",)),
-    Bug("V3", "an event is written beside the chain", beside_the_chain, ("record_is_whole",)),
+    Bug("V1", "the end of a chain is read before the tree is locked", lambda: by_rows(head_of_before), ("record_is_whole",)),
+    Bug("V2", "an event is linked to nothing", lambda: by_rows(link_to_nothing), ("record_is_whole",)),
+    Bug("V3", "an event is written beside the chain", lambda: by_rows(beside_the_chain), ("record_is_whole",)),
     Bug("N6", "a group of errors is judged without its leaves",
         lambda: rewritten((outcomes, "_links", "if is_a(link, BaseExceptionGroup):", "if False:")),
         ("ledger_against_world", "effects_once"), ("F40",)),
@@ -701,6 +729,22 @@ BUGS: tuple[Bug, ...] = (
     Bug("V5", "an event does not say who refused a call, and why",
         lambda: rewritten((changes, "move_approval", "said=decision_digest(row, changes), ", "")),
         ("record_is_whole",), ("F20",)),
+    # ---- Q: plain calls ----
+    Bug("Q1", "a plain call is admitted although its run is closing",
+        lambda: plain_path(AdmitPlain, ('or run.state != "open"\n        or run.goal\n', "")),
+        ("closing_runs_start_nothing",), ("F23", "F26")),
+    Bug("Q2", "a plain call is settled under an old epoch",
+        lambda: plain_path(SettlePlain, (" or run.owner != mine.owner or run.epoch != mine.epoch", ""), ("if not is_started:", "if False:")),
+        ("settled_by_owner",), ("F1", "F6")),
+    Bug("Q3", "a plain call that was sent is not marked as in flight",
+        lambda: rewritten((plain, "plain_call", "flight,  # type", "None,  # type")),
+        ("ledger_against_world",), ("F1", "F6")),
+    Bug("Q4", "a plain call is answered from memory after the lease was lost",
+        lambda: rewritten((plain, "plain_call", "session.lease.is_ours((await ReadClocks()).mono)", "True")),
+        ("remembered_under_a_lease",), ("F16c",)),
+    Bug("Q5", "a plain call is admitted beside a pivot in flight",
+        lambda: plain_path(AdmitPlain, ("or run.pivot\n", "")),
+        ("pivot_law",), ("F9b",)),
     # ---- L: values ----
     Bug("L11", "the class of a value is missing from the key",
         lambda: rewritten((canonical, "_pack_member", "if shape.names(member) else packed", "if shape.names(member) and walk.packs is not MEANINGS else packed")),

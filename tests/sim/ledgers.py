@@ -123,7 +123,7 @@ class SqliteLedger:
 
     @property
     def calls(self) -> dict[str, CallRow]:
-        return self._table("calls", CALL_COLUMNS, CallRow, "seq", lambda call: call.id)
+        return self._table("calls", CALL_COLUMNS, CallRow, "place", lambda call: call.id)
 
     @property
     def locks(self) -> dict[tuple[str, str], LockRow]:
@@ -142,15 +142,22 @@ class SqliteLedger:
         return list(self._table("checkpoints", CHECKPOINT_COLUMNS, CheckpointRow, "n", lambda row: row.n).values())
 
     @property
+    def sealed(self) -> dict[str, int]:
+        marked = "select uid, sealed from runs where sealed > 0 union all select id, sealed from delegations where sealed > 0"
+        return dict(self._rows.execute(marked))
+
+    @property
     def approvals(self) -> dict[str, ApprovalRow]:
-        return self._table("approvals", APPROVAL_COLUMNS, ApprovalRow, "seq", lambda row: row.id)
+        return self._table("approvals", APPROVAL_COLUMNS, ApprovalRow, "place", lambda row: row.id)
 
     @property
     def events(self) -> list[EventRow]:
         """Every event; events are only ever added, so only new ones are read."""
         if "events" not in self._current():
-            after = self._events[-1].seq if self._events else 0
-            self._events += self._select("events", EVENT_COLUMNS, EventRow, f"seq > {after} order by seq")
+            # No event is ever deleted: places have no gaps here.
+            self._events += self._select(
+                "events", EVENT_COLUMNS, EventRow, f"place > {len(self._events)} order by place"
+            )
             self._read["events"] = self._events
         return self._events
 

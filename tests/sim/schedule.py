@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
+from amends.encoding.ids import number_of
 from amends.errors import Busy, Refused, UsageError
 from amends.ledger.operations import ReadRun
 from amends.ledger.rows import RunRow
@@ -97,6 +98,7 @@ def _stage(scenario: Scenario, schedule: Schedule) -> _Stage:
     Here.world = world
     host = scenario.prepared()
     host.store, host.new_id = sim.store, sim.new_id
+    host.new_number = lambda: number_of(sim.new_id("call")) or 0
     sim.script = {name: list(modes) for name, modes in scenario.script.items()}
     return _Stage(scenario, schedule, sim, world, Outcome(sim=sim, world=world))
 

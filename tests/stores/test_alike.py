@@ -15,6 +15,5 @@ def test_sqlite_answers_as_the_memory_does(seed: int, tmp_path: Path) -> None:
     sqlite = Ledger(SqliteStore(tmp_path / "ledger.db", "NORMAL", clock), clock=clock)
     memory = compare_with_memory(sqlite, seed, asked=250)
     assert sqlite.everything() == memory.everything()
-    assert [event.seq for event in sqlite.events()] == list(range(1, len(memory.events()) + 1)), "without a gap"
     audit(sqlite)
     sqlite.store.close()

@@ -124,7 +124,6 @@ def test_a_role_may_use_a_ledger_that_it_may_not_make(make: Make, url: str) -> N
             "grant select on amends_schema to plain",
             "grant select, insert, update on runs, calls, events to plain",
             "grant select, insert, update, delete on locks, waits, budgets, marks to plain",
-            "grant usage on sequence events_seq_seq to plain",
         ],
     )
     ledger = Ledger(make(url.replace("postgres@", "plain@")))

@@ -23,7 +23,7 @@ OTHER = Dialect(
     quote="`",
     lock=" for update",
     skip=" for update skip locked",
-    new_id=" returning seq",
+    new_id=" returning n",
     clock="",
     index="",
 )

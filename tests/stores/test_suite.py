@@ -30,8 +30,13 @@ def test_a_good_store_is_proved() -> None:
     proof = prove_store(MemoryStore, second=lambda store, _: store)
     proof.raise_for_failures()
     assert proof.ok
-    assert len(proof.passed) == 2 * len(STORE_CHECKS)
-    assert not proof.skipped
+    noted = [
+        f"atomic.an_operation_that_fails_in_the_middle_leaves_nothing_behind[{name}]-{colour}"
+        for name in ("admit_plain", "admit_plain_read", "settle_plain")
+        for colour in ("blocking", "async")
+    ]
+    assert sorted(proof.skipped) == sorted(noted)  # it only notes a plain step: there is no row in whose middle to fail
+    assert len(proof.passed) == 2 * len(STORE_CHECKS) - len(noted)
 
 
 # ---- stores that are wrong ----------------------------------------------------------------

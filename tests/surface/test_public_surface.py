@@ -13,10 +13,30 @@ RECORDED = Path(__file__).with_name("public_surface.txt")
 ADDED: dict[str, str] = {
     "amends.testing.STORE_CHECKS: Suite": "a dict still, with the decorators that register a check",
     "amends.testing.Simulation.__init__(*, seed=0, lease_s=30.0, make_store=<type>)": "schedules are played on SQLite too",
+    "amends.AsyncRuntime.events(self, run_id=None, *, after='', filter='')": "feeds go by moment, tree and number",
+    "amends.Runtime.events(self, run_id=None, *, after='', filter='')": "as above",
+    "amends.testing.TestRuntime.events(self, run_id=None, *, after='', filter='')": "as above",
+    "amends.Event.__init__(seq, at, run_id, call_id, what, frm, to, by, facts=<_Unset>, place='')": "as above",
+    "amends.Event.place: attribute": "as above",
+    "amends.Feed()": "follows a ledger without losing an event that is committed late",
+    "amends.Feed.__init__(after='', *, margin_s=5.0)": "as above",
+    "amends.Feed.MARGIN_S: attribute": "as above",
+    "amends.Feed.after: property": "as above",
+    "amends.Feed.is_new(self, event)": "as above",
+    "async amends.AsyncRuntime.newest_event(self, run_id=None)": "where a feed begins that shows only what comes next",
+    "amends.Runtime.newest_event(self, run_id=None)": "as above",
+    "amends.testing.TestRuntime.newest_event(self, run_id=None)": "as above",
+    "amends.Problem.__init__(run_id, root, n, how, text)": "there is no place in the ledger, only the number in a tree",
 }
 REMOVED: dict[str, str] = {
     "amends.testing.STORE_CHECKS: dict": "see ADDED",
     "amends.testing.Simulation.__init__(*, seed=0, lease_s=30.0)": "see ADDED",
+    "amends.AsyncRuntime.events(self, run_id=None, *, after=0, filter='')": "see ADDED",
+    "amends.Runtime.events(self, run_id=None, *, after=0, filter='')": "see ADDED",
+    "amends.testing.TestRuntime.events(self, run_id=None, *, after=0, filter='')": "see ADDED",
+    "amends.Event.__init__(seq, at, run_id, call_id, what, frm, to, by, facts=<_Unset>)": "see ADDED",
+    "amends.Problem.__init__(run_id, root, n, seq, how, text)": "see ADDED",
+    "amends.Problem.seq: attribute": "see ADDED",
 }
 
 

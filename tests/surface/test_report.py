@@ -146,10 +146,19 @@ def test_many_runs_and_calls_come_page_by_page_without_a_gap() -> None:
 def test_events_are_in_ledger_order_and_can_be_read_from_a_place_on(told) -> None:
     rt, _ = told
     events = list(rt.events())
-    assert [event.seq for event in events] == sorted(event.seq for event in events)
-    half = events[len(events) // 2]
-    assert [event.seq for event in rt.events(after=half.seq)] == [event.seq for event in events if event.seq > half.seq]
-    assert {event.run_id for event in rt.events("bad")} == {"bad"}
+    assert [event.at for event in events] == sorted(event.at for event in events)
+    middle = len(events) // 2
+    assert list(rt.events(after=events[middle].place)) == events[middle + 1 :]
+    assert rt.newest_event() == events[-1]
+    bad = list(rt.events("bad"))
+    assert {event.run_id for event in bad} == {"bad"}
+    assert [event.seq for event in bad] == list(range(1, len(bad) + 1))
+    assert rt.newest_event("bad") == bad[-1]
+    assert list(rt.events("bad", after=bad[2].seq)) == list(rt.events("bad", after=bad[2].place)) == bad[3:]
+    other = next(event for event in events if event.run_id != "bad")
+    for run_id, after in (("bad", other.place), (None, 3), (None, "nonsense"), ("bad", "1.2")):
+        with pytest.raises(UsageError):
+            list(rt.events(run_id, after=after))
     with pytest.raises(UsageError):
         list(rt.events("nope"))
 

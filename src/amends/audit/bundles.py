@@ -132,8 +132,8 @@ def unpack(data: bytes) -> list[Record]:
         )
         for root in roots
     ]
-    _check_places(events, calls, asked)
     for tree in trees:
+        _check_numbers(tree)
         _check_inside(tree)
         _check_shown(tree)
     return trees
@@ -154,15 +154,17 @@ def _rows(rows: list[dict[str, Any]], kind: type[T]) -> list[T]:
     return [kind(**row) for row in rows]
 
 
-def _check_places(events: list[EventRow], calls: list[CallRow], asked: list[ApprovalRow]) -> None:
-    """Check that every ledger position in a row is that of an event here: loading renumbers them all together."""
-    places = {event.seq: event for event in events}
-    named = [place for call in calls for place in (call.seq, call.settled_seq)]
-    named += [place for one in asked for place in (one.seq, one.used_seq)]
-    if len(places) != len(events) or any(place and place not in places for place in named):
-        raise BadBundle("its rows name ledger positions that none of its events has")
-    if any(not call.seq or places[call.seq].call != call.id for call in calls) or not all(one.seq for one in asked):
-        raise BadBundle("a row does not name the ledger position of its first event")
+def _check_numbers(tree: Record) -> None:
+    """Check that every number in a row is that of an event of its tree."""
+    events = {event.n: event for event in tree.events}
+    named = [n for call in tree.calls for n in (call.seq, call.settled_seq)]
+    named += [n for one in tree.approvals for n in (one.seq, one.used_seq)]
+    if len(events) != len(tree.events) or any(n and n not in events for n in named):
+        raise BadBundle("its rows name numbers that none of its events has")
+    if any(not call.seq or events[call.seq].call != call.id for call in tree.calls):
+        raise BadBundle("a call does not name the number of its first event")
+    if not all(one.seq for one in tree.approvals):
+        raise BadBundle("a request does not name the number of its first event")
 
 
 def _check_inside(tree: Record) -> None:

@@ -157,7 +157,7 @@ class TreeCheck:
         self.root, self._heads = root, heads
         self.events, self.young, self.tenant = 0, 0, ""
         self._standing = Standing(prove)
-        self._n, self._prev, self._seq, self._run_id = 0, GENESIS, 0, ""
+        self._n, self._prev, self._run_id = 0, GENESIS, ""
         self._broken: EventRow | None = None
         self.problems: list[Problem] = []
 
@@ -170,10 +170,10 @@ class TreeCheck:
             return
         self._run_id, self.tenant = self._run_id or event.run_id, self.tenant or event.tenant
         n = self._n + 1
-        if event.n != n or event.seq <= self._seq or event.hash != _linked(self._prev, n, event):
+        if event.n != n or event.hash != _linked(self._prev, n, event):
             self._broken = event
             return
-        self._n, self._prev, self._seq = n, event.hash, event.seq
+        self._n, self._prev = n, event.hash
         if event.at != moment(event.at):
             self._tell(event, "edited", "its time is not in whole microseconds")
         if self._heads.get(n, event.hash) != event.hash:
@@ -200,10 +200,10 @@ class TreeCheck:
         beyond = min((n for n in self._heads if n > self._n), default=0)
         if beyond:
             text = f"it ends at event {self._n}, and a checkpoint names event {beyond}"
-            self.problems.append(Problem(self._run_id, self.root, self._n + 1, self._seq, "cut", text))
+            self.problems.append(Problem(self._run_id, self.root, self._n + 1, "cut", text))
             return self.problems
-        for how, text, n, seq, run_id in self._standing.unlike(runs, calls, approvals, delegations):
-            self.problems.append(Problem(run_id or self._run_id, self.root, n, seq, how, text))
+        for how, text, n, run_id in self._standing.unlike(runs, calls, approvals, delegations):
+            self.problems.append(Problem(run_id or self._run_id, self.root, n, how, text))
         return self.problems
 
     @property
@@ -232,7 +232,7 @@ class TreeCheck:
 
     def _tell(self, event: EventRow, how: Tampering, text: str) -> None:
         n = self._n + 1 if how == "deleted" else event.n
-        self.problems.append(Problem(event.run_id, self.root, n, event.seq, how, text))
+        self.problems.append(Problem(event.run_id, self.root, n, how, text))
 
     def _how_broken(self, event: EventRow, after: EventRow | None) -> tuple[Tampering, str]:
         """Tell from the event that follows what was done to the first event that is not linked."""
@@ -242,8 +242,6 @@ class TreeCheck:
                 "deleted",
                 f"event {n} is missing" if event.n == n + 1 else f"events {n} to {event.n - 1} are missing",
             )
-        if event.n == n and event.hash == _linked(prev, n, event):
-            return "swapped", "it comes before its predecessor in the ledger"
         if after is not None and after.hash == _linked(prev, n, after):
             if event.hash == _linked(after.hash, n + 1, event):
                 return "swapped", f"it was event {n + 1}"
@@ -272,7 +270,7 @@ class Audit:
     prove: Prove = plainly
     heads_of: Callable[[str], Heads] = lambda _root: NO_HEADS
     behind: Mapping[str, int] = field(default_factory=dict)
-    """For each tree the newest event number that a checkpoint names; not a ledger position: those may have gaps."""
+    """For each tree the newest event number that a checkpoint names."""
 
 
 class Found:
@@ -339,7 +337,7 @@ class Found:
         self._records |= {tree.as_load(row): tree.root for row in runs if row.uid == tree.root and row.origin}
         if len(origins) > 1:
             text = f"its runs name several ledgers: {', '.join(map(repr, sorted(origins)))}"
-            self.problems.append(Problem(runs[0].id, tree.root, 0, 0, "row_changed", text))
+            self.problems.append(Problem(runs[0].id, tree.root, 0, "row_changed", text))
         if len(self.problems) > PROBLEMS_MAX:
             self.problems = sorted(self.problems, key=_place)[:PROBLEMS_MAX]
 
@@ -352,11 +350,11 @@ class Found:
         """Report every mismatch between records and loads; call it after the whole ledger was walked."""
         for load in self._records.keys() - self._loads:
             text = f"it claims to be of ledger {load[0]}, and no event says that it was loaded"
-            self.problems.append(Problem(load[1], self._records[load], 0, 0, "row_changed", text))
+            self.problems.append(Problem(load[1], self._records[load], 0, "row_changed", text))
         if self._audit.tenant is None:
             for origin, run_id, n, _ in self._loads - self._records.keys():
                 text = f"it was loaded from ledger {origin} with {n} events, and no such record is here"
-                self.problems.append(Problem(run_id, "", 0, 0, "row_changed", text))
+                self.problems.append(Problem(run_id, "", 0, "row_changed", text))
 
     @property
     def unseen(self) -> set[str]:
@@ -373,7 +371,7 @@ class Found:
             event = use.event
             if why_not and self._audit.tenant in (None, event.tenant):
                 text = f"{event.by_whom} decided for {use.behalf} under delegation {use.delegation}, {why_not}"
-                self.problems.append(Problem(event.run_id, event.root, event.n, event.seq, "row_forged", text))
+                self.problems.append(Problem(event.run_id, event.root, event.n, "row_forged", text))
 
     def verified(self) -> Verified:
         """Return the result of the walk."""
@@ -388,8 +386,8 @@ def _by_root(rows: Iterable[Any]) -> dict[str, list[Any]]:
     return found
 
 
-def _place(problem: Problem) -> tuple[bool, int, str, int]:
-    return (problem.seq == 0, problem.seq, problem.root, problem.n)
+def _place(problem: Problem) -> tuple[bool, str, int]:
+    return (problem.n == 0, problem.root, problem.n)
 
 
 async def verify_chains(audit: Audit) -> Found:
@@ -467,7 +465,7 @@ class CheckpointsFound:
         """Add a problem; keep only the first of each tree, and ``PROBLEMS_MAX`` in all."""
         if len(self.problems) < PROBLEMS_MAX and (not root or root not in self.named):
             self.named.add(root)
-            self.problems.append(Problem("", root, n, 0, how, text))
+            self.problems.append(Problem("", root, n, how, text))
 
 
 async def check_checkpoints(
@@ -643,8 +641,8 @@ def _check_end(seen: CheckpointsFound, anchor: Anchored | None, trusted: dict[st
 Said: TypeAlias = tuple[Tampering, str]
 Load: TypeAlias = tuple[str, str, int, str]
 """A loaded record: its ledger, its id, the number of its events and the hash of the last."""
-Unlike: TypeAlias = tuple[Tampering, str, int, int, str]
-"""How and in what a row differs, with the number, ledger position and run id of its last event."""
+Unlike: TypeAlias = tuple[Tampering, str, int, str]
+"""How and in what a row differs, with the number and run id of its last event."""
 APPROVAL_MOVES: Final[Mapping[str, tuple[str, ...]]] = {
     NEW: ("pending",),
     "pending": ("approved", "rejected", "expired", "cancelled"),
@@ -817,30 +815,30 @@ class Standing:
             yield from self._compared("call", call.id, call, lambda one, subject: self._call(one, subject, by_uid))
             if call.approval != newest.get(call.id, ""):
                 text = f"call {call.id}: its approval is not the newest one"
-                yield "row_changed", text, 0, 0, call.run_id
+                yield "row_changed", text, 0, call.run_id
         for asked in approvals:
             if asked.tool != tools.get(asked.call):
-                yield "row_changed", f"approval {asked.id}: the tool was changed", 0, 0, asked.run_id
+                yield "row_changed", f"approval {asked.id}: the tool was changed", 0, asked.run_id
             yield from self._compared(
                 "approval", asked.id, asked, lambda one, subject: self._approval(one, subject, by_uid)
             )
         yield from self._delegations(delegations)
         for (kind, id), subject in self._subjects.items():
-            yield "row_missing", f"{kind} {id} is missing", subject.last.n, subject.last.seq, subject.last.run_id
+            yield "row_missing", f"{kind} {id} is missing", subject.last.n, subject.last.run_id
         for uid, event in self._runs.items():
             if uid not in by_uid and ("run", uid) not in self._subjects:
-                yield "row_missing", f"run {uid} is missing", event.n, event.seq, event.run_id
+                yield "row_missing", f"run {uid} is missing", event.n, event.run_id
 
     def _delegations(self, rows: Iterable[DelegationRow]) -> Iterator[Unlike]:
         there = {row.id: row for row in rows}
         for id, event in self.delegated.items():
             row = there.pop(id, None)
             if row is None:
-                yield "row_missing", f"delegation {id} is missing", event.n, event.seq, event.run_id
+                yield "row_missing", f"delegation {id} is missing", event.n, event.run_id
             elif not is_delegated(row, event):
-                yield "row_changed", f"delegation {id} differs from its event", event.n, event.seq, event.run_id
+                yield "row_changed", f"delegation {id} differs from its event", event.n, event.run_id
         for id in there:
-            yield "row_forged", f"delegation {id} has no event", 0, 0, id
+            yield "row_forged", f"delegation {id} has no event", 0, id
 
     def _compared(
         self, kind: str, id: str, row: Any, compare: Callable[[Any, Subject], Iterator[Said]]
@@ -848,14 +846,14 @@ class Standing:
         subject = self._subjects.pop((kind, id), None)
         if subject is None:
             run_id = row.id if kind == "run" else row.run_id
-            yield "row_forged", f"{kind} {id} has no event", 0, 0, run_id
+            yield "row_forged", f"{kind} {id} has no event", 0, run_id
             return
         last = subject.last
         if row.state != subject.state:
             text = f"{kind} {id} is {row.state}, and its last event says {subject.state}"
-            yield "row_changed", text, last.n, last.seq, last.run_id
+            yield "row_changed", text, last.n, last.run_id
         for how, text in compare(row, subject):
-            yield how, f"{kind} {id}: {text}", last.n, last.seq, last.run_id
+            yield how, f"{kind} {id}: {text}", last.n, last.run_id
 
     def _run(self, row: RunRow, subject: Subject) -> Iterator[Said]:
         first, facts = subject.first, subject.facts
@@ -894,8 +892,8 @@ class Standing:
         if "row" in facts and facts["row"] != call_columns_digest(row, key, row.generation):
             yield "row_changed", "a column that never changes was changed"
         mine = (row.root, row.run_id, row.tenant, row.created_at, row.seq)
-        if mine != (first.root, first.run_id, first.tenant, first.at, first.seq):
-            yield "row_changed", "the run, the time or the place was changed"
+        if mine != (first.root, first.run_id, first.tenant, first.at, first.n):
+            yield "row_changed", "the run, the time or the number was changed"
         if run is None or (row.run != first.run and not subject.passed):
             yield "row_changed", "the run was changed"
         elif (row.agent, row.principal) != (run.agent, run.principal):
@@ -945,11 +943,11 @@ class Standing:
         asked = changed(row, {"use_key": row.use_key.removeprefix(LOADED)}) if is_record else row
         if "terms" in facts and facts["terms"] != request_columns_digest(asked):
             yield "row_changed", "the terms of the request were changed"
-        if (row.digest, row.seq, row.call) != (facts.get("digest"), first.seq, first.call):
+        if (row.digest, row.seq, row.call) != (facts.get("digest"), first.n, first.call):
             yield "row_changed", "the call that it binds was changed"
         if (row.root, row.run_id, row.tenant) != (first.root, first.run_id, first.tenant):
             yield "row_changed", "the run was changed"
-        if row.state == "used" and (row.used_at, row.used_seq) != (subject.last.at, subject.last.seq):
+        if row.state == "used" and (row.used_at, row.used_seq) != (subject.last.at, subject.last.n):
             yield "row_changed", "the time of its use was changed"
         if decision_digest(row) != facts.get("said"):
             yield "row_changed", "who decided, when, or why was changed"
@@ -1002,11 +1000,11 @@ def _counted(subject: Subject, event: EventRow, facts: dict[str, Any]) -> None:
     to = event.to_state
     if event.what == "shared" or to == "started":
         subject.attempt = facts.get("attempt", 1)
-        subject.settled_seq = event.seq if to == "succeeded" else subject.settled_seq
+        subject.settled_seq = event.n if to == "succeeded" else subject.settled_seq
     elif to == "compensating":
         subject.comp_attempt = facts.get("attempt", 0)
     elif to == "succeeded" or to == "in_doubt":
-        subject.settled_seq = event.seq
+        subject.settled_seq = event.n
 
 
 def _facts(event: EventRow) -> dict[str, Any]:

@@ -127,12 +127,12 @@ def _put_verified(ledger: str, found: Verified) -> None:
         facts["encrypted, not proved"] = f"{found.unproved:,}"
     put_facts(facts)
     rows = [
-        (visible(one.run_id or "-"), str(one.n or "-"), str(one.seq or "-"), one.how, visible(one.text, prose=True))
+        (visible(one.run_id or "-"), str(one.n or "-"), one.how, visible(one.text, prose=True))
         for one in found.problems
     ]
     if rows:
         put()
-        put_table(("run", "event", "place", "how", "what"), rows)
+        put_table(("run", "event", "how", "what"), rows)
         say("keep a copy of the ledger as it is before you change anything")
         return
     if found.unproved:
@@ -221,8 +221,13 @@ def events(
         str | None, typer.Option("--run", metavar="RUN", help="Only the events of this run and its children.")
     ] = None,
     after: Annotated[
-        int, typer.Option("--after", min=0, metavar="SEQ", help="Only events after this sequence number.")
-    ] = 0,
+        str,
+        typer.Option(
+            "--after",
+            metavar="PLACE",
+            help="Only events after this place (`place`), or in a run after this number (`seq`).",
+        ),
+    ] = "",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Show at most this many.")] = None,
     url: Url = None,
     tenant: Tenant = None,
@@ -230,7 +235,9 @@ def events(
     """Print events as lines of JSON, oldest first. Filter by time, tool, agent, ...: at:>=2026-03-01 tool:pay."""
     with open_ledger(url, tenant) as rt:
         named = None if run is None else find_run(rt, run)
-        for event in islice(rt.events(named, after=after, filter=filter_of(filter)), limit):
+        # A number is one only inside of a run; in the whole ledger it is refused with a hint.
+        place = int(after) if after.isdecimal() and after.isascii() else after
+        for event in islice(rt.events(named, after=place, filter=filter_of(filter)), limit):
             put_json(event_facts(event))
     sys.stdout.flush()
     return DONE

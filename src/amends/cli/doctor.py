@@ -20,7 +20,6 @@ from amends.cli.access import app_setting, load_runtime, open_app
 from amends.cli.exit_codes import DONE, NEEDS_A_PERSON
 from amends.cli.options import App, Json, Url, group
 from amends.cli.output import RED, put, put_json, put_table, say
-from amends.cli.runs import newest_event
 from amends.errors import Error, LedgerMissing, LedgerTooNew
 
 FREE_BYTES_MIN: Final = 100 << 20
@@ -161,8 +160,7 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
 
 
 def _clock(rt: Runtime) -> Finding:
-    last = newest_event(rt)
-    event = next(iter(rt.events(after=last - 1)), None) if last else None
+    event = rt.newest_event()
     if event is None:
         return Finding("clock", "ok", "nothing in the ledger to compare with")
     ahead = (event.at - datetime.now(UTC)).total_seconds()

@@ -12,7 +12,7 @@ from amends import Lock, Runtime, Schema
 from amends.cli.access import open_ledger, take, who
 from amends.cli.exit_codes import DONE, FAILED
 from amends.cli.options import LIMIT, By, Json, Limit, Tenant, Url, Why, YesOption, group
-from amends.cli.output import confirm, duration, must_ask, progress, put_json, put_table, say, say_how_many
+from amends.cli.output import confirm, duration, must_ask, progress, put, put_json, put_table, say, say_how_many
 from amends.visible import visible
 
 SETTING_CHARS_MAX: Final = 60
@@ -45,6 +45,22 @@ def status(url: Url = None, as_json: Json = False) -> int:
     elif schema.pending:
         say("amends db migrate brings it up to date; so does the first program that uses it")
     return PENDING if schema.pending else UP_TO_DATE
+
+
+@db.command("sql")
+def sql(url: Url = None, as_json: Json = False) -> int:
+    """Print the SQL that creates the ledger's tables. Connects to nothing, creates nothing."""
+    rt = Runtime(url, create=False)
+    try:
+        text = rt.schema_sql()
+    finally:
+        rt.close()
+    if as_json:
+        put_json({"url": rt.settings["url"].value, "sql": text})
+    else:
+        for line in text.splitlines():
+            put(line, fold=False)
+    return DONE
 
 
 @db.command("migrate")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from amends import Call, Event, Report, RollbackPlan, RunInfo, Runtime
+from amends import Call, Event, Feed, Report, RollbackPlan, RunInfo, Runtime
 from amends.cli.access import find_call, find_run, load_runtime, open_ledger, open_runtime, required_app, take, who
 from amends.cli.exit_codes import (
     AWAITING_APPROVAL,
@@ -71,7 +71,6 @@ DECISIONS: Final = ("run", "replay", "refuse")
 ENDED: Final = ("committed", "rolled_back", "abandoned", "blocked")
 EVENTS_MAX: Final = 1_000
 """Events of one call that are shown; a call that is retried for weeks has more."""
-SEQ_MAX: Final = 1 << 62
 KNOWN_TOOLS_MAX: Final = 10_000
 OWNER_PARTS: Final = 5
 
@@ -130,9 +129,12 @@ def watch(
         say(f"watching {visible(str(rt.settings['url'].value), prose=True)}; Ctrl-C ends it")
         lines = _EventLines(rt, as_json, with_run=True)
         try:
-            after = newest_event(rt)
+            newest = rt.newest_event()
+            feed = Feed("" if newest is None else newest.place)
+            for event in rt.events(after=feed.after):
+                feed.is_new(event)  # the last seconds before the beginning are known
             while True:
-                after = lines.put(rt.events(after=after), after)
+                lines.put(event for event in rt.events(after=feed.after) if feed.is_new(event))
                 time.sleep(every)
         except KeyboardInterrupt:
             return DONE
@@ -557,25 +559,11 @@ def _code_of_all(reports: list[Report]) -> int:
 # ---- Events
 
 
-def newest_event(rt: Runtime) -> int:
-    """Return the sequence number of the newest event, or 0; a binary search, so a few dozen queries in any ledger."""
-    low, high = 0, 1
-    while next(iter(rt.events(after=high)), None) is not None:
-        low, high = high, high * 2
-        assert high < SEQ_MAX, "no ledger is that long"
-    while low < high:
-        middle = (low + high) // 2
-        if next(iter(rt.events(after=middle)), None) is None:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
 def event_facts(event: Event) -> dict[str, Any]:
     """Return an event for JSON."""
     return {
         "seq": event.seq,
+        "place": event.place,
         "at": event.at.isoformat(),
         "run": event.run_id,
         "call": event.call_id,
@@ -606,12 +594,12 @@ def _actor(by: str) -> str:
 
 
 def _watch_run(rt: Runtime, run: str, every: float, as_json: bool) -> int:
-    lines, after = _EventLines(rt, as_json, with_run=False), 0
+    lines = _EventLines(rt, as_json, with_run=False)
     if not as_json:
         put(f"run {visible(run)}", style=BOLD)
     while True:
         report = rt.report(run)  # before the events, so that they include the one that ended the run
-        after = lines.put(rt.events(run, after=after), after)
+        lines.put(rt.events(run, after=lines.last))  # in one run, numbers are in the order of commits
         code = code_of_run(report)
         if report.state in ENDED or (code == AWAITING_APPROVAL and report.run.owner is None):
             break
@@ -630,17 +618,18 @@ class _EventLines:
     def __init__(self, rt: Runtime, as_json: bool, *, with_run: bool) -> None:
         self._rt, self._as_json, self._with_run = rt, as_json, with_run
         self._tools: dict[str, str] = {}
+        self.last = 0
+        """The number of the event that was printed last, in its run."""
 
-    def put(self, events: Iterator[Event], after: int) -> int:
-        """Print these events; return the sequence number of the last one, or ``after`` if there are none."""
+    def put(self, events: Iterator[Event]) -> None:
+        """Print these events."""
         for event in events:
-            after = event.seq
+            self.last = event.seq
             tool = self._tool(event.call_id) if event.call_id else None
             if self._as_json:
                 put_json(event_facts(event) | {"tool": tool})
             else:
                 put(event_line(event, tool, with_run=self._with_run), style=STYLES.get(event.to, ""))
-        return after
 
     def _tool(self, call_id: str) -> str:
         if call_id not in self._tools:

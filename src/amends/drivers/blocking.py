@@ -17,12 +17,13 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amends.drivers import process
-from amends.drivers.context import inside
+from amends.drivers.context import enter_body
 from amends.drivers.wakeup import Wakeup
 from amends.encoding.lazy_import import import_on_use
 from amends.errors import LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op, run_flow
 from amends.ledger.operations import NoteEvidence, SettleCall, SettleCompensation, StoreOp
+from amends.ledger.plain import SettlePlain
 from amends.ledger.store import Store
 from amends.ledger.world import (
     Await,
@@ -41,6 +42,7 @@ from amends.ledger.world import (
     Watch,
 )
 from amends.model import Absent, Happened, Unknown
+from amends.tools.scope import leave_scope
 
 if TYPE_CHECKING:
     from concurrent import futures
@@ -53,7 +55,7 @@ log = logging.getLogger("amends")
 
 T = TypeVar("T")
 
-INSIST: Final = (SettleCall, SettleCompensation, NoteEvidence)
+INSIST: Final = (SettleCall, SettlePlain, SettleCompensation, NoteEvidence)
 TRIES_MAX: Final = 3
 PLAIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 """Types of results that are certainly not awaitable."""
@@ -84,6 +86,22 @@ class Live:
         with self._lock:
             for run in lineage:
                 self._counts[run] = self._counts.get(run, 0) + 1
+
+    def enter_root(self, run: str) -> None:
+        """Count a flow that begins in a root run."""
+        with self._lock:
+            counts = self._counts
+            counts[run] = counts.get(run, 0) + 1
+
+    def leave_root(self, run: str) -> None:
+        """Count a flow of a root run that has ended."""
+        with self._lock:
+            counts = self._counts
+            left = counts[run] - 1
+            if left:
+                counts[run] = left
+            else:
+                del counts[run]
 
     def leave(self, lineage: Sequence[str]) -> None:
         """Count a flow that has ended."""
@@ -143,16 +161,15 @@ class Driver:
 
     def perform(self, op: Op[Any]) -> Any:
         """Perform one operation."""
-        if isinstance(op, StoreOp):
-            try:
-                answer = self.store.perform(op)
-            except LedgerUnavailable:
-                answer = self._ask_again(op)
-            self.live.wakeup.heard(op, answer)
-            return answer
-        answer = WORLD[type(op)](self, op)
-        if isinstance(op, Invoke) and op.probes:
-            warn_about_probe(op, answer)
+        act = WORLD.get(type(op))
+        if act is not None:
+            return act(self, op)
+        assert isinstance(op, StoreOp), f"a driver cannot perform {type(op).__name__}"
+        try:
+            answer = self.store.perform(op)
+        except LedgerUnavailable:
+            answer = self._ask_again(op)
+        self.live.wakeup.heard(op, answer)
         return answer
 
     def _ask_again(self, op: StoreOp[T]) -> T:
@@ -180,18 +197,24 @@ class Driver:
         if op.flight is not None:
             op.flight.sent = True
         if op.is_async:
-            return self._on_loop(op, lambda: op.fn(**op.kwargs))
-        if op.timeout is not None:
-            return self._in_thread(op)
-        return self._directly(op)
+            ended = self._on_loop(op, lambda: op.fn(**op.kwargs))
+        elif op.timeout is not None:
+            ended = self._in_thread(op)
+        else:
+            ended = self._directly(op)
+        if op.probes:
+            warn_about_probe(op, ended)
+        return ended
 
     def _directly(self, op: Invoke) -> Ended:
         around = sys.exception()
+        scope = enter_body(op.run, op.call, op.phase, is_async=False)
         try:
-            with inside(op.run, op.call, op.phase, is_async=False):
-                value = op.fn(**op.kwargs)
+            value = op.fn(**op.kwargs)
         except Exception as error:
             return Ended(error=error, around=around)
+        finally:
+            leave_scope(scope)
         if type(value) not in PLAIN and inspect.isawaitable(value):
             return self._on_loop(op, lambda: value)  # a plain function returned a coroutine: nothing has run yet
         return Ended(value)
@@ -259,7 +282,7 @@ WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
     Await: lambda _, op: op.watcher.wait(op.seconds),
     IsDead: lambda _, op: process.is_dead(op.owner),
     ReadAnchor: lambda _, op: op.anchor.read(),
-    KeepAnchor: lambda _, op: op.anchor.keep(op.seq, op.approval),
+    KeepAnchor: lambda _, op: op.anchor.keep(op.at, op.approval),
     KeepCheckpoint: lambda _, op: op.anchor.keep_checkpoint(op.newest),
     LiveCalls: lambda driver, op: driver.live.count(op.run),
 }

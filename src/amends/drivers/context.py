@@ -153,6 +153,13 @@ def refuse_own(key: str, ident: str, tool: str) -> None:
         scope = scope.outer
 
 
+def enter_body(run: Any, call: Call | LazyCall, phase: Invoked, *, is_async: bool) -> Scope:
+    """Enter the context of a body: the run for nested calls, the call for its key. ``leave_scope`` leaves it."""
+    scope = enter_scope(run if phase == "execute" else _Nowhere(phase, call, is_async))
+    scope.call, scope.use = call, None
+    return scope
+
+
 def inside(run: Any, call: Call | LazyCall, phase: Invoked, *, is_async: bool) -> _Inside:
     """Return the context of a body: the run for nested calls, the call for its key."""
     return _Inside(run if phase == "execute" else _Nowhere(phase, call, is_async), call)
@@ -167,9 +174,8 @@ class _Inside:
         self._caller, self._call = caller, call
 
     def __enter__(self) -> None:
-        scope: Scope = enter_scope(self._caller)
+        self._scope = scope = enter_scope(self._caller)
         scope.call, scope.use = self._call, None
-        self._scope = scope
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         leave_scope(self._scope)

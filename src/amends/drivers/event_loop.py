@@ -7,23 +7,27 @@ import contextlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 from amends.drivers import process
 from amends.drivers.blocking import WORLD, Driver, Live, Patience, warn_about_probe
-from amends.drivers.context import inside
+from amends.drivers.context import enter_body, inside
 from amends.encoding.dataclass import dataclass
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op
 from amends.ledger.operations import StoreOp
+from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.ledger.store import Store
 from amends.ledger.world import Await, Ended, Flight, Invoke, RunTogether, Sleep
 from amends.model import NoEffect
+from amends.tools.scope import leave_scope
 
 T = TypeVar("T")
+PLAIN: Final = frozenset({AdmitPlain, SettlePlain})
+"""Operations of nearly every call: each is awaited without a task of its own, where the store allows it."""
 GRACE_S: Final = 1.0
 """How long a cancelled coroutine may take to end before it counts as still in flight."""
 _kept: Final[set[asyncio.Future[Any]]] = set()
@@ -39,6 +43,7 @@ class AsyncDriver:
 
     def __init__(self, store: Store, live: Live, lease_s: float) -> None:
         self.store, self.live, self.lease_s = store, live, lease_s
+        self._keeps_outcome = getattr(store, "keeps_outcome", False)
         self._instant = store.url == "memory:"  # never blocks, so it needs neither a thread nor a shield
         self._threads: ThreadPoolExecutor | None = None
         self._blocking = Driver(store, live, lease_s)
@@ -55,13 +60,18 @@ class AsyncDriver:
             op = flow.send(None)
             while True:
                 try:
-                    if isinstance(op, StoreOp) and self._instant:
-                        answer = self.store.perform(op)
-                        self.live.wakeup.heard(op, answer)
-                    elif isinstance(op, StoreOp):
-                        asked, cancelled = await self._ask_ledger(op)
-                        pending = pending or cancelled
-                        answer = asked.result()
+                    kind = type(op)
+                    if kind not in WORLD:
+                        assert isinstance(op, StoreOp), f"a driver cannot perform {kind.__name__}"
+                        if self._instant:
+                            answer = self.store.perform(op)
+                        elif kind in PLAIN and self._keeps_outcome:
+                            answer, cancelled = await self._ask_plainly(op)
+                            pending = pending or cancelled
+                        else:
+                            asked, cancelled = await self._ask_ledger(op)
+                            pending = pending or cancelled
+                            answer = asked.result()
                         self.live.wakeup.heard(op, answer)
                     elif pending is not None:
                         raise pending
@@ -87,9 +97,11 @@ class AsyncDriver:
         finally:
             flow.close()
 
-    async def _ask_ledger(self, op: StoreOp[Any]) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
+    async def _ask_ledger(
+        self, op: StoreOp[Any], *, again: bool = False
+    ) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
         """Return the answer or error of the ledger and a cancellation that came meanwhile: neither hides the other."""
-        writing = asyncio.ensure_future(self._insist(op))
+        writing = asyncio.ensure_future(self._insist(op, again=again))
         cancelled: asyncio.CancelledError | None = None
         while not writing.done():
             try:
@@ -100,8 +112,11 @@ class AsyncDriver:
                 break
         return writing, cancelled
 
-    async def _insist(self, op: StoreOp[Any]) -> Any:
-        patience: Patience | None = None
+    async def _insist(self, op: StoreOp[Any], *, again: bool) -> Any:
+        """Perform an operation, and repeat it while there is patience; ``again``: its first try has failed."""
+        patience = Patience(op, self.lease_s) if again else None
+        if patience is not None:
+            await asyncio.sleep(patience.another(op) or 0.0)
         while True:
             try:
                 return await self.store.perform_async(op)
@@ -128,6 +143,7 @@ class AsyncDriver:
     def through(self, wrap: Callable[[Store], Store]) -> None:
         """Use the store that ``wrap`` returns from now on."""
         self.store = wrap(self.store)
+        self._keeps_outcome = getattr(self.store, "keeps_outcome", False)
         self._blocking.through(wrap)
 
     def _invoke(self, op: Invoke) -> Coroutine[Any, Any, Ended]:
@@ -144,11 +160,13 @@ class AsyncDriver:
         task = asyncio.current_task()
         if op.lease is None or task is None:
             return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
-        body = _Body(asyncio.get_running_loop(), task, task.cancelling())
+        body = _Body(task.get_loop(), task, task.cancelling())
         bodies = self._bodies.setdefault(op.lease.root, [])
         bodies.append(body)
         try:
-            return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
+            if op.timeout is not None:
+                return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
+            return await _await_here(op, op.fn, op.kwargs)
         except asyncio.CancelledError as error:
             if body.stopped and body.task.cancelling() <= body.cancelling + 1:
                 raise LeaseLost(f"{op.call.tool} was stopped: its run has another owner now") from error
@@ -252,16 +270,7 @@ def _returned(running: asyncio.Future[Ended]) -> Ended:
 async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[None]], None]) -> Ended:
     """Await a coroutine in its context, up to its timeout; one that ends when cancelled is not in flight."""
     if op.timeout is None:
-        around = sys.exception()
-        try:
-            with inside(op.run, op.call, op.phase, is_async=True):
-                return Ended(await start())
-        except Exception as error:
-            return Ended(error=error, around=around)
-        except BaseException:
-            if op.flight is not None:
-                op.flight.goes_on = False  # it has ended, whatever stopped it
-            raise
+        return await _await_here(op, start, {})
 
     async def body() -> Any:
         with inside(op.run, op.call, op.phase, is_async=True):
@@ -276,6 +285,22 @@ async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[
     if not done and not await _stopped(running, op, late):
         return Ended(in_flight=True)
     return _ended(running, timeout=op.timeout)
+
+
+async def _await_here(op: Invoke, start: Callable[..., Any], kwargs: Mapping[str, Any]) -> Ended:
+    """Await a coroutine without a timeout in its context."""
+    around = sys.exception()
+    scope = enter_body(op.run, op.call, op.phase, is_async=True)
+    try:
+        return Ended(await start(**kwargs))
+    except Exception as error:
+        return Ended(error=error, around=around)
+    except BaseException:
+        if op.flight is not None:
+            op.flight.goes_on = False  # it has ended, whatever stopped it
+        raise
+    finally:
+        leave_scope(scope)
 
 
 async def _stopped(running: asyncio.Future[Any], op: Invoke, late: Callable[[Flow[None]], None]) -> bool:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from amends.encoding.ids import call_id, new_number
 from amends.ledger.world import Clocks
 
 _BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
@@ -31,6 +32,8 @@ def luck() -> float:
 
 def new_id(prefix: str) -> str:
     """Return a new id whose prefix is its type; ids of one process sort by time."""
+    if prefix == "call":
+        return call_id(new_number())
     return f"{prefix}_{time.time_ns() // 1000:013x}{os.urandom(5).hex()}"
 
 

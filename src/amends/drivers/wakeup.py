@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from amends.ledger import operations
 from amends.ledger.flow import Op
+from amends.ledger.plain import SettlePlain
 
 if TYPE_CHECKING:
     import asyncio
@@ -118,9 +119,10 @@ class Wakeup:
 
 WAKES: Final = frozenset(
     {
-        operations.SettleCall, operations.NoteEvidence, operations.ResolveCall, operations.DecideCall, operations.RetryCall,
-        operations.SettleCompensation, operations.DecideCommit, operations.CloseRun, operations.AbandonRun, operations.FinishRun,
-        operations.BeginRollback, operations.ReleaseLease, operations.DecideApproval, operations.EditApproval,
+        operations.SettleCall, SettlePlain, operations.NoteEvidence, operations.ResolveCall, operations.DecideCall,
+        operations.RetryCall, operations.SettleCompensation, operations.DecideCommit, operations.CloseRun,
+        operations.AbandonRun, operations.FinishRun, operations.BeginRollback, operations.ReleaseLease,
+        operations.DecideApproval, operations.EditApproval,
     }
 )  # fmt: skip
 """Operations after which a waiting flow may continue: something was settled, decided, ended or released."""

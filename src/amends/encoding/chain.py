@@ -100,6 +100,30 @@ def bound(*parts: str | int | float | None) -> str:
     return sha256(text.encode("ascii")).hexdigest()
 
 
+# ---- Places in a feed of many trees
+
+
+PLACE_DIGITS: Final = 18
+"""The most digits of a number in a place: every database can hold it."""
+
+
+def feed_place(at: float, root: str = "", n: int = 0) -> str:
+    """Return a place in the order of a feed: by moment, run tree and number. Without a tree: before all of the moment."""
+    return f"{max(0, micros(at))}.{root}.{n}"
+
+
+def read_place(text: str) -> tuple[float, str, int]:
+    """Return moment, tree and number of a place; empty: before everything. Raise ``ValueError`` if it is none."""
+    if not text:
+        return 0.0, "", 0
+    at, _, rest = text.partition(".")
+    root, dot, n = rest.rpartition(".")
+    digits = at.isdecimal() and n.isdecimal() and text.isascii() and max(len(at), len(n)) <= PLACE_DIGITS
+    if not dot or not digits:
+        raise ValueError(f"{text[:80]!r} is not a place of an event")
+    return int(at) / MICROS, root, int(n)
+
+
 # ---- Checkpoints
 
 # The chain of one tree proves that nothing in the middle was changed. It cannot prove that its end was not cut off, that
@@ -109,7 +133,7 @@ def bound(*parts: str | int | float | None) -> str:
 
 
 HEADS_MAX: Final = 10_000
-"""At most so many events, and therefore trees, are covered by one checkpoint; the rest by the next one."""
+"""At most so many trees are covered by one checkpoint; the rest by the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +192,10 @@ def read_heads(text: str) -> list[tuple[str, int, str]]:
 
 
 def checkpoint_hash(
-    *, n: int, at: float, ledger: str, high: int, gaps: str, heads: str, prev: str, key: str
+    *, n: int, at: float, ledger: str, heads: str, prev: str, key: str
 ) -> str:  # fmt: skip
     """Return the hash of a checkpoint, over everything except its signature, which signs this hash."""
-    return digest("amends checkpoint", n, micros(at), ledger, high, gaps, heads, prev, key)
+    return digest("amends checkpoint", n, micros(at), ledger, heads, prev, key)
 
 
 def to_sign(hash: str) -> bytes:

@@ -103,19 +103,20 @@ class Done:
     staged: bool = False
 
 
-async def guarded_call(session: Session, ask: Ask) -> Done:
+async def guarded_call(session: Session, ask: Ask, first: Admission | None = None) -> Done:
     """Run the call once in this run and return its result.
 
-    Raises the tool's own error, or the error that says why the call was not run.
+    Raises the tool's own error, or the error that says why the call was not run. ``first``: what the ledger has already
+    answered to this request.
     """
-    answered = await _answer_from_memory(session, ask)
+    answered = await _answer_from_memory(session, ask) if first is None else None
     if answered is not None:
         _note_effect_inside(body_around(session, ask), ask, answered)
         return answered
     wait, approval_wait = await _wait_limits(session, ask)
     done: Done | None = None
     try:
-        done = await _answer(session, ask, wait, approval_wait)
+        done = await _answer(session, ask, wait, approval_wait, first)
         return done
     except Exception as error:
         _note_passed_error(error, approval_wait)
@@ -125,9 +126,12 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
         _note_effect_inside(approval_wait.body, ask, done)
 
 
-async def _answer(session: Session, ask: Ask, wait: Wait, approval_wait: ApprovalWait) -> Done:
+async def _answer(
+    session: Session, ask: Ask, wait: Wait, approval_wait: ApprovalWait, first: Admission | None = None
+) -> Done:
     while True:
-        answer = await admit(session, ask, wait)
+        answer = await admit(session, ask, wait) if first is None else await _heard(session, ask, first)
+        first = None
         approval_wait.observe(answer.verdict)
         match answer.verdict:
             case "start":
@@ -274,6 +278,11 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
     )  # fmt: skip
     if answer.verdict == "again":
         return await admit(session, ask, wait, wide=True)
+    return await _heard(session, ask, answer)
+
+
+async def _heard(session: Session, ask: Ask, answer: Admission) -> Admission:
+    """Note what the ledger has answered to the request."""
     if answer.verdict == "start":
         ask.flight.call, ask.flight.sent = answer.call, False
     elif answer.approval is not None:
@@ -326,27 +335,37 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, needs_result
             )
         finally:
             session.end_body(later)
-        value, row = await settle_outcome(session, ask, row, ended, body=later)
-        if row.state == "succeeded":
-            session.recall.keep(row)
-            return Done(row, first_result(session, ask.spec, row) if value is LOST and needs_result else value)
-        if row.state == "in_doubt":
-            row = await settle_doubt(session, ask.spec, row, flight=ask.flight)
-        if row.state == "succeeded":
-            return Done(row, first_result(session, ask.spec, row) if needs_result else None)
-        if stays_in_doubt(row):
-            raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
-        if row.state == "started":
-            return await guarded_call(session, ask)  # an equal call has started it again: its outcome answers us
-        if row.state != "backing_off":
-            raise ended.error or failure(ask.spec, row)
-        if ask.spec.kind == "retriable":
-            ask.flight.call = None
-            return Done(row, staged=True)  # forward work continues in the drain, or in a worker
-        restarted = await _restart(session, ask, row)
-        if restarted is None:
-            return await guarded_call(session, ask)  # an equal call was faster: its outcome answers us
-        row = restarted
+        after = await after_attempt(session, ask, row, ended, body=later, needs_result=needs_result)
+        if isinstance(after, Done):
+            return after
+        row = after
+
+
+async def after_attempt(
+    session: Session, ask: Ask, row: CallRow, ended: Ended, *, body: LazyCall, needs_result: bool = True
+) -> Done | CallRow:
+    """Settle an attempt that has ended. Return the answer, or the call if its next attempt has started."""
+    value, row = await settle_outcome(session, ask, row, ended, body=body)
+    if row.state == "succeeded":
+        session.recall.keep(row)
+        return Done(row, first_result(session, ask.spec, row) if value is LOST and needs_result else value)
+    if row.state == "in_doubt":
+        row = await settle_doubt(session, ask.spec, row, flight=ask.flight)
+    if row.state == "succeeded":
+        return Done(row, first_result(session, ask.spec, row) if needs_result else None)
+    if stays_in_doubt(row):
+        raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
+    if row.state == "started":
+        return await guarded_call(session, ask)  # an equal call has started it again: its outcome answers us
+    if row.state != "backing_off":
+        raise ended.error or failure(ask.spec, row)
+    if ask.spec.kind == "retriable":
+        ask.flight.call = None
+        return Done(row, staged=True)  # forward work continues in the drain, or in a worker
+    restarted = await _restart(session, ask, row)
+    if restarted is None:
+        return await guarded_call(session, ask)  # an equal call was faster: its outcome answers us
+    return restarted
 
 
 async def body_of(session: Session, ask: Ask, row: CallRow) -> LazyCall:
@@ -438,13 +457,14 @@ async def settle_outcome(
     error can have left effects only in the database, where the savepoint undoes them. The returned value is ``LOST`` if
     the call succeeded although this attempt returned nothing.
     """
-    clocks = await ReadClocks()
     reported = reported if body is None else body.spent
     settle = SettleCall(
-        row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded",
-        boot=clocks.boot, mono=clocks.mono, seen=row,
+        row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", seen=row
     )  # fmt: skip
     value = ended.value
+    if ended.in_flight or ended.error is not None:  # the settle delay of a doubt is counted from here
+        clocks = await ReadClocks()
+        settle.boot, settle.mono = clocks.boot, clocks.mono
     if ended.in_flight:
         settle.to, settle.why, settle.mono = "in_doubt", _timeout_reason(body), None
         settle.error = describe_error(TimeoutError(f"no answer within {ask.timeout} s"))

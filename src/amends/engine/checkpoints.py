@@ -8,7 +8,7 @@ from amends.encoding.chain import Anchored
 from amends.encoding.dataclass import changed, dataclass
 from amends.engine.session import Session
 from amends.errors import LedgerBehind
-from amends.ledger.operations import DraftCheckpoint, ReadApproval, ReadCheckpoints, ReadEvents, WriteCheckpoint
+from amends.ledger.operations import DraftCheckpoint, ReadApproval, ReadCheckpoints, WriteCheckpoint
 from amends.ledger.rows import CallRow, CheckpointRow
 from amends.ledger.world import KeepAnchor, KeepCheckpoint, ReadAnchor
 
@@ -36,7 +36,8 @@ async def write_checkpoints(*, ledger: str, key: Any, anchor: Any) -> Written:
     rows: list[CheckpointRow] = []
     for _ in range(ROUNDS_MAX):
         draft = await DraftCheckpoint(ledger, "" if key is None else key.name)
-        if draft is None:
+        # The same heads again: another transaction holds their runs, so that they could not be marked as covered.
+        if draft is None or (rows and draft.heads == rows[-1].heads):
             break
         row = draft if key is None else changed(draft, {"signature": key.sign(draft.hash)})
         if await WriteCheckpoint(row):
@@ -81,18 +82,17 @@ async def check_anchor(anchor: Any) -> None:
     if mark.checkpoint is not None and not anchor.is_held:
         await _check_checkpoint(anchor, mark.checkpoint)
         anchor.is_held = True
-    if not mark.seq:
+    if not mark.approval:
         return
-    later = await ReadEvents(None, None, max(0, mark.seq - 1), 1)
-    found = await ReadApproval(mark.approval) if mark.approval else None
-    used = not mark.approval or (found is not None and found.approval.state == "used")
-    if later and used:
+    found = await ReadApproval(mark.approval)
+    if found is not None and found.approval.state == "used":
         return
+    has = "does not have it" if found is None else f"says that it is {found.approval.state}"
     raise LedgerBehind(
-        f"the ledger does not have event {mark.seq}, at which approval {mark.approval or '(none)'} was used up:"
-        " it was restored to an earlier state, and starts nothing",
-        known=mark.seq,
-        found=later[0].seq if later else 0,
+        f"approval {mark.approval} was used up, and the ledger {has}: it was restored to an earlier state, and starts"
+        " nothing",
+        known=mark.approval,
+        found="" if found is None else found.approval.state,
     )
 
 
@@ -106,8 +106,8 @@ async def _check_checkpoint(anchor: Any, known: Any) -> None:
     raise LedgerBehind(
         f"the ledger does not have checkpoint {known.n}, which its anchor knows ({has}{other}): it was restored to an"
         " earlier state or deleted, has forgotten what it did since, and starts nothing",
-        known=known.n,
-        found=newest[0].n if newest else 0,
+        known=str(known.n),
+        found=str(newest[0].n) if newest else "",
         hint=f"{LedgerBehind.default_hint}; if it was deleted on purpose, and nothing that it did matters, delete"
         f" {anchor.path} as well",
     )
@@ -119,4 +119,4 @@ async def anchor_use(session: Session, row: CallRow) -> None:
         return
     found = await ReadApproval(row.approval)
     assert found is not None, "a call names a request of this ledger"
-    await KeepAnchor(session.anchor, found.approval.used_seq, row.approval)
+    await KeepAnchor(session.anchor, found.approval.used_at or 0.0, row.approval)

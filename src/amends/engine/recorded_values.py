@@ -81,7 +81,7 @@ async def _read(root: str, last: str = "") -> list[tuple[str, str, float]]:
                 found.append((event.run, event.call, event.at))
         if len(page) < EVENTS_PAGE:
             break
-        after = page[-1].seq
+        after = page[-1].n
     return found
 
 

@@ -118,7 +118,7 @@ def event_of(row: EventRow) -> Event:
     at = moment(row.at)
     assert at is not None, "every event has a time"
     return Event(
-        seq=row.seq,
+        seq=row.n,
         at=at,
         run_id=row.run_id,
         call_id=row.call or None,
@@ -127,4 +127,5 @@ def event_of(row: EventRow) -> Event:
         to=row.to_state,
         by=row.by_whom,
         facts=json.loads(row.facts),
+        place=row.place,
     )

@@ -60,6 +60,7 @@ from amends.ledger.budgets import read_charge
 from amends.ledger.flow import Flow
 from amends.ledger.leases import Lease
 from amends.ledger.operations import ReadRun, ReleaseLease, Tree
+from amends.ledger.plain import PlainRun, SettledPlain
 from amends.ledger.rows import FREE, BudgetDemand, CallCost, CallRow, RunRow, Tell, forked_key, lost_at
 from amends.ledger.world import Await, Flight, LazyCall, ReadClocks, Watch
 from amends.model import LOST, Call, Compensation, Order, Phase, Request, without_result
@@ -136,6 +137,8 @@ class Memory:
 
 CALLS_MAX: Final = 1_000
 """The most calls that one tree remembers; with one more the cache starts anew."""
+KEY_DIGITS: Final = 64
+"""The length of a key that a request has; those of reads and of held conflicts are longer."""
 CHARS_MAX: Final = 8_192
 """The most characters of arguments and result of a cached call: a tree caches eight million characters at most."""
 
@@ -148,6 +151,8 @@ class Recall:
     """
 
     rows: dict[str, CallRow] = field(default_factory=dict)
+    plain: dict[bytes, SettledPlain] = field(default_factory=dict)
+    """Those that were plain: they have a row only if somebody asks for it."""
     closed: bool = False
     record: Callable[[Any, Any], Flow[Any]] | None = None
     """In a replay: answers every request from the record of an earlier run; None: this run is live."""
@@ -157,19 +162,38 @@ class Recall:
         assert row.state == "succeeded", "only a success is cached"
         if self.closed or row.kind == "read" or len(row.args) + len(row.result or "") > CHARS_MAX:
             return
-        if len(self.rows) >= CALLS_MAX:
-            self.rows = {}
+        self._make_room()
         self.rows[row.key] = row
+
+    def keep_plain(self, settled: SettledPlain) -> None:
+        """Cache a plain call that this process has settled as succeeded."""
+        op = settled.started.op
+        if self.closed or op.tool.kind == "read" or len(op.args) + len(settled.result) > CHARS_MAX:
+            return
+        self._make_room()
+        self.plain[op.key] = settled
+
+    def _make_room(self) -> None:
+        if len(self.rows) + len(self.plain) >= CALLS_MAX:
+            self.rows, self.plain = {}, {}
 
     def of(self, key: str, ident: str) -> CallRow | None:
         """Return the cached call with this key if it was requested with these arguments."""
         row = None if self.closed else self.rows.get(key)
+        if row is None and self.plain and not self.closed and len(key) == KEY_DIGITS:
+            settled = self.plain.get(bytes.fromhex(key))
+            row = None if settled is None else settled.row
         return None if row is None or row.ident != ident else row
+
+    def of_plain(self, key: bytes, ident: bytes) -> SettledPlain | None:
+        """Return the cached plain call with this key if it was requested with these arguments."""
+        settled = None if self.closed else self.plain.get(key)
+        return None if settled is None or settled.started.op.ident != ident else settled
 
     def close(self) -> None:
         """Forget everything and cache nothing more: from now on succeeded calls may be compensated."""
         self.closed = True
-        self.rows = {}
+        self.rows, self.plain = {}, {}
 
 
 @dataclass(slots=True)
@@ -216,8 +240,9 @@ class Session:
     recall: Recall = field(default_factory=Recall)
     budgets: tuple[Budget, ...] = ()
     """The budgets of the runtime and those that the run was opened with."""
-    asked: set[str] = field(default_factory=set)
-    """Keys that were requested here: a second request is most likely answered by the record."""
+    asked: set[str | bytes] = field(default_factory=set)
+    """Keys that were requested here, those of plain calls as bytes: a second request is most likely answered by the
+    record."""
     rules: tuple[Rule, ...] = ()
     repeats: bool = False
     """Whether a model may ask for a deliberate repeat."""
@@ -242,6 +267,8 @@ class Session:
     """``wait_approval`` if the user has set it."""
     phases: tuple[tuple[str, str, str], ...] = ()
     counterparts: tuple[str, ...] = ()  # see ``counterparts_of`` in ``ledger/rows.py``
+    plain: PlainRun | None = None
+    """The run as its plain calls name it; None: no call of this session is plain."""
 
     @property
     def known(self) -> dict[str, Secret]:
@@ -276,7 +303,7 @@ class Session:
         """Return the session of a run inside this one."""
         return replace(
             self, uid=uid, id=id, generation=generation, resumed=resumed, state=state, run=None, above=self.lineage,
-            given=given,
+            given=given, plain=None,
         )  # fmt: skip
 
     @property

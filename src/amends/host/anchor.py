@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,9 +29,10 @@ BYTES_MAX: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last event that consumed an approval, that approval, and the newest checkpoint."""
+    """When an approval was last consumed, that approval, and the newest checkpoint."""
 
-    seq: int
+    at: float = 0.0
+    """Only orders two uses; what a ledger must have is the approval, consumed."""
     approval: str = ""
     checkpoint: Anchored | None = None
 
@@ -39,10 +41,10 @@ def moved_to(known: Mark | None, newest: Anchored) -> Mark | None:
     """Return the mark with this checkpoint, or ``known`` if it has a later one; None if it has another ledger's."""
     kept = None if known is None else known.checkpoint
     if kept is None or known is None:
-        return Mark(0 if known is None else known.seq, "" if known is None else known.approval, newest)
+        return Mark(0.0 if known is None else known.at, "" if known is None else known.approval, newest)
     if kept.ledger != newest.ledger:
         return None
-    return known if kept.n >= newest.n else Mark(known.seq, known.approval, newest)
+    return known if kept.n >= newest.n else Mark(known.at, known.approval, newest)
 
 
 class Anchor:
@@ -60,7 +62,7 @@ class Anchor:
             with self.path.open("rb") as file:
                 said = json.loads(file.read(BYTES_MAX))
             kept = said.get("checkpoint")
-            return Mark(int(said["seq"]), str(said["approval"]), None if kept is None else anchored_from(kept))
+            return Mark(_time(said["at"]), str(said["approval"]), None if kept is None else anchored_from(kept))
         except FileNotFoundError:
             return None
         except (OSError, *NOT_AN_ANCHOR) as error:
@@ -69,12 +71,12 @@ class Anchor:
                 hint="restore the file, or check the ledger and call rt.reconcile_restore(by=..., why=...)",
             ) from error
 
-    def keep(self, seq: int, approval: str) -> None:
-        """Move the mark at least to this event; it is on disk when this returns."""
+    def keep(self, at: float, approval: str) -> None:
+        """Move the mark at least to this use; it is on disk when this returns."""
         with self._exclusive():
             known = self.read()
-            if known is None or known.seq < seq:  # two concurrent calls may arrive in either order
-                self._write(Mark(seq, approval, None if known is None else known.checkpoint))
+            if known is None or known.at <= at:  # two concurrent calls may arrive in either order
+                self._write(Mark(at, approval, None if known is None else known.checkpoint))
 
     def keep_checkpoint(self, newest: Anchored) -> bool:
         """Move the mark at least to this checkpoint, on disk; return False if the anchor belongs to another ledger."""
@@ -92,10 +94,10 @@ class Anchor:
                     ) from error
         return moved is not None
 
-    def reset(self, seq: int) -> None:
-        """Accept the ledger as it is from this event on, because a person has checked it."""
+    def reset(self) -> None:
+        """Accept the ledger as it is now, because a person has checked it."""
         with self._exclusive():
-            self._write(Mark(seq))
+            self._write(Mark())
 
     def _write(self, mark: Mark) -> None:
         beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
@@ -129,6 +131,13 @@ class Anchor:
             yield
 
 
+def _time(said: Any) -> float:
+    at = float(said)
+    if not isfinite(at):
+        raise ValueError(f"{said} is not a time")
+    return at
+
+
 def read_copy(path: Path) -> Anchored:
     """Return the checkpoint in a copy of an anchor, or in a file with the JSON of ``Checkpoint.to_dict``."""
     try:
@@ -143,7 +152,7 @@ def read_copy(path: Path) -> Anchored:
 
 
 def _said(mark: Mark) -> dict[str, Any]:
-    said: dict[str, Any] = {"seq": mark.seq, "approval": mark.approval}
+    said: dict[str, Any] = {"at": mark.at, "approval": mark.approval}
     return said if mark.checkpoint is None else {**said, "checkpoint": asdict(mark.checkpoint)}
 
 

@@ -390,9 +390,9 @@ def encrypt_anew(store: Store, sealing: Sealing) -> int:
     while runs := store.perform(ListRuns(None, (), place, PAGE)):
         place = (runs[-1].created_at, runs[-1].uid)
         count += sum(_rewritten(store, sealing, run) for run in runs if not run.origin)
-    seq: int | None = None
-    while calls := store.perform(SearchCalls(None, (), seq, PAGE)):
-        seq = calls[-1].seq
+    before: str | None = None
+    while calls := store.perform(SearchCalls(None, (), before, PAGE)):
+        before = calls[-1].id
         count += sum(_rewritten(store, sealing, call) for call in calls if not call.is_loaded)
     return count
 

@@ -9,12 +9,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from amends.budgets import Budget, budget_from, check_budgets_for, checked_budgets
 from amends.drivers import process
 from amends.drivers.blocking import Live
+from amends.encoding.ids import new_number
 from amends.encoding.lazy_import import import_on_use
+from amends.engine.compiled import Compiled, compiled
 from amends.engine.opening import Opening
 from amends.engine.session import Memory, Session
 from amends.errors import BadDeclaration, UnknownTool, UsageError, name_for_models
@@ -26,6 +28,7 @@ from amends.host.redaction import Hiding, recorded_input
 from amends.host.settings import Setting, settle_settings
 from amends.ledger.leases import Lease
 from amends.ledger.operations import Opened
+from amends.ledger.plain import PlainRun
 from amends.ledger.rows import RunRow, counterparts_of, point_of
 from amends.ledger.store import Store
 from amends.model import Order
@@ -44,6 +47,7 @@ else:
     import_on_use(globals(), rule_checks="amends.tools.rule_checks")
 
 log = visible_log("amends")
+_NOT_YET: Final[Any] = object()
 
 
 class Host:
@@ -77,10 +81,13 @@ class Host:
         self.bodies: dict[str, Callable[..., Any]] = {}
         """Bodies of tools that live in another program, and that this process can reach."""
         self.specs: dict[str, Spec] = self._checked(self.tools)
+        self._compiled: dict[str, Compiled | None] = {}
         self.agents: dict[str, Callable[[Any], object]] = {}
         self.live = Live(self.store)
         self.heartbeat = Heartbeat(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
+        self.new_number: Callable[[], int] = new_number
+        """Makes the numbers of plain calls; ``new_id`` makes all other ids."""
         # Functions, because tools may be added later, and a simulation has its own ids.
         self.notices = Notices(hook, self.settings, lambda: self.specs, lambda: self.new_id, self.redactor)
         self._opened = False
@@ -105,6 +112,7 @@ class Host:
         """Declare more tools, all of them or none."""
         more = [*self.tools, *tools]
         self.specs = self._checked(more)
+        self._compiled = {}
         if self._opened:
             self.hiding.ready()
         self.tools = more
@@ -121,6 +129,7 @@ class Host:
         with self._lock:
             self.bodies |= new
             self.specs |= self._checked(self.tools)  # in place: sessions refer to this dict
+            self._compiled = {}
 
     def _checked(self, tools: list[object]) -> dict[str, Spec]:
         specs = specs_of(tools, order=self.order, redact=self.redactor.hidden, bodies=self.bodies)
@@ -226,6 +235,15 @@ class Host:
             )
         return spec
 
+    def compiled_for(self, declared: Declaration) -> Compiled | None:
+        """Return a tool that is called directly, compiled; None if its calls are not plain, or it is another tool's."""
+        made = self._compiled.get(declared.name, _NOT_YET)
+        if made is _NOT_YET:
+            spec, known = self.specs.get(declared.name), self._compiled
+            made = None if spec is None else compiled(spec, advise=(spec.order or self.order) == "advise")
+            known[declared.name] = made
+        return made if made is not None and made.fn is declared.fn else None
+
     def named(self, tool: str) -> Spec:
         """Return the tool of this name; raise ``UnknownTool`` if there is none."""
         spec = self.find(tool)
@@ -307,6 +325,9 @@ class Host:
         caller passed it, before redaction.
         """
         wait, yes = said
+        budgets = (*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets
+        # A resumed run answers most requests from its record, a fork from that of another run.
+        unusual = resumed or row.uid != row.root or row.forked_from or self.rules or budgets or self.hiding.sealing
         return Session(
             uid=row.uid,
             id=row.id,
@@ -322,7 +343,7 @@ class Host:
             new_id=self.new_id,
             resumed=resumed,
             state=row.state,
-            budgets=(*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets,
+            budgets=budgets,
             rules=self.rules,
             repeats=self.repeats,
             anchor=self.anchor,
@@ -336,6 +357,9 @@ class Host:
             kin="" if (point := point_of(row)) is None else point.kin,
             phases=() if point is None or row.history else point.phases,
             counterparts=counterparts_of(row),
+            plain=None
+            if unusual
+            else PlainRun(row.uid, row.id, row.tenant, row.agent, row.principal, lease.owner, lease.epoch),
         )
 
     def roles_of(self, person: str) -> tuple[str, ...]:

@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from amends.encoding.chain import feed_place, read_place
 from amends.engine.locks import held_lock_of
 from amends.engine.reports import event_of, info_of
 from amends.engine.session import call_of
+from amends.errors import UsageError
 from amends.host.filters import CALL_FIELDS, CALL_WORDS, EVENT_FIELDS, RUN_FIELDS, Filter, parse_filter
 from amends.host.host import Host, View
 from amends.host.runs import found
 from amends.ledger.flow import Flow
-from amends.ledger.operations import HasLoaded, HeldLock, ListLocks, ListRuns, ReadEvents, ReadRun, SearchCalls, StoreOp
+from amends.ledger.operations import (
+    HeldLock,
+    ListLocks,
+    ListRuns,
+    ReadEvents,
+    ReadNewestEvent,
+    ReadRun,
+    SearchCalls,
+    StoreOp,
+)
 from amends.ledger.rows import APPROVAL_STATES, CallRow, EventRow, RunRow
 from amends.ledger.world import ReadClocks
 from amends.model import Call, Event, Lock, RunInfo
@@ -30,8 +41,8 @@ LOOKED_UP: Final = ("tool", "kind", "agent", "principal")
 """Fields that are looked up in the call or the run of an event."""
 KNOWN_RUNS_MAX: Final = 10_000
 """How many runs are remembered while a ledger is searched."""
-SLACK_S: Final = 60.0
-"""How far the order of times may differ from the order of event numbers: transactions of a server may overlap."""
+TIME_MAX: Final = 1e11
+"""The latest moment, in seconds, that a filter may begin with."""
 
 
 class Narrows(Protocol):
@@ -141,7 +152,7 @@ class EventNarrow:
 
     def is_over(self, row: EventRow) -> bool:
         """Return whether everything after this event is too new."""
-        return self._ascends and self._now is not None and row.at - SLACK_S > self._wanted.within(self._now)[1]
+        return self._ascends and self._now is not None and row.at > self._wanted.within(self._now)[1]
 
     async def _about(self, row: EventRow) -> dict[str, Any]:
         about = row.call or row.run
@@ -179,7 +190,7 @@ def calls(host: Host, view: View, filter: str = "") -> Pages[Call]:
     tenant = view.tenant or ""
 
     def then(row: CallRow) -> StoreOp[Any]:
-        return SearchCalls(tenant, wanted.states, row.seq, PAGE)
+        return SearchCalls(tenant, wanted.states, row.id, PAGE)
 
     def make(row: CallRow) -> Call:
         return call_of(row, host.specs.get(row.tool))
@@ -198,37 +209,62 @@ def locks(_host: Host, view: View) -> Pages[Lock]:
     return Pages(ListLocks(tenant, "", PAGE), then, lambda _: True, held_lock_of)
 
 
-def event_pages(
-    view: View, root: str | None, after: int, wanted: Filter | None = None, *, ascends: bool = True
-) -> Pages[Event]:
-    """List events in the order of the ledger; ``ascends``: whether times ascend in that order too."""
+def event_pages(view: View, root: str | None, after: int | str, wanted: Filter | None = None) -> Pages[Event]:
+    """List events: of one tree by number, of the ledger by moment, tree and number."""
     tenant = view.tenant or ""
 
-    def then(row: Any) -> StoreOp[Any]:
-        return ReadEvents(tenant, root, row.seq, PAGE)
+    def then(row: EventRow) -> StoreOp[Any]:
+        return ReadEvents(tenant, root, row.place if root is None else row.n, PAGE)
 
-    narrow = EventNarrow(wanted, ascends=ascends) if wanted is not None and wanted.words else None
+    narrow = EventNarrow(wanted, ascends=root is None) if wanted is not None and wanted.words else None
     return Pages(ReadEvents(tenant, root, after, PAGE), then, lambda _: True, event_of, narrow=narrow)
 
 
-async def events_of(view: View, run_id: str | None, after: int, text: str) -> Pages[Event]:
+async def events_of(view: View, run_id: str | None, after: int | str, text: str) -> Pages[Event]:
     """List the events that pass the filter, starting where its time begins, so that older ones are not read."""
     wanted = parse_filter(text, EVENT_FIELDS, EVENT_STATES)
-    root = None if run_id is None else found(await ReadRun(view.tenant or "", id=run_id), run_id).run.root
-    ascends = root is None and not await HasLoaded()
-    if ascends and wanted.has("at", "age"):
+    root = await _root_of(view, run_id)
+    if root is not None:
+        return event_pages(view, root, _number(after, root), wanted)
+    place = _place(after)
+    if wanted.has("at", "age"):
         first, _ = wanted.within((await ReadClocks()).wall)
-        after = max(after, await _before(first - SLACK_S))
-    return event_pages(view, root, after, wanted, ascends=ascends)
+        # Not beyond what a place can hold; a filter on a time in the far future finds nothing either way.
+        place = max(place, _place(feed_place(min(max(first, 0.0), TIME_MAX))), key=read_place)
+    return event_pages(view, None, place, wanted)
 
 
-async def _before(moment: float) -> int:
-    """Return an event number before which everything is older than ``moment``, by binary search."""
-    low, high = 0, 1
-    while (page := await ReadEvents(None, None, high, 1)) and page[0].at < moment:
-        low, high = high, high * 2
-    while high - low > PAGE:
-        middle = (low + high) // 2
-        page = await ReadEvents(None, None, middle, 1)
-        low, high = (middle, high) if page and page[0].at < moment else (low, middle)
-    return low
+async def newest_event(view: View, run_id: str | None) -> Event | None:
+    """Return the last event, of one run's tree or of the ledger; None: there is none."""
+    row = await ReadNewestEvent(view.tenant or "", await _root_of(view, run_id))
+    return None if row is None else event_of(row)
+
+
+async def _root_of(view: View, run_id: str | None) -> str | None:
+    return None if run_id is None else found(await ReadRun(view.tenant or "", id=run_id), run_id).run.root
+
+
+def _number(after: int | str, root: str) -> int:
+    """Return the number of an event in this tree that a number or a place names."""
+    if isinstance(after, int):
+        return after
+    _, tree, n = read_place(_place(after))
+    if tree not in ("", root):
+        raise UsageError(
+            f"the place {after} is in another run", hint="give a number, or the place of an event of this run"
+        )
+    return n
+
+
+def _place(after: int | str) -> str:
+    """Return the place that a reader of the whole ledger continues after."""
+    if after == 0:
+        return ""
+    try:
+        read_place(str(after))
+    except ValueError as error:
+        raise UsageError(
+            f"{after!r} is no place in the events of the ledger",
+            hint="give the .place of an event; a number counts only inside of one run",
+        ) from error
+    return str(after)

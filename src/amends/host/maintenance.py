@@ -12,7 +12,7 @@ from amends.host.filters import seconds_in
 from amends.host.host import Host, View
 from amends.ledger.operations import CollectGarbage
 from amends.model import Collected, Schema
-from amends.stores.migrations import Migrating
+from amends.stores.migrations import Migrating, sql_of
 
 BATCH_RUNS: Final = 50
 """How many trees one transaction handles, so that others do not wait long for the ledger."""
@@ -27,6 +27,11 @@ def schema(host: Host, _view: View) -> Schema:
 def migrate(host: Host, _view: View) -> Schema:
     """Bring the schema of the ledger up to date, creating the ledger if there is none; return what it has then."""
     return _migrating(host).migrate()
+
+
+def schema_sql(host: Host, _view: View) -> str:
+    """Return the SQL that creates the tables of the ledger, for this kind of database; create and change nothing."""
+    return sql_of(_migrating(host).dialect)
 
 
 def _migrating(host: Host) -> Migrating:

@@ -7,17 +7,21 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from hashlib import sha256
 from types import GenericAlias
 from typing import Any
 
-from amends.drivers.context import parent_call
+from amends.drivers.context import guards, parent_call
 from amends.encoding.annotations import shape_of_args, shape_of_given
 from amends.encoding.canonical import canonical
 from amends.encoding.secret import NOTHING, RedactionRules
 from amends.engine import rules
+from amends.engine.compiled import IDENT, NOT_AGAIN, key_head
+from amends.engine.plain import PlainCall
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, Error, UsageError, close_to
 from amends.host.host import Host, View
+from amends.ledger.plain import AdmitPlain
 from amends.model import Request, ToolCall
 from amends.tools.declarations import declare, specs_of
 from amends.tools.rules import RuleTest
@@ -31,6 +35,50 @@ def direct_ask(host: Host, session: Session, declared: Declaration, options: Opt
     spec = host.spec_for(declared)
     bound = spec.bind(args, kwargs)
     return ask_for(session, spec, bound, again=options.again, timeout=options.timeout, parent=parent_call())
+
+
+def plain_request(
+    host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any
+) -> PlainCall | None:
+    """Return the request for a tool that is called as a function, if it is plain; None: ``direct_ask`` makes it.
+
+    Not plain are the calls of a session without a ``PlainRun``, of a tool that is not compiled, with options, inside a
+    body, in a replay, beside an open transaction of the caller, or under telemetry, and arguments that are not exactly
+    of the annotated types.
+    """
+    run = session.plain
+    if run is None or options.again is not None or options.timeout is not None:
+        return None
+    compiled = host.compiled_for(declared)
+    if compiled is None:
+        return None
+    scope = scope_here()
+    if (
+        (scope is not None and scope.call is not None)
+        or guards
+        or session.lease.joined is not None
+        or session.recall.record is not None
+        or host.live.around is not None
+    ):
+        return None
+    try:
+        bound = compiled.bind(*args, **kwargs)
+    except TypeError:
+        return None
+    if bound is None:
+        return None
+    given, text, named, meaning, whole = bound
+    tool = compiled.tool
+    first = run.heads.get(tool)
+    if first is None:
+        first = run.heads[tool] = key_head(run.tenant, run.root, tool.name)
+    return PlainCall(
+        session, compiled, given,
+        AdmitPlain(
+            run, tool, host.new_number(), sha256(first + named + NOT_AGAIN).digest(), sha256(IDENT + meaning).digest(),
+            sha256(compiled.digest_head + whole).digest(), text,
+        ),
+    )  # fmt: skip
 
 
 def model_ask(

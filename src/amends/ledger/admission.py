@@ -44,6 +44,7 @@ from amends.ledger.rows import (
     ListCalls,
     ListGenerations,
     ListTree,
+    MoveTime,
     Need,
     Now,
     Overrun,
@@ -54,7 +55,7 @@ from amends.ledger.rows import (
     UpdateRun,
     forked_key,
 )
-from amends.ledger.trees import find_run
+from amends.ledger.trees import find_run, key_root
 from amends.states import FREES_KEY, RUN_FINAL, UNSETTLED
 
 # ---- Admission
@@ -70,7 +71,7 @@ async def admit_call(op: AdmitCall) -> Admission:
     if not is_over_for_callers(root):  # a closed run starts nothing, and answers every owner from the record
         check_owner(root, op.owner, op.epoch)
     run = root if op.run == op.root else await find_run(op.run)
-    now = await Now()
+    now = await Now(root.uid)
     if op.repeated:
         mine = await FindCall(op.call_id)
         if mine is not None:
@@ -80,7 +81,7 @@ async def admit_call(op: AdmitCall) -> Admission:
             return Admission("refused", run=run, law="budget", over=over)
     if op.kind == "read":
         return await _admit_read(op, run, root, now)
-    known = await FindKey((await _with_fork_key(op, root)).key)
+    known = await FindKey((await _with_fork_key(op, root)).key, key_root(op))
     if known is not None:
         asked = replace(op, key=known.key) if known.shared else op
         answer = await _answer_known(asked, run, root, await with_current_caps(known, op), now)
@@ -178,7 +179,7 @@ async def _with_fork_key(op: AdmitCall, root: RunRow) -> AdmitCall:
     """
     if not root.forked_from or op.scope != "ledger":
         return op
-    mine = await FindKey(forked_key(op.key, root.uid))
+    mine = await FindKey(forked_key(op.key, root.uid), "")
     answers = mine is not None and (mine.state == "succeeded" or mine.asked_epoch < root.epoch)
     return replace(op, key=mine.key) if mine is not None and answers else op
 
@@ -222,7 +223,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("failed", known, run=run)
         case "refused" if known.ident == op.ident:
             return Admission("rejected", known, run=run)
-    newest = known if not asked_now else await FindKey(op.key)
+    newest = known if not asked_now else await FindKey(op.key, key_root(op))
     assert newest is not None, "a key that is known has a newest generation"
     return await _why_no_next(op, run, root, newest)
 
@@ -232,7 +233,9 @@ async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow
 
     If a person refused exactly these arguments, that stays so, whatever other arguments were requested since.
     """
-    same = [call for call in await ListGenerations(op.key) if call.root == root.uid and call.ident == op.ident]
+    same = [
+        call for call in await ListGenerations(op.key, key_root(op)) if call.root == root.uid and call.ident == op.ident
+    ]
     if same and same[-1].state == "refused":
         return Admission("rejected", same[-1], run=run)
     return Admission("spent", newest, run=run) if newest.generation >= GENERATIONS_MAX else None
@@ -240,7 +243,7 @@ async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow
 
 async def _next_recorded(op: AdmitCall, root: RunRow) -> CallRow:
     """Return the next recorded generation: in a resumed run the nth request gets the nth recorded generation first."""
-    generations = await ListGenerations(op.key)
+    generations = await ListGenerations(op.key, key_root(op))
     chosen = next((call for call in generations if _answers(call, op, root)), generations[-1])
     return await UpdateCall(chosen, {"asked_epoch": root.epoch})
 
@@ -306,6 +309,7 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
         return await refuse_by_rule(op, run, root, now)
     if op.digest != known.digest:
         return await _replace_held_call(op, run, root, known, now)
+    await MoveTime(now)
     why = why_not_startable(approval, known, Terms(op.version, need), now)
     need = need or repeat_need(op, approval)
     if why in ("expired", "changed", REVIVED) and need is not None:
@@ -374,7 +378,7 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
         return await refuse_by_rule(op, run, root, now)
     # The person decides about exactly these arguments, so the held call has a key of its own.
     op = replace(op, key=f"{op.key}:{op.ident}")
-    mine = await FindKey(op.key)
+    mine = await FindKey(op.key, key_root(op))
     if mine is None or (mine.state in FREES_KEY - {"refused"} and not mine.alias):
         generation = 1 if mine is None else mine.generation + 1
         mine = await write_call(

@@ -69,7 +69,7 @@ from amends.ledger.rows import (
     UpdateRun,
     person,
 )
-from amends.ledger.trees import find_run
+from amends.ledger.trees import find_run, key_root
 from amends.states import FREES_KEY
 
 PENDING: Final = "pending"
@@ -308,6 +308,8 @@ async def undecided_staged(run: RunRow, calls: Iterable[CallRow], outbox: TermsB
     if not any(call.approval or call.id in outbox for call in staged):
         return []
     requests = {row.id: row for row in await ApprovalsOf(run.root)}
+    if requests:
+        await MoveTime(now)
     found: list[CallRow] = []
     for call in staged:
         terms, asked = outbox.get(call.id), requests.get(call.approval)
@@ -361,7 +363,10 @@ def _asks_more(approval: ApprovalRow, call: CallRow, terms: Terms | None, at: fl
 
 async def use_staged(run: RunRow, *, at: float, by: str, epoch: int) -> None:
     """Use up the approvals of the staged calls, in the transaction that decides that they will be started."""
-    for row in await ApprovalsOf(run.root):
+    requests = await ApprovalsOf(run.root)
+    if requests:
+        await MoveTime(at)
+    for row in requests:
         call = await FindCall(row.call) if row.state == "approved" and row.lives(at) else None
         if call is not None and call.approval == row.id and call.run == run.uid and call.is_staged:
             await use_approval(run, row, at=at, by=by, epoch=epoch)
@@ -373,7 +378,7 @@ async def use_staged(run: RunRow, *, at: float, by: str, epoch: int) -> None:
 async def decide_approval(op: DecideApproval) -> DecisionOutcome:
     """Apply a person's decision on a request (``DecideApproval``), or say why it does not count."""
     approval, call = await _find(op.approval)
-    now = await Now()
+    now = await Now(call.root)
     await MoveTime(now)
     again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
     if (op.repeated or again) and _is_repeated(approval, op, again=again):
@@ -529,7 +534,7 @@ async def wake_after_decision(call: CallRow, approval: ApprovalRow, *, at: float
 async def ask_again(op: RenewRequest) -> DecisionOutcome:
     """Make a new request for a call whose request has expired (``RenewRequest``)."""
     approval, call = await _find(op.approval)
-    now = await Now()
+    now = await Now(call.root)
     await MoveTime(now)
     if op.repeated and call.approval == op.id:
         return DecisionOutcome(await _reread(await FindApproval(op.id)), call, now)
@@ -561,7 +566,7 @@ async def edit_approval(op: EditApproval, admit: Admit) -> DecisionOutcome:
     The old call is refused, and its reason says what to ask for instead.
     """
     approval, call = await _find(op.approval)
-    now = await Now()
+    now = await Now(call.root)
     await MoveTime(now)
     new = await FindCall(op.instead.call_id)
     if op.repeated and new is not None:
@@ -586,7 +591,7 @@ async def edit_approval(op: EditApproval, admit: Admit) -> DecisionOutcome:
         await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=root.epoch, why=reason, **said)
     error = json.dumps([op.by, reason], ensure_ascii=False)
     await move_call(run, call, "refused", at=now, by=op.by, epoch=root.epoch, why=reason, error=error, settled_at=now)
-    known = await FindKey(op.instead.key)
+    known = await FindKey(op.instead.key, key_root(op.instead))
     if known is not None and known.state not in FREES_KEY:
         raise TransitionRefused(
             f"{known.tool} with these arguments is {known.state} already ({known.id})", frm=known.state, to="held"
@@ -614,7 +619,7 @@ async def _refuse_if_rolling_back(run: RunRow, *, to: str) -> None:
 async def expire_approvals(op: ExpireApprovals) -> RunRow:
     """Mark the expired requests of a tree as expired (``ExpireApprovals``)."""
     root = await find_owned(op.root, op.owner, op.epoch)
-    now = await Now()
+    now = await Now(root.uid)
     await MoveTime(now)
     waiting = {call.approval: call for call in await ListCalls(root.uid, ("held", "ready")) if call.approval}
     for row in await ApprovalsOf(root.uid) if waiting else ():
@@ -631,7 +636,7 @@ async def expire_approvals(op: ExpireApprovals) -> RunRow:
 async def void_approval(op: VoidApproval) -> DecisionOutcome:
     """Void a request after the ledger was restored from a backup (``VoidApproval``)."""
     approval, call = await _find(op.approval)
-    now = await Now()
+    now = await Now(call.root)
     await MoveTime(now)
     if approval.state not in OPEN:
         return DecisionOutcome(approval, call, now)
@@ -648,7 +653,7 @@ async def void_approval(op: VoidApproval) -> DecisionOutcome:
 
 async def delegate(op: Delegate) -> DelegationRow:
     """Record a delegation (``Delegate``)."""
-    now = await Now()
+    now = await Now("")
     await MoveTime(now)
     known = [one for one in await DelegationsTo(op.tenant, person(op.to)) if one.id == op.id]
     if known:
@@ -669,12 +674,12 @@ async def read_approval(op: ReadApproval) -> RequestWithCall | None:
     """Read one request with its call (``ReadApproval``)."""
     row = await FindApproval(op.approval)
     call = None if row is None else await FindCall(row.call)
-    return None if row is None or call is None else RequestWithCall(row, call, await Now())
+    return None if row is None or call is None else RequestWithCall(row, call, await Now(row.root))
 
 
 async def search_approvals(op: SearchApprovals) -> list[RequestWithCall]:
     """Read a page of requests with their calls (``SearchApprovals``)."""
-    now = await Now()
+    now = await Now("")
     found: list[RequestWithCall] = []
     for row in await PageApprovals(op.tenant, op.states, op.before, op.limit):
         call = await FindCall(row.call)

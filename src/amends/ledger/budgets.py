@@ -278,7 +278,7 @@ async def earlier_refusal(run: RunRow, request: str) -> Overrun | None:
             found = facts if facts.get("request") == request else found
         if len(page) < EVENTS_PAGE:
             break
-        after = page[-1].seq
+        after = page[-1].n
     return None if found is None else overrun_in(found)
 
 
@@ -462,7 +462,7 @@ def is_of(over: Overrun, wants: Iterable[BudgetDemand]) -> bool:
 
 async def list_budgets(op: ListBudgets) -> tuple[list[SliceRow], float]:
     """Read a page of budget slices, and the ledger's time (``ListBudgets``)."""
-    return await PageSlices(op.tenant, op.after, op.limit), await Now()
+    return await PageSlices(op.tenant, op.after, op.limit), await Now("")
 
 
 # ---- The charge of a call, as its row stores it

@@ -22,6 +22,7 @@ from amends.ledger.rows import (
     FindApproval,
     FindCall,
     ListCalls,
+    MoveTime,
     RunRow,
     UpdateApproval,
     UpdateCall,
@@ -73,6 +74,7 @@ async def move_approval(
             f"approval {row.id} ({row.tool}) is {row.state} and cannot become {to}", frm=row.state, to=to
         )
     given = proof(changes["given"]) if "given" in changes else None
+    await MoveTime(at)
     seq = await write_event(
         run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why,
         given=given, said=decision_digest(row, changes), **(facts or {}),

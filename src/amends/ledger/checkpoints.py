@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from itertools import pairwise
-from typing import Any, Final
-
-from amends.encoding.chain import GENESIS, written_heads
+from amends.encoding.chain import GENESIS, read_heads, written_heads
 from amends.encoding.dataclass import changed
 from amends.ledger.operations import (
     DraftCheckpoint,
@@ -17,45 +13,26 @@ from amends.ledger.rows import (
     AddCheckpoint,
     CheckpointRow,
     Head,
+    MarkSealed,
     MoveTime,
     NewestCheckpoint,
     Now,
     PageCheckpoints,
-    PageHeads,
+    PageUnsealed,
 )
-
-MARGIN_S: Final = 60.0
-"""How long an open transaction may still write below the place that was read. A longer one is not waited for: what it
-wrote is covered by the next event of its tree."""
-GAPS_MAX: Final = 64
-"""The most gaps that are kept; more of them are merged into fewer, longer ones."""
 
 
 async def draft_checkpoint(op: DraftCheckpoint) -> CheckpointRow | None:
-    """Draft the next checkpoint (``DraftCheckpoint``). Servers commit out of order: skipped places are read again."""
+    """Draft the next checkpoint (``DraftCheckpoint``): over the trees that have events which none covers yet."""
     last = await NewestCheckpoint()
-    now = await Now()
-    high = 0 if last is None else last.high
-    gaps: list[list[Any]] = [] if last is None else json.loads(last.gaps)
-    found: list[Head] = []
-    for frm, to, _ in gaps:
-        found += await PageHeads(frm - 1, op.limit, to)
-    late = frozenset(one.seq for one in found)
-    news = await PageHeads(high, op.limit)
-    heads: dict[str, Head] = {}
-    for one in (*found, *news):
-        if one.root not in heads or heads[one.root].n < one.n:
-            heads[one.root] = one
+    heads = await PageUnsealed("", op.limit)
     if not heads and (last is None or last.key == op.key):
         return None
-    left = _gaps(gaps, late, [high, *(one.seq for one in news)], now)
     row = CheckpointRow(
         n=1 if last is None else last.n + 1,
-        at=now,
+        at=await Now(""),
         ledger=op.ledger if last is None else last.ledger,
-        high=news[-1].seq if news else high,
-        gaps=json.dumps(left, separators=(",", ":")),
-        heads=written_heads((one.root, one.n, one.hash) for one in heads.values()),
+        heads=written_heads((one.root, one.n, one.hash) for one in heads),
         prev=GENESIS if last is None else last.hash,
         hash="",
         key=op.key,
@@ -64,27 +41,21 @@ async def draft_checkpoint(op: DraftCheckpoint) -> CheckpointRow | None:
     return changed(row, {"hash": row.true_hash})
 
 
-def _gaps(old: list[list[Any]], late: frozenset[int], places: list[int], now: float) -> list[list[Any]]:
-    """Return the places that have no event yet and may still get one."""
-    left: list[list[Any]] = []
-    for frm, to, since in old:
-        if since > now - MARGIN_S:
-            edges = [frm - 1, *sorted(seq for seq in late if frm <= seq <= to), to + 1]
-            left += [[a + 1, b - 1, since] for a, b in pairwise(edges) if b > a + 1]
-    left += [[a + 1, b - 1, now] for a, b in pairwise(places) if b > a + 1]
-    while len(left) > GAPS_MAX:
-        left[:2] = [[left[0][0], left[1][1], left[1][2]]]
-    return left
-
-
 async def write_checkpoint(op: WriteCheckpoint) -> bool:
-    """Append a checkpoint (``WriteCheckpoint``). Return False if another process has appended one first."""
+    """Append a checkpoint (``WriteCheckpoint``). Return False if another process has appended one first.
+
+    The chains that it names are marked as covered in the same transaction. Events that were written since the draft
+    stay uncovered: the mark is the number in the checkpoint.
+    """
     last = await NewestCheckpoint()
     if op.repeated and last is not None and (last.n, last.hash) == (op.row.n, op.row.hash):
         return True
     end = (0, GENESIS) if last is None else (last.n, last.hash)
     await MoveTime(op.row.at)
-    return (op.row.n - 1, op.row.prev) == end and await AddCheckpoint(op.row)
+    if (op.row.n - 1, op.row.prev) != end or not await AddCheckpoint(op.row):
+        return False
+    await MarkSealed(tuple(Head(*head) for head in read_heads(op.row.heads)))
+    return True
 
 
 async def read_checkpoints(op: ReadCheckpoints) -> list[CheckpointRow]:

@@ -19,12 +19,24 @@ from amends.ledger import (
     notices,
     opening,
     operations,
+    plain,
     reading,
     records,
     retention,
     settlement,
 )
 from amends.ledger.flow import Flow
+
+
+async def admit_plain(op: plain.AdmitPlain) -> operations.Admission:
+    """Admit a plain call as any other: what is asked for again, or is not plain after all, is decided there."""
+    return await admission.admit_call(op.general())
+
+
+async def settle_plain(op: plain.SettlePlain) -> operations.Settled:
+    """Settle a plain call as any other."""
+    return await settlement.settle_call(op.general())
+
 
 INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     operations.OpenRun: opening.open_run,
@@ -34,6 +46,8 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.ReleaseLease: leases.release_lease,
     operations.DueRuns: leases.due_runs,
     operations.AdmitCall: admission.admit_call,
+    plain.AdmitPlain: admit_plain,
+    plain.SettlePlain: settle_plain,
     operations.StartCall: settlement.start_call,
     operations.SettleCall: settlement.settle_call,
     operations.NoteEvidence: settlement.note_evidence,
@@ -54,6 +68,7 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.ListRuns: reading.list_runs,
     operations.SearchCalls: reading.search_calls,
     operations.ReadEvents: events.read_events,
+    operations.ReadNewestEvent: events.read_newest_event,
     operations.ListLocks: locks.list_locks,
     operations.ReadChains: audit.read_chains,
     operations.NoteValue: settlement.note_value,
@@ -92,6 +107,7 @@ READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
         operations.ListRuns,
         operations.SearchCalls,
         operations.ReadEvents,
+        operations.ReadNewestEvent,
         operations.DueRuns,
         operations.ListLocks,
         operations.ReadChains,

@@ -76,7 +76,7 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
         return Rollback("refused", run)
     if run.state in RUN_FINAL:
         return Rollback("ended", run)
-    now = await Now()
+    now = await Now(root.uid)
     if op.mark and not (op.repeated and run.plan == op.plan):
         if await mark_of(run) != op.mark:
             return Rollback("stale", run)
@@ -154,7 +154,7 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     for other in await ListCalls(call.root, ("started", "succeeded", "compensating")):
         if other.run in (inside if other.state == "started" else turning) and _comes_first(other, call):
             return None
-    now = await Now()
+    now = await Now(call.root)
     return await move_call(
         run, call, "compensating", at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt},
         comp_attempt=op.attempt, comp_at=now, comp_settled_at=None, comp_retry_at=None, comp_error="",
@@ -178,7 +178,7 @@ async def settle_compensation(op: SettleCompensation) -> Settled:
     assert call is not None, "a compensation is settled for a call of the ledger"
     root = await find_run(call.root)
     run = await find_run(call.run)
-    now = await Now()
+    now = await Now(root.uid)
     if op.repeated and call.state == op.to and call.comp_attempt == op.attempt:
         return Settled(call)
     if not is_owner(root, op.owner, op.epoch) or call.comp_attempt != op.attempt or call.state != "compensating":
@@ -190,9 +190,16 @@ async def settle_compensation(op: SettleCompensation) -> Settled:
     moved = await move_call(
         run, call, op.to, at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt, "error": op.error},
         comp_error=op.error, comp_settled_at=now, comp_gave_up=int(op.gave_up),
-        comp_retry_at=None if op.retry_s is None else now + op.retry_s, comp_boot=op.boot, comp_mono=op.mono,
+        comp_retry_at=None if op.retry_s is None else now + op.retry_s, **_quiet(op),
     )  # fmt: skip
     return Settled(moved)
+
+
+def _quiet(op: SettleCompensation) -> dict[str, Any]:
+    """Return since when nothing new can have been sent; only a compensation that is not over needs that."""
+    return (
+        {"comp_boot": "", "comp_mono": None} if op.to == "compensated" else {"comp_boot": op.boot, "comp_mono": op.mono}
+    )
 
 
 # ---- Committing
@@ -202,7 +209,7 @@ async def decide_commit(op: DecideCommit) -> Decision:
     """Decide the commit (``DecideCommit``), in this transaction if it can be decided."""
     run = await find_run(op.run)
     root = await find_owned(run.root, op.owner, op.epoch) if run.state not in RUN_FINAL else run
-    now = await Now()
+    now = await Now(run.root)
     if run.state in RUN_FINAL:
         return Decision("committed" if op.repeated and run.state == "committed" else "ended", run)
     late = root.deadline_at is not None and now > root.deadline_at and run.phase == "open" and not run.pivot
@@ -328,7 +335,7 @@ async def close_run(op: CloseRun) -> RunRow:
     if op.repeated and run.state == op.to and given_back:
         return run
     root = await find_owned(run.root, op.owner, op.epoch)
-    now = await Now()
+    now = await Now(root.uid)
     if op.to == "rolled_back":
         return await _close_rolled_back(run, op, now)
     if op.to == "committed":
@@ -393,7 +400,7 @@ async def abandon_run(op: AbandonRun) -> RunRow:
             frm=root.state,
             to="abandoned",
         )
-    now = await Now()
+    now = await Now(root.uid)
     epoch = root.epoch + 1
     forward = root.phase == "pivoted"
     for call in calls:
@@ -439,7 +446,7 @@ async def finish_run(op: FinishRun) -> RunRow:
     left = [call.tool for call in calls if call.state in UNSETTLED]
     if left or children:
         raise TransitionRefused(f"run {run.id} still has unsettled calls: {left}", frm=run.state, to="committed")
-    now = await Now()
+    now = await Now(run.root)
     root = await find_run(run.root)
     run = await move_run(run, "pivoted", at=now, by=op.by, epoch=root.epoch, came_from="", causes="[]")
     return await move_run(run, "committed", at=now, by=op.by, epoch=root.epoch, facts={"why": op.why})

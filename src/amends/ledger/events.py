@@ -20,6 +20,7 @@ from amends.ledger.operations import (
     AdmitCall,
     ForkRun,
     ReadEvents,
+    ReadNewestEvent,
     SettleCall,
     StoreOp,
 )
@@ -29,6 +30,7 @@ from amends.ledger.rows import (
     CallRow,
     DelegationRow,
     EventRow,
+    NewestEvent,
     PageEvents,
     RunRow,
 )
@@ -43,7 +45,7 @@ def refuse_loaded(run: RunRow) -> None:
 async def write_event(
     run: RunRow, what: str, *, at: float, by: str, epoch: int, call: str = "", frm: str = "", to: str = "", **facts: Any
 ) -> int:
-    """Write an event; return its place in the ledger. A run loaded from another ledger is refused."""
+    """Write an event; return its number in its tree. A run loaded from another ledger is refused."""
     refuse_loaded(run)
     kept = {name: value for name, value in facts.items() if value not in (None, "", ())}
     return await AddEvent(
@@ -110,8 +112,8 @@ def call_columns_digest(one: AdmitCall | CallRow, key: str, generation: int) -> 
     ident, digest, shared = one.ident, one.digest, one.shared if isinstance(one, CallRow) else ""
     if key.isalnum() and ident.isalnum() and digest.isalnum() and (key + ident + digest).isascii():
         # Written as ``bound`` does it; what the calls of a tool have in common is written once.
-        first = _spelled(one.tool, one.version, one.kind)
-        rest = _spelled(
+        first = spelled(one.tool, one.version, one.kind)
+        rest = spelled(
             one.scope, one.declared, one.again, one.call_ref, one.parent, one.grp, one.at_commit, one.undoable,
             one.accepts, shared,
         )  # fmt: skip
@@ -124,7 +126,8 @@ def call_columns_digest(one: AdmitCall | CallRow, key: str, generation: int) -> 
 
 
 @lru_cache(maxsize=TEXTS_MAX)
-def _spelled(*parts: str | int) -> str:
+def spelled(*parts: str | int) -> str:
+    """Return parts of a row as ``bound`` writes them, without the brackets; cached."""
     return ascii(tuple(storable(part) if isinstance(part, str) else int(part) for part in parts))[1:-1]
 
 
@@ -175,7 +178,7 @@ def is_delegated(row: DelegationRow, event: EventRow | None) -> bool:
     if event is None or event.what != "delegated":
         return False
     mine = (row.id, row.tenant, row.made_at, row.seq, storable(delegation_facts(row)))
-    theirs = (event.root, event.tenant, event.at, event.seq, storable(event.facts))
+    theirs = (event.root, event.tenant, event.at, event.n, storable(event.facts))
     return mine == theirs and event.hash == link(GENESIS, 1, event.at, event.body)
 
 
@@ -194,3 +197,8 @@ def request_columns_digest(row: ApprovalRow) -> str:
 async def read_events(op: ReadEvents) -> list[EventRow]:
     """Read a page of events (``ReadEvents``)."""
     return await PageEvents(op.root, op.tenant, op.after, op.limit)
+
+
+async def read_newest_event(op: ReadNewestEvent) -> EventRow | None:
+    """Read the last event (``ReadNewestEvent``)."""
+    return await NewestEvent(op.root, op.tenant)

@@ -47,7 +47,7 @@ async def fork_run(op: ForkRun) -> Forked:
         return Forked("back", back)
     if not await _as_seen(op, family):
         return Forked("moved", source)
-    now = await Now()
+    now = await Now(source.root)
     runs = {row.uid: await _open(row, op, now) for row in op.runs}
     await _share(op, runs, now)
     at = _call_at(fork)

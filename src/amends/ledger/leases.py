@@ -107,7 +107,7 @@ async def claim_run(op: ClaimRun) -> RunRow | None:
     """Take over an abandoned tree (``ClaimRun``). Its started calls are in doubt in the same transaction."""
     # A claimer that looks for work takes another tree; one that was asked for this tree, or may already have it, waits.
     root = await FindRun(op.root, skip=not op.repeated and not op.force)
-    now = await Now()
+    now = await Now(op.root)
     if root is None or root.closed_at is not None or root.origin:
         return None
     if op.repeated and root.opener == op.opener:
@@ -232,7 +232,7 @@ async def _doubt_started(
 
 async def renew_leases(op: RenewLeases) -> Renewed:
     """Extend the leases that this owner still holds (``RenewLeases``)."""
-    now = await Now()
+    seen = 0.0
     goals: dict[str, str] = {}
     given_back: set[str] = set()
     busy: set[str] = set()
@@ -244,11 +244,12 @@ async def renew_leases(op: RenewLeases) -> Renewed:
             given_back.add(uid)
         if root is None or not is_owner(root, op.owner, epoch):
             continue
-        until = now + op.lease_s
+        now = await Now(root.uid)
+        seen, until = max(seen, now), now + op.lease_s
         clock = (op.boot, op.mono + op.lease_s) if op.boot else (root.lease_boot, root.lease_mono or 0.0)
         await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s, **_lease_columns(*clock)})
         goals[uid] = root.goal if root.goal_by in ("person", "deadline", "deadlock") else ""
-    await MoveTime(now)
+    await MoveTime(seen or await Now(""))
     return Renewed(goals, frozenset(given_back), frozenset(busy))
 
 
@@ -257,7 +258,7 @@ async def release_lease(op: ReleaseLease) -> RunRow:
     root = await find_run(op.root)
     if not is_owner(root, op.owner, op.epoch):
         return root  # already taken over, or a repeated operation: nothing of ours is left to release
-    now = await Now()
+    now = await Now(root.uid)
     await count_replays(op.replays)
     if root.closed_at is not None:
         return root
@@ -273,15 +274,15 @@ async def release_lease(op: ReleaseLease) -> RunRow:
 
 async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:
     """List the trees that recovery should look at (``DueRuns``)."""
-    now = await Now()
-    stands_still = now - await LedgerClock() > STILL_S
-    due = await ListDue(now, op.tenant, op.limit)
+    clock = await LedgerClock()
+    due = await ListDue(await Now(""), op.tenant, op.limit)
     seen = {root.uid for root in due}
     others = [root for root in await ListOwned(op.tenant, op.limit) if root.uid not in seen]
     found: list[tuple[RunRow, tuple[str, ...], bool]] = []
     for root in [*due, *others]:
         calls = await ListCalls(root.uid)
         tools = tuple(sorted({call.tool for call in calls if needs_tool(root, call)}))
+        stands_still = root.uid not in seen and await Now(root.uid) - clock > STILL_S
         found.append((root, tools, root.uid in seen or stands_still))
     return found
 
@@ -295,6 +296,8 @@ async def waits_until(root: str, now: float) -> tuple[bool, float | None]:
     if any(call.state == "held" and not call.is_staged and not call.approval for call in held):
         return True, None
     asked = {call.approval for call in held if call.approval}
+    if asked:
+        await MoveTime(now)
     living = [row for row in await ApprovalsOf(root) if row.id in asked and row.lives(now)] if asked else []
     return any(row.state == "pending" for row in living), max((row.expires_at for row in living), default=None)
 

@@ -135,9 +135,9 @@ async def _wait_for(
     circle = await _find_cycle(root, others, at)
     victim = await _victim(circle)
     if victim is None:
-        await _free_one_lock(circle, at)
+        await _free_one_lock(circle)
         return why_not
-    why = await _roll_back_victim(victim, circle, at)
+    why = await _roll_back_victim(victim, circle)
     return replace(why_not, victim=why if victim.uid == root.uid else "")
 
 
@@ -183,12 +183,13 @@ async def _may_roll_back(root: RunRow) -> bool:
     return not any(run.pivot or run.phase == "pivoted" for run in await ListTree(root.uid))
 
 
-async def _roll_back_victim(victim: RunRow, circle: list[_Link], now: float) -> str:
+async def _roll_back_victim(victim: RunRow, circle: list[_Link]) -> str:
     waits = [f"run {one.waiter.id} waited for {one.lock.name!r} of run {one.lock.run_id}" for one in circle]
     why = f"deadlock: {', '.join(waits)}"
     names = [one.lock.name for one in circle]
     aim = {"goal": "rollback", "goal_by": "deadlock", "goal_why": why}
     said = goal_facts(victim, aim)
+    now = await Now(victim.uid)
     await write_event(
         victim, "goal", at=now, by="deadlock", epoch=victim.epoch, to="rollback", why=why, locks=names, **said
     )
@@ -197,7 +198,7 @@ async def _roll_back_victim(victim: RunRow, circle: list[_Link], now: float) -> 
     return why
 
 
-async def _free_one_lock(circle: list[_Link], now: float) -> None:
+async def _free_one_lock(circle: list[_Link]) -> None:
     """Free one lock if no run may roll back: a run past its pivot compensates nothing, so it can spare an unused lock.
 
     Without this, two runs that pivoted and then want each other's locks would wait for ever.
@@ -207,8 +208,9 @@ async def _free_one_lock(circle: list[_Link], now: float) -> None:
         holder, name = runs[link.lock.root], link.lock.name
         if holder.phase == "pivoted" and not await _is_in_use(holder, name):
             await DropLock(holder.uid, name)
+            at = await Now(holder.uid)
             await write_event(
-                holder, "lock let go", at=now, by="deadlock", epoch=holder.epoch, lock=name, wanted_by=link.waiter.id
+                holder, "lock let go", at=at, by="deadlock", epoch=holder.epoch, lock=name, wanted_by=link.waiter.id
             )
             return
 
@@ -232,7 +234,7 @@ async def free_locks(root: RunRow, *, at: float, by: str, epoch: int) -> None:
 
 async def list_locks(op: ListLocks) -> list[HeldLock]:
     """Read a page of locks, with the runs that wait for them (``ListLocks``)."""
-    now = await Now()
+    now = await Now("")
     held: list[HeldLock] = []
     for lock in await PageLocks(op.tenant, op.after, op.limit):
         root = await find_run(lock.root)

@@ -14,6 +14,7 @@ from amends.ledger.rows import (
     FindApproval,
     FindCall,
     ListDueNotices,
+    MoveTime,
     Now,
     RequestWithCall,
     UpdateApproval,
@@ -23,7 +24,7 @@ from amends.ledger.trees import find_run
 
 async def due_notices(op: DueNotices) -> list[str]:
     """List the notices that are due and not claimed (``DueNotices``)."""
-    return [row.id for row in await ListDueNotices(await Now(), op.tenant, op.limit)]
+    return [row.id for row in await ListDueNotices(await Now(""), op.tenant, op.limit)]
 
 
 async def claim_notice(op: ClaimNotice) -> RequestWithCall | None:
@@ -31,7 +32,8 @@ async def claim_notice(op: ClaimNotice) -> RequestWithCall | None:
     row = await FindApproval(op.approval)
     if row is None:
         return None
-    now = await Now()
+    now = await Now(row.root)
+    await MoveTime(now)
     if not (op.repeated and row.teller == op.teller):
         if row.tell_at is None or row.tell_at > now:
             return None
@@ -52,7 +54,8 @@ async def note_told(op: RecordNotice) -> ApprovalRow:
     is_news = row.told_at is None and (not op.error or row.teller == op.teller)
     if not is_news:
         return row
-    now = await Now()
+    now = await Now(row.root)
+    await MoveTime(now)
     if not op.error:
         await _note_notice(row, "told", now)
         return await UpdateApproval(row, {"told_at": now, "tell_at": None, "teller": ""})

@@ -21,7 +21,8 @@ from amends.ledger.trees import find_run
 async def open_run(op: OpenRun) -> Opened:
     """Open a run (``OpenRun``). The started calls of a resumed run are in doubt when this returns."""
     row = await FindRunById(op.tenant, op.id)
-    now = await Now()  # after the lock: its last holder may have written later than we began
+    # After the lock: its last holder may have written later than we began.
+    now = await Now("" if row is None else row.root)
     if row is None:
         return Opened("fresh", await _create(op, 1, now), now)
     refuse_loaded(row)
@@ -94,7 +95,7 @@ async def open_child(op: OpenChild) -> Opened:
     root = await find_run(parent.root)
     if root.closed_at is None:  # a closed run opens nothing, and shows the children that it had
         root = await find_owned(parent.root, op.owner, op.epoch)
-    now = await Now()
+    now = await Now(root.uid)
     row = await FindRunById(parent.tenant, op.id)
     mine = row is not None and row.root == parent.root
     if row is not None:

@@ -573,11 +573,11 @@ class ListRuns(StoreOp[list[RunRow]]):
 
 @dataclass(slots=True)
 class SearchCalls(StoreOp[list[CallRow]]):
-    """Read a page of calls, newest first; of one tool, if one is named."""
+    """Read a page of calls, newest first; of one tool, if one is named. ``before``: the id of the last one seen."""
 
     tenant: str | None
     states: tuple[str, ...] = ()
-    before: int | None = None
+    before: str | None = None
     limit: int = 100
     tool: str = ""
 
@@ -593,12 +593,23 @@ class ListLocks(StoreOp[list[HeldLock]]):
 
 @dataclass(slots=True)
 class ReadEvents(StoreOp[list[EventRow]]):
-    """Read a page of events in ledger order."""
+    """Read a page of events: of one tree by number, of the ledger by moment, tree and number.
+
+    ``after``: with a root the number of the last event seen, without one its place; 0 or empty: from the beginning.
+    """
 
     tenant: str | None
     root: str | None = None
-    after: int = 0
+    after: int | str = 0
     limit: int = 500
+
+
+@dataclass(slots=True)
+class ReadNewestEvent(StoreOp["EventRow | None"]):
+    """Read the last event, of one tree or of the ledger: a feed that begins there shows what comes next."""
+
+    tenant: str | None
+    root: str | None = None
 
 
 @dataclass(slots=True)
@@ -684,11 +695,11 @@ class ReadApproval(StoreOp["RequestWithCall | None"]):
 
 @dataclass(slots=True)
 class SearchApprovals(StoreOp[list[RequestWithCall]]):
-    """Read a page of requests, newest first."""
+    """Read a page of requests, newest first. ``before``: the id of the last one seen."""
 
     tenant: str | None
     states: tuple[str, ...] = ()
-    before: int | None = None
+    before: str | None = None
     limit: int = 100
 
 
@@ -831,7 +842,7 @@ EVENTS_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One whole run tree; parents before children, the rest in ledger order."""
+    """One whole run tree; parents before children, the rest in the order of the tree."""
 
     runs: tuple[RunRow, ...]
     calls: tuple[CallRow, ...]

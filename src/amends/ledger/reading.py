@@ -35,7 +35,7 @@ async def read_run(op: ReadRun) -> Tree | None:
     runs = await subtree(run)
     inside = {row.uid for row in runs}
     calls = [call for call in await ListCalls(run.root) if call.run in inside]
-    return await tree_of(run, runs, calls, await Now())
+    return await tree_of(run, runs, calls, await Now(run.root))
 
 
 async def tree_of(run: RunRow, runs: Sequence[RunRow], calls: Sequence[CallRow], now: float) -> Tree:

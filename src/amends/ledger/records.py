@@ -54,7 +54,7 @@ async def read_record(op: ReadRecord) -> Record | None:
     if await FindRun(op.root) is None:
         return None
     events: list[EventRow] = []
-    while page := await PageEvents(op.root, None, events[-1].seq if events else 0, PAGE):
+    while page := await PageEvents(op.root, None, events[-1].n if events else 0, PAGE):
         events += page
         if len(events) > EVENTS_MAX:
             raise BadBundle(f"run tree {op.root} has more than {EVENTS_MAX:,} events")
@@ -77,19 +77,18 @@ async def load_records(op: LoadRecords) -> list[str]:
     fresh = [one for one in coming_in if not await _is_here(one) and await _is_free(one, coming)]
     if not fresh:
         return []
-    now = await Now()
+    now = await Now("")
     await AddMark(MarkRow(MARK, "", now))
     # Runs first, in one order: whoever loads the same trees at the same time waits here, and then finds them.
     for record in fresh:
         for run in record.runs:
             await InsertRun(_without_owner(run))
-    seqs = await _add_events(fresh)
+    await _add_events(fresh)
     for record in fresh:
         for call in record.calls:
-            await InsertCall(_with_loaded_key(call, seqs))
+            await InsertCall(_with_loaded_key(call))
         for asked in record.approvals:
-            await InsertApproval(_without_notice(asked, seqs))
-    # Last, so that the newest event of the ledger is one of its own: later events must not have an earlier time.
+            await InsertApproval(_without_notice(asked))
     await _record_load(op, fresh, now)
     return [record.root.uid for record in fresh]
 
@@ -100,9 +99,9 @@ async def _is_here(record: Record) -> bool:
     if mine is None:
         return False
     chain = {event.n: event.hash for event in record.events}
-    after, newest = 0, 0
-    while page := await PageEvents(mine.root, None, after, PAGE):
-        after, newest = page[-1].seq, page[-1].n
+    newest = 0
+    while page := await PageEvents(mine.root, None, newest, PAGE):
+        newest = page[-1].n
         if any(chain.get(event.n, event.hash) != event.hash for event in page):
             raise RunTaken(
                 f"run {record.root.id} is already in this ledger and differs from the bundle", run_id=record.root.id
@@ -146,19 +145,16 @@ async def _taken(record: Record, coming: set[str]) -> RunTaken | None:
     return None
 
 
-async def _add_events(records: Iterable[Record]) -> dict[int, int]:
-    """Write the chains again, which must give the same hashes; return the new place of each event by its old one."""
-    events = sorted((event for record in records for event in record.events), key=lambda event: event.seq)
-    seqs: dict[int, int] = {0: 0}
-    for event in events:
-        columns = {field.name: getattr(event, field.name) for field in fields(AddEvent)}
-        seqs[event.seq] = await AddEvent(**{name: _storable(value) for name, value in columns.items()})
+async def _add_events(records: Iterable[Record]) -> None:
+    """Write the chains again, which must give the same numbers and hashes."""
     for record in records:
+        for event in record.events:
+            columns = {field.name: getattr(event, field.name) for field in fields(AddEvent)}
+            await AddEvent(**{name: _storable(value) for name, value in columns.items()})
         last = record.events[-1]
-        page = await PageEvents(last.root, None, seqs[last.seq] - 1, 1)
-        if not page or (page[0].n, page[0].hash) != (last.n, last.hash):
+        page = await PageEvents(last.root, None, last.n - 1, 2)
+        if [(event.n, event.hash) for event in page] != [(last.n, last.hash)]:
             raise LedgerTampered(f"the events of run {record.root.id} do not form one chain", run_id=record.root.id)
-    return seqs
 
 
 def _without_owner(run: RunRow) -> RunRow:
@@ -169,22 +165,15 @@ def _without_owner(run: RunRow) -> RunRow:
     )  # fmt: skip
 
 
-def _with_loaded_key(call: CallRow, seqs: dict[int, int]) -> CallRow:
+def _with_loaded_key(call: CallRow) -> CallRow:
     """Return the call under a key that no request here has."""
-    return replace(
-        _cleaned(call),
-        key=f"{LOADED}{call.id}:{call.key}",
-        seq=seqs[call.seq],
-        settled_seq=seqs[call.settled_seq],
-    )
+    return replace(_cleaned(call), key=f"{LOADED}{call.id}:{call.key}")
 
 
-def _without_notice(asked: ApprovalRow, seqs: dict[int, int]) -> ApprovalRow:
+def _without_notice(asked: ApprovalRow) -> ApprovalRow:
     """Return the request without a pending notice, and so that it does not count as a first use here."""
     use = f"{LOADED}{asked.use_key}" if asked.use_key else ""
-    return replace(
-        _cleaned(asked), seq=seqs[asked.seq], used_seq=seqs[asked.used_seq], tell_at=None, teller="", use_key=use
-    )
+    return replace(_cleaned(asked), tell_at=None, teller="", use_key=use)
 
 
 async def _record_load(op: LoadRecords, records: list[Record], now: float) -> None:

@@ -40,7 +40,7 @@ KEPT: Final = ("in doubt", "compensation failed", "left standing", "taken back i
 
 async def collect_garbage(op: CollectGarbage) -> Swept:
     """Remove the payloads of some ended trees (``CollectGarbage``). A tree is emptied in one transaction, or stays."""
-    now = await Now()
+    now = await Now("")
     before = now - op.older_than_s
     page = await PageClosed(before, op.tenant, op.after, op.limit)
     runs = calls = freed = 0
@@ -60,7 +60,7 @@ async def collect_garbage(op: CollectGarbage) -> Swept:
         if why:
             kept[why] = kept.get(why, 0) + 1
         else:
-            runs, calls, freed = runs + 1, calls + len(inside), freed + await _remove(mine, inside, now, op.dry_run)
+            runs, calls, freed = runs + 1, calls + len(inside), freed + await _remove(mine, inside, op.dry_run)
         looked += len(inside)
         if looked >= CALLS_MAX:
             return Swept(runs, calls, freed, tuple(sorted(kept.items())), after)
@@ -85,9 +85,9 @@ def _open_question(root: RunRow, call: CallRow) -> str:
     return "in doubt" if call.state in (STANDING | UNSETTLED) - {"succeeded"} else ""
 
 
-async def _remove(root: RunRow, calls: Iterable[CallRow], now: float, dry_run: bool) -> int:
+async def _remove(root: RunRow, calls: Iterable[CallRow], dry_run: bool) -> int:
     """Remove the payloads of a tree, with one event; return how many bytes they had."""
-    tree = await ListTree(root.uid)
+    tree, now = await ListTree(root.uid), await Now(root.uid)
     changes: list[tuple[RunRow | CallRow, dict[str, str]]] = [
         *((run, {"input": removed(run.input, now), "output": removed(run.output, now)}) for run in tree),
         *((call, _emptied(call, now)) for call in calls),
@@ -160,7 +160,7 @@ async def pin_key(op: PinKey) -> str:
     """
     found = await FindMark(KEY)
     if found is None and op.fingerprint:
-        if await AddMark(MarkRow(KEY, op.fingerprint, await Now())):
+        if await AddMark(MarkRow(KEY, op.fingerprint, await Now(""))):
             return op.fingerprint
         found = await FindMark(KEY)
     return "" if found is None else found.value

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, get_args
 from unicodedata import category, normalize
 
-from amends.encoding.chain import Anchored, Checkpoint, body_of, checkpoint_hash, read_heads
+from amends.encoding.chain import Anchored, Checkpoint, body_of, checkpoint_hash, feed_place, read_heads
 from amends.encoding.dataclass import dataclass
 from amends.ledger.flow import Flow, Op
 from amends.model import ApprovalState
@@ -251,10 +251,13 @@ Changes = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Now(Op[float]):
-    """Return ledger time.
+    """Return ledger time for the tree of this root; an empty root: for the ledger.
 
-    It is the latest of the clock, the newest event, and the mark that heartbeats and approvals advance.
+    It is the latest of the clock, the newest event of the tree, and the mark that every heartbeat, every checkpoint and
+    every operation with an approval advances (``MoveTime``).
     """
+
+    root: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,21 +358,26 @@ class FindCall(Op["CallRow | None"]):
 
 @dataclass(frozen=True, slots=True)
 class FindKey(Op["CallRow | None"]):
-    """Return the newest generation of this key; a call of another tree may change at any time."""
+    """Return the newest generation of this key in a tree; without a root, of a key of the whole ledger.
+
+    A call of another tree may change at any time.
+    """
 
     key: str
+    root: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListGenerations(Op[list[CallRow]]):
-    """Return every generation of this key, oldest first."""
+    """Return every generation of this key in a tree, oldest first; without a root, of a key of the whole ledger."""
 
     key: str
+    root: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListCalls(Op[list[CallRow]]):
-    """Return the calls of a tree, in ledger order; only those in these states if any are given."""
+    """Return the calls of a tree, in the order in which they were requested; only those in these states if any are given."""
 
     root: str
     states: tuple[str, ...] = ()
@@ -377,11 +385,14 @@ class ListCalls(Op[list[CallRow]]):
 
 @dataclass(frozen=True, slots=True)
 class PageCalls(Op[list[CallRow]]):
-    """Return calls of the whole ledger, newest first, below ``before``; of one tool, if one is named."""
+    """Return calls of the whole ledger, newest first; of one tool, if one is named.
+
+    ``before``: the id of the last call of the page before.
+    """
 
     tenant: str | None
     states: tuple[str, ...]
-    before: int | None
+    before: str | None
     limit: int
     tool: str = ""
 
@@ -406,9 +417,8 @@ class UpdateCall(Op[CallRow]):
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One line of the audit log; ``seq`` is its place in the order of the ledger."""
+    """One line of the audit log."""
 
-    seq: int
     at: float
     root: str
     run: str
@@ -422,7 +432,7 @@ class EventRow:
     epoch: int
     facts: str
     n: int
-    """Its number among the events of its tree."""
+    """Its number among the events of its tree: the order inside the tree."""
     hash: str
     """Its link in the chain of its tree (``amends.encoding.chain``)."""
 
@@ -431,15 +441,20 @@ class EventRow:
         """The digest of its content."""
         return body_of(*SAID(self))
 
+    @property
+    def place(self) -> str:
+        """Its place in a feed of many trees."""
+        return feed_place(self.at, self.root, self.n)
+
 
 EVENT_COLUMNS: Final = tuple(field.name for field in fields(EventRow))
-SAID: Final = attrgetter(*EVENT_COLUMNS[2:-2])
-"""The content of an event, without its place and time: the input of ``body_of``."""
+SAID: Final = attrgetter(*EVENT_COLUMNS[1:-2])
+"""The content of an event, without its number and time: the input of ``body_of``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddEvent(Op[int]):
-    """Append an event to the chain of its tree and return its place in the ledger."""
+    """Append an event to the chain of its tree and return its number there."""
 
     at: float
     root: str
@@ -462,12 +477,23 @@ class AddEvent(Op[int]):
 
 @dataclass(frozen=True, slots=True)
 class PageEvents(Op[list[EventRow]]):
-    """Return events in ledger order, above ``after``."""
+    """Return the events after ``after``: of one tree by number, of the ledger by moment, tree and number.
+
+    ``after`` is a number with a root, and a place (``EventRow.place``) without one; empty: from the beginning.
+    """
 
     root: str | None
     tenant: str | None
-    after: int
+    after: int | str
     limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewestEvent(Op["EventRow | None"]):
+    """Return the last event: of one tree by number, of the ledger by moment, tree and number."""
+
+    root: str | None
+    tenant: str | None
 
 
 # ---- Approvals
@@ -488,7 +514,7 @@ class ApprovalRow:
 
     id: str
     seq: int
-    """The place of its first event."""
+    """The number of its first event in its tree."""
     call: str
     run: str
     """The run that asked; a staged call may have moved to the parent since."""
@@ -523,7 +549,7 @@ class ApprovalRow:
     decided_at: float | None = None
     used_at: float | None = None
     used_seq: int = 0
-    """The place of the event that used it up."""
+    """The number of the event that used it up."""
     told_at: float | None = None
     tell_at: float | None = None
     """When people are to be notified of it; None: they were, it was given up, or there is no need."""
@@ -584,7 +610,7 @@ class DelegationRow:
     why: str
     made_at: float
     seq: int
-    """The place of its event. A delegation without an event does not count."""
+    """The number of its event, in a chain of its own: 1. A delegation without an event does not count."""
 
     @property
     def root(self) -> str:
@@ -679,11 +705,11 @@ class ApprovalsOf(Op[list[ApprovalRow]]):
 
 @dataclass(frozen=True, slots=True)
 class PageApprovals(Op[list[ApprovalRow]]):
-    """Return requests of the whole ledger, newest first, below ``before``."""
+    """Return requests of the whole ledger, newest first. ``before``: the id of the last one of the page before."""
 
     tenant: str | None
     states: tuple[str, ...]
-    before: int | None
+    before: str | None
     limit: int
 
 
@@ -1029,7 +1055,7 @@ class AddMark(Op[bool]):
 
 TIME: Final = "time"
 """The mark whose ``made_at`` is the latest moment that the ledger has seen: what has expired stays expired when a clock
-is set back."""
+is set back. Whoever judges whether an approval has expired moves it in the same transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1049,10 +1075,6 @@ class CheckpointRow:
     n: int
     at: float
     ledger: str
-    high: int
-    """The place in the ledger up to which events were read."""
-    gaps: str
-    """Places below ``high`` with no event yet, as JSON ``[[from, to, since], …]``: they are read again."""
     heads: str
     """The newest event of each tree that has changed, as JSON ``[[root, n, hash], …]``."""
     prev: str
@@ -1063,10 +1085,7 @@ class CheckpointRow:
     @property
     def true_hash(self) -> str:
         """The hash that it must have."""
-        return checkpoint_hash(
-            n=self.n, at=self.at, ledger=self.ledger, high=self.high, gaps=self.gaps, heads=self.heads,
-            prev=self.prev, key=self.key,
-        )  # fmt: skip
+        return checkpoint_hash(n=self.n, at=self.at, ledger=self.ledger, heads=self.heads, prev=self.prev, key=self.key)
 
     @property
     def anchored(self) -> Anchored:
@@ -1092,9 +1111,8 @@ CHECKPOINT_COLUMNS: Final = tuple(field.name for field in fields(CheckpointRow))
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """An event's place, tree, number in the tree, and hash."""
+    """The newest event of a chain: its tree, number and hash."""
 
-    seq: int
     root: str
     n: int
     hash: str
@@ -1124,12 +1142,24 @@ class AddCheckpoint(Op[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class PageHeads(Op[list[Head]]):
-    """Return the heads of events in ledger order, above ``after``, up to ``upto`` if given."""
+class PageUnsealed(Op[list[Head]]):
+    """Return the heads of the chains with events that no checkpoint covers, by root, above ``after``.
 
-    after: int
+    These are the trees and delegations whose newest number is not the one that was last marked (``MarkSealed``).
+    """
+
+    after: str
     limit: int
-    upto: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MarkSealed(Op[None]):
+    """Note that a checkpoint covers these chains up to these heads.
+
+    A chain that another transaction has locked is left out: the next checkpoint names it again.
+    """
+
+    heads: tuple[Head, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
         return before
     if call.attempt != op.attempt - 1 or not _startable(run, call):
         return await earlier_refusal(run, call.id) if op.repeated else None
-    now = await Now()
+    now = await Now(root.uid)
     asks = (call.approval or (op.terms is not None and op.terms.need is not None)) and not call.attempt
     approval = await may_start(run, call, op.terms, at=now, by=op.owner, epoch=op.epoch) if asks else None
     if isinstance(approval, Unapproved):
@@ -152,14 +152,15 @@ async def settle_call(op: SettleCall) -> Settled:
             error=op.error, source="fenced", boot=op.boot, mono=op.mono, repeated=op.repeated,
         )  # fmt: skip
         return Settled(kept, fenced=True)
-    now = await Now()
+    now = await Now(root.uid)
     run = root if call.run == call.root else await find_run(call.run)
     tells = op.spent or '"said"' in call.cost
     paid = {"cost": await with_reported_cost(call, op, root, now)} if tells else {}
+    quiet = {} if op.to == "succeeded" else {"quiet_boot": op.boot, "quiet_mono": op.mono}  # only a doubt needs them
     settled = await move_call(
-        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts=settlement_facts(op), **paid,
+        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts=settlement_facts(op), **paid, **quiet,
         result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
-        retry_at=None if op.retry_s is None else now + op.retry_s, quiet_boot=op.boot, quiet_mono=op.mono,
+        retry_at=None if op.retry_s is None else now + op.retry_s,
     )  # fmt: skip
     known = json.loads(call.evidence) if call.evidence and op.to in ("failed", "backing_off") else {}
     if known.get("happened"):
@@ -206,7 +207,7 @@ async def _keep_evidence(
     call: CallRow, attempt: int, *, happened: bool, certain: bool, result: str | None, proved: str | None,
     error: str, source: str, boot: str, mono: float | None, repeated: bool,
 ) -> CallRow:  # fmt: skip
-    now = await Now()
+    now = await Now(call.root)
     run = await find_run(call.run)
     root = await find_run(call.root)
     kept = {"attempt": attempt, "happened": happened, "certain": certain, "result": result, "error": error}
@@ -269,7 +270,7 @@ async def note_probe(op: NoteProbe) -> CallRow:
     call = await _find(op.call_id)
     if op.repeated and (call.probes >= op.number if op.paced else _has_answer(call, op)):
         return call
-    now = await Now()
+    now = await Now(call.root)
     run = await find_run(call.run)
     root = await find_run(call.root)
     kept = {"learned": with_answer(call, at=now, by=op.by, attempt=op.about, answer=op.answer, why=op.why)}
@@ -326,7 +327,7 @@ async def resolve_call(op: ResolveCall) -> CallRow:
         raise TransitionRefused(
             f"call {call.id} ({call.tool}) is {call.state}: there is no doubt to resolve", frm=call.state, to=op.to
         )
-    now = await Now()
+    now = await Now(call.root)
     run = await find_run(call.run)
     if op.to == "residue" and call.state == "compensation_in_doubt":
         call = await move_call(run, call, "compensation_failed", at=now, by=op.by, epoch=root.epoch)
@@ -356,7 +357,7 @@ async def decide_call(op: DecideCall) -> CallRow:
             frm=call.state,
             to=op.decision,
         )
-    now = await Now()
+    now = await Now(call.root)
     run = await find_run(call.run)
     root = await find_run(call.root)
     facts = {"decision": op.decision, "why": op.why}
@@ -429,7 +430,7 @@ async def retry_call(op: RetryCall) -> CallRow:
             frm=call.state,
             to="compensating",
         )
-    now = await Now()
+    now = await Now(call.root)
     run = await find_run(call.run)
     root = await find_run(call.root)
     facts: dict[str, Any] = {} if op.result is None else {"result": proof_of(op, op.result)}
@@ -479,7 +480,7 @@ async def accept_call(op: AcceptCall) -> CallRow:
             frm=call.state,
             to="residue",
         )
-    now = await Now()
+    now = await Now(call.root)
     root = await find_run(call.root)
     call = await move_call(
         run, call, "residue", at=now, by=op.by, epoch=root.epoch, facts={"why": op.why, "accepted": True}, why=op.why
@@ -538,7 +539,7 @@ async def note_value(op: NoteValue) -> float | None:
     if root.state in RUN_FINAL or run.state in RUN_FINAL:
         return None
     check_owner(root, op.owner, op.epoch)
-    now = await Now()
+    now = await Now(root.uid)
     await write_event(run, VALUE, at=now, by=op.owner, epoch=op.epoch, call=op.call, nonce=op.nonce)
     return now
 
@@ -552,7 +553,7 @@ async def _read_before(op: NoteValue, run: RunRow) -> float | None:
                 return event.at
         if len(page) < EVENTS_PAGE:
             return None
-        after = page[-1].seq
+        after = page[-1].n
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from amends.encoding.canonical import digest
+from amends.ledger.operations import AdmitCall
 from amends.ledger.rows import (
     FORKS_MAX,
     CallRow,
@@ -22,6 +23,11 @@ async def find_run(uid: str, *, peek: bool = False) -> RunRow:
     row = await FindRun(uid, peek=peek)
     assert row is not None, f"the ledger names a run that it does not have: {uid}"
     return row
+
+
+def key_root(op: AdmitCall) -> str:
+    """Return the tree whose calls may have the key of this request; empty: those of the whole ledger."""
+    return "" if op.scope == "ledger" else op.root
 
 
 ENDED_UNCOMMITTED: Final = ("rolled_back", "abandoned")

@@ -84,10 +84,10 @@ class ReadAnchor(Op[Any]):
 
 @dataclass(frozen=True, slots=True)
 class KeepAnchor(Op[None]):
-    """Write to the anchor, on disk and outside the ledger, that approvals were used up to this event."""
+    """Write to the anchor, on disk and outside the ledger, that this approval was used up at this time."""
 
     anchor: Any
-    seq: int
+    at: float
     approval: str
 
 

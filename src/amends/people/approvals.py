@@ -47,7 +47,7 @@ def approvals(host: Host, view: View, filter: str = "state:pending") -> Pages[Ap
     states = tuple(dict.fromkeys([*wanted.states, *(("pending", "approved") if "expired" in wanted.states else ())]))
 
     def then(found: RequestWithCall) -> StoreOp[Any]:
-        return SearchApprovals(tenant, states, found.approval.seq, PAGE)
+        return SearchApprovals(tenant, states, found.approval.id, PAGE)
 
     def takes(found: RequestWithCall) -> bool:
         is_decided_elsewhere = found.call.is_loaded and found.approval.state in OPEN

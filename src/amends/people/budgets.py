@@ -117,7 +117,7 @@ async def costs(_host: Host, view: View, by: By = "run", filter: str = "") -> li
     tenant = view.tenant or ""
     pages: Pages[CallRow] = Pages(
         SearchCalls(tenant, wanted.states, None, PAGE),
-        lambda row: SearchCalls(tenant, wanted.states, row.seq, PAGE),
+        lambda row: SearchCalls(tenant, wanted.states, row.id, PAGE),
         lambda row: bool(row.cost) and not row.is_loaded and wanted.takes_call(row),
         lambda row: row,
         narrow=narrowing(wanted, "tag"),

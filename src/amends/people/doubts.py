@@ -55,7 +55,7 @@ def doubts(host: Host, view: View, filter: str = "") -> Pages[Doubt]:
         raise UsageError(f"a doubt is {' or '.join(DOUBTFUL)}, not {', '.join(wanted.states)}")
 
     def then(row: CallRow) -> StoreOp[Any]:
-        return SearchCalls(tenant, states, row.seq, PAGE)
+        return SearchCalls(tenant, states, row.id, PAGE)
 
     def make(row: CallRow) -> Doubt:
         return doubt_of(row, host.specs.get(row.tool))

@@ -72,7 +72,7 @@ async def reconcile(host: Host, view: View, tool: str | object, *, limit: int = 
 async def _calls(tool: str) -> list[CallRow]:
     """Return every call of the tool, of all tenants: an effect of another tenant is not an orphan."""
     found: list[CallRow] = []
-    before: int | None = None
+    before: str | None = None
     while True:
         page = await SearchCalls(None, (), before, PAGE, tool)
         # Leave out calls loaded from another ledger, and calls that a fork shares: their effects are another run's.
@@ -81,7 +81,12 @@ async def _calls(tool: str) -> list[CallRow]:
             return found
         if len(found) >= CALLS_MAX:
             raise UsageError(f"{tool} has more than {CALLS_MAX} calls in this ledger: too many to compare at once")
-        before = page[-1].seq
+        before = page[-1].id
+
+
+def _created(row: CallRow) -> tuple[float, str, int]:
+    """Return the order of creation across runs: by time, and inside a run tree by number."""
+    return row.created_at, row.root, row.seq
 
 
 def _both(before: list[CallRow], after: list[CallRow]) -> dict[str, Standing]:
@@ -303,7 +308,7 @@ def _compare_group(book: _Book, rows: list[CallRow], exact: list[tuple[CallRow, 
     unmatched = [row for row in rows if row.id not in there]
     # Effects go to standing calls first, oldest first, then to calls that may stand; only what is left has no call.
     takers = [row for row in unmatched if book.said[row.id] != "gone"]
-    takers.sort(key=lambda row: (book.said[row.id] != "stands", row.seq))
+    takers.sort(key=lambda row: (book.said[row.id] != "stands", _created(row)))
     gone = [row for row in unmatched if book.said[row.id] == "gone" and row.attempt]
     for effect in loose:
         if takers:
@@ -367,7 +372,7 @@ def _is_conclusive(book: _Book, row: CallRow) -> bool:
         return False
     # A probe looks for the identity of the effect: if another call of that identity may stand, it would find that one.
     same = [other for other in book.groups[_identity_of(book.spec, row)] if other.id != row.id]
-    newer = [other for other in same if other.seq > row.seq and other.attempt]
+    newer = [other for other in same if _created(other) > _created(row) and other.attempt]
     return not newer and all(book.said[other.id] == "gone" and other.state != "compensated" for other in same)
 
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from amends.errors import UsageError
 from amends.host.host import Host, View
 from amends.host.listing import PAGE
-from amends.ledger.operations import (
-    ReadEvents,
-    SearchApprovals,
-    VoidApproval,
-)
+from amends.ledger.operations import SearchApprovals, VoidApproval
 from amends.people.approvals import _check_reason
 
 
@@ -21,15 +17,13 @@ async def reconcile_restore(host: Host, view: View, *, by: str, why: str) -> int
             hint="call reconcile_restore on a runtime without a tenant",
         )
     _check_reason(by, why)
-    voided, before = 0, None
+    voided = 0
+    before: str | None = None
     while page := await SearchApprovals(None, ("pending", "approved"), before, PAGE):
         ours = [found.approval for found in page if not found.call.is_loaded]
         for row in ours:
             await VoidApproval(row.id, by, why)
-        voided, before = voided + len(ours), page[-1].approval.seq
-    newest = 0
-    while events := await ReadEvents(None, None, newest, PAGE):
-        newest = events[-1].seq
+        voided, before = voided + len(ours), page[-1].approval.id
     if host.anchor is not None:
-        host.anchor.reset(newest)
+        host.anchor.reset()
     return voided

@@ -260,12 +260,12 @@ class Replay:
     def move_of(self, run: str) -> EventRow | None:
         """Return the last change of this run's state that the program has reached; None if the run does not exist yet."""
         place = self.place_of(run)
-        return next((move for move in reversed(self.record.moves.get(run, ())) if move.seq <= place), None)
+        return next((move for move in reversed(self.record.moves.get(run, ())) if move.n <= place), None)
 
     def pass_by(self, run: str, move: EventRow) -> None:
         """Note that the program has reached this change of the run's state by opening or leaving the run."""
-        self.seen[run] = max(self.seen.get(run, 0.0), move.seq)
-        self.reached = max(self.reached, move.seq)
+        self.seen[run] = max(self.seen.get(run, 0.0), move.n)
+        self.reached = max(self.reached, move.n)
 
     def resume(self, run: str) -> EventRow | None:
         """Open an existing run again; return the event that blocked it, or None.
@@ -277,13 +277,13 @@ class Replay:
         assert move is not None, "only an existing run is opened again"
         place = self.place_of(run)
         limit = record.next_place(max(place, self.reached), run)
-        goals = [goal.to_state for goal in record.goals.get(run, ()) if goal.seq <= place]
+        goals = [goal.to_state for goal in record.goals.get(run, ()) if goal.n <= place]
         phase = move.frm if move.to_state == "blocked" else move.to_state
         if phase == "rolling_back" or goals:
             end = record.end_after(run, place, limit)
         else:
             moves = record.moves[run]
-            end = next((one for one in moves if place < one.seq < limit and one.frm == "blocked"), None)
+            end = next((one for one in moves if place < one.n < limit and one.frm == "blocked"), None)
         if end is not None:
             self.pass_by(run, end)
             move = end
@@ -300,7 +300,7 @@ class Replay:
         """Return the state of a run at the place that the program has reached."""
         place, state = self.place_of(run), "open"
         for move in self.record.moves.get(run, ()):
-            if move.seq <= place or (move.to_state == "pivoted" and move.seq <= self.reached):
+            if move.n <= place or (move.to_state == "pivoted" and move.n <= self.reached):
                 # The program is inside the block of the root: if the root was blocked, it was opened again.
                 is_reopened = move.to_state == "blocked" and not self.record.runs[run].parent
                 state = move.frm if is_reopened else move.to_state

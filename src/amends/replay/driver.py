@@ -155,7 +155,7 @@ async def read_from_ledger(view: View, run_id: str) -> Record:
         events += page
         if len(page) < EVENTS_PAGE:
             break
-        after = page[-1].seq
+        after = page[-1].n
     return read_record(tree, events)
 
 
@@ -204,7 +204,7 @@ async def calls_of_ledger(host: Host, tree: Tree) -> dict[str, CallRow]:
     tools = [spec.name for spec in host.specs.values() if spec.scope == "ledger"]
     found: dict[str, CallRow] = {}
     for tool in tools:
-        before: int | None = None
+        before: str | None = None
         for _ in range(CALL_PAGES_MAX):
             page = await SearchCalls(tree.run.tenant, (), before, CALLS_PAGE, tool)
             for row in page:
@@ -212,7 +212,7 @@ async def calls_of_ledger(host: Host, tree: Tree) -> dict[str, CallRow]:
                     found.setdefault(row.key, row)
             if len(page) < CALLS_PAGE:
                 break
-            before = page[-1].seq
+            before = page[-1].id
     return found
 
 

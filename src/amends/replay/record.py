@@ -76,7 +76,7 @@ class Entry:
         """
         state = "" if self.moves or self.row is None else self.row.state
         for move in self.moves:
-            if move.seq > undone and (move.seq > reached or move.to_state in _UNDOING):
+            if move.n > undone and (move.n > reached or move.to_state in _UNDOING):
                 break
             state = move.to_state
         return state
@@ -124,14 +124,14 @@ class Record:
 
     def left_by(self, uid: str, place: float) -> str:
         """Return the error by which the program next left this run after ``place``; empty if there was none."""
-        goal = next((goal for goal in self.goals.get(uid, ()) if goal.seq > place), None)
+        goal = next((goal for goal in self.goals.get(uid, ()) if goal.n > place), None)
         why = "" if goal is None or goal.to_state != "rollback" else str(json.loads(goal.facts).get("why", ""))
         return why if _ERROR.match(why) else ""
 
     def end_after(self, uid: str, place: float, before: float = inf) -> EventRow | None:
         """Return the first event between two places that blocked, committed or rolled back the run."""
         moves = self.moves.get(uid, ())
-        return next((move for move in moves if place < move.seq < before and move.to_state in _ENDS), None)
+        return next((move for move in moves if place < move.n < before and move.to_state in _ENDS), None)
 
     def next_place(self, place: float, opens: str) -> float:
         """Return the next place at which the program itself acted, after it opened the run ``opens``.
@@ -155,7 +155,7 @@ class Record:
     def opened_at(self, uid: str) -> float:
         """Return the place at which this run was created."""
         moves = self.moves.get(uid)
-        return moves[0].seq if moves else 0.0
+        return moves[0].n if moves else 0.0
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ def _told(events: Iterable[EventRow], tree: Tree) -> _Events:
     told, mine = _Events(), {run.uid for run in tree.runs}
     moves = told.moves
     for event in events:
-        told.starts.setdefault(event.epoch, event.seq)
+        told.starts.setdefault(event.epoch, event.n)
         if event.what in ("call", "shared"):
             moves.setdefault(event.call, []).append(event)
         elif event.what == "run":
@@ -197,7 +197,7 @@ def _told(events: Iterable[EventRow], tree: Tree) -> _Events:
             told.last = max(told.last, event.epoch)
             told.values.setdefault((event.run, event.call), []).append(event.at)
             if not event.call:
-                told.clock.append(event.seq)
+                told.clock.append(event.n)
     return told
 
 
@@ -247,8 +247,8 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
 def _places(entries: Iterable[Entry], told: _Events) -> list[tuple[float, str]]:
     places = [(entry.asked_at, "") for entry in entries if not entry.nested]
     places += [(seq, "") for seq in told.clock]
-    places += [(moves[0].seq, "") for moves in told.states.values()]
-    places += [(goal.seq, goal.run) for goals in told.goals.values() for goal in goals if _is_programs(goal)]
+    places += [(moves[0].n, "") for moves in told.states.values()]
+    places += [(goal.n, goal.run) for goals in told.goals.values() for goal in goals if _is_programs(goal)]
     return sorted(places)
 
 
@@ -259,7 +259,7 @@ def _order(generations: list[Entry]) -> None:
     """
     generations.sort(key=lambda entry: 0 if entry.row is None else entry.row.generation)
     for older, newer in pairwise(generations):
-        gone = (move.seq for move in older.moves if move.to_state in ("compensated", "dropped"))
+        gone = (move.n for move in older.moves if move.to_state in ("compensated", "dropped"))
         if older.old and not newer.old and any(seq < newer.asked_at for seq in gone):
             older.required = False
 
@@ -273,7 +273,7 @@ def _name_of(entry: Entry) -> Name:
 def _refusal(event: EventRow) -> Entry:
     facts: Mapping[str, Any] = json.loads(event.facts)
     return Entry(
-        None, event.run, str(facts.get("asks") or facts["tool"]), ("refused",), asked_at=event.seq, answered_at=event.seq,
+        None, event.run, str(facts.get("asks") or facts["tool"]), ("refused",), asked_at=event.n, answered_at=event.n,
         needed=not facts.get("parent"), required=not facts.get("parent"), nested=bool(facts.get("parent")), facts=facts,
     )  # fmt: skip
 
@@ -335,14 +335,14 @@ def _see(entry: Entry, sights: list[Sight], move: EventRow) -> None:
     assert row is not None, "only a call changes its state"
     told: Sight | None = None
     if move.to_state == "started" and entry.begun_at == inf:
-        entry.begun_at = move.seq
+        entry.begun_at = move.n
         if not entry.asked_at and sights[:1] != ["staged"]:
-            entry.asked_at = move.seq  # it had waited for a person; requested again, it started
+            entry.asked_at = move.n  # it had waited for a person; requested again, it started
     match move.to_state:
         case "held":
             told = "staged" if row.reason in ("order", "lock") else "held"
         case "succeeded" if sights[-1:] == ["staged"]:
-            entry.landed_at = move.seq
+            entry.landed_at = move.n
         case "succeeded" if move.frm in ("failed", "compensated"):
             pass  # late evidence: the program was told something else
         case "succeeded":
@@ -361,7 +361,7 @@ def _see(entry: Entry, sights: list[Sight], move: EventRow) -> None:
         sights.pop()  # the doubt was resolved while the caller waited
     sights.append(told)
     if entry.answered_at == inf and entry.asked_at:
-        entry.answered_at = move.seq
+        entry.answered_at = move.n
 
 
 def _show_holds(record: Record) -> None:

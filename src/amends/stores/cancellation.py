@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 else:
     import_on_use(globals(), asyncio="asyncio")
 
+from amends.ledger.store import OUTCOME
+
 T = TypeVar("T")
 
 
@@ -31,4 +33,16 @@ async def uninterrupted(work: Awaitable[T]) -> T:
         return running.result()
     if not running.cancelled():
         running.exception()  # retrieved: nobody else will, and asyncio would complain
+        setattr(cancelled, OUTCOME, running.result)
     raise cancelled
+
+
+async def to_its_end(work: Awaitable[T]) -> tuple[T, asyncio.CancelledError | None]:
+    """Await ``work``, which keeps its outcome when it is cancelled; return its answer, and the cancellation."""
+    try:
+        return await work, None
+    except asyncio.CancelledError as stop:
+        outcome = getattr(stop, OUTCOME, None)
+        if outcome is None:
+            raise
+        return outcome(), stop

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import bisect
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import nsmallest
+from itertools import dropwhile, islice
 from typing import Any, Final, TypeVar
 
-from amends.encoding.chain import GENESIS, link, moment
+from amends.encoding.chain import GENESIS, MICROS, body_of, link, moment, read_place
 from amends.encoding.dataclass import changed
+from amends.encoding.ids import call_id
 from amends.ledger.dispatch import intent
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import (
@@ -24,6 +25,14 @@ from amends.ledger.operations import (
     RunsBetween,
     RunsOf,
     StoreOp,
+)
+from amends.ledger.plain import (
+    AdmitPlain,
+    SettledPlain,
+    SettlePlain,
+    Started,
+    admission_facts,
+    settlement_facts,
 )
 from amends.ledger.rows import (
     TIME,
@@ -68,18 +77,20 @@ from amends.ledger.rows import (
     LockRow,
     LocksOf,
     MarkRow,
+    MarkSealed,
     MoveTime,
     NewestCheckpoint,
+    NewestEvent,
     Now,
     PageApprovals,
     PageCalls,
     PageCheckpoints,
     PageClosed,
     PageEvents,
-    PageHeads,
     PageLocks,
     PageRuns,
     PageSlices,
+    PageUnsealed,
     RecordWait,
     RunRow,
     SliceRow,
@@ -94,10 +105,14 @@ from amends.ledger.rows import (
 )
 
 T = TypeVar("T")
+Row = TypeVar("Row", CallRow, ApprovalRow)
 
 
 class MemoryStore:
-    """A ledger in memory: a lock and an undo list make each operation atomic; nothing is ever evicted."""
+    """A ledger in memory: a lock and an undo list make each operation atomic; nothing is ever evicted.
+
+    A plain call is only noted; its events and its row are made as soon as anything else looks at the ledger.
+    """
 
     url = "memory:"
 
@@ -106,8 +121,15 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._undo: list[Callable[[], object]] = []
         self.runs: dict[str, RunRow] = {}
-        self.calls: dict[str, CallRow] = {}
-        self.events: list[EventRow] = []
+        self._calls: dict[str, CallRow] = {}
+        self._events: list[EventRow] = []
+        self._noted: list[Started | SettledPlain] = []
+        """Plain steps whose events and rows are not made yet, in their order."""
+        self._noted_keys: set[bytes] = set()
+        self._last: dict[str, tuple[int, float]] = {}
+        """By root: number and time of its newest event, if that is one of the noted steps."""
+        self._fresh: dict[int, bool] = {}
+        """By number: the calls that were started by a noted step, and whether they are still started."""
         self.locks: dict[tuple[str, str], LockRow] = {}
         self.waits: dict[tuple[str, str], WaitRow] = {}
         self.marks: dict[str, MarkRow] = {}
@@ -115,7 +137,9 @@ class MemoryStore:
         self.checkpoints: list[CheckpointRow] = []
         self.approvals: dict[str, ApprovalRow] = {}
         self.delegations: dict[str, DelegationRow] = {}
-        self._tails: dict[str, tuple[int, str]] = {}
+        self.sealed: dict[str, int] = {}
+        """Up to which number a checkpoint covers the chain of a root."""
+        self._tails: dict[str, EventRow] = {}
         self._ids: dict[tuple[str, str], list[str]] = {}
         self._trees: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
@@ -131,7 +155,14 @@ class MemoryStore:
 
     def perform(self, op: StoreOp[T]) -> T:
         """Carry out one operation, completely or not at all."""
+        quick = QUICK.get(type(op))
         with self._lock:
+            if quick is not None:
+                done: T | None = quick(self, op)
+                if done is not None:
+                    return done
+            if self._noted:
+                self._write_noted()
             try:
                 answer: T = run_flow(intent(op), self._row)
             except BaseException:
@@ -149,12 +180,137 @@ class MemoryStore:
     def _row(self, op: Any) -> Any:
         return _ROWS[type(op)](self, op)
 
+    # ---- Plain calls
+
+    def _admit_plain(self, op: AdmitPlain) -> Started | None:
+        """Note the start of a call if nothing is in its way; None: the flow decides."""
+        mine, tool = op.run, op.tool
+        root, key = mine.root, op.key
+        run = self.runs.get(root)
+        if (
+            run is None
+            or op.repeated
+            or run.owner != mine.owner
+            or run.epoch != mine.epoch
+            or run.state != "open"
+            or run.goal
+            or run.pivot
+            or run.deadline_at is not None
+            or run.forked_from
+            or run.origin
+        ):
+            return None
+        if op.number in self._fresh or call_id(op.number) in self._calls:
+            return None
+        if tool.kind != "read":
+            if (mine.epoch != 1 and not tool.declared) or key in self._noted_keys or key.hex() in self._keys:
+                return None
+            self._noted_keys.add(key)
+        started = Started(op, *self._next(root))
+        self._fresh[op.number] = True
+        self._noted.append(started)
+        return started
+
+    def _settle_plain(self, op: SettlePlain) -> SettledPlain | None:
+        """Note the success of a call that is as it was started; None: the flow decides."""
+        started = op.started
+        admitted = started.op
+        mine = admitted.run
+        run = self.runs.get(mine.root)
+        if run is None or op.repeated or run.owner != mine.owner or run.epoch != mine.epoch:
+            return None
+        is_started = self._fresh.get(admitted.number)
+        if is_started is None:
+            row = self._calls.get(call_id(admitted.number))
+            is_started = row is not None and row.state == "started" and row.attempt == 1 and not row.evidence
+        if not is_started:
+            return None
+        self._fresh[admitted.number] = False
+        settled = SettledPlain(started, *self._next(mine.root), op.result, proof=op.proof)
+        self._noted.append(settled)
+        return settled
+
+    def _next(self, root: str) -> tuple[int, float]:
+        """Return number and time of the next event of this tree."""
+        last = self._last.get(root)
+        if last is None:
+            tail = self._tails[root]
+            last = tail.n, tail.at
+        self._last[root] = last = last[0] + 1, self._ledger_time(last[1])
+        return last
+
+    def _write_noted(self) -> None:
+        """Make the events and rows of what was noted."""
+        noted, self._noted = self._noted, []
+        self._noted_keys.clear()
+        self._last.clear()
+        self._fresh.clear()
+        ended = {one.started: one for one in noted if isinstance(one, SettledPlain)}
+        for one in noted:
+            if isinstance(one, Started):
+                settled = ended.pop(one, None)
+                row = one.row if settled is None else settled.row
+                self._add_plain_event(one.n, one.at, one.op, "(new)", "started", admission_facts(one.op, row.key))
+                self._keys.setdefault(row.key, []).append(row.id)
+                self._calls_of.setdefault(row.root, []).append(row.id)
+                self._calls[row.id] = row
+            else:
+                facts = settlement_facts(one.result, one.proof)
+                self._add_plain_event(one.n, one.at, one.started.op, "started", "succeeded", facts)
+                if one.started in ended:  # it was started before, and its row may have changed since
+                    id = call_id(one.started.op.number)
+                    self._calls[id] = one.after(self._calls[id])
+
+    def _add_plain_event(self, n: int, at: float, op: AdmitPlain, frm: str, to: str, facts: str) -> None:
+        run, id = op.run, call_id(op.number)
+        root = run.root
+        last = self._tails[root]
+        assert n == last.n + 1, "steps are written in the order in which they were noted"
+        body = body_of(root, root, run.run_id, run.tenant, id, "call", frm, to, run.owner, run.epoch, facts)
+        event = EventRow(
+            at, root, root, run.run_id, run.tenant, id, "call", frm, to, run.owner, run.epoch, facts, n,
+            link(last.hash, n, at, body),
+        )  # fmt: skip
+        self._tails[root] = event
+        self._events.append(event)
+
+    @property
+    def calls(self) -> dict[str, CallRow]:
+        """The calls by their ids."""
+        if self._noted:
+            with self._lock:
+                self._write_noted()
+        return self._calls
+
+    @calls.setter
+    def calls(self, calls: dict[str, CallRow]) -> None:
+        self._calls = calls
+
+    @property
+    def events(self) -> list[EventRow]:
+        """The events in their order."""
+        if self._noted:
+            with self._lock:
+                self._write_noted()
+        return self._events
+
+    @events.setter
+    def events(self, events: list[EventRow]) -> None:
+        self._events = events
+
     # ---- Runs and calls
 
     def _now(self, op: Now) -> float:
-        newest = self.events[-1].at if self.events else 0.0
-        mark = self.marks.get(TIME)
-        return moment(max(self._clock(), newest, 0.0 if mark is None else mark.made_at))
+        last = self._tails.get(op.root)
+        return self._ledger_time(0.0 if last is None else last.at)
+
+    def _ledger_time(self, newest: float) -> float:
+        """Return ledger time for a tree whose newest event has this time."""
+        at, mark = self._clock(), self.marks.get(TIME)
+        at = max(at, newest)
+        if mark is not None and mark.made_at > at:
+            at = mark.made_at
+        return round(at * MICROS) / MICROS
 
     def _ledger_clock(self, op: LedgerClock) -> float:
         return moment(self._clock())
@@ -210,85 +366,84 @@ class MemoryStore:
         return new
 
     def _find_call(self, op: FindCall) -> CallRow | None:
-        return self.calls.get(op.id)
+        return self._calls.get(op.id)
 
     def _find_key(self, op: FindKey) -> CallRow | None:
         ids = self._keys.get(op.key)
-        return self.calls[ids[-1]] if ids else None
+        return self._calls[ids[-1]] if ids else None
 
     def _list_generations(self, op: ListGenerations) -> list[CallRow]:
-        return [self.calls[id] for id in self._keys.get(op.key, ())]
+        return [self._calls[id] for id in self._keys.get(op.key, ())]
 
     def _list_calls(self, op: ListCalls) -> list[CallRow]:
-        found = [self.calls[id] for id in self._calls_of.get(op.root, ())]
+        found = [self._calls[id] for id in self._calls_of.get(op.root, ())]
         return [call for call in found if call.state in op.states] if op.states else found
 
     def _page_calls(self, op: PageCalls) -> list[CallRow]:
         found = [
             call
-            for call in self.calls.values()
+            for call in _newest_first(self._calls, op.before)
             if _of(call, op.tenant)
             and (not op.tool or call.tool == op.tool)
             and (not op.states or call.state in op.states)
-            and (op.before is None or call.seq < op.before)
         ]
-        return sorted(found, key=lambda call: -call.seq)[: op.limit]
+        return found[: op.limit]
 
     def _insert_call(self, op: InsertCall) -> None:
         row = op.row
         generations = self._keys.get(row.key, [])
         assert row.is_loaded or len(generations) == row.generation - 1, "a key's generations are counted without a gap"
-        assert row.id not in self.calls, "a call's id is new"
-        self.calls[row.id] = row
-        self._undo.append(lambda: self.calls.pop(row.id))
+        assert row.id not in self._calls, "a call's id is new"
+        self._calls[row.id] = row
+        self._undo.append(lambda: self._calls.pop(row.id))
         self._index(self._keys, row.key, row.id)
         self._index(self._calls_of, row.root, row.id)
 
     def _update_call(self, op: UpdateCall) -> CallRow:
-        old = self.calls[op.row.id]
+        old = self._calls[op.row.id]
         assert old.state == op.row.state, "a call is changed from the state that was read"
         new = changed(old, op.changes)
-        self.calls[new.id] = new
-        self._undo.append(lambda: self.calls.__setitem__(old.id, old))
+        self._calls[new.id] = new
+        self._undo.append(lambda: self._calls.__setitem__(old.id, old))
         return new
 
     def _add_event(self, op: AddEvent) -> int:
         assert op.at == moment(op.at), "an event's time is whole microseconds"
-        seq = len(self.events) + 1
         old = self._tails.get(op.root)
-        last, prev = old or (0, GENESIS)
-        tail = self._tails[op.root] = (last + 1, link(prev, last + 1, op.at, op.body))
-        self._undo.append(lambda: self._tails.pop(op.root) if old is None else self._tails.__setitem__(op.root, old))
-        self.events.append(
-            EventRow(
-                seq,
-                op.at,
-                op.root,
-                op.run,
-                op.run_id,
-                op.tenant,
-                op.call,
-                op.what,
-                op.frm,
-                op.to_state,
-                op.by_whom,
-                op.epoch,
-                op.facts,
-                *tail,
-            )
+        last, prev = (0, GENESIS) if old is None else (old.n, old.hash)
+        row = EventRow(
+            op.at,
+            op.root,
+            op.run,
+            op.run_id,
+            op.tenant,
+            op.call,
+            op.what,
+            op.frm,
+            op.to_state,
+            op.by_whom,
+            op.epoch,
+            op.facts,
+            last + 1,
+            link(prev, last + 1, op.at, op.body),
         )
-        self._undo.append(self.events.pop)
-        return seq
+        self._tails[op.root] = row
+        self._undo.append(lambda: self._tails.pop(op.root) if old is None else self._tails.__setitem__(op.root, old))
+        self._events.append(row)
+        self._undo.append(self._events.pop)
+        return row.n
 
     def _page_events(self, op: PageEvents) -> list[EventRow]:
-        start = bisect.bisect_right(self.events, op.after, key=lambda event: event.seq)
-        found: list[EventRow] = []
-        for event in self.events[start:]:
-            if (op.root is None or event.root == op.root) and _of(event, op.tenant):
-                found.append(event)
-                if len(found) == op.limit:
-                    break
-        return found
+        mine = (event for event in self._events if _of(event, op.tenant))
+        if op.root is not None:
+            after = int(op.after or 0)
+            return nsmallest(op.limit, (one for one in mine if one.root == op.root and one.n > after), key=_number)
+        place = read_place(str(op.after or ""))
+        return nsmallest(op.limit, (one for one in mine if _feed_order(one) > place), key=_feed_order)
+
+    def _newest_event(self, op: NewestEvent) -> EventRow | None:
+        mine = (one for one in self._events if _of(one, op.tenant) and (op.root is None or one.root == op.root))
+        return max(mine, key=_feed_order if op.root is None else _number, default=None)
 
     # ---- Approvals and delegations
 
@@ -301,17 +456,15 @@ class MemoryStore:
     def _page_approvals(self, op: PageApprovals) -> list[ApprovalRow]:
         found = [
             row
-            for row in self.approvals.values()
-            if _of(row, op.tenant)
-            and (not op.states or row.state in op.states)
-            and (op.before is None or row.seq < op.before)
+            for row in _newest_first(self.approvals, op.before)
+            if _of(row, op.tenant) and (not op.states or row.state in op.states)
         ]
-        return sorted(found, key=lambda row: -row.seq)[: op.limit]
+        return found[: op.limit]
 
     def _list_tells(self, op: ListDueNotices) -> list[ApprovalRow]:
         found = [
-            (row.tell_at, row.seq, row)
-            for row in self.approvals.values()
+            (row.tell_at, place, row)
+            for place, row in enumerate(self.approvals.values())
             if row.tell_at is not None and row.tell_at <= op.now and _of(row, op.tenant)
         ]
         return [row for _, _, row in sorted(found, key=lambda one: one[:2])][: op.limit]
@@ -448,23 +601,28 @@ class MemoryStore:
         self._undo.append(self.checkpoints.pop)
         return True
 
-    def _page_heads(self, op: PageHeads) -> list[Head]:
-        start = bisect.bisect_right(self.events, op.after, key=lambda event: event.seq)
-        found = self.events[start : start + op.limit]
-        return [Head(one.seq, one.root, one.n, one.hash) for one in found if op.upto is None or one.seq <= op.upto]
+    def _page_unsealed(self, op: PageUnsealed) -> list[Head]:
+        found = (one for root, one in self._tails.items() if root > op.after and one.n != self.sealed.get(root, 0))
+        return [Head(one.root, one.n, one.hash) for one in nsmallest(op.limit, found, key=lambda one: one.root)]
+
+    def _mark_sealed(self, op: MarkSealed) -> None:
+        for head in op.heads:
+            old = self.sealed.get(head.root, 0)
+            self.sealed[head.root] = head.n
+            self._undo.append(partial(self.sealed.__setitem__, head.root, old))
 
     def _hashes_at(self, op: HashesAt) -> list[tuple[str, int, str]]:
         wanted = frozenset(op.places)
-        return [(one.root, one.n, one.hash) for one in self.events if (one.root, one.n) in wanted]
+        return [(one.root, one.n, one.hash) for one in self._events if (one.root, one.n) in wanted]
 
     # ---- Audits
 
     def _chain_of(self, op: ChainOf) -> list[EventRow]:
-        found = (event for event in self.events if event.root == op.root and event.n > op.after)
+        found = (event for event in self._events if event.root == op.root and event.n > op.after)
         return nsmallest(op.limit, found, key=lambda event: event.n)
 
     def _chains_above(self, op: ChainsAbove) -> list[EventRow]:
-        found = (event for event in self.events if event.root > op.root)
+        found = (event for event in self._events if event.root > op.root)
         return nsmallest(op.limit, found, key=lambda event: (event.root, event.n))
 
     # ---- Writing with an undo
@@ -481,6 +639,23 @@ class MemoryStore:
 
 def _of(row: RunRow | CallRow | EventRow | ApprovalRow, tenant: str | None) -> bool:
     return tenant is None or row.tenant == tenant
+
+
+def _number(event: EventRow) -> int:
+    return event.n
+
+
+def _feed_order(event: EventRow) -> tuple[float, str, int]:
+    return (event.at, event.root, event.n)
+
+
+def _newest_first(rows: dict[str, Row], before: str | None) -> Iterator[Row]:
+    """Return the rows that were added before the one with this id; a dict keeps the order in which they were added."""
+    backwards = iter(reversed(rows.values()))
+    if before is None:
+        return backwards
+    last = rows.get(before)
+    return islice(dropwhile(lambda row: row is not last, backwards), 1, None) if last is not None else iter(())
 
 
 def _between(rows: Iterable[Any], op: RunsBetween | CallsBetween | ApprovalsBetween | DelegationsBetween) -> Any:
@@ -511,6 +686,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     UpdateCall: MemoryStore._update_call,
     AddEvent: MemoryStore._add_event,
     PageEvents: MemoryStore._page_events,
+    NewestEvent: MemoryStore._newest_event,
     FindApproval: MemoryStore._find_approval,
     ApprovalsOf: MemoryStore._approvals_in,
     PageApprovals: MemoryStore._page_approvals,
@@ -541,13 +717,20 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     NewestCheckpoint: MemoryStore._newest_checkpoint,
     PageCheckpoints: MemoryStore._page_checkpoints,
     AddCheckpoint: MemoryStore._add_checkpoint,
-    PageHeads: MemoryStore._page_heads,
+    PageUnsealed: MemoryStore._page_unsealed,
+    MarkSealed: MemoryStore._mark_sealed,
     HashesAt: MemoryStore._hashes_at,
     ChainOf: MemoryStore._chain_of,
     ChainsAbove: MemoryStore._chains_above,
     RunsBetween: lambda store, op: _between(store.runs.values(), op),
-    CallsBetween: lambda store, op: _between(store.calls.values(), op),
+    CallsBetween: lambda store, op: _between(store._calls.values(), op),
     ApprovalsBetween: lambda store, op: _between(store.approvals.values(), op),
     DelegationsBetween: lambda store, op: _between(store.delegations.values(), op),
     FindDelegation: lambda store, op: store.delegations.get(op.id),
 }
+
+QUICK: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
+    AdmitPlain: MemoryStore._admit_plain,
+    SettlePlain: MemoryStore._settle_plain,
+}
+"""Operations with a way of their own; None as its answer means that it changed nothing, and the flow decides."""

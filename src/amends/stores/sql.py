@@ -7,22 +7,22 @@ together below. Each statement is built once per dialect and shape: building it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
-from amends.encoding.chain import GENESIS, link, micros, moment
-from amends.encoding.dataclass import changed, dataclass
+from amends.encoding.chain import GENESIS, link, moment, proof, read_place
+from amends.encoding.dataclass import changed, dataclass, field
+from amends.encoding.ids import EPOCH_US, RANDOM_BITS, new_number, number_of
 from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
 from amends.ledger.flow import Flow, Op
 from amends.ledger.rows import (
     APPROVAL_COLUMNS,
     APPROVAL_STATES,
-    CALL_COLUMNS,
     CHECKPOINT_COLUMNS,
     DELEGATION_COLUMNS,
-    EVENT_COLUMNS,
     LOCK_COLUMNS,
     MARK_COLUMNS,
     RUN_COLUMNS,
@@ -43,6 +43,8 @@ from amends.ledger.rows import (
     WaitRow,
 )
 from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
+from amends.stores import calls as stored
+from amends.stores.calls import Folded, RootFacts
 
 T = TypeVar("T")
 Row = TypeVar("Row", RunRow, CallRow)
@@ -80,8 +82,6 @@ class Dialect:
     """Ends a select that locks its rows until the transaction ends."""
     skip: str
     """The same, without the rows that another transaction has locked."""
-    new_id: str
-    """Ends the insert of an event, where only the statement itself returns the id that it made."""
     clock: str
     """The server's clock, in seconds; empty where there is no server and the process's clock is read."""
 
@@ -89,21 +89,21 @@ class Dialect:
     """After a table's name: the index to use. A planner that guesses picks the wrong one when tenants are few."""
 
     is_open: str = ""
-    """The condition that the index ``calls_open`` serves, where the database has no partial index."""
+    """The condition that the index ``amends_call_open`` serves, where the database has no partial index."""
 
     if_absent: str = "insert into {} on conflict do nothing"
     """An insert that does nothing, without an error, when the key exists; ``{}``: table and values."""
 
     ended: str = ""
-    """The column of the index ``runs_closed``, where the database has no partial index."""
+    """The column of the index ``amends_run_closed``, where the database has no partial index."""
 
-    linked: str = ""
-    """An event's hash, where the server computes it: from the previous hash, number, microseconds and body."""
+    unsealed: str = ""
+    """The condition that the index ``amends_run_unsealed`` serves, where the predicate of an index must not change
+    with every step."""
 
-    as_float: str = "{}"
-    as_int: str = "{}"
-    as_text: str = "{}"
-    """A parameter with its type, where the server cannot infer it."""
+    remembers: bool = True
+    """Whether plain statements write the end of the chain into the row of the run. SQLite does not: its one owner
+    remembers it, which saves a page in every commit."""
 
     def name_of(self, column: str) -> str:
         """Return a column or table name, quoted against reserved words."""
@@ -111,7 +111,9 @@ class Dialect:
 
 
 # One writer at a time (BEGIN IMMEDIATE): there is nobody to lock a row against.
-SQLITE: Final = Dialect("sqlite", mark="?", quote='"', lock="", skip="", new_id="", clock="", index=" indexed by {}")
+SQLITE: Final = Dialect(
+    "sqlite", mark="?", quote='"', lock="", skip="", clock="", index=" indexed by {}", remembers=False
+)
 
 # sysdate and not now: the time of the statement, which may have waited. Our sessions are in UTC, where every hour
 # exists once. MySQL has neither RETURNING nor partial indexes.
@@ -121,13 +123,12 @@ MYSQL: Final = Dialect(
     quote="`",
     lock=" for update",
     skip=" for update skip locked",
-    new_id="",
     clock="unix_timestamp(sysdate(6)) + 0e0",
     index=" force index ({})",
-    is_open="attention = 1",
+    is_open="c.attention = 1",
     if_absent="insert ignore into {}",
     ended="ended_at",
-    linked="sha2(concat({}, ':', {}, ':', {}, ':', {}), 256)",
+    unsealed="unsealed = 1",
 )
 
 POSTGRES: Final = Dialect(
@@ -136,18 +137,52 @@ POSTGRES: Final = Dialect(
     quote='"',
     lock=" for update",
     skip=" for update skip locked",
-    new_id=" returning seq",
     clock="extract(epoch from clock_timestamp())::float8",
     index="",
-    is_open="attention = 1",
-    linked="encode(sha256(convert_to({} || ':' || ({}) || ':' || {} || ':' || {}, 'UTF8')), 'hex')",
-    as_float="{}::float8",
-    as_int="{}::bigint",
-    as_text="{}::text",
+    is_open="c.attention = 1",
+    unsealed="unsealed = 1",
 )
 
 
 # ---- One transaction
+
+
+@dataclass(slots=True)
+class Tail:
+    """The end of the chain of a tree, as this transaction found and continued it."""
+
+    no: int = 0
+    """The number of its run; 0: the chain belongs to no run."""
+    n: int = 0
+    head: str = GENESIS
+    at: float = 0.0
+    touch: int = 0
+    owner: str = ""
+    epoch: int = 0
+    owners: dict[int, str] = field(default_factory=dict)
+    is_end: bool = True
+    """False: plain statements may have continued the chain since the row of the run was written."""
+    is_longer: bool = False
+    """This transaction has continued it."""
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """What the store of an owner remembers of a run whose plain statements do not write its row."""
+
+    no: int
+    n: int
+    head: str
+    at: float
+    touch: int
+    owner: str
+    epoch: int
+    undo: Any = None
+    """The calls that are left to compensate (``amends.stores.quick.Undo``)."""
+
+    def forget(self) -> None:
+        """Read the end of the chain again before the next use."""
+        self.touch = -1
 
 
 class Transaction:
@@ -156,13 +191,23 @@ class Transaction:
     A row stays as it was read: nobody else can change it before the transaction ends.
     """
 
-    __slots__ = ("calls", "clock", "runs", "statements")
+    __slots__ = ("calls", "clock", "facts", "folded", "kept", "mark", "numbers", "runs", "statements", "tails")
 
-    def __init__(self, statements: Statements, clock: Callable[[], float] | None) -> None:
+    def __init__(
+        self, statements: Statements, clock: Callable[[], float] | None, kept: Mapping[str, Kept] | None = None
+    ) -> None:
         self.statements = statements
         self.clock = clock
+        self.kept: Mapping[str, Kept] = kept or {}
+        self.mark = 0.0
+        """The mark of the ledger's time, if this transaction has read or moved it."""
         self.runs: dict[str, RunRow] = {}
         self.calls: dict[str, CallRow] = {}
+        self.folded: dict[str, Folded] = {}
+        self.numbers: dict[str, int] = {}
+        """The numbers of calls, by id."""
+        self.tails: dict[str, Tail] = {}
+        self.facts: dict[str, RootFacts] = {}
 
 
 async def as_sql(intent: Flow[T], tx: Transaction) -> T:
@@ -181,9 +226,18 @@ async def as_sql(intent: Flow[T], tx: Transaction) -> T:
                 op = intent.send(answer)
     except StopIteration as stop:
         value: T = stop.value
+        await _write_tails(tx)
         return value
     finally:
         intent.close()
+
+
+async def _write_tails(tx: Transaction) -> None:
+    """Write the new end of each chain into the row of its run. This is the one place that moves ``touch``."""
+    for root, tail in tx.tails.items():
+        if tail.is_longer and tail.no:
+            params = (tail.n, bytes.fromhex(tail.head), tail.at, stored.written_owners(tail.owners), root)
+            await Execute(tx.statements.touch, params)
 
 
 async def _all(make: Callable[..., T], sql: str, params: Sequence[Any]) -> list[T]:
@@ -210,121 +264,153 @@ def _into(dialect: Dialect, table: str, columns: Sequence[str]) -> str:
     return f"{table} ({', '.join(map(dialect.name_of, columns))}) values ({marks})"
 
 
-# ---- Runs and calls
+# ---- Runs
 
+
+TAIL_COLUMNS: Final = ("no", "n", "head", "at", "touch", "owners")
+"""The columns of a run that are no field of its row."""
+_RUN_WIDTH: Final = len(RUN_COLUMNS)
+RUN_VALUES: Final = attrgetter(*RUN_COLUMNS)
 
 OPEN: Final = tuple(state for state in CALL_STATES if state in (UNSETTLED | STANDING) - LIVE - {"succeeded"})
-"""The states that need attention: those of the index ``calls_open``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table(Generic[Row]):
-    """The table of runs or of calls."""
-
-    name: str
-    key: str
-    columns: tuple[str, ...]
-    make: Callable[..., Row]
-    values: Callable[[Row], tuple[Any, ...]]
-    sources: Callable[[Any], tuple[str, ...]]
-
-    def changed(self, row: Row, changes: Changes) -> Row:
-        """Do what ``dataclasses.replace`` does, many times faster."""
-        return changed(row, changes)
-
-
-def _table(
-    name: str, key: str, columns: tuple[str, ...], *, kind: type[Row], sources: Callable[[Any], tuple[str, ...]]
-) -> Table[Row]:
-    return Table(name, key, columns, kind, attrgetter(*columns), sources)
-
-
-RUNS: Final = _table("runs", "uid", RUN_COLUMNS, kind=RunRow, sources=run_sources)
-CALLS: Final = _table("calls", "id", CALL_COLUMNS, kind=CallRow, sources=call_sources)
+"""The states that need attention: those of the index ``amends_call_open``."""
 
 
 class Statements:
-    """Every statement of one dialect: those of runs and calls here, the others by table."""
+    """Every statement of one dialect: those of runs here, the others by table."""
 
     def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
+        self.dialect = dialect
         self._shapes: dict[tuple[Any, ...], str] = {}
         self.locks = LockStatements(dialect)
         self.budgets = BudgetStatements(dialect)
         self.approvals = ApprovalStatements(dialect)
         self.marks = MarkStatements(dialect)
+        self.calls = CallStatements(dialect)
         self.events = EventStatements(dialect)
         self.checkpoints = CheckpointStatements(dialect)
         self.audit = AuditStatements(dialect)
-        runs, calls = _select(dialect, "runs", RUN_COLUMNS), _select(dialect, "calls", CALL_COLUMNS)
+        self.runs = runs = _select(dialect, "amends_run", (*RUN_COLUMNS, *TAIL_COLUMNS))
         mark, lock = dialect.mark, dialect.lock
-        key = dialect.name_of("key")
-        self.is_open = dialect.is_open or _among(OPEN)
         # When a root ended whose payloads still exist, and the conditions of the partial index of those.
         some = ("parent = ''", "gone_at is null", "closed_at is not null")
         self.ended = (dialect.ended, ()) if dialect.ended else ("closed_at", some)
-        newest = "(select at from events order by seq desc limit 1)"
-        mark_of_time = f"(select made_at from marks where name = '{TIME}')"
-        self.newest = f"select {dialect.clock or 'null'}, {newest}, {mark_of_time}"
+        mark_of_time = f"(select made_at from amends_mark where name = '{TIME}')"
+        self.newest = f"select {dialect.clock or 'null'}, {mark_of_time}"
         self.find_run = f"{runs} where uid = {mark}"
         self.claim_root = f"{runs} where uid = {mark}{dialect.skip}"
         # Every transaction locks the root of a tree before it touches the tree: so there is no deadlock.
-        self.root_of_run = f"{runs} where uid = (select root from runs where uid = {mark}){lock}" if lock else ""
-        self.root_of_call = f"{runs} where uid = (select root from calls where id = {mark}){lock}" if lock else ""
+        self.root_of_run = f"{runs} where uid = (select root from amends_run where uid = {mark}){lock}" if lock else ""
+        self.root_of_call = f"{runs} where no = (select root from amends_call where no = {mark}){lock}" if lock else ""
         self.find_run_by_id = f"{runs} where tenant = {mark} and id = {mark} order by generation desc limit 1{lock}"
         self.runs_of = f"{runs} where tenant = {mark} and id = {mark} order by generation"
-        self.list_tree = f"{runs} where root = {mark} order by place"
-        self.find_call = f"{calls} where id = {mark}"
-        self.find_key = f"{calls} where {key} = {mark} order by generation desc limit 1"
-        self.list_generations = f"{calls} where {key} = {mark} order by generation"
-        self.insert_run = f"insert into {_into(dialect, 'runs', RUN_COLUMNS)}"
-        self.insert_call = f"insert into {_into(dialect, 'calls', CALL_COLUMNS)}"
+        self.list_tree = f"{runs} where root = {mark} order by no"
+        self.insert_run = f"insert into {_into(dialect, 'amends_run', (*RUN_COLUMNS, 'owners'))}"
+        self.touch = (
+            f"update amends_run set n = {mark}, head = {mark}, at = {mark}, owners = {mark}, touch = touch + 1"
+            f" where uid = {mark}"
+        )
 
-    def update(self, table: Table[Any], changes: Changes) -> str:
-        """Return the update of these columns of a row that is still in the state that was read.
+    def update_run(self, changes: Changes) -> str:
+        """Return the update of these columns of a run that is still in the state that was read.
 
         A new state is also guarded by the table of transitions: what was read may be wrong, the table may not.
         """
         to = changes.get("state")
-        shape = (table.name, to, *changes)
+        shape = ("run", to, *changes)
         text = self._shapes.get(shape)
         if text is None:
-            name, mark = self._dialect.name_of, self._dialect.mark
+            name, mark = self.dialect.name_of, self.dialect.mark
             sets = ", ".join(f"{name(column)} = {mark}" for column in changes)
-            guard = "" if to is None else f" and {_among(state for state in table.sources(to) if state != NEW)}"
-            text = f"update {table.name} set {sets} where {table.key} = {mark} and state = {mark}{guard}"
+            guard = "" if to is None else f" and {among(state for state in run_sources(to) if state != NEW)}"
+            text = f"update amends_run set {sets} where uid = {mark} and state = {mark}{guard}"
             self._shapes[shape] = text
         return text
 
-    def page(self, table: str, terms: tuple[str, ...], order: str, *, index: str = "") -> str:
-        """Return a select with a limit; ``?`` in a term is a parameter."""
-        shape = (table, terms, order)
+    def page(self, terms: tuple[str, ...], order: str, *, index: str = "") -> str:
+        """Return a select of runs with a limit; ``?`` in a term is a parameter."""
+        shape = ("page", terms, order)
         text = self._shapes.get(shape)
         if text is None:
-            columns = {"runs": RUN_COLUMNS, "calls": CALL_COLUMNS}[table]
             where = f" where {' and '.join(terms)}" if terms else ""
-            hint = self._dialect.index.format(index) if index else ""
-            rest = f"{hint}{where} order by {order} limit ?".replace("?", self._dialect.mark)
-            text = self._shapes[shape] = _select(self._dialect, table, columns) + rest
-        return text
-
-    def list_calls(self, states: int) -> str:
-        """Return the select of a root's calls, in this number of states; 0: in any."""
-        shape = ("list_calls", states)
-        text = self._shapes.get(shape)
-        if text is None:
-            mark = self._dialect.mark
-            some = f" and {_is_one_of(states)}".replace("?", mark) if states else ""
-            select = _select(self._dialect, "calls", CALL_COLUMNS)
-            text = self._shapes[shape] = f"{select} where root = {mark}{some} order by seq"
+            hint = self.dialect.index.format(index) if index else ""
+            rest = f"{hint}{where} order by {order} limit ?".replace("?", self.dialect.mark)
+            text = self._shapes[shape] = self.runs + rest
         return text
 
 
-async def _now(tx: Transaction, _op: rows.Now) -> float:
+def _run(values: Sequence[Any]) -> RunRow:
+    return RunRow(*values[:_RUN_WIDTH])
+
+
+def _seen_run(tx: Transaction, values: Sequence[Any]) -> RunRow:
+    """Remember a run that this transaction has read, and the end of its chain if it is a root."""
+    row = tx.runs.setdefault(values[0], _run(values))  # this transaction may have changed it already
+    if row.uid == row.root:
+        if row.uid not in tx.tails:
+            tx.tails[row.uid] = _tail_of(tx, row, values[_RUN_WIDTH:])
+        _note_facts(tx, row, values[_RUN_WIDTH])
+    return row
+
+
+def _note_facts(tx: Transaction, row: RunRow, no: int) -> None:
+    tx.facts[row.uid] = RootFacts(no, row.uid, row.id, row.tenant, row.agent, row.principal)
+
+
+def _tail_of(tx: Transaction, row: RunRow, values: Sequence[Any]) -> Tail:
+    no, n, head, at, touch, owners = values
+    tail = Tail(
+        no, n, bytes(head).hex() if head is not None else GENESIS, at, touch, row.owner, row.epoch,
+        stored.read_owners(owners), is_end=tx.statements.dialect.remembers,
+    )  # fmt: skip
+    kept = tx.kept.get(row.uid)
+    if not tail.is_end and kept is not None and (kept.touch, kept.owner, kept.epoch) == (touch, row.owner, row.epoch):
+        # Nobody but the owner's plain statements has written since, and those remember what they wrote.
+        tail.n, tail.head, tail.at, tail.is_end = kept.n, kept.head, kept.at, True
+    return tail
+
+
+async def tail_of(tx: Transaction, root: str) -> Tail:
+    """Return the end of the chain of this tree."""
+    tail = tx.tails.get(root)
+    if tail is None:
+        # Where there are locks, the root is locked: nobody else may continue the chain meanwhile.
+        found, _, _ = await Execute(tx.statements.root_of_run or tx.statements.find_run, (root,))
+        if found and found[0][RUN_COLUMNS.index("root")] == root:
+            _note_facts(tx, _run(found[0]), found[0][_RUN_WIDTH])
+            tail = tx.tails[root] = _tail_of(tx, _run(found[0]), found[0][_RUN_WIDTH:])
+        else:
+            tail = tx.tails[root] = Tail()
+            rows_found, _, _ = await Execute(tx.statements.events.tail, (root,))
+            if rows_found:
+                tail.n, tail.at, tail.head = rows_found[0][0], rows_found[0][1], bytes(rows_found[0][2]).hex()
+    if not tail.is_end:
+        found, _, _ = await Execute(tx.statements.events.folded_tail, (tail.no, tail.n) * 4)
+        if found:
+            n, at, hash = found[0]
+            tail.n, tail.at, tail.head = n, at, bytes(hash).hex()
+        tail.is_end = True
+    return tail
+
+
+async def root_facts(tx: Transaction, root: str) -> RootFacts:
+    """Return what the calls of this tree take from its root."""
+    known = tx.facts.get(root)
+    if known is None:
+        found, _, _ = await Execute(tx.statements.find_run, (root,))
+        assert found, f"the ledger names a run that it does not have: {root}"
+        _note_facts(tx, _run(found[0]), found[0][_RUN_WIDTH])
+        known = tx.facts[root]
+    return known
+
+
+async def _now(tx: Transaction, op: rows.Now) -> float:
     found, _, _ = await Execute(tx.statements.newest, ())
-    server, newest, seen = found[0] if found else (None, None, None)
+    server, seen = found[0]
+    tx.mark = max(tx.mark, seen or 0.0)
     clock: float = server if tx.clock is None else tx.clock()
-    return moment(max(clock, newest or 0.0, seen or 0.0))
+    newest = (await tail_of(tx, op.root)).at if op.root else 0.0
+    return moment(max(clock, newest, seen or 0.0))
 
 
 async def _ledger_clock(tx: Transaction, _op: rows.LedgerClock) -> float:
@@ -345,101 +431,82 @@ async def _find_run(tx: Transaction, op: rows.FindRun) -> RunRow | None:
             return root
     found, _, _ = await Execute(statements.claim_root if op.skip else statements.find_run, (op.uid,))
     if not found or op.peek:
-        return RUNS.make(*found[0]) if found else None
-    return _remembered(tx.runs, op.uid, RUNS.make(*found[0]))
+        return _run(found[0]) if found else None
+    return _seen_run(tx, found[0])
 
 
-async def _lock_tree(tx: Transaction, sql: str, key: str) -> RunRow | None:
+async def _lock_tree(tx: Transaction, sql: str, key: str | int) -> RunRow | None:
     """Lock and return the root of the tree of this row; None where the database has no row locks."""
     found, _, _ = await Execute(sql, (key,)) if sql else ([], 0, 0)
-    if not found:
-        return None
-    root = RUNS.make(*found[0])
-    return tx.runs.setdefault(root.uid, root)  # this transaction may have changed it already
+    return _seen_run(tx, found[0]) if found else None
 
 
 async def _find_run_by_id(tx: Transaction, op: rows.FindRunById) -> RunRow | None:
     found, _, _ = await Execute(tx.statements.find_run_by_id, (op.tenant, op.id))
-    return _remembered(tx.runs, found[0][0], RUNS.make(*found[0])) if found else None
-
-
-async def _find_call(tx: Transaction, op: rows.FindCall) -> CallRow | None:
-    seen = tx.calls.get(op.id)
-    if seen is not None:
-        return seen
-    await _lock_tree(tx, tx.statements.root_of_call, op.id)
-    found, _, _ = await Execute(tx.statements.find_call, (op.id,))
-    return _remembered(tx.calls, op.id, CALLS.make(*found[0])) if found else None
-
-
-async def _find_key(tx: Transaction, op: rows.FindKey) -> CallRow | None:
-    found, _, _ = await Execute(tx.statements.find_key, (op.key,))
-    return _remembered(tx.calls, found[0][0], CALLS.make(*found[0])) if found else None
+    return _seen_run(tx, found[0]) if found else None
 
 
 async def _insert_run(tx: Transaction, op: rows.InsertRun) -> None:
-    await Execute(tx.statements.insert_run, RUNS.values(op.row))
-    tx.runs[op.row.uid] = op.row
-
-
-async def _insert_call(tx: Transaction, op: rows.InsertCall) -> None:
-    await Execute(tx.statements.insert_call, CALLS.values(op.row))
-    tx.calls[op.row.id] = op.row
+    row = op.row
+    owners = {row.epoch: row.owner} if row.owner and row.uid == row.root else {}
+    await Execute(tx.statements.insert_run, (*RUN_VALUES(row), stored.written_owners(owners)))
+    tx.runs[row.uid] = row
+    if row.uid == row.root:
+        found, _, _ = await Execute(tx.statements.find_run, (row.uid,))
+        _note_facts(tx, row, found[0][_RUN_WIDTH])
+        known = tx.tails.get(row.uid)
+        tx.tails[row.uid] = known or Tail(owner=row.owner, epoch=row.epoch, owners=owners)
+        tx.tails[row.uid].no = found[0][_RUN_WIDTH]
 
 
 async def _update_run(tx: Transaction, op: rows.UpdateRun) -> RunRow:
-    return await _update(tx.statements, RUNS, tx.runs, op.row, op.row.uid, op.changes)
-
-
-async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
-    return await _update(tx.statements, CALLS, tx.calls, op.row, op.row.id, op.changes)
-
-
-async def _update(
-    statements: Statements, table: Table[Row], seen: dict[str, Row], row: Row, key: str, changes: Changes
-) -> Row:
-    _, matched, _ = await Execute(statements.update(table, changes), (*changes.values(), key, row.state))
+    row, changes = op.row, op.changes
+    _, matched, _ = await Execute(tx.statements.update_run(changes), (*changes.values(), row.uid, row.state))
     if matched != 1:
         to = changes.get("state", row.state)
         raise TransitionRefused(
-            f"{table.name[:-1]} {key} is no longer {row.state}, or may not become {to}; nothing was changed",
+            f"run {row.uid} is no longer {row.state}, or may not become {to}; nothing was changed",
             frm=row.state,
             to=to,
         )
     # The flow may hold an older copy than this transaction has written: change the newest.
-    new = seen[key] = table.changed(seen.get(key, row), changes)
+    new = tx.runs[row.uid] = changed(tx.runs.get(row.uid, row), changes)
+    if new.uid == new.root and new.owner and ("owner" in changes or "epoch" in changes):
+        tail = await tail_of(tx, new.uid)
+        tail.owners[new.epoch] = new.owner
+        assert tail.is_longer, "a new owner is an event"
     return new
 
 
-def _remembered(seen: dict[str, Row], key: str, row: Row) -> Row:
-    seen[key] = row
-    return row
-
-
 async def _runs_of(tx: Transaction, op: operations.RunsOf) -> list[RunRow]:
-    return await _all(RunRow, tx.statements.runs_of, (op.tenant, op.id))
+    return await _runs(tx.statements.runs_of, (op.tenant, op.id))
+
+
+async def _runs(sql: str, params: Sequence[Any]) -> list[RunRow]:
+    found, _, _ = await Execute(sql, params)
+    return [_run(values) for values in found]
 
 
 async def _list_tree(tx: Transaction, op: rows.ListTree) -> list[RunRow]:
-    return await _all(RunRow, tx.statements.list_tree, (op.root,))
+    return await _runs(tx.statements.list_tree, (op.root,))
 
 
 async def _list_due(tx: Transaction, op: rows.ListDue) -> list[RunRow]:
     terms, params = _where((("wake_at <= ?", op.now), ("tenant = ?", op.tenant)))
-    sql = tx.statements.page("runs", terms, "wake_at, place", index="runs_wake")
-    return await _all(RunRow, sql, (*params, op.limit))
+    sql = tx.statements.page(terms, "wake_at, no", index="amends_run_wake")
+    return await _runs(sql, (*params, op.limit))
 
 
 async def _list_owned(tx: Transaction, op: rows.ListOwned) -> list[RunRow]:
     terms, params = _where((("tenant = ?", op.tenant),))
-    sql = tx.statements.page("runs", ("owner <> ''", *terms), "place", index="runs_owned")
-    return await _all(RunRow, sql, (*params, op.limit))
+    sql = tx.statements.page(("owner <> ''", *terms), "no", index="amends_run_owned")
+    return await _runs(sql, (*params, op.limit))
 
 
 async def _list_forks(tx: Transaction, op: rows.ListForks) -> list[RunRow]:
     # The second term is the condition of the partial index.
-    sql = tx.statements.page("runs", ("forked_from = ?", "forked_from <> ''"), "place", index="runs_forked")
-    return await _all(RunRow, sql, (op.root, op.limit))
+    sql = tx.statements.page(("forked_from = ?", "forked_from <> ''"), "no", index="amends_run_forked")
+    return await _runs(sql, (op.root, op.limit))
 
 
 async def _page_runs(tx: Transaction, op: rows.PageRuns) -> list[RunRow]:
@@ -454,8 +521,8 @@ async def _page_runs(tx: Transaction, op: rows.PageRuns) -> list[RunRow]:
         created_at, uid = op.before
         terms = (*terms, "created_at <= ? and (created_at < ? or uid < ?)")
         params = (*params, created_at, created_at, uid)
-    sql = tx.statements.page("runs", terms, "created_at desc, uid desc", index="runs_created")
-    return await _all(RunRow, sql, (*params, op.limit))
+    sql = tx.statements.page(terms, "created_at desc, uid desc", index="amends_run_created")
+    return await _runs(sql, (*params, op.limit))
 
 
 async def _page_closed(tx: Transaction, op: rows.PageClosed) -> list[RunRow]:
@@ -465,31 +532,8 @@ async def _page_closed(tx: Transaction, op: rows.PageClosed) -> list[RunRow]:
         closed_at, uid = op.after  # not as a pair, as above
         terms = (*terms, f"{ended} >= ? and ({ended} > ? or uid > ?)")
         params = (*params, closed_at, closed_at, uid)
-    sql = tx.statements.page("runs", (*some, *terms), f"{ended}, uid", index="runs_closed")
-    return await _all(RunRow, sql, (*params, op.limit))
-
-
-async def _list_generations(tx: Transaction, op: rows.ListGenerations) -> list[CallRow]:
-    return await _all(CallRow, tx.statements.list_generations, (op.key,))
-
-
-async def _list_calls(tx: Transaction, op: rows.ListCalls) -> list[CallRow]:
-    return await _all(CallRow, tx.statements.list_calls(len(op.states)), (op.root, *op.states))
-
-
-async def _page_calls(tx: Transaction, op: rows.PageCalls) -> list[CallRow]:
-    states = [state for state in CALL_STATES if state in op.states]
-    if op.states and not states:
-        return []
-    terms, params = _where((("tenant = ?", op.tenant), ("seq < ?", op.before), ("tool = ?", op.tool or None)))
-    if states:
-        terms, params = (*terms, _is_one_of(len(states))), (*params, *states)
-    is_open = bool(states) and set(states) <= set(OPEN)
-    if is_open:
-        # The index is used only if its condition is part of the statement.
-        terms = (*terms, tx.statements.is_open)
-    sql = tx.statements.page("calls", terms, "seq desc", index="calls_open" if is_open else "")
-    return await _all(CallRow, sql, (*params, op.limit))
+    sql = tx.statements.page((*some, *terms), f"{ended}, uid", index="amends_run_closed")
+    return await _runs(sql, (*params, op.limit))
 
 
 def _where(terms: Iterable[tuple[str, Any]]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
@@ -498,12 +542,13 @@ def _where(terms: Iterable[tuple[str, Any]]) -> tuple[tuple[str, ...], tuple[Any
     return tuple(term for term, _ in given), tuple(value for _, value in given)
 
 
-def _is_one_of(count: int) -> str:
-    return _any(["state = ?"] * count)
+def _is_one_of(count: int, column: str = "state") -> str:
+    return _any([f"{column} = ?"] * count)
 
 
-def _among(states: Iterable[str]) -> str:
-    return _any([f"state = '{state}'" for state in states])
+def among(states: Iterable[str], column: str = "state") -> str:
+    """Return the condition that the state is one of these."""
+    return _any([f"{column} = '{state}'" for state in states])
 
 
 def _any(terms: list[str]) -> str:
@@ -511,78 +556,401 @@ def _any(terms: list[str]) -> str:
     return f"({' or '.join(terms)})"
 
 
+# ---- Calls
+
+# ``amends.stores.calls`` says how a call is stored.
+
+
+FROM_CALLS: Final = " from amends_call c join amends_run r on r.no = c.root join amends_tool t on t.no = c.tool"
+
+
+class CallStatements:
+    """The statements on calls, and on the versions of tools."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect, self._shapes = dialect, dict[tuple[Any, ...], str]()
+        mark, name = dialect.mark, dialect.name_of
+        key = f"c.{name('key')}"
+        columns = ", ".join(f"{one[:2]}{name(one[2:])}" for one in stored.READ)
+        self.select = f"select {columns}{FROM_CALLS}"
+        # From the run to its calls: a planner that begins with the calls would read them all.
+        rooted = f"select {columns} from amends_run r join amends_call c on c.root = r.no join amends_tool t on t.no = c.tool"
+        self.rooted = rooted
+        self.is_open = dialect.is_open or among(OPEN, "c.state")
+        self.find = f"{self.select} where c.no = {mark}"
+        self.find_name = f"select {name('call')} from amends_call_name where id = {mark}"
+        self.find_key = f"{rooted} where r.uid = {mark} and {key} = {mark} order by c.gen desc limit 1"
+        self.generations = f"{rooted} where r.uid = {mark} and {key} = {mark} order by c.gen"
+        wide = (
+            f"select {columns} from amends_ledger_key k join amends_call c on c.no = k.{name('call')}"
+            f" join amends_run r on r.no = c.root join amends_tool t on t.no = c.tool where k.{name('key')} = {mark}"
+        )
+        self.find_wide_key = f"{wide} order by k.gen desc limit 1"
+        self.wide_generations = f"{wide} order by k.gen"
+        self.insert = f"insert into {_into(dialect, 'amends_call', stored.COLUMNS)}"
+        self.insert_name = f"insert into {_into(dialect, 'amends_call_name', ('id', 'call'))}"
+        self.insert_wide = f"insert into {_into(dialect, 'amends_ledger_key', ('key', 'gen', 'call'))}"
+        tools = ("name", *stored.TOOL[1:])
+        self.find_tool = f"select no from amends_tool where {' and '.join(f'{one} = {mark}' for one in tools)}"
+        self.add_tool = dialect.if_absent.format(_into(dialect, "amends_tool", tools))
+
+    def update(self, columns: tuple[str, ...], to: str | None) -> str:
+        """Return the update of these columns of a call that is still in the state that was read; see ``update_run``."""
+        shape = ("update", to, *columns)
+        text = self._shapes.get(shape)
+        if text is None:
+            name, mark = self._dialect.name_of, self._dialect.mark
+            sets = ", ".join(f"{name(column)} = {mark}" for column in columns)
+            guard = "" if to is None else f" and {among(state for state in call_sources(to) if state != NEW)}"
+            text = f"update amends_call set {sets} where no = {mark} and state = {mark}{guard}"
+            self._shapes[shape] = text
+        return text
+
+    def of_root(self, states: int) -> str:
+        """Return the select of a root's calls, in this number of states; 0: in any."""
+        shape = ("of root", states)
+        text = self._shapes.get(shape)
+        if text is None:
+            some = f" and {_is_one_of(states, 'c.state')}" if states else ""
+            text = f"{self.rooted} where r.uid = ?{some} order by c.n".replace("?", self._dialect.mark)
+            self._shapes[shape] = text
+        return text
+
+    def page(self, terms: tuple[str, ...], *, index: str = "") -> str:
+        """Return a select with a limit, newest first; ``?`` in a term is a parameter."""
+        shape = ("page", terms)
+        text = self._shapes.get(shape)
+        if text is None:
+            where = f" where {' and '.join(terms)}" if terms else ""
+            hint = self._dialect.index.format(index) if index else ""
+            select = self.select.replace("amends_call c", f"amends_call c{hint}")
+            text = f"{select}{where} order by c.no desc limit ?".replace("?", self._dialect.mark)
+            self._shapes[shape] = text
+        return text
+
+
+async def _number(tx: Transaction, id: str) -> int | None:
+    """Return the number of a call; None: there is none of this id."""
+    number = number_of(id)
+    if number is None:
+        number = tx.numbers.get(id)
+    if number is None:
+        found, _, _ = await Execute(tx.statements.calls.find_name, (id,))
+        number = found[0][0] if found else None
+    return number
+
+
+def _seen_call(tx: Transaction, values: Sequence[Any]) -> CallRow:
+    row, folded = stored.join(values)
+    tx.numbers[row.id] = values[0]
+    known = tx.calls.get(row.id)
+    if known is not None:
+        return known
+    tx.calls[row.id], tx.folded[row.id] = row, folded
+    return row
+
+
+async def _calls(sql: str, params: Sequence[Any]) -> list[CallRow]:
+    found, _, _ = await Execute(sql, params)
+    return [stored.join(values)[0] for values in found]
+
+
+async def _find_call(tx: Transaction, op: rows.FindCall) -> CallRow | None:
+    seen = tx.calls.get(op.id)
+    if seen is not None:
+        return seen
+    number = await _number(tx, op.id)
+    if number is None:
+        return None
+    await _lock_tree(tx, tx.statements.root_of_call, number)
+    found, _, _ = await Execute(tx.statements.calls.find, (number,))
+    return _seen_call(tx, found[0]) if found else None
+
+
+async def _find_key(tx: Transaction, op: rows.FindKey) -> CallRow | None:
+    calls, key = tx.statements.calls, stored.pack(op.key)
+    sql, params = (calls.find_key, (op.root, key)) if op.root else (calls.find_wide_key, (key,))
+    found, _, _ = await Execute(sql, params)
+    return _seen_call(tx, found[0]) if found else None
+
+
+async def _list_generations(tx: Transaction, op: rows.ListGenerations) -> list[CallRow]:
+    calls, key = tx.statements.calls, stored.pack(op.key)
+    if op.root:
+        return await _calls(calls.generations, (op.root, key))
+    return await _calls(calls.wide_generations, (key,))
+
+
+async def _list_calls(tx: Transaction, op: rows.ListCalls) -> list[CallRow]:
+    return await _calls(tx.statements.calls.of_root(len(op.states)), (op.root, *op.states))
+
+
+async def _page_calls(tx: Transaction, op: rows.PageCalls) -> list[CallRow]:
+    states = [state for state in CALL_STATES if state in op.states]
+    if op.states and not states:
+        return []
+    before = None if op.before is None else await _number(tx, op.before)
+    terms, params = _where((("r.tenant = ?", op.tenant), ("c.no < ?", before), ("t.name = ?", op.tool or None)))
+    if states:
+        terms, params = (*terms, _is_one_of(len(states), "c.state")), (*params, *states)
+    is_open = bool(states) and set(states) <= set(OPEN)
+    if is_open:
+        # The index is used only if its condition is part of the statement.
+        terms = (*terms, tx.statements.calls.is_open)
+    sql = tx.statements.calls.page(terms, index="amends_call_open" if is_open else "")
+    return await _calls(sql, (*params, op.limit))
+
+
+async def tool_number(tx: Transaction, facts: tuple[Any, ...]) -> int:
+    """Return the number of this version of a tool, which is added if it is new; ``facts``: the fields of ``TOOL``."""
+    statements = tx.statements.calls
+    found, _, _ = await Execute(statements.find_tool, facts)
+    if not found:
+        await Execute(statements.add_tool, facts)
+        found, _, _ = await Execute(statements.find_tool, facts)
+    number: int = found[0][0]
+    return number
+
+
+TOOL_VALUES: Final = attrgetter(*stored.TOOL)
+
+
+async def _insert_call(tx: Transaction, op: rows.InsertCall) -> None:
+    row, statements = op.row, tx.statements.calls
+    root = await root_facts(tx, row.root)
+    values = stored.hot(row)
+    if values["no"] is None:
+        values["no"] = new_number()
+        await Execute(statements.insert_name, (row.id, values["no"]))
+    values["root"], values["tool"] = root.no, await tool_number(tx, TOOL_VALUES(row))
+    values["more"] = stored.more(row, values, root)
+    await Execute(statements.insert, tuple(values.get(name) for name in stored.COLUMNS))
+    if row.scope == "ledger":
+        await Execute(statements.insert_wide, (values["key"], row.generation, values["no"]))
+    tx.calls[row.id], tx.folded[row.id], tx.numbers[row.id] = row, stored.NOT_FOLDED, values["no"]
+
+
+async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
+    row, changes = op.row, op.changes
+    number = await _number(tx, row.id)
+    assert number is not None, "a call that is changed was written before"
+    if row.id not in tx.folded:
+        found, _, _ = await Execute(tx.statements.calls.find, (number,))
+        assert found, "a call that is changed was written before"
+        _seen_call(tx, found[0])
+    # The flow may hold an older copy than this transaction has written: change the newest.
+    old, folded = tx.calls[row.id], tx.folded[row.id]
+    new = changed(old, changes)
+    root = await root_facts(tx, row.root)
+    before, after = stored.hot(old), stored.hot(new)
+    sets = {name: value for name, value in after.items() if value != before[name] and name != "no"}
+    kept = folded
+    if folded is not stored.NOT_FOLDED:
+        kept = await _unfold(tx, old, new, folded)
+        sets |= {name: None for name in ("settled_hash", "comp_hash", "undone_hash")
+                 if getattr(folded, name) and not getattr(kept, name)}  # fmt: skip
+    was, text = stored.more(old, before, root, folded), stored.more(new, after, root, kept)
+    if text != was:
+        sets["more"] = text
+    if "state" in changes:
+        sets.setdefault("state", new.state)
+    if sets:
+        sql = tx.statements.calls.update(tuple(sets), changes.get("state"))
+        _, matched, _ = await Execute(sql, (*sets.values(), number, row.state))
+    else:
+        matched = int(old.state == row.state)
+    if matched != 1:
+        to = changes.get("state", row.state)
+        raise TransitionRefused(
+            f"call {row.id} is no longer {row.state}, or may not become {to}; nothing was changed",
+            frm=row.state,
+            to=to,
+        )
+    tx.calls[row.id], tx.folded[row.id] = new, kept
+    return new
+
+
+async def _unfold(tx: Transaction, old: CallRow, new: CallRow, folded: Folded) -> Folded:
+    """Write the folded events whose columns change as rows, and keep the digests of payloads that change."""
+    kept = folded
+    if folded.hash and new.args != old.args and not folded.args_proof:
+        kept = replace(kept, args_proof=proof(old.args))
+    for name, columns in stored.COVERED:
+        if not getattr(folded, name) or all(getattr(new, column) == getattr(old, column) for column in columns):
+            continue
+        tail = await tail_of(tx, old.root)
+        alone = replace(stored.NOT_FOLDED, **{name: getattr(folded, name)}, comp_n=folded.comp_n,
+                        comp_epoch=folded.comp_epoch, undone_n=folded.undone_n, result_proof=folded.result_proof)  # fmt: skip
+        for event in stored.events_of(old, alone, tail.owners):
+            await Execute(tx.statements.events.insert, (*EVENT_VALUES(event), bytes.fromhex(event.hash)))
+        kept = replace(kept, **{name: b""})
+    if kept.settled_hash and new.result != old.result and not folded.result_proof:
+        kept = replace(kept, result_proof=proof(old.result or ""))
+    return kept
+
+
 # ---- Events
 
-# A server computes the hash itself: its statement reads the end of the chain after the tree was locked, and saves a
-# round trip. SQLite has no server: the end is read here and the hash is computed here.
+# An event is a row, or folded into the row of its call; a reader sees no difference.
 
 
-EVENT_VALUES: Final = attrgetter(*EVENT_COLUMNS[1:-2])
+EVENT_COLUMNS: Final = (
+    "root", "n", "at", "run", "run_id", "tenant", "call", "what", "frm", "to_state", "by_whom", "epoch", "facts", "hash",
+)  # fmt: skip
+EVENT_VALUES: Final = attrgetter(*EVENT_COLUMNS[:-1])
+_GROUPS: Final = (
+    ("n", "at", "hash"), ("settled_n", "settled_at", "settled_hash"), ("comp_n", "comp_at", "comp_hash"),
+    ("undone_n", "undone_at", "undone_hash"),
+)  # fmt: skip
+FOLD_WINDOW_S: Final = 60.0
+"""A step is folded only so long after its call was admitted; a later one is a row. So a reader that goes by time finds
+every folded event among the calls of the last minute."""
+SKEW_S: Final = 60.0
+"""How far the time in the number of a call may be from ledger time: a call outside is written by the general flow."""
+
+
+def numbered_at(at: float) -> int:
+    """Return the least number of a call that was made at this time."""
+    return max(0, (int(at * 1e6) - EPOCH_US) << RANDOM_BITS)
 
 
 class EventStatements:
     """The statements on events."""
 
     def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
-        self._pages: dict[tuple[bool, bool], str] = {}
-        mark, columns = dialect.mark, EVENT_COLUMNS[1:]
-        into = f"insert into events ({', '.join(map(dialect.name_of, columns))})"
-        self.tail = f"select n, hash from events where root = {mark} order by n desc limit 1"
-        self.links_itself = bool(dialect.linked)
-        if self.links_itself:
-            types = {"at": dialect.as_float, "epoch": dialect.as_int}
-            values = ", ".join(types.get(name, "{}").format(mark) for name in columns[:-2])
-            n = "coalesce(t.n, 0) + 1"
-            hashed = dialect.linked.format(
-                f"coalesce(t.hash, '{GENESIS}')", n, dialect.as_int.format(mark), dialect.as_text.format(mark)
-            )
-            chained = f" select {values}, {n}, {hashed} from (select 1 as one) o left join ({self.tail}) t on 1 = 1"
-            self.insert = f"{into}{chained}{dialect.new_id}"
-        else:
-            self.insert = f"{into} values ({', '.join([mark] * len(columns))}){dialect.new_id}"
+        mark, name = dialect.mark, dialect.name_of
+        select = _select(dialect, "amends_event", EVENT_COLUMNS)
+        self.insert = f"insert into {_into(dialect, 'amends_event', EVENT_COLUMNS)}"
+        self.tail = f"select n, at, hash from amends_event where root = {mark} order by n desc limit 1"
+        folded = " union all ".join(
+            f"select {n} as n, {at} as at, {hash} as hash from amends_call where root = {mark} and {hash} is not null"
+            f" and {n} > {mark}"
+            for n, at, hash in _GROUPS
+        )
+        self.folded_tail = f"select n, at, hash from ({folded}) f order by n desc limit 1"
+        self.of_root = f"{select} where root = {mark} and n > {mark} order by n limit {mark}"
+        self.owners = f"select no, owners from amends_run where uid = {mark}"
+        columns = ", ".join(f"{one[:2]}{name(one[2:])}" for one in stored.READ)
+        rooted = (
+            f"select {columns}, r.owners from amends_run r join amends_call c on c.root = r.no"
+            " join amends_tool t on t.no = c.tool"
+        )
+        some = " or ".join(f"c.{n} > {mark}" for n, _, _ in _GROUPS)
+        self.folded_of_root = f"{rooted} where r.uid = {mark} and ({some})"
+        self.since = f"{select} where at >= {mark} order by at, root, n limit {mark}"
+        self.newest = f"{select} order by at desc, root desc, n desc limit 100"
+        self.newest_call = "select no from amends_call order by no desc limit 1"
+        self.folded_since = f"select {columns}, r.owners{FROM_CALLS} where c.no >= {mark} order by c.no limit {mark}"
 
-    def page(self, of_root: bool, of_tenant: bool) -> str:
-        """Return the select of the events after one, of one tree or of all.
 
-        In a tree, the event's number is looked up first: the index of a tree has numbers.
-        """
-        text = self._pages.get((of_root, of_tenant))
-        if text is None:
-            terms = ["seq > ?"]
-            if of_root:
-                terms += ["root = ?", "n > coalesce((select p.n from events p where p.seq = ? and p.root = ?), 0)"]
-            if of_tenant:
-                terms.append("tenant = ?")
-            columns = ", ".join(map(self._dialect.name_of, EVENT_COLUMNS))
-            text = (
-                f"select {columns} from events where {' and '.join(terms)} order by {'n' if of_root else 'seq'} limit ?"
-            )
-            text = self._pages[of_root, of_tenant] = text.replace("?", self._dialect.mark)
-        return text
+def _event(values: Sequence[Any]) -> EventRow:
+    root, n, at, run, run_id, tenant, call, what, frm, to_state, by_whom, epoch, facts, hash = values
+    return EventRow(
+        at=at, root=root, run=run, run_id=run_id, tenant=tenant, call=call, what=what, frm=frm, to_state=to_state,
+        by_whom=by_whom, epoch=epoch, facts=facts, n=n, hash=bytes(hash).hex(),
+    )  # fmt: skip
+
+
+def folded_events(found: Iterable[Sequence[Any]]) -> list[EventRow]:
+    """Return the folded events of these calls; each has the owners of its tree as its last value."""
+    owners: dict[str, dict[int, str]] = {}
+    events: list[EventRow] = []
+    for values in found:
+        *of_call, text = values
+        row, folded = stored.join(of_call)
+        if folded is not stored.NOT_FOLDED:
+            if text not in owners:
+                owners[text] = stored.read_owners(text)
+            events += stored.events_of(row, folded, owners[text])
+    return events
 
 
 async def _add_event(tx: Transaction, op: rows.AddEvent) -> int:
     assert op.at == moment(op.at), "an event's time is whole microseconds"
+    tail = await tail_of(tx, op.root)
+    tail.n += 1
+    tail.head, tail.at, tail.is_longer = link(tail.head, tail.n, op.at, op.body), op.at, True
+    values = (
+        op.root, tail.n, op.at, op.run, op.run_id, op.tenant, op.call, op.what, op.frm, op.to_state, op.by_whom,
+        op.epoch, op.facts, bytes.fromhex(tail.head),
+    )  # fmt: skip
+    await Execute(tx.statements.events.insert, values)
+    return tail.n
+
+
+async def chain_of(tx: Transaction, root: str, after: int, limit: int) -> list[EventRow]:
+    """Return the events of a tree above this number, in order."""
     statements = tx.statements.events
-    if statements.links_itself:
-        made, _, seq = await Execute(statements.insert, (*EVENT_VALUES(op), micros(op.at), op.body, op.root))
-    else:
-        found, _, _ = await Execute(statements.tail, (op.root,))
-        last, prev = found[0] if found else (0, GENESIS)
-        chained = (last + 1, link(prev, last + 1, op.at, op.body))
-        made, _, seq = await Execute(statements.insert, (*EVENT_VALUES(op), *chained))
-    return made[0][0] if made else seq
+    found, _, _ = await Execute(statements.of_root, (root, after, limit))
+    events = [_event(values) for values in found]
+    found, _, _ = await Execute(statements.folded_of_root, (root, *(after,) * len(_GROUPS)))
+    events += [event for event in folded_events(found) if event.n > after]
+    events.sort(key=lambda event: event.n)
+    return events[:limit]
 
 
 async def _page_events(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
-    params: tuple[Any, ...] = (op.after,)
     if op.root is not None:
-        params = (op.after, op.root, op.after, op.root)
-    if op.tenant is not None:
-        params = (*params, op.tenant)
-    sql = tx.statements.events.page(op.root is not None, op.tenant is not None)
-    return await _all(EventRow, sql, (*params, op.limit))
+        events = await chain_of(tx, op.root, int(op.after or 0), op.limit)
+        return [event for event in events if op.tenant is None or event.tenant == op.tenant]
+    return await _feed(tx, op)
+
+
+async def _feed(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
+    """Return events of all trees by time, tree and number, above a place.
+
+    Event rows have an index by time. Folded events are found through the numbers of their calls, which sort by time:
+    all of them up to a time are known once the calls of the window after that time were read.
+    """
+    statements, place = tx.statements.events, read_place(str(op.after or ""))
+    since = place[0]
+    found, _, _ = await Execute(statements.since, (since, op.limit + 1))
+    events = [event for event in map(_event, found) if _place_of(event) > place]
+    # A page of rows that is full says nothing about later ones.
+    complete = float("inf") if len(found) <= op.limit else events[-1].at if events else since
+    if len(found) > op.limit and complete <= since:
+        # More events of one moment than a page has: read all of that moment.
+        found, _, _ = await Execute(statements.since, (since, FEED_MAX))
+        events = [event for event in map(_event, found) if _place_of(event) > place]
+        complete = float("inf") if len(found) < FEED_MAX else events[-1].at
+    low = numbered_at(since - FOLD_WINDOW_S - SKEW_S)
+    size = max(op.limit, 256)
+    while True:
+        found, _, _ = await Execute(statements.folded_since, (low, size))
+        events += [event for event in folded_events(found) if _place_of(event) > place]
+        if len(found) < size:
+            break
+        low = found[-1][0] + 1
+        known = (low >> RANDOM_BITS) / 1e6 + EPOCH_US / 1e6 - SKEW_S
+        if sum(event.at <= known for event in events) >= op.limit:
+            complete = min(complete, known)
+            break
+    events = [event for event in events if event.at <= complete and (op.tenant is None or event.tenant == op.tenant)]
+    events.sort(key=_place_of)
+    return events[: op.limit]
+
+
+FEED_MAX: Final = 100_000
+
+
+def _place_of(event: EventRow) -> tuple[float, str, int]:
+    return event.at, event.root, event.n
+
+
+async def _newest_event(tx: Transaction, op: rows.NewestEvent) -> EventRow | None:
+    statements = tx.statements.events
+    if op.root is not None:
+        tail = await tail_of(tx, op.root)
+        found_here = await chain_of(tx, op.root, tail.n - 1, 1) if tail.n else []
+        return next((event for event in found_here if op.tenant is None or event.tenant == op.tenant), None)
+    found, _, _ = await Execute(statements.newest, ())
+    events = [event for event in map(_event, found) if op.tenant is None or event.tenant == op.tenant]
+    newest, _, _ = await Execute(statements.newest_call, ())
+    if newest:
+        low = newest[0][0] - (int((FOLD_WINDOW_S + SKEW_S) * 1e6) << RANDOM_BITS)
+        found, _, _ = await Execute(statements.folded_since, (low, FEED_MAX))
+        events += [event for event in folded_events(found) if op.tenant is None or event.tenant == op.tenant]
+    return max(events, key=_place_of, default=None)
 
 
 # ---- Approvals and delegations
@@ -599,18 +967,18 @@ class ApprovalStatements:
         self._dialect = dialect
         self._shapes: dict[tuple[Any, ...], str] = {}
         mark, lock = dialect.mark, dialect.lock
-        self._approvals = _select(dialect, "approvals", APPROVAL_COLUMNS)
+        self._approvals = _select(dialect, "amends_approval", APPROVAL_COLUMNS)
         # As for calls: the root of the tree is locked first.
-        root = f"(select root from approvals where id = {mark})"
-        self.lock_root = f"select uid from runs where uid = {root}{lock}" if lock else ""
+        root = f"(select root from amends_approval where id = {mark})"
+        self.lock_root = f"select uid from amends_run where uid = {root}{lock}" if lock else ""
         self.find = f"{self._approvals} where id = {mark}"
         self.of_root = f"{self._approvals} where root = {mark} order by seq"
         use = dialect.name_of("use_key")
         # The second condition is that of the partial index.
-        self.find_use = f"select 1 from approvals where {use} = {mark} and {use} <> '' and state = 'used' limit 1"
-        self.insert = f"insert into {_into(dialect, 'approvals', APPROVAL_COLUMNS)}"
-        self.delegate = dialect.if_absent.format(_into(dialect, "delegations", DELEGATION_COLUMNS))
-        delegations = _select(dialect, "delegations", DELEGATION_COLUMNS)
+        self.find_use = f"select 1 from amends_approval where {use} = {mark} and {use} <> '' and state = 'used' limit 1"
+        self.insert = f"insert into {_into(dialect, 'amends_approval', APPROVAL_COLUMNS)}"
+        self.delegate = dialect.if_absent.format(_into(dialect, "amends_delegation", DELEGATION_COLUMNS))
+        delegations = _select(dialect, "amends_delegation", DELEGATION_COLUMNS)
         self.delegated = f"{delegations} where tenant = {mark} and to_whom = {mark} order by made_at, id"
 
     def update(self, names: tuple[str, ...]) -> str:
@@ -619,7 +987,7 @@ class ApprovalStatements:
         if text is None:
             mark = self._dialect.mark
             sets = ", ".join(f"{self._dialect.name_of(name)} = {mark}" for name in names)
-            text = self._shapes[names] = f"update approvals set {sets} where id = {mark} and state = {mark}"
+            text = self._shapes[names] = f"update amends_approval set {sets} where id = {mark} and state = {mark}"
         return text
 
     def page(self, terms: tuple[str, ...], *, one_state: bool) -> str:
@@ -628,7 +996,7 @@ class ApprovalStatements:
         text = self._shapes.get(shape)
         if text is None:
             where = f" where {' and '.join(terms)}" if terms else ""
-            hint = self._dialect.index.format("approvals_state") if one_state else ""
+            hint = self._dialect.index.format("amends_approval_state") if one_state else ""
             rest = f"{hint}{where} order by seq desc limit ?".replace("?", self._dialect.mark)
             text = self._shapes[shape] = self._approvals + rest
         return text
@@ -636,7 +1004,7 @@ class ApprovalStatements:
     def tells(self, *, of_tenant: bool) -> str:
         """Return the select of the requests whose notice is due, longest overdue first."""
         some = " and tenant = ?" if of_tenant else ""
-        hint = self._dialect.index.format("approvals_tell")
+        hint = self._dialect.index.format("amends_approval_tell")
         rest = f"{hint} where tell_at <= ?{some} order by tell_at, seq limit ?"
         return self._approvals + rest.replace("?", self._dialect.mark)
 
@@ -714,16 +1082,16 @@ class BudgetStatements:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         mark = dialect.mark
-        select = _select(dialect, "budgets", SLICE_COLUMNS)
+        select = _select(dialect, "amends_budget", SLICE_COLUMNS)
         self.find = f"{select} where name = {mark}{dialect.lock}"
-        self.add = dialect.if_absent.format(_into(dialect, "budgets", SLICE_COLUMNS))
-        self.drop = f"delete from budgets where root = {mark} and root <> ''"
+        self.add = dialect.if_absent.format(_into(dialect, "amends_budget", SLICE_COLUMNS))
+        self.drop = f"delete from amends_budget where root = {mark} and root <> ''"
         self.page = f"{select} where tenant = {mark} and name > {mark} order by name limit {mark}"
 
     def update(self, columns: tuple[str, ...]) -> str:
         """Return the update of these columns of a slice."""
         sets = ", ".join(f"{self._dialect.name_of(column)} = {self._dialect.mark}" for column in columns)
-        return f"update budgets set {sets} where name = {self._dialect.mark}"
+        return f"update amends_budget set {sets} where name = {self._dialect.mark}"
 
 
 async def _find_slice(tx: Transaction, op: rows.FindSlice) -> SliceRow | None:
@@ -760,15 +1128,15 @@ class LockStatements:
 
     def __init__(self, dialect: Dialect) -> None:
         self._mark = mark = dialect.mark
-        self._locks = _select(dialect, "locks", LOCK_COLUMNS)
-        waits = _select(dialect, "waits", WAIT_COLUMNS)
-        self.take_lock = dialect.if_absent.format(_into(dialect, "locks", LOCK_COLUMNS))
-        self.drop_lock = f"delete from locks where root = {mark} and name = {mark}"
-        self.free_locks = f"delete from locks where root = {mark}"
+        self._locks = _select(dialect, "amends_lock", LOCK_COLUMNS)
+        waits = _select(dialect, "amends_wait", WAIT_COLUMNS)
+        self.take_lock = dialect.if_absent.format(_into(dialect, "amends_lock", LOCK_COLUMNS))
+        self.drop_lock = f"delete from amends_lock where root = {mark} and name = {mark}"
+        self.free_locks = f"delete from amends_lock where root = {mark}"
         self.locks_of = f"{self._locks} where root = {mark} order by name"
         self.page_locks = f"{self._locks} where tenant = {mark} and name > {mark} order by name limit {mark}"
-        self.see_wait = f"update waits set seen_at = {mark} where root = {mark} and name = {mark}"
-        self.add_wait = f"insert into {_into(dialect, 'waits', WAIT_COLUMNS)}"
+        self.see_wait = f"update amends_wait set seen_at = {mark} where root = {mark} and name = {mark}"
+        self.add_wait = f"insert into {_into(dialect, 'amends_wait', WAIT_COLUMNS)}"
         self.waits_of = f"{waits} where root = {mark} order by name"
         self.waits_for = f"{waits} where tenant = {mark} and name = {mark} order by since, root"
 
@@ -779,7 +1147,7 @@ class LockStatements:
     def drop_waits(self, names: int) -> str:
         """Return the delete of a root's waits by this number of names; 0: of all its waits."""
         some = f" and {self._named(names)}" if names else ""
-        return f"delete from waits where root = {self._mark}{some}"
+        return f"delete from amends_wait where root = {self._mark}{some}"
 
     def _named(self, names: int) -> str:
         return f"({' or '.join([f'name = {self._mark}'] * names)})"
@@ -839,11 +1207,11 @@ class MarkStatements:
     """The statements on marks, of which one holds the newest time that a transaction has seen."""
 
     def __init__(self, dialect: Dialect) -> None:
-        self.find = f"{_select(dialect, 'marks', MARK_COLUMNS)} where name = {dialect.mark}"
-        self.add = dialect.if_absent.format(_into(dialect, "marks", MARK_COLUMNS))
+        self.find = f"{_select(dialect, 'amends_mark', MARK_COLUMNS)} where name = {dialect.mark}"
+        self.add = dialect.if_absent.format(_into(dialect, "amends_mark", MARK_COLUMNS))
         # Skipped when locked: its holder moves it to about the same moment.
-        self.time = f"select made_at from marks where name = '{TIME}'{dialect.skip}"
-        self.move = f"update marks set made_at = {dialect.mark} where name = '{TIME}'"
+        self.time = f"select made_at from amends_mark where name = '{TIME}'{dialect.skip}"
+        self.move = f"update amends_mark set made_at = {dialect.mark} where name = '{TIME}'"
 
 
 async def _find_mark(tx: Transaction, op: rows.FindMark) -> MarkRow | None:
@@ -858,6 +1226,7 @@ async def _move_time(tx: Transaction, op: rows.MoveTime) -> None:
     found, _, _ = await Execute(tx.statements.marks.time, ())
     if found and found[0][0] < op.at:
         await Execute(tx.statements.marks.move, (op.at,))
+        tx.mark = max(tx.mark, op.at)
 
 
 # ---- Checkpoints
@@ -865,26 +1234,36 @@ async def _move_time(tx: Transaction, op: rows.MoveTime) -> None:
 
 CHECKPOINT_VALUES: Final = attrgetter(*CHECKPOINT_COLUMNS)
 
-HASHES_AT_ONCE: Final = 50
-
 
 class CheckpointStatements:
     """The statements on checkpoints, and on the ends of the chains that they cover."""
 
     def __init__(self, dialect: Dialect) -> None:
-        mark = self._mark = dialect.mark
-        checkpoints = _select(dialect, "checkpoints", CHECKPOINT_COLUMNS)
+        mark = dialect.mark
+        checkpoints = _select(dialect, "amends_checkpoint", CHECKPOINT_COLUMNS)
         self.newest = f"{checkpoints} order by n desc limit 1"
         self.page = f"{checkpoints} where n > {mark} order by n limit {mark}"
-        self.add = dialect.if_absent.format(_into(dialect, "checkpoints", CHECKPOINT_COLUMNS))
-        heads = f"select seq, root, n, hash from events where seq > {mark}"
-        self.heads = f"{heads} order by seq limit {mark}"
-        self.heads_upto = f"{heads} and seq <= {mark} order by seq limit {mark}"
-
-    def hashes(self, count: int) -> str:
-        """Return the select of this number of events by tree and number: each uses the index of the chain."""
-        one = f"select root, n, hash from events where root = {self._mark} and n = {self._mark}"
-        return " union all ".join([one] * count)
+        self.add = dialect.if_absent.format(_into(dialect, "amends_checkpoint", CHECKPOINT_COLUMNS))
+        # An open tree may have folded events that its row does not know yet.
+        news = f"{dialect.unsealed} and n > sealed" if dialect.remembers else "(closed_at is null or n > sealed)"
+        hint = dialect.index.format("amends_run_unsealed") if dialect.index else ""
+        self.runs = (
+            f"select uid, no, n, head, sealed from amends_run{hint} where parent = '' and {news} and uid > {mark}"
+            f" order by uid limit {mark}"
+        )
+        self.delegations = (
+            f"select d.id, e.n, e.hash from amends_delegation d join amends_event e on e.root = d.id"
+            f" where d.sealed = 0 and d.id > {mark} order by d.id, e.n limit {mark}"
+        )
+        self.seal_run = f"update amends_run set sealed = {mark} where uid = {mark} and sealed < {mark}"
+        self.seal_delegation = f"update amends_delegation set sealed = {mark} where id = {mark}"
+        self.row = f"select n, hash from amends_event where root = {mark} and n = {mark}"
+        number = f"(select no from amends_run where uid = {mark})"
+        self.folded = " union all ".join(
+            f"select {n} as n, {hash} as hash from amends_call where root = {number} and {n} = {mark}"
+            f" and {hash} is not null"
+            for n, _, hash in _GROUPS
+        )
 
 
 async def _newest_checkpoint(tx: Transaction, _op: rows.NewestCheckpoint) -> CheckpointRow | None:
@@ -899,65 +1278,129 @@ async def _add_checkpoint(tx: Transaction, op: rows.AddCheckpoint) -> bool:
     return await _count(tx.statements.checkpoints.add, CHECKPOINT_VALUES(op.row)) == 1
 
 
-async def _page_heads(tx: Transaction, op: rows.PageHeads) -> list[Head]:
+async def _page_unsealed(tx: Transaction, op: rows.PageUnsealed) -> list[Head]:
+    statements = tx.statements
+    heads: list[Head] = []
+    above = op.after
+    while len(heads) < op.limit:
+        size = op.limit - len(heads)
+        found, _, _ = await Execute(statements.checkpoints.runs, (above, size))
+        for uid, no, n, head, sealed in found:
+            end_n, end_head = n, bytes(head).hex() if head is not None else GENESIS
+            if not statements.dialect.remembers:
+                longer, _, _ = await Execute(statements.events.folded_tail, (no, n) * 4)
+                if longer:
+                    end_n, end_head = longer[0][0], bytes(longer[0][2]).hex()
+            if end_n > sealed:
+                heads.append(Head(uid, end_n, end_head))
+        if len(found) < size:
+            break
+        above = found[-1][0]
+    found, _, _ = await Execute(statements.checkpoints.delegations, (op.after, op.limit))
+    heads += [Head(id, n, bytes(hash).hex()) for id, n, hash in found]
+    return sorted(heads, key=lambda head: head.root)[: op.limit]
+
+
+async def _mark_sealed(tx: Transaction, op: rows.MarkSealed) -> None:
     statements = tx.statements.checkpoints
-    if op.upto is None:
-        return await _all(Head, statements.heads, (op.after, op.limit))
-    return await _all(Head, statements.heads_upto, (op.after, op.upto, op.limit))
+    for head in op.heads:
+        if not await _count(statements.seal_run, (head.n, head.root, head.n)):
+            await Execute(statements.seal_delegation, (head.n, head.root))
 
 
 async def _hashes_at(tx: Transaction, op: rows.HashesAt) -> list[tuple[str, int, str]]:
-    # Always the same count, the last place repeated: each other count would be a new statement to prepare.
-    found: dict[tuple[str, int], str] = {}
-    sql = tx.statements.checkpoints.hashes(HASHES_AT_ONCE)
-    for start in range(0, len(op.places), HASHES_AT_ONCE):
-        some = op.places[start : start + HASHES_AT_ONCE]
-        some += (some[-1],) * (HASHES_AT_ONCE - len(some))
-        hashes, _, _ = await Execute(sql, tuple(part for place in some for part in place))
-        found.update({(root, n): hash for root, n, hash in hashes})
-    return [(root, n, hash) for (root, n), hash in found.items()]
+    statements = tx.statements.checkpoints
+    hashes: list[tuple[str, int, str]] = []
+    for root, n in dict.fromkeys(op.places):
+        found, _, _ = await Execute(statements.row, (root, n))
+        if not found:
+            found, _, _ = await Execute(statements.folded, (root, n) * len(_GROUPS))
+        hashes += [(root, n, bytes(hash).hex()) for n, hash in found]
+    return hashes
 
 
 # ---- Audits: ranges of trees, in the order of an index
 
 
-AUDITED: Final = {"runs": RUN_COLUMNS, "calls": CALL_COLUMNS, "approvals": APPROVAL_COLUMNS,
-    "delegations": DELEGATION_COLUMNS,
-}  # fmt: skip
+AUDITED: Final = {"amends_approval": APPROVAL_COLUMNS, "amends_delegation": DELEGATION_COLUMNS}
+TREES_AT_ONCE: Final = 200
 
 
 class AuditStatements:
     """The statements of an audit, which reads everything in order."""
 
     def __init__(self, dialect: Dialect) -> None:
-        mark = dialect.mark
-        events = _select(dialect, "events", EVENT_COLUMNS)
-        events += dialect.index.format("events_root") if dialect.index else ""
-        self.chain_of = f"{events} where root = {mark} and n > {mark} order by n limit {mark}"
-        self.chains_above = f"{events} where root > {mark} order by root, n limit {mark}"
+        mark, name = dialect.mark, dialect.name_of
+        events = _select(dialect, "amends_event", EVENT_COLUMNS)
+        columns = ", ".join(f"{one[:2]}{name(one[2:])}" for one in stored.READ)
+        calls = (
+            f"select {columns}, r.owners from amends_run r join amends_call c on c.root = r.no"
+            " join amends_tool t on t.no = c.tool"
+        )
+        # The roots of some trees that have events, in order: runs, and delegations.
+        self.roots = (
+            f"select root from (select distinct root from amends_event where root > {mark} order by root limit {mark}) e"
+            f" union select uid from (select uid from amends_run where root = uid and uid > {mark} order by uid"
+            f" limit {mark}) r order by 1 limit {mark}"
+        )
+        self.events_between = f"{events} where root > {mark} and root <= {mark} order by root, n limit {mark}"
+        self.folded_between = f"{calls} where r.uid > {mark} and r.uid <= {mark} order by r.uid"
         self.between: dict[tuple[str, bool], str] = {}
-        for table, columns in AUDITED.items():
-            root = "id" if table == "delegations" else "root"
-            hint = dialect.index.format(f"{table}_root") if dialect.index and root == "root" else ""
-            select = f"{_select(dialect, table, columns)}{hint} where {root} > {mark}"
-            for ends in (True, False):
-                upto = f" and {root} <= {mark}" if ends else ""
-                self.between[table, ends] = f"{select}{upto} order by {root} limit {mark}"
-        self.delegation = f"{_select(dialect, 'delegations', DELEGATION_COLUMNS)} where id = {mark}"
+        for ends in (True, False):
+            upto = f" and {{0}} <= {mark}" if ends else ""
+            runs = _select(dialect, "amends_run", RUN_COLUMNS)
+            hint = dialect.index.format("amends_run_root") if dialect.index else ""
+            self.between["runs", ends] = (
+                f"{runs}{hint} where root > {mark}{upto.format('root')} order by root limit {mark}"
+            )
+            self.between["calls", ends] = (
+                f"{calls} where r.uid > {mark}{upto.format('r.uid')} order by r.uid limit {mark}"
+            )
+            for table, fields_of in AUDITED.items():
+                root = "id" if table == "amends_delegation" else "root"
+                hint = dialect.index.format(f"{table}_root") if dialect.index and root == "root" else ""
+                select = f"{_select(dialect, table, fields_of)}{hint} where {root} > {mark}"
+                self.between[table, ends] = f"{select}{upto.format(root)} order by {root} limit {mark}"
+        self.delegation = f"{_select(dialect, 'amends_delegation', DELEGATION_COLUMNS)} where id = {mark}"
 
 
 async def _chain_of(tx: Transaction, op: operations.ChainOf) -> list[EventRow]:
-    return await _all(EventRow, tx.statements.audit.chain_of, (op.root, op.after, op.limit))
+    return await chain_of(tx, op.root, op.after, op.limit)
 
 
 async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[EventRow]:
-    return await _all(EventRow, tx.statements.audit.chains_above, (op.root, op.limit))
+    statements = tx.statements.audit
+    events: list[EventRow] = []
+    above = op.root
+    while len(events) < op.limit:
+        found, _, _ = await Execute(statements.roots, (above, TREES_AT_ONCE, above, TREES_AT_ONCE, TREES_AT_ONCE))
+        if not found:
+            break
+        upto = found[-1][0]
+        found, _, _ = await Execute(statements.events_between, (above, upto, EVENTS_AT_ONCE))
+        if len(found) == EVENTS_AT_ONCE:
+            # One huge tree among them: read the first tree alone.
+            whole = await chain_of(tx, found[0][0], 0, op.limit - len(events))
+            events += whole
+            above = found[0][0]
+            continue
+        some = [_event(values) for values in found]
+        found, _, _ = await Execute(statements.folded_between, (above, upto))
+        some += folded_events(found)
+        some.sort(key=lambda event: (event.root, event.n))
+        events += some
+        above = upto
+    return events[: op.limit]
 
 
-def _between(table: str, make: Callable[..., Any]) -> Callable[[Transaction, Any], Flow[Any]]:
+EVENTS_AT_ONCE: Final = 50_000
+
+
+def _between(table: str, make: Callable[[Sequence[Any]], Any]) -> Callable[[Transaction, Any], Flow[Any]]:
     async def between(tx: Transaction, op: operations.RunsBetween) -> list[Any]:
         params = (op.above, op.limit) if op.upto is None else (op.above, op.upto, op.limit)
-        return await _all(make, tx.statements.audit.between[table, op.upto is not None], params)
+        found, _, _ = await Execute(tx.statements.audit.between[table, op.upto is not None], params)
+        return [make(values) for values in found]
 
     return between
 
@@ -989,6 +1432,7 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.UpdateCall: _update_call,
     rows.AddEvent: _add_event,
     rows.PageEvents: _page_events,
+    rows.NewestEvent: _newest_event,
     rows.FindApproval: _find_approval,
     rows.ApprovalsOf: _approvals_of,
     rows.PageApprovals: _page_approvals,
@@ -1019,13 +1463,14 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.NewestCheckpoint: _newest_checkpoint,
     rows.PageCheckpoints: _page_checkpoints,
     rows.AddCheckpoint: _add_checkpoint,
-    rows.PageHeads: _page_heads,
+    rows.PageUnsealed: _page_unsealed,
+    rows.MarkSealed: _mark_sealed,
     rows.HashesAt: _hashes_at,
     operations.ChainOf: _chain_of,
     operations.ChainsAbove: _chains_above,
-    operations.RunsBetween: _between("runs", RunRow),
-    operations.CallsBetween: _between("calls", CallRow),
-    operations.ApprovalsBetween: _between("approvals", ApprovalRow),
-    operations.DelegationsBetween: _between("delegations", DelegationRow),
+    operations.RunsBetween: _between("runs", lambda values: RunRow(*values)),
+    operations.CallsBetween: _between("calls", lambda values: stored.join(values[:-1])[0]),
+    operations.ApprovalsBetween: _between("amends_approval", lambda values: ApprovalRow(*values)),
+    operations.DelegationsBetween: _between("amends_delegation", lambda values: DelegationRow(*values)),
     operations.FindDelegation: _find_delegation,
 }

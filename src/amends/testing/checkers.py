@@ -121,7 +121,7 @@ def compensation_order(store: MemoryStore, world: World) -> Iterator[str]:
             yield from _wrong_turn(store, call, state, settled)
         state[event.call] = event.to_state
         if event.to_state in ("succeeded", "in_doubt"):
-            settled[event.call] = event.seq
+            settled[event.call] = event.n
 
 
 def _wrong_turn(store: MemoryStore, call: CallRow, state: dict[str, str], settled: dict[str, int]) -> Iterator[str]:
@@ -207,7 +207,7 @@ def outbox(store: MemoryStore, world: World) -> Iterator[str]:
     decided: dict[str, int] = {}
     for event in store.events:
         if event.what == "run" and event.to_state == "pivoted":
-            decided[event.run] = event.seq
+            decided[event.run] = event.n
         if event.what == "call" and event.to_state == "started":
             call = store.calls.get(event.call)
             if call is not None and call.kind == "retriable" and event.run not in decided:
@@ -240,9 +240,9 @@ def event_per_transition(store: MemoryStore, world: World) -> Iterator[str]:
 def _replayed(states: dict[str, str], key: str, event: EventRow, may: Callable[[str, str], bool]) -> Iterator[str]:
     was = states.get(key, "(new)")
     if event.frm != was:
-        yield f"event {event.seq} moves {key} from {event.frm}, it was {was}"
+        yield f"event {event.n} of {event.run_id} moves {key} from {event.frm}, it was {was}"
     if not may(event.frm, event.to_state):
-        yield f"event {event.seq} moves {key} from {event.frm} to {event.to_state}, which no table has"
+        yield f"event {event.n} of {event.run_id} moves {key} from {event.frm} to {event.to_state}, which no table has"
     states[key] = event.to_state
 
 
@@ -335,6 +335,27 @@ def work_left(store: MemoryStore, world: World) -> Iterator[str]:
 def owner_undisturbed(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that nobody takes over a run from a process that lives and renews its lease."""
     yield from world.sim.disturbed
+
+
+@checker
+def remembered_under_a_lease(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a process answers from its own memory only while it certainly owns the run."""
+    yield from world.sim.remembered
+
+
+@checker
+def closing_runs_start_nothing(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a run that ends or rolls back starts no new call."""
+    closing: set[str] = set()
+    for event in store.events:
+        if (event.what == "goal" and event.to_state == "rollback") or (
+            event.what == "run" and event.to_state in ("rolling_back", *RUN_FINAL)
+        ):
+            closing.add(event.run)
+        elif event.what == "run" and event.to_state == "pivoted":
+            closing.discard(event.run)  # the pivot that was in flight has happened: nothing is rolled back any more
+        elif event.frm == "(new)" and event.to_state == "started" and event.run in closing:
+            yield f"{_name(store, event.call)} was started in a run that was closing"
 
 
 @checker
@@ -584,11 +605,15 @@ def approvals_against_starts(store: MemoryStore, world: World) -> Iterator[str]:
     """
     yield from world.unapproved
     used: dict[str, EventRow] = {}
-    now = 0.0
+    judged = 0.0
+    newest: dict[str, float] = {}
     for event in store.events:
-        now = max(now, event.at)  # ledger time: a clock that is set back does not make an expired approval valid
+        # Ledger time: a clock that is set back does not make an expired approval valid. Every event about an approval,
+        # whichever its tree, has moved the mark.
+        newest[event.root] = max(newest.get(event.root, 0.0), event.at)
+        judged = max(judged, event.at) if event.what == "approval" else judged
         if event.what == "approval" and event.to_state == "used":
-            yield from _badly_used(store, event, used, now)
+            yield from _badly_used(store, event, used, max(judged, newest[event.root]))
             used[_id(event)] = event
         call = store.calls.get(event.call)
         if event.what != "call" or event.to_state != "started" or call is None:
@@ -623,8 +648,9 @@ def _id(event: EventRow) -> str:
 
 
 def _one_breath(store: MemoryStore, used: EventRow, started: EventRow) -> bool:
-    between = store.events[used.seq : started.seq - 1]
-    return all(one.what in ("approval", "call") and one.root == started.root and one.at == used.at for one in between)
+    """Return whether nothing of another transaction is between the two events of one tree."""
+    between = (one for one in store.events if one.root == started.root and used.n < one.n < started.n)
+    return used.root == started.root and all(one.what in ("approval", "call") and one.at == used.at for one in between)
 
 
 @checker
@@ -636,7 +662,7 @@ def approvals_recorded(store: MemoryStore, world: World) -> Iterator[str]:
             continue
         was = states.get(_id(event), "(new)")
         if event.frm != was or (was not in OPEN and was != "(new)"):
-            yield f"event {event.seq} moves approval {_id(event)} from {event.frm} to {event.to_state}; it was {was}"
+            yield f"event {event.place} moves approval {_id(event)} from {event.frm} to {event.to_state}; it was {was}"
         states[_id(event)] = event.to_state
     for row in store.approvals.values():
         if states.get(row.id) != row.state:
@@ -771,7 +797,7 @@ def checkpoints_chain(store: MemoryStore, _world: World) -> Iterator[str]:
 
 @checker
 def checkpoints_cover(store: MemoryStore, _world: World) -> Iterator[str]:
-    """Check that the events a checkpoint names exist, and that a checkpoint covers every event up to its place."""
+    """Check that the events a checkpoint names exist, and that what is marked as covered is named by a checkpoint."""
     hashes = {(event.root, event.n): event.hash for event in store.events}
     behind: dict[str, int] = {}
     for row in store.checkpoints:
@@ -779,10 +805,9 @@ def checkpoints_cover(store: MemoryStore, _world: World) -> Iterator[str]:
             behind[root] = max(behind.get(root, 0), n)
             if hashes.get((root, n)) != hash:
                 yield f"checkpoint {row.n} names event {n} of {root}, which is not there"
-    high = store.checkpoints[-1].high if store.checkpoints else 0
-    for event in store.events:
-        if event.seq <= high and behind.get(event.root, 0) < event.n:
-            yield f"event {event.n} of {event.run_id} is covered by no checkpoint"
+    for root, n in store.sealed.items():
+        if behind.get(root, 0) != n:
+            yield f"{root} is marked as covered up to event {n}, and a checkpoint names event {behind.get(root, 0)}"
 
 
 @checker

@@ -15,16 +15,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from amends.drivers.context import inside
+from amends.encoding.ids import call_id
 from amends.engine import ending, model_plans, opening, recovery, rollback
 from amends.engine.call import Done, guarded_call
+from amends.engine.plain import plain_call
 from amends.engine.session import Ask, Session, release_tree
 from amends.errors import LedgerError
 from amends.host import runs
 from amends.host.host import Host, View
-from amends.host.requests import direct_ask, model_ask
+from amends.host.requests import direct_ask, model_ask, plain_request
 from amends.ledger.flow import Op
 from amends.ledger.leases import Lease
 from amends.ledger.operations import ClaimRun, OpenRun, RenewLeases, SettleCall, StoreOp
+from amends.ledger.plain import SettlePlain
 from amends.ledger.rows import RunRow
 from amends.ledger.world import (
     Await,
@@ -97,7 +100,7 @@ class Process:
     waiting_op: Op[Any] | None = None
     in_group: bool = False
     live: Counter[str] = field(default_factory=Counter)
-    settles: list[SettleCall] = field(default_factory=list)
+    settles: list[SettleCall | SettlePlain] = field(default_factory=list)
     bodies: list[Body] = field(default_factory=list)
     """Bodies under way that are flows, the innermost last."""
 
@@ -142,6 +145,8 @@ class Simulation:
         self.current: tuple[Process, Invoke] | None = None
         self.bodies = 0
         self.disturbed: list[str] = []
+        self.remembered: list[str] = []
+        """Answers that a process gave without the ledger while its lease may have ended."""
         self.jumped = False
         self._ids = 0
         self._turns = 0
@@ -150,6 +155,8 @@ class Simulation:
     def new_id(self, prefix: str) -> str:
         """Return ids in order, so that a schedule is the same every time."""
         self._ids += 1
+        if prefix == "call":
+            return call_id(self._ids)
         return f"{prefix}_{self._ids:05d}"
 
     def start(
@@ -356,7 +363,8 @@ class Simulation:
             case "unsent" if isinstance(op, StoreOp):
                 op.repeated = True  # the answer of an operation that never arrived
             case "redeliver" if process.settles:
-                self.store.perform(process.settles[0])  # an old message arrives again
+                again: StoreOp[Any] = process.settles[0]
+                self.store.perform(again)  # an old message arrives again
             case "slow" if isinstance(op, Invoke):
                 # Almost the whole lease passes before the request leaves; it lands late; then the process dies.
                 self.clock.advance(self.lease_s * 0.85)
@@ -371,7 +379,7 @@ class Simulation:
         answer = self._answer(process, op, fault)
         if isinstance(op, OpenRun | ClaimRun):
             self._watch_owners(seen)
-        if isinstance(op, SettleCall):
+        if isinstance(op, SettleCall | SettlePlain):
             process.settles.append(replace(op, repeated=True))
         if fault == "after":
             raise Crash
@@ -601,8 +609,16 @@ class SimulatedRun:
     async def call(self, tool: Any, *, again: str | None = None, **args: Any) -> Any:
         """Call a tool in this run; a cancellation turns a started call into doubt."""
         declared, _ = runs.declared_as(tool)
-        done = await self.do(direct_ask(self.inside.host, self.session, declared, Options(again=again), (), args))
-        return done.value
+        options = Options(again=again)
+        call = plain_request(self.inside.host, self.session, declared, options, (), args)
+        process, lease = self.inside.process, self.session.lease
+        if call is not None:
+            points = process.points
+            value = await self._counted(plain_call(call), call)
+            if process.points == points and not lease.is_ours(self.inside.sim.clock.mono):
+                self.inside.sim.remembered.append(f"{declared.name} was answered from memory without a lease")
+            return value
+        return (await self.do(direct_ask(self.inside.host, self.session, declared, options, (), args))).value
 
     async def ask(self, tool: str, args: Mapping[str, Any]) -> Any:
         """Call a tool as a model does: by its name, with plain data."""
@@ -612,16 +628,21 @@ class SimulatedRun:
 
     async def do(self, ask: Ask) -> Done:
         """Perform a request in this run."""
+        done: Done = await self._counted(guarded_call(self.session, ask), ask.flight)
+        return done
+
+    async def _counted(self, flow: Coroutine[Any, Any, Any], flight: Any) -> Any:
+        """Run the flow of a call; a cancellation turns what it has started into doubt."""
         live, lineage = self.inside.process.live, self.session.lineage
         live.update(lineage)
         try:
-            return await guarded_call(self.session, ask)
+            return await flow
         except Exception:
             raise
         except GeneratorExit:  # the process died
             raise
         except BaseException:
-            await ending.stop_call(self.session, ask.flight)
+            await ending.stop_call(self.session, flight)
             raise
         finally:
             live.subtract(lineage)

@@ -35,7 +35,7 @@ def a_call_that_needs_a_yes_is_held_with_its_request(ledger: Ledger) -> None:
     assert (row.tool, row.version, row.principal, row.agent, row.rule) == ("charge", "1", "bot", "planner", "large")
     assert (row.requested_at, row.expires_at) == (ledger.clock.now, ledger.clock.now + EXPIRES_S)
     [event] = [event for event in ledger.events(run) if event.what == "approval"]
-    assert (event.seq, event.to_state, json.loads(event.facts)["digest"]) == (row.seq, "pending", row.digest)
+    assert (event.n, event.to_state, json.loads(event.facts)["digest"]) == (row.seq, "pending", row.digest)
     again = ledger.admit(run, args='{"a": 1}', need=need(ledger))
     assert (again.verdict, again.call.id, again.approval) == ("held", admission.call.id, row), "asked once"
 
@@ -85,6 +85,42 @@ def a_clock_that_was_set_back_revives_nothing(ledger: Ledger) -> None:
     ledger.do(run, "ship")
     ledger.clock.now -= EXPIRES_S
     assert isinstance(_started(ledger, call), Unapproved)
+
+
+@check_each(("start", "request", "decision", "staged", "wait", "notice", "heartbeat", "checkpoint", "delegation"))
+def whoever_judges_an_expiry_moves_ledger_time_for_all_runs(ledger: Ledger, judge: str) -> None:
+    """Judge in another run whether something has expired, then set the clock back: what had expired stays so."""
+    call = yes(ledger, held(ledger, ledger.run()))
+    other = ledger.run("other")
+    kind = "retriable" if judge == "staged" else "compensatable"
+    asked = None if judge in ("heartbeat", "checkpoint", "delegation") else held(ledger, other, kind=kind)
+    if asked is not None and judge in ("start", "staged"):
+        yes(ledger, asked)
+    ledger.clock.now += EXPIRES_S + 1
+    match judge:
+        case "start":
+            _started(ledger, ledger.look(asked))
+        case "request":
+            ledger.admit(other, need=need(ledger))
+        case "decision":
+            assert ledger(yes_op(ledger, asked)).void == "expired"
+        case "staged":
+            assert ledger.commit(other).how == "unsettled"
+        case "wait":
+            ledger(operations.ReleaseLease(other.uid, other.owner, other.epoch, None, suspended=True))
+        case "notice":
+            [id] = [row.id for row in ledger.approvals() if row.run == other.uid]
+            assert ledger(operations.ClaimNotice(id, "teller", 5.0)) is None
+        case "heartbeat":
+            ledger(operations.RenewLeases(other.owner, {other.uid: 1}, 30.0))
+        case "checkpoint":
+            assert ledger(operations.WriteCheckpoint(ledger(operations.DraftCheckpoint("ledger", ""))))
+        case _:
+            ledger(operations.Delegate("d", "acme", "carl", "bob", ledger.clock.now + 50, "away"))
+    ledger.clock.now -= EXPIRES_S
+    no = _started(ledger, call)
+    assert isinstance(no, Unapproved)
+    assert no.why == "expired"
 
 
 @check
@@ -281,10 +317,10 @@ def requests_are_listed_newest_first_page_by_page(ledger: Ledger) -> None:
     before = None
     while page := ledger(operations.SearchApprovals("acme", ("pending",), before, 2)):
         seen += [found.call.run_id for found in page]
-        before = page[-1].approval.seq
+        before = page[-1].approval.id
     assert seen == ["run 4", "run 3", "run 2", "run 0"]
     everything = ledger(operations.SearchApprovals(None, (), None, 10))
-    assert [found.approval.seq for found in everything] == sorted((f.approval.seq for f in everything), reverse=True)
+    assert [found.call.run_id for found in everything] == ["theirs", "run 4", "run 3", "run 2", "run 1", "run 0"]
     assert len(ledger(operations.SearchApprovals("acme", ("pending", "approved"), None, 10))) == 5
 
 

@@ -167,5 +167,5 @@ def calls_are_searched_by_their_tool(ledger: Ledger) -> None:
     last = ledger.do(run, "charge", key="3")
     found = ledger(ops.SearchCalls(None, tool="charge"))
     assert [call.id for call in found] == [last.id, first.id]
-    assert [call.id for call in ledger(ops.SearchCalls(None, before=last.seq, tool="charge"))] == [first.id]
+    assert [call.id for call in ledger(ops.SearchCalls(None, before=last.id, tool="charge"))] == [first.id]
     assert ledger(ops.SearchCalls(None, ("failed",), tool="charge")) == []

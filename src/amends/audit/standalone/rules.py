@@ -91,7 +91,7 @@ class Problem:
     def __init__(self, how: str, text: str, event: Row | None = None, *, root: str = "", n: int = 0) -> None:
         said = event or {}
         self.how, self.text, self.root, self.run_id = how, text, said.get("root", root), said.get("run_id", "")
-        self.n, self.seq = n or said.get("n", 0), said.get("seq", 0)
+        self.n = n or said.get("n", 0)
 
     def __repr__(self) -> str:
         return in_ascii(f"run {self.run_id or self.root or '-'}, event {self.n or '-'}: {self.how}: {self.text}")
@@ -248,14 +248,14 @@ class Tree:
                 self._found.append(Problem("row_changed", text, {"root": asked["root"], "run_id": asked["run_id"]}))
 
     def _is_linked(self) -> bool:
-        prev, seq = GENESIS, 0
+        prev = GENESIS
         for n, event in enumerate(self._events, 1):
-            if event["n"] != n or event["seq"] <= seq or event["hash"] != link(prev, n, event):
+            if event["n"] != n or event["hash"] != link(prev, n, event):
                 if not self._found:
                     how, text = self._how_broken(n, prev, event)
                     self._found.append(Problem(how, text, event, n=n if how == "deleted" else event["n"]))
                 return False
-            prev, seq = event["hash"], event["seq"]
+            prev = event["hash"]
             if event["at"] != micros(event["at"]) / 1e6:
                 self._found.append(Problem("edited", "its time is not in whole microseconds", event))
             self._found += self._moved(event, json.loads(event["facts"]))
@@ -265,8 +265,6 @@ class Tree:
         after = self._events[n] if n < len(self._events) else None
         if event["n"] > n:
             return "deleted", f"event {n} is missing"
-        if event["n"] == n and event["hash"] == link(prev, n, event):
-            return "swapped", "it comes before its predecessor in the ledger"
         if after is not None and after["hash"] == link(prev, n, after):
             if event["hash"] == link(after["hash"], n + 1, event):
                 return "swapped", f"it was event {n + 1}"
@@ -340,11 +338,11 @@ class Tree:
         if kind == "call" and (to == "started" or event["what"] == "shared"):
             subject.counts["attempt"] = facts.get("attempt", 1)
             if to == "succeeded":
-                subject.counts["settled_seq"] = event["seq"]
+                subject.counts["settled_seq"] = event["n"]
         elif kind == "call" and to == "compensating":
             subject.counts["comp_attempt"] = facts.get("attempt", 0)
         elif kind == "call" and to in ("succeeded", "in_doubt"):
-            subject.counts["settled_seq"] = event["seq"]
+            subject.counts["settled_seq"] = event["n"]
 
     def _adds(self, subject: tuple[str, str], facts: Row, *names: str) -> None:
         if subject in self._subjects:
@@ -392,8 +390,8 @@ class Tree:
         if "row" in facts and facts["row"] != bound(row, "call"):
             yield "row_changed", "a column that never changes was changed"
         mine = row["root"], row["run_id"], row["tenant"], row["created_at"], row["seq"]
-        if mine != (first["root"], first["run_id"], first["tenant"], first["at"], first["seq"]):
-            yield "row_changed", "the run, the time or the place was changed"
+        if mine != (first["root"], first["run_id"], first["tenant"], first["at"], first["n"]):
+            yield "row_changed", "the run, the time or the number was changed"
         run = next((run for run in self._rows["runs"] if run["uid"] == row["run"]), None)
         if run is None or (row["run"] != first["run"] and not subject.passed):
             yield "row_changed", "the run was changed"
@@ -435,12 +433,12 @@ class Tree:
         first, facts = subject.first, subject.facts
         if "terms" in facts and facts["terms"] != bound(row, "approval"):
             yield "row_changed", "the terms of the request were changed"
-        if (row["digest"], row["seq"], row["call"]) != (facts.get("digest"), first["seq"], first["call"]):
+        if (row["digest"], row["seq"], row["call"]) != (facts.get("digest"), first["n"], first["call"]):
             yield "row_changed", "the call that it binds was changed"
         if (row["root"], row["run_id"], row["tenant"]) != (first["root"], first["run_id"], first["tenant"]):
             yield "row_changed", "the run was changed"
         last = subject.last
-        if row["state"] == "used" and (row["used_at"], row["used_seq"]) != (last["at"], last["seq"]):
+        if row["state"] == "used" and (row["used_at"], row["used_seq"]) != (last["at"], last["n"]):
             yield "row_changed", "the time of its use was changed"
         said = tuple(storable(one) if isinstance(one := row[name], str) else one for name in WORDS)
         words = None if said == ("", "", None) else sha256(ascii(said).encode("ascii")).hexdigest()

@@ -31,7 +31,7 @@ from amends.audit.standalone.rules import GONE, SEALED, Bundle, Problem, Row, ch
 # ---- Checkpoints and signatures
 
 
-OF_CHECKPOINT = ("ledger", "high", "gaps", "heads", "prev", "key")
+OF_CHECKPOINT = ("ledger", "heads", "prev", "key")
 """What the hash of a checkpoint covers, after its number and its time."""
 
 
@@ -197,7 +197,7 @@ def _no_number(text: str) -> None:
 def check(bundle: Bundle, keys: Sequence[str] = ()) -> list[Problem]:
     """Return every problem of a bundle, that of the first bad event first; ``keys``: who must have signed."""
     found = [*check_trees(bundle), *check_checkpoints(bundle, keys)]
-    return sorted(found, key=lambda one: (one.seq == 0, one.seq, one.root, one.n))[:PROBLEMS_MAX]
+    return sorted(found, key=lambda one: (one.n == 0, one.root, one.n))[:PROBLEMS_MAX]
 
 
 # ---- The command

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from amends.encoding.dataclass import dataclass
-from amends.errors import LedgerTooNew
+from amends.errors import LedgerTooNew, LedgerTooOld
 from amends.model import Schema
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ class Migration:
 @runtime_checkable
 class Migrating(Protocol):
     """A store whose ledger has a schema."""
+
+    dialect: str
+    """The folder of its migrations."""
 
     def schema(self) -> Schema:
         """Return the schema version that the ledger has and the one that this amends has; changes nothing."""
@@ -76,6 +79,19 @@ def check_usable(schema: Schema, where: str) -> None:
             f"{schema.needs}; this one knows versions up to {schema.newest}",
             hint="upgrade amends: a newer version has migrated this ledger",
         )
+
+
+def refuse_old(where: str) -> LedgerTooOld:
+    """Return the error for a ledger of 0.1.0.dev0, whose tables had other names: it is not migrated."""
+    return LedgerTooOld(
+        f"the ledger at {where} was written by amends 0.1.0.dev0, whose tables this amends does not read; nothing was changed"
+    )
+
+
+def sql_of(dialect: str) -> str:
+    """Return the SQL that creates a ledger, for people who create tables by themselves."""
+    texts = [f"-- {one.name}\n\n" + ";\n\n".join(one.statements) + ";" for one in migrations(dialect)]
+    return "\n\n".join(texts) + "\n"
 
 
 def _needs(text: str) -> int:

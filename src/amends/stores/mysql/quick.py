@@ -19,7 +19,7 @@ from amends.ledger.operations import (
     Settled,
     StoreOp,
 )
-from amends.ledger.rows import CallRow
+from amends.ledger.rows import TIME, CallRow
 from amends.stores.quick import (
     BEGUN_SQL,
     FREE_TO_GO,
@@ -57,13 +57,15 @@ Clock = Callable[[], float] | None
 Ask = Callable[[str, tuple[Any, ...], str], list[tuple[Any, ...]]]
 """Sends statements, with literals for %s, in one packet, for the run of this uid; returns the rows of the one that has any."""
 
-_NEWEST: Final = "greatest({clock}, coalesce((select at from events order by seq desc limit 1), 0))"
+_NEWEST: Final = f"greatest({{clock}}, coalesce((select made_at from marks where name = '{TIME}'), 0))"
 _NOW: Final = f"round({_NEWEST} * 1e6) / 1e6"
 _ROOT: Final = (
     f"set @n = 1, @prev = '{GENESIS}', @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s"
 )
 # A statement of its own, after the one that has locked the run: it sees what others have written until then.
-_TAIL: Final = "select n + 1, hash into @n, @prev from events where root = %s order by n desc limit 1"
+_TAIL: Final = (
+    "select n + 1, hash, greatest(@at, at) into @n, @prev, @at from events where root = %s order by n desc limit 1"
+)
 _EVENT: Final = (
     "insert into events (at, n, hash, root, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts)"
     f" select @at, @n, {MYSQL.linked.format('@prev', '@n', 'cast(round(@at * 1e6) as signed)', '%s')}, "
@@ -84,7 +86,7 @@ _ADMIT: Final = "; ".join(
         ),
         (
             f"insert into calls ({', '.join(map(MYSQL.name_of, _COLUMNS))})"
-            " select last_insert_id(), id, tenant, agent, principal, "
+            " select @n, id, tenant, agent, principal, "
             f"{', '.join(['%s'] * (len(FROM_OP) + len(SAME)))}, @at, @at, @at from runs where uid = %s and @at is not null"
         ),
         "select seq, created_at, run_id, tenant, agent, principal from calls where id = %s and @at is not null",
@@ -105,10 +107,10 @@ _SETTLE: Final = "; ".join(
         ),
         (
             f"update calls set {', '.join(f'{name} = %s' for name in SETTLED)}, settled_at = @at, retry_at = @at + %s,"
-            " settled_seq = if(%s, last_insert_id(), settled_seq)"
+            " settled_seq = if(%s, @n, settled_seq)"
             f" where {_IS_MEANT} and @at is not null"
         ),
-        "select last_insert_id(), @at from dual where row_count() = 1",
+        "select @n, @at from dual where row_count() = 1",
         "commit",
     )
 )
@@ -168,8 +170,8 @@ def admit(op: AdmitCall, clock: Clock, ask: Ask) -> Admission | None:
     )  # fmt: skip
     if not told:
         return None
-    [(seq, at, *of_run)] = told
-    return admitted(values, seq, at, of_run)
+    [(n, at, *of_run)] = told
+    return admitted(values, n, at, of_run)
 
 
 def settle(op: SettleCall, clock: Clock, ask: Ask) -> Settled | None:

@@ -43,9 +43,12 @@ _BYTES: Final[dict[type, Callable[[Any], bytes | None]]] = {
     int: lambda value: b"%d" % value,
     float: lambda value: repr(value).encode(),
     bool: lambda value: b"t" if value else b"f",
+    bytes: lambda value: b"\\x" + value.hex().encode(),
     type(None): lambda _: None,
 }
-_READERS: Final[dict[int, Callable[[bytes], Any]]] = {20: int, 21: int, 23: int, 700: float, 701: float}
+_READERS: Final[dict[int, Callable[[bytes], Any]]] = {
+    17: lambda value: bytes.fromhex(value[2:].decode()), 20: int, 21: int, 23: int, 700: float, 701: float,
+}  # fmt: skip
 """By the type's OID; everything else that is read here is text."""
 
 

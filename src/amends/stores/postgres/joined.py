@@ -35,7 +35,7 @@ OURS: Final = (
 )
 SETTINGS: Final = "select current_setting('search_path'), current_setting('lock_timeout')"
 SET: Final = "select set_config('search_path', %s, true), set_config('lock_timeout', %s, true)"
-LOOK: Final = "select 1 from runs where uid = %s for update skip locked"
+LOOK: Final = "select 1 from amends_run where uid = %s for update skip locked"
 
 
 def home_of(connection: Connection, begin: str) -> tuple[str, str]:

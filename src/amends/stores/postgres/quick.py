@@ -1,239 +1,295 @@
-"""Quick statements on PostgreSQL: a plain operation is one statement, one round trip and its own transaction.
+"""Plain statements on PostgreSQL: a step of a plain call is one statement, one round trip and its own transaction.
 
-Each locks the run's row first, as every operation does (``r``), then takes the next place and the time (``s``), and
-changes nothing if either is missing. A statement reads one snapshot: what another transaction wrote while this one
-waited for the run shows as a row that no longer matches, or as a duplicate key, and then the flow decides.
+The update of the run's row is lock, guard, clock and chain in one: it waits for whoever has locked the run, reads the row
+that it waited for, and continues its chain. What feeds on it writes the call. If either finds nothing to do, nothing is
+changed and the flow decides. The chain must not grow without its event: a statement that continued the chain and then
+found its call changed divides by zero, which undoes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from amends.encoding.ids import number_of
 from amends.ledger.operations import (
     Admission,
     AdmitCall,
     BeginCompensation,
-    SettleCall,
+    BeginRollback,
+    CloseRun,
     SettleCompensation,
     Settled,
     StoreOp,
 )
+from amends.ledger.plain import AdmitPlain, PlainTool, SettledPlain, SettlePlain, Started
 from amends.ledger.rows import CallRow
 from amends.stores.quick import (
-    BEGUN_SQL,
-    FREE_TO_GO,
-    FROM_OP,
     OPEN_ROOT,
-    SAME,
-    SETTLED,
-    STILL_GOING,
-    UNDONE,
-    WHEN,
+    Undo,
     admission_body,
-    admission_facts,
-    admission_values,
-    admitted,
     answer_sql,
     answered,
-    beginning_facts,
     begun,
-    body_after,
-    free_values,
-    going_values,
-    is_plain_admission,
+    compensation_body,
+    is_plain,
     is_plain_beginning,
     is_plain_end,
     is_plain_question,
-    is_plain_settlement,
-    places,
-    settled,
-    settlement_facts,
-    settlement_values,
+    key_of,
+    made_at,
+    more_of,
+    question,
+    success_body,
+    undo_of,
     undone,
-    undone_facts,
-    undone_values,
 )
-from amends.stores.sql import POSTGRES, Execute
+from amends.stores.sql import FOLD_WINDOW_S, POSTGRES, SKEW_S, Execute, Statements, Tail
 
 Clock = Callable[[], float] | None
 
-_ROOT: Final = (
-    "with r as materialized (select uid, id, tenant, agent, principal from runs"
-    " where uid = %s and owner = %s and epoch = %s{} for update)"
+_NOW: Final = (
+    "with m as materialized (select greatest(coalesce(%s::float8, extract(epoch from clock_timestamp())::float8),"
+    " (select made_at from amends_mark where name = 'time')) as now)"
 )
-# The end of the chain is read by a function, which reads when it is called: after r has locked the run.
-_PLACE: Final = (
-    ", s as materialized (select nextval('events_seq_seq') as seq,"
-    " round(greatest(coalesce(%s::float8, extract(epoch from clock_timestamp())::float8),"
-    " (select at from events order by seq desc limit 1)) * 1e6::float8) / 1e6::float8 as at, t.last + 1 as n, t.prev"
-    " from r cross join lateral amends_tail(r.uid) t where t.last is not null{})"
+_AT: Final = "round(greatest(m.now, x.at) * 1e6::float8)"
+_STEP: Final = (
+    f", r as (update amends_run x set n = x.n + 1, at = {_AT} / 1e6::float8, head = sha256(convert_to("
+    f"encode(x.head, 'hex') || ':' || (x.n + 1) || ':' || {_AT}::bigint || ':' || %s::text, 'UTF8'))"
+    " from m where x.uid = %s and x.owner = %s and x.epoch = %s{} returning x.no, x.n, x.at, x.head)"
 )
-_EVENT: Final = (
-    ', e as (insert into events (seq, at, root, run, run_id, tenant, "call", what, frm, to_state, by_whom, epoch,'
-    " facts, n, hash) select s.seq, s.at, {}, 'call', {}, %s, %s, %s, s.n, "
-    + POSTGRES.linked.format("s.prev", "s.n", "round(s.at * 1e6::float8)::bigint", "%s::text")
-    + " from {})"
-)
-_NUMBERS: Final = {"declared", "undoable", "created_epoch", "asked_epoch", "comp_gave_up"}
-_FLOATS: Final = {"quiet_mono", "comp_mono"}
-
-
-def _mark(name: str) -> str:
-    """Return a placeholder with its type: in a select the server cannot infer it."""
-    return "%s::bigint" if name in _NUMBERS else "%s::float8" if name in _FLOATS else "%s::text"
-
-
+_OPEN: Final = " and ".join(f"x.{term}" for term in OPEN_ROOT.split(" and "))
 _ADMIT: Final = (
-    _ROOT.format(f" and id = %s and tenant = %s and {OPEN_ROOT}")
-    + _PLACE.format(' and not exists (select 1 from calls where "key" = %s)')
-    + _EVENT.format("r.uid, r.uid, r.id, r.tenant, %s", "'(new)', 'started'", "r, s")
-    + f", c as (insert into calls (seq, run_id, tenant, agent, principal, {', '.join(WHEN)}, generation, state, attempt, "
-    + ", ".join(f'"{name}"' for name in FROM_OP)
-    + ") select s.seq, r.id, r.tenant, r.agent, r.principal, s.at, s.at, s.at, "
-    + ", ".join(repr(value) for value in SAME.values())
-    + f", {', '.join(map(_mark, FROM_OP))} from r, s)"
-    " select s.seq, s.at, r.id, r.tenant, r.agent, r.principal from r, s"
+    _NOW
+    + _STEP.format(
+        f" and {_OPEN} and m.now between %s and %s and (select halt from amends_ledger) = %s"
+        ' and not exists (select 1 from amends_call o where o.root = x.no and o."key" = %s)'
+    )
+    + ', c as (insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash,'
+    " more) select %s::bigint, r.no, %s::bytea, 1, r.n, %s::bigint, 'started', 1, %s::bytea, %s::bytea, %s::text, r.at,"
+    " %s::bigint, r.head, %s::text from r) select r.n, r.at from r"
 )
-assert tuple(SAME) == ("generation", "state", "attempt"), "the statement names them in this order"
-
-_ANSWER: Final = answer_sql(POSTGRES)
-
-_CHANGE: Final = (
-    ", u as (update calls c set {} from r, s where c.id = %s and c.root = r.uid and c.run = %s and {}"
-    " returning c.run, c.run_id, c.tenant, c.id)"
-)
-_TOLD: Final = " select s.seq, s.at from s, u"
-_OF_CALL: Final = "r.uid, u.run, u.run_id, u.tenant, u.id"
-
 _SETTLE: Final = (
-    _ROOT.format("")
-    + _PLACE.format("")
-    + _CHANGE.format(
-        ", ".join(f"{name} = {_mark(name)}" for name in SETTLED) + ", settled_at = s.at, retry_at = s.at + %s::float8,"
-        " settled_seq = case when %s::boolean then s.seq else c.settled_seq end",
-        "c.state = 'started' and c.attempt = %s and c.evidence = '' and c.kind <> 'pivot'",
+    _NOW
+    + _STEP.format(
+        " and m.now <= %s and exists (select 1 from amends_call o where o.no = %s and o.root = x.no"
+        " and o.state = 'started' and o.attempt = 1 and o.settled_n is null)"
     )
-    + _EVENT.format(_OF_CALL, "'started', %s", "r, s, u")
-    + _TOLD
+    + ", u as (update amends_call c set state = 'succeeded', result = %s::text, settled_n = r.n, settled_at = r.at,"
+    " settled_hash = r.head{} from r where c.no = %s and c.root = r.no and c.state = 'started' and c.attempt = 1"
+    " and c.settled_n is null returning 1) select r.n, r.at, 1 / (select count(*) from u) from r"
 )
-# The statement sees the other calls as they were before it waited for the root. Locking a row reads its newest
-# version: a call that has left these states meanwhile is not locked, the counts differ, and the flow decides.
-_MAY_RISE: Final = (
-    "o.kind <> 'read' and (o.state = 'failed' or o.state = 'backing_off' or o.state = 'in_doubt'"
-    " or o.state = 'compensation_failed' or o.state = 'compensation_in_doubt'"
-    " or (o.state = 'compensated' and o.comp_blind = 1))"
-)
-_RISEN: Final = (
-    f", k as materialized (select o.id from calls o, r where o.root = r.uid and {_MAY_RISE} for update of o)"
-)
-_NONE_ROSE: Final = (
-    f" and (select count(*) from k) = (select count(*) from calls o where o.root = c.root and {_MAY_RISE})"
-)
+_SETTLE_SEALED: Final = _SETTLE.format(", more = %s::text")
+"""The same with an encrypted result, whose digest is kept as well."""
+_SETTLE_PLAIN: Final = _SETTLE.format("")
 _BEGIN: Final = (
-    _ROOT.format(" and state = 'rolling_back'")
-    + _RISEN
-    + _PLACE.format("")
-    + _CHANGE.format(
-        f"state = 'compensating', comp_attempt = %s, comp_at = s.at{BEGUN_SQL}", FREE_TO_GO.format("%s") + _NONE_ROSE
+    _NOW
+    + _STEP.format(
+        " and x.state = 'rolling_back' and x.touch = %s and m.now <= %s and exists (select 1 from amends_call o"
+        " where o.no = %s and o.root = x.no and o.state = 'succeeded' and o.settled_n = %s and o.comp_at is null)"
     )
-    + _EVENT.format(_OF_CALL, "'succeeded', 'compensating'", "r, s, u")
-    + _TOLD
+    + ", u as (update amends_call c set state = 'compensating', comp_n = r.n, comp_at = r.at, comp_epoch = %s::bigint,"
+    " comp_hash = r.head from r where c.no = %s and c.root = r.no and c.state = 'succeeded' and c.comp_at is null"
+    " returning 1) select r.n, r.at, 1 / (select count(*) from u) from r"
 )
 _END: Final = (
-    _ROOT.format("")
-    + _PLACE.format("")
-    + _CHANGE.format(
-        ", ".join(f"{name} = {_mark(name)}" for name in UNDONE)
-        + ", comp_settled_at = s.at, comp_retry_at = s.at + %s::float8",
-        STILL_GOING.format("%s"),
+    _NOW
+    + _STEP.format(
+        " and x.touch = %s and m.now <= %s and exists (select 1 from amends_call o where o.no = %s and o.root = x.no"
+        " and o.state = 'compensating' and o.comp_hash is not null and o.undone_at is null)"
     )
-    + _EVENT.format(_OF_CALL, "'compensating', %s", "r, s, u")
-    + _TOLD
+    + ", u as (update amends_call c set state = 'compensated', undone_n = r.n, undone_at = r.at, undone_hash = r.head"
+    " from r where c.no = %s and c.root = r.no and c.state = 'compensating' and c.undone_at is null returning 1)"
+    " select r.n, r.at, 1 / (select count(*) from u) from r"
 )
+# One step of each of many runs. Whoever is missing in the answer was not done. A chain that has grown without its event
+# divides by zero, as above, which undoes all of them.
+_TOGETHER: Final = (
+    _NOW
+    + ", j as materialized (select * from json_to_recordset(%s::json) as j(i bigint, uid text, owner text, epoch bigint,"
+    ' body text, no bigint, lo float8, hi float8, "key" text, tool bigint, ident text, digest text, args text,'
+    " result text, more text))"
+    f", r as (update amends_run x set n = x.n + 1, at = {_AT} / 1e6::float8, head = sha256(convert_to("
+    f"encode(x.head, 'hex') || ':' || (x.n + 1) || ':' || {_AT}::bigint || ':' || j.body, 'UTF8'))"
+    " from m, j where x.uid = j.uid and x.owner = j.owner and x.epoch = j.epoch and m.now <= j.hi"
+    f" and case when j.tool is null then exists (select 1 from amends_call o where o.no = j.no and o.root = x.no"
+    " and o.state = 'started' and o.attempt = 1 and o.settled_n is null)"
+    f" else {_OPEN} and m.now >= j.lo and (select halt from amends_ledger) = %s and not exists (select 1"
+    ' from amends_call o where o.root = x.no and o."key" = decode(j."key", \'hex\')) end'
+    " returning j.i, x.no, x.n, x.at, x.head)"
+    ', c as (insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash,'
+    " more) select j.no, r.no, decode(j.\"key\", 'hex'), 1, r.n, j.tool, 'started', 1, decode(j.ident, 'hex'),"
+    " decode(j.digest, 'hex'), j.args, r.at, j.epoch, r.head, j.more from r join j on j.i = r.i"
+    " where j.tool is not null)"
+    ", u as (update amends_call c set state = 'succeeded', result = j.result, settled_n = r.n, settled_at = r.at,"
+    " settled_hash = r.head, more = coalesce(j.more, c.more) from r join j on j.i = r.i where j.tool is null"
+    " and c.no = j.no and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null returning 1)"
+    " select r.i, r.n, r.at, 1 / (case when (select count(*) from u) = (select count(*) from r join j on j.i = r.i"
+    " where j.tool is null) then 1 else 0 end) from r"
+)
+_TOOL: Final = (
+    "select no from amends_tool where name = %s and version = %s and kind = %s and scope = 'run' and declared = %s"
+    " and undoable = %s and at_commit = 0"
+)
+_ANSWER: Final = answer_sql(Statements(POSTGRES))
 
 
-async def admit(op: AdmitCall, clock: Clock) -> Admission | None:
-    """Start the call; return None if nothing was changed and the flow must decide."""
-    if is_plain_question(op):
-        found, _, _ = await Execute(_ANSWER, (op.key,))
-        recorded = answered(op, found)
-        if recorded is not None:
-            return recorded
-    if not is_plain_admission(op):
-        return None
-    values, facts = admission_values(op), admission_facts(op)
-    told, _, _ = await Execute(
-        _ADMIT,
-        (
-            op.root, op.owner, op.epoch, op.run_id, op.tenant, _now(clock), values[6], op.call_id, op.owner, op.epoch,
-            facts, admission_body(op, facts), *values,
-        ),
-        prepare=True,
-    )  # fmt: skip
-    if not told:
-        return None
-    [(seq, at, *of_run)] = told
-    return admitted(values, seq, at, of_run)
+class Plain:
+    """The plain statements of one store, and the numbers of the tools that it has seen."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.tools: dict[PlainTool, int] = {}
+        self.halt = 0
+        self._undo: dict[str, Undo] = {}
+        """By root: the calls that are left to compensate."""
+
+    def remember(self, op: StoreOp[Any], answer: Any, tails: Mapping[str, Tail]) -> None:
+        """Remember the order of a rollback that a flow has begun; if its commit fails, the run has another ``touch``."""
+        if isinstance(op, BeginRollback):
+            tail = tails.get(answer.run.root)
+            undo = None if tail is None else undo_of(answer, tail.touch + int(tail.is_longer))
+            if undo is not None:
+                if len(self._undo) >= UNDO_MAX:
+                    self._undo.clear()
+                self._undo[answer.run.root] = undo
+        elif isinstance(op, CloseRun):
+            self._undo.pop(answer.root, None)
+
+    def _now(self) -> float | None:
+        return None if self._clock is None else self._clock()
+
+    async def answer(self, op: AdmitCall) -> Admission | None:
+        """Return the answer that is already in the record; None: the flow decides."""
+        if not is_plain_question(op):
+            return None
+        found, _, _ = await Execute(_ANSWER, question(op))
+        return answered(op, found)
+
+    async def admit(self, op: AdmitPlain) -> Started | None:
+        """Start the call; return None if nothing was changed and the flow must decide."""
+        if not is_plain(op):
+            return None
+        run, number = op.run, self.tools.get(op.tool)
+        if number is None:
+            tool = op.tool
+            found, _, _ = await Execute(_TOOL, (tool.name, tool.version, tool.kind, tool.declared, tool.undoable))
+            if not found:
+                return None
+            number = self.tools[tool] = found[0][0]
+        key, made = key_of(op), made_at(op.number)
+        found, _, _ = await Execute(
+            _ADMIT,
+            (
+                self._now(), admission_body(op), run.root, run.owner, run.epoch, made - SKEW_S, made + SKEW_S, self.halt,
+                key, op.number, key, number, op.ident, op.digest, op.args, run.epoch, more_of(op),
+            ),
+            prepare=True,
+        )  # fmt: skip
+        return Started(op, *found[0]) if found else None
+
+    async def settle(self, op: SettlePlain) -> SettledPlain | None:
+        """Settle the call; return None if nothing was changed and the flow must decide."""
+        if op.repeated:
+            return None
+        started, first = op.started, op.started.op
+        run = first.run
+        sealed = (more_of(first, op.proof),) if op.proof else ()
+        found, _, _ = await Execute(
+            _SETTLE_SEALED if op.proof else _SETTLE_PLAIN,
+            (
+                self._now(), success_body(op), run.root, run.owner, run.epoch, started.at + FOLD_WINDOW_S, first.number,
+                op.result, *sealed, first.number,
+            ),
+            prepare=True,
+        )  # fmt: skip
+        return SettledPlain(started, found[0][0], found[0][1], op.result, proof=op.proof) if found else None
+
+    async def begin(self, op: BeginCompensation) -> CallRow | None:
+        """Begin the compensation; return None if nothing was changed and the flow must decide."""
+        seen = op.seen
+        undo = None if seen is None else self._undo.get(seen.root)
+        if seen is None or undo is None or not is_plain_beginning(op, undo):
+            return None
+        number = number_of(op.call_id)
+        found, _, _ = await Execute(
+            _BEGIN,
+            (
+                self._now(), compensation_body(op, "succeeded", "compensating"), seen.root, op.owner, op.epoch, undo.touch,
+                seen.created_at + FOLD_WINDOW_S, number, seen.settled_seq, op.epoch, number,
+            ),
+            prepare=True,
+        )  # fmt: skip
+        if not found:
+            self._undo.pop(seen.root, None)
+            return None
+        undo.going = op.call_id
+        return begun(op, found[0][1])
+
+    async def end(self, op: SettleCompensation) -> Settled | None:
+        """Settle the compensation; return None if nothing was changed and the flow must decide."""
+        seen = op.seen
+        undo = None if seen is None else self._undo.get(seen.root)
+        if seen is None or undo is None or not is_plain_end(op, undo):
+            return None
+        number = number_of(op.call_id)
+        found, _, _ = await Execute(
+            _END,
+            (
+                self._now(), compensation_body(op, "compensating", "compensated"), seen.root, op.owner, op.epoch,
+                undo.touch, seen.created_at + FOLD_WINDOW_S, number, number,
+            ),
+            prepare=True,
+        )  # fmt: skip
+        if not found:
+            self._undo.pop(seen.root, None)
+            return None
+        undo.going = ""
+        undo.left.pop()
+        return undone(op, found[0][1])
+
+    async def together(self, ops: Sequence[AdmitPlain | SettlePlain]) -> list[Started | SettledPlain | None]:
+        """Carry out steps of several runs by one statement; None for each that was not done: its caller does it alone."""
+        asked = [self._asked(place, op) for place, op in enumerate(ops)]
+        text = json.dumps([one for one in asked if one is not None], ensure_ascii=False)
+        found, _, _ = await Execute(_TOGETHER, (self._now(), text, self.halt), prepare=True)
+        answers: list[Started | SettledPlain | None] = [None] * len(ops)
+        for place, n, at, *_ in found:
+            op = ops[place]
+            answers[place] = (
+                Started(op, n, at)
+                if isinstance(op, AdmitPlain)
+                else SettledPlain(op.started, n, at, op.result, proof=op.proof)
+            )
+        return answers
+
+    def _asked(self, place: int, op: AdmitPlain | SettlePlain) -> dict[str, Any] | None:
+        """Return one step for the statement; None: it cannot be part of a batch."""
+        if isinstance(op, SettlePlain):
+            first = op.started.op
+            run = first.run
+            return {
+                "i": place, "uid": run.root, "owner": run.owner, "epoch": run.epoch, "body": success_body(op),
+                "no": first.number, "hi": op.started.at + FOLD_WINDOW_S, "result": op.result,
+                "more": more_of(first, op.proof) if op.proof else None,
+            }  # fmt: skip
+        tool, made, run = self.tools.get(op.tool), made_at(op.number), op.run
+        if tool is None or not is_plain(op):
+            return None
+        return {
+            "i": place, "uid": run.root, "owner": run.owner, "epoch": run.epoch, "body": admission_body(op),
+            "no": op.number, "lo": made - SKEW_S, "hi": made + SKEW_S, "key": key_of(op).hex(), "tool": tool,
+            "ident": op.ident.hex(), "digest": op.digest.hex(), "args": op.args, "more": more_of(op),
+        }  # fmt: skip
 
 
-async def settle(op: SettleCall, clock: Clock) -> Settled | None:
-    """Settle the call; return None if nothing was changed and the flow must decide."""
-    # Another process may wait for a call of scope ledger: its flow notifies there.
-    if not is_plain_settlement(op) or op.seen is None or op.seen.scope == "ledger":
-        return None
-    facts = settlement_facts(op)
-    told, _, _ = await Execute(
-        _SETTLE,
-        (
-            op.seen.root, op.owner, op.epoch, _now(clock), *settlement_values(op), op.retry_s, places(op), op.call_id,
-            op.seen.run, op.attempt, op.to, op.owner, op.epoch, facts, body_after(op, "started", op.to, facts),
-        ),
-        prepare=True,
-    )  # fmt: skip
-    return settled(op, *told[0]) if told else None
+UNDO_MAX: Final = 10_000
 
-
-async def begin(op: BeginCompensation, clock: Clock) -> CallRow | None:
-    """Begin the compensation; return None if nothing was changed and the flow must decide."""
-    if not is_plain_beginning(op) or op.seen is None:
-        return None
-    facts = beginning_facts(op)
-    told, _, _ = await Execute(
-        _BEGIN,
-        (
-            op.seen.root, op.owner, op.epoch, _now(clock), op.attempt, op.call_id, op.seen.run, *free_values(op),
-            op.owner, op.epoch, facts, body_after(op, "succeeded", "compensating", facts),
-        ),
-        prepare=True,
-    )  # fmt: skip
-    return begun(op, told[0][1]) if told else None
-
-
-async def end(op: SettleCompensation, clock: Clock) -> Settled | None:
-    """Settle the compensation; return None if nothing was changed and the flow must decide."""
-    if not is_plain_end(op) or op.seen is None or op.seen.scope == "ledger":
-        return None
-    facts = undone_facts(op)
-    told, _, _ = await Execute(
-        _END,
-        (
-            op.seen.root, op.owner, op.epoch, _now(clock), *undone_values(op), op.retry_s, op.call_id,
-            op.seen.run, *going_values(op), op.to, op.owner, op.epoch, facts,
-            body_after(op, "compensating", op.to, facts),
-        ),
-        prepare=True,
-    )  # fmt: skip
-    return undone(op, told[0][1]) if told else None
-
-
-def _now(clock: Clock) -> float | None:
-    return None if clock is None else clock()
-
-
-QUICK: Final[dict[type[StoreOp[Any]], Callable[[Any, Clock], Any]]] = {
-    AdmitCall: admit,
-    SettleCall: settle,
-    BeginCompensation: begin,
-    SettleCompensation: end,
+QUICK: Final[dict[type[StoreOp[Any]], Callable[[Plain, Any], Any]]] = {
+    AdmitCall: Plain.answer,
+    AdmitPlain: Plain.admit,
+    SettlePlain: Plain.settle,
+    BeginCompensation: Plain.begin,
+    SettleCompensation: Plain.end,
 }

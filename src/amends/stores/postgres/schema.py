@@ -10,7 +10,7 @@ import psycopg
 
 from amends.errors import BadConfig, LedgerCorrupt, LedgerMissing
 from amends.model import Schema
-from amends.stores.migrations import check_usable, migrations, schema_of
+from amends.stores.migrations import check_usable, migrations, refuse_old, schema_of
 from amends.stores.postgres.connection import Connection
 from amends.stores.postgres.errors import explained, fate_of
 from amends.stores.postgres.transaction import Preamble, quoted
@@ -25,6 +25,7 @@ LOCK: Final = 0x616D656E6473
 MIGRATE_WAIT_S: Final = 120
 """How long a process waits for another one that migrates."""
 DIALECT: Final = "postgresql"
+RUNS: Final = "select 1 from pg_class where relname = 'amends_run' and pg_table_is_visible(oid)"
 
 
 def read_schema(connection: Connection, address: Address) -> Schema:
@@ -47,6 +48,8 @@ def establish(connection: Connection, address: Address, *, create: bool, clock: 
             hint="check the URL and its schema=; amends db migrate, or a first start with create=True, creates it",
         )
     check_usable(found, address.shown)
+    if found.version and not connection.execute(Execute(RUNS, ()))[0]:
+        raise refuse_old(address.shown)
     if found.version >= found.newest:
         return False
     try:

@@ -11,7 +11,7 @@ from amends.encoding.chain import storable
 from amends.ledger.dispatch import READS, intent
 from amends.ledger.operations import ListRuns, ReadCall, ReadEvents, SearchCalls, StoreOp
 from amends.stores.postgres import errors
-from amends.stores.postgres.quick import QUICK
+from amends.stores.postgres.quick import QUICK, Plain
 from amends.stores.postgres.url import Address
 from amends.stores.postgres.wakeup import notify_command, notify_sql, topics_of
 from amends.stores.retry import Command, Fate
@@ -70,8 +70,12 @@ class Attempts:
     attempts_max = ATTEMPTS_MAX
     kept: frozenset[Fate] = frozenset({"own", "again", "undone"})
 
-    def __init__(self, op: StoreOp[Any], preamble: Preamble, clock: Callable[[], float] | None, *, shown: str) -> None:
-        self.op, self._preamble, self._clock, self._shown = op, preamble, clock, shown
+    def __init__(
+        self, op: StoreOp[Any], preamble: Preamble, clock: Callable[[], float] | None, plain: Plain, *, shown: str,
+        quick: bool = True,
+    ) -> None:  # fmt: skip
+        self.op, self._preamble, self._clock, self._plain, self._shown = op, preamble, clock, plain, shown
+        self._may_be_quick = quick and not preamble.needed
         self._backoff_s = PAUSE_S
         self._reconnected = False
         self._committing = False
@@ -85,15 +89,17 @@ class Attempts:
         op, preamble, clock = self.op, self._preamble, self._clock
         if type(op) in READS:
             return await _read(op, preamble, clock)
-        quick = None if preamble.needed else QUICK.get(type(op))
+        quick = QUICK.get(type(op)) if self._may_be_quick else None
         if quick is not None:
             self._committing = self._quick = True
-            done = await quick(op, clock)
+            done = await quick(self._plain, op)
             if done is not None:
                 return done
             self._committing = self._quick = False
         await Command(preamble.writing)
-        answer = await as_sql(intent(op), Transaction(WRITING, clock))
+        tx = Transaction(WRITING, clock)
+        answer = await as_sql(intent(op), tx)
+        self._plain.remember(op, answer, tx.tails)
         topics = topics_of(op, answer)
         notify = notify_command(topics)
         if topics and not notify:

@@ -1,8 +1,8 @@
 """Group commit: many callers of one process share one transaction and one flush of the SQLite file.
 
 It needs no thread of its own. A caller that finds no leader leads a batch, in its own thread. Callers that come while
-it writes are queued; the leader takes them into its transaction, or leaves the lead to the first of them. Nobody is
-answered before the flush.
+it writes are queued; the leader takes them into its transaction, or leaves the lead to the first of them. The callers
+of one event loop that are ready in the same turn of the loop come together. Nobody is answered before the flush.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from amends.encoding.dataclass import dataclass, field
 from amends.encoding.lazy_import import import_on_use
 from amends.errors import LedgerUnavailable
 from amends.ledger.operations import StoreOp
+from amends.ledger.store import OUTCOME
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Executor
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,17 +33,26 @@ QUEUE_MAX: Final = 100_000
 """Operations that may wait. More than this is a store that cannot keep up, not a burst."""
 
 
-@dataclass(slots=True, eq=False)
+class WouldWait(Exception):
+    """Another process has the lock: the batch must be written by a thread that may wait."""
+
+
 class Pending:
     """One queued operation, and then its answer."""
 
-    op: StoreOp[Any]
-    answer: Any = None
-    error: Exception | None = None
-    leads: bool = False
-    gate: threading.Lock = field(default_factory=threading.Lock)
-    loop: asyncio.AbstractEventLoop | None = None
-    future: asyncio.Future[None] | None = None
+    __slots__ = ("answer", "error", "future", "gate", "is_over", "leads", "loop", "op")
+
+    def __init__(self, op: StoreOp[Any], loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.op = op
+        self.answer: Any = None
+        self.error: Exception | None = None
+        self.leads = False
+        self.gate: threading.Lock | None = None
+        """Of a caller that waits in its thread: released when the answer is there, or the lead."""
+        self.loop = loop
+        self.future: asyncio.Future[None] | None = None
+        self.is_over = False
+        """Of a caller on an event loop: the answer is there."""
 
     def outcome(self) -> Any:
         """Return the answer, or raise the error."""
@@ -52,38 +65,70 @@ class Pending:
 class GroupCommit:
     """The queue of one writer.
 
-    ``flush`` gets a list with the leader's operation, adds others with ``join``, and gives each an answer or an error.
-    ``pool`` returns the threads in which the operations of event loops lead.
+    ``flush`` gets a list with the leader's operation, adds others with ``join``, and gives each an answer or an error;
+    if it must not wait, it raises ``WouldWait``, and nothing was done. ``alone`` carries out an operation that is one
+    statement; None: it is not, or it changed nothing. ``pool`` returns the threads in which operations of event loops
+    lead, ``is_quick`` whether so many of them may be written on the loop itself.
     """
 
-    def __init__(self, flush: Callable[[list[Pending]], None], pool: Callable[[], Executor]) -> None:
-        self._flush = flush
-        self._pool = pool
+    def __init__(
+        self,
+        flush: Callable[[list[Pending], bool], None],
+        alone: Callable[[StoreOp[Any]], Any],
+        pool: Callable[[], Executor],
+        is_quick: Callable[[int], bool],
+    ) -> None:
+        self._flush, self._alone, self._pool, self._is_quick = flush, alone, pool, is_quick
         self._mutex = threading.Lock()
         self._still = threading.Condition(self._mutex)
         self.queue: deque[Pending] = deque()
+        self._turns: dict[asyncio.AbstractEventLoop, list[Pending]] = {}
         self._led = False
         self._held = False
         self._closed = False
 
     def perform(self, op: StoreOp[Any]) -> Any:
         """Carry out ``op``, in this thread or in another caller's."""
-        pending = Pending(op)
-        if self._enter(pending) or self._waits_for_lead(pending):
+        with self._mutex:
+            pending = None if self._may_lead() else self._queued(Pending(op))
+        if pending is None:
+            try:
+                answer = None if self.queue else self._alone(op)
+                if answer is not None:
+                    return answer
+                pending = Pending(op)
+                self._write(pending)
+            finally:
+                self._pass_on()
+        elif self._waits_for_lead(pending):
             self._lead(pending)
         return pending.outcome()
 
     async def perform_async(self, op: StoreOp[Any]) -> Any:
-        """Do the same on an event loop: one hop to a thread and back, shared with whatever else is queued.
+        """Do the same on an event loop, with whatever else is ready in this turn of the loop, or queued.
 
         A cancellation is raised when the operation is over: whoever cancels must be able to rely on the record.
         """
-        loop = asyncio.get_running_loop()
-        pending = Pending(op, loop=loop, future=loop.create_future())
-        if self._enter(pending):
-            self._hand_lead(pending)
-        assert pending.future is not None, "an operation of an event loop has a future"
-        await _until_done(pending.future)
+        from asyncio import CancelledError, get_running_loop  # here: a blocking program needs no asyncio
+
+        loop = get_running_loop()
+        pending = Pending(op, loop)
+        turn = self._turns.get(loop)
+        if turn is None:
+            self._turns[loop] = [pending]
+            loop.call_soon(self._end_turn, loop)
+        else:
+            turn.append(pending)
+        cancelled: CancelledError | None = None
+        while not pending.is_over:
+            pending.future = loop.create_future()
+            try:
+                await pending.future
+            except CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            setattr(cancelled, OUTCOME, pending.outcome)
+            raise cancelled
         return pending.outcome()
 
     def join(self, batch: list[Pending]) -> None:
@@ -115,27 +160,79 @@ class GroupCommit:
             self._still.wait_for(lambda: not self._led)
             return not was_closed
 
-    # ---- The leader
+    # ---- Coming in
 
-    def _enter(self, pending: Pending) -> bool:
-        """Return whether the caller leads at once; otherwise it is queued."""
-        with self._mutex:
-            if self._closed:
-                raise LedgerUnavailable("the ledger is closed", hint="make a new runtime")
-            if not self._led and not self._held:
-                self._led = True
-                return True
-            if len(self.queue) >= QUEUE_MAX:
-                raise LedgerUnavailable(
-                    f"{QUEUE_MAX} operations are already waiting for the ledger",
-                    hint="start fewer operations at once, or use a faster disk",
-                )
-            pending.gate.acquire()
-            self.queue.append(pending)
+    def _may_lead(self) -> bool:
+        """Return whether the caller leads at once. The mutex is held."""
+        if self._closed:
+            raise LedgerUnavailable("the ledger is closed", hint="make a new runtime")
+        if self._led or self._held:
             return False
+        self._led = True
+        return True
+
+    def _queued(self, pending: Pending) -> Pending:
+        """Queue an operation. The mutex is held."""
+        if len(self.queue) >= QUEUE_MAX:
+            raise LedgerUnavailable(
+                f"{QUEUE_MAX} operations are already waiting for the ledger",
+                hint="start fewer operations at once, or use a faster disk",
+            )
+        if pending.loop is None:
+            pending.gate = threading.Lock()
+            pending.gate.acquire()
+        self.queue.append(pending)
+        return pending
+
+    def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Write what was asked for in one turn of the loop: here if that is quick, else in a thread."""
+        turn = self._turns.pop(loop)
+        first: Pending | None = None
+        refused: list[Pending] = []
+        with self._mutex:
+            for pending in turn:
+                try:
+                    if self._may_lead():
+                        first = pending
+                    else:
+                        self._queued(pending)
+                except LedgerUnavailable as error:
+                    pending.error = error
+                    refused.append(pending)
+        _wake(refused)
+        if first is None:
+            return
+        if self._is_quick(len(turn)):
+            first.leads = True
+            self._lead_on_loop(first)
+        else:
+            self._hand_lead(first)
+
+    def _lead_on_loop(self, first: Pending) -> None:
+        """Write a batch on the event loop; if that would wait for another process, leave it to a thread."""
+        batch: list[Pending] = []
+        try:
+            if not self.queue:
+                first.answer = self._alone(first.op)
+            if first.answer is not None:
+                _wake([first])
+            else:
+                batch.append(first)
+                self._flush(batch, False)
+        except WouldWait:
+            with self._mutex:
+                self.queue.extendleft(reversed(batch[1:]))
+            self._hand_lead(first)
+            return
+        except Exception as error:
+            first.error = first.error or error
+            batch = batch or [first]
+        _answer(batch, loop=first.loop)
+        self._pass_on()
 
     def _waits_for_lead(self, pending: Pending) -> bool:
         """Wait for the answer, and return False; or for the lead, and return True."""
+        assert pending.gate is not None, "a queued caller has a gate"
         try:
             pending.gate.acquire()
         except BaseException:
@@ -152,14 +249,22 @@ class GroupCommit:
         if pending.leads:
             self._pass_on()
 
+    # ---- The leader
+
+    def _write(self, first: Pending) -> None:
+        batch = [first]
+        try:
+            self._flush(batch, True)
+        finally:
+            _answer(batch[1:])
+
     def _lead(self, first: Pending) -> None:
         batch = [first]
         try:
-            self._flush(batch)
+            self._flush(batch, True)
         finally:
             try:
-                if len(batch) > 1 or first.future is not None:
-                    _answer(batch)
+                _answer(batch if first.loop is not None else batch[1:])
             finally:
                 self._pass_on()
 
@@ -181,7 +286,8 @@ class GroupCommit:
         return successor
 
     def _hand_lead(self, successor: Pending) -> None:
-        if successor.future is None:
+        if successor.loop is None:
+            assert successor.gate is not None, "a queued caller has a gate"
             successor.gate.release()
             return
         try:
@@ -190,34 +296,26 @@ class GroupCommit:
             self._lead(successor)
 
 
-def _answer(batch: list[Pending]) -> None:
-    """Wake every waiter but the first, which is the leader itself unless an event loop waits for it."""
-    loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for place, pending in enumerate(batch):
-        if pending.loop is not None and pending.future is not None:
-            loops.setdefault(pending.loop, []).append(pending.future)
-        elif place > 0:
+def _answer(batch: list[Pending], loop: asyncio.AbstractEventLoop | None = None) -> None:
+    """Wake the callers of these operations; ``loop``: the event loop on which this is called, if it is one."""
+    loops: dict[asyncio.AbstractEventLoop, list[Pending]] = {}
+    for pending in batch:
+        if pending.loop is not None:
+            loops.setdefault(pending.loop, []).append(pending)
+        elif pending.gate is not None:
             pending.gate.release()
-    for loop, futures in loops.items():
+    for other, some in loops.items():
+        if other is loop:
+            _wake(some)
+            continue
         try:
-            loop.call_soon_threadsafe(_wake, futures)
+            other.call_soon_threadsafe(_wake, some)
         except RuntimeError:  # the loop is closed: nobody waits there any more
             continue
 
 
-def _wake(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
-
-
-async def _until_done(future: asyncio.Future[None]) -> None:
-    """Wait until it is done, even if the waiting task is cancelled meanwhile; then raise the cancellation."""
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
+def _wake(batch: list[Pending]) -> None:
+    for pending in batch:
+        pending.is_over = True
+        if pending.future is not None and not pending.future.done():
+            pending.future.set_result(None)

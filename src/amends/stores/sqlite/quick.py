@@ -1,193 +1,227 @@
-"""Quick statements on SQLite: a plain operation is three statements, inside the open transaction.
+"""Plain statements on SQLite: a step of a plain call is one statement, which is its own transaction when it is alone.
 
-Nobody else can write before it ends: what the first statement reads still holds for the others.
+Nothing is read first. The owner of a run remembers the end of its chain (``Kept``), and the statement is done only if
+the run still has this owner, this epoch and this ``touch``: then nobody else has written an event since. Otherwise it
+changes nothing, and the flow in ``ledger/`` decides.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from typing import Any, Final
+from hashlib import sha256
+from typing import Final
 
-from amends.encoding.chain import link, moment
-from amends.ledger.operations import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled
+from amends.encoding.chain import MICROS
+from amends.encoding.ids import EPOCH_US, RANDOM_BITS, number_of
+from amends.ledger.operations import BeginCompensation, SettleCompensation, Settled
+from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
 from amends.ledger.rows import CallRow
 from amends.stores.quick import (
-    BEGUN_SQL,
-    FREE_TO_GO,
-    FROM_OP,
     OPEN_ROOT,
-    SAME,
-    SETTLED,
-    STILL_GOING,
-    UNDONE,
-    WHEN,
+    Undo,
     admission_body,
-    admission_facts,
-    admission_values,
-    admitted,
-    beginning_facts,
     begun,
-    body_after,
-    free_values,
-    going_values,
-    is_plain_admission,
+    compensation_body,
+    is_plain,
     is_plain_beginning,
     is_plain_end,
-    is_plain_settlement,
-    places,
-    settled,
-    settlement_facts,
-    settlement_values,
+    key_of,
+    more_of,
+    success_body,
     undone,
-    undone_facts,
-    undone_values,
 )
-from amends.stores.sql import SQLITE
+from amends.stores.sql import FOLD_WINDOW_S, SKEW_S, Kept
 
-_NEWEST: Final = "(select at from events order by seq desc limit 1)"
-_TAIL: Final = f"select {_NEWEST}, e.n, e.hash"
-_LAST: Final = " order by e.n desc limit 1"
-# The statement checks the same values of the call and its run that the event's hash covers.
-_EVENT: Final = (
-    'insert into events (at, n, hash, root, run, run_id, tenant, "call", what, frm, to_state, by_whom, epoch, facts)'
-    " values (?, ?, ?, ?, ?, ?, ?, ?, 'call', {}, ?, ?, ?)"
+_OWNED: Final = "no = ? and owner = ? and epoch = ? and touch = ?"
+_HALT: Final = "(select halt from amends_ledger) = ?"
+ADMIT: Final = (
+    'insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash, more)'
+    " select ?, ?, ?, 1, ?, ?, 'started', 1, ?, ?, ?, ?, ?, ?, ? from amends_run"
+    f" where {_OWNED} and {OPEN_ROOT} and {_HALT}"
 )
-
-_MAY_ADMIT: Final = (
-    f"{_TAIL}, r.agent, r.principal from runs r join events e on e.root = r.uid"
-    " where r.uid = ? and r.id = ? and r.tenant = ? and r.owner = ? and r.epoch = ?"
-    f' and {OPEN_ROOT} and not exists (select 1 from calls where "key" = ?){_LAST}'
+_SETTLE: Final = (
+    "update amends_call set state = 'succeeded', result = ?, settled_n = ?, settled_at = ?, settled_hash = ?{}"
+    " where no = ? and root = ? and state = 'started' and attempt = 1 and settled_n is null"
+    f" and exists (select 1 from amends_run where {_OWNED})"
 )
-_ADMIT_EVENT: Final = _EVENT.format("'(new)', 'started'")
-_COLUMNS: Final = ("seq", "run_id", "tenant", "agent", "principal", *FROM_OP, *WHEN, *SAME)
-_ADMIT_CALL: Final = (
-    f"insert into calls ({', '.join(map(SQLITE.name_of, _COLUMNS))}) values ({', '.join('?' * len(_COLUMNS))})"
+SETTLE_SEALED: Final = _SETTLE.format(", more = ?")
+"""The same with an encrypted result, whose digest is kept as well."""
+SETTLE: Final = _SETTLE.format("")
+LOAD: Final = (
+    "select no, n, head, at, touch, owner, epoch, id, tenant, agent, principal, sealed from amends_run"
+    " where uid = ? and root = uid"
 )
-_SAME: Final = tuple(SAME.values())
-
-_OF_CALL: Final = (
-    f"{_TAIL} from calls c join runs o on o.uid = c.root join events e on e.root = c.root"
-    " where c.id = ? and c.run = ? and o.owner = ? and o.epoch = ? and {}" + _LAST
+BEGIN: Final = (
+    "update amends_call set state = 'compensating', comp_n = ?, comp_at = ?, comp_epoch = ?, comp_hash = ?"
+    " where no = ? and root = ? and state = 'succeeded' and settled_n = ? and comp_at is null"
+    f" and exists (select 1 from amends_run where {_OWNED} and state = 'rolling_back')"
 )
-_MAY_SETTLE: Final = _OF_CALL.format("c.state = 'started' and c.attempt = ? and c.evidence = ''")
-_SETTLE_EVENT: Final = _EVENT.format("'started', ?")
-_SETS: Final = ", ".join(f"{name} = ?" for name in (*SETTLED, "settled_at", "retry_at"))
-_SETTLE_CALL: Final = f"update calls set {_SETS} where seq = ? and id = ?"
-_SETTLE_CALL_PLACED: Final = f"update calls set {_SETS}, settled_seq = ? where seq = ? and id = ?"
-
-
-def admit(cursor: sqlite3.Cursor, op: AdmitCall, clock: Callable[[], float]) -> Admission | None:
-    """Start the call; return None if nothing was changed and the flow must decide."""
-    if not is_plain_admission(op):
-        return None
-    values = admission_values(op)
-    execute, root, run_id, tenant, facts = cursor.execute, op.root, op.run_id, op.tenant, admission_facts(op)
-    found = execute(_MAY_ADMIT, (root, run_id, tenant, op.owner, op.epoch, values[6])).fetchall()
-    if not found:
-        return None
-    newest, last, prev, agent, principal = found[0]
-    at = moment(max(clock(), newest))
-    chained = (at, last + 1, link(prev, last + 1, at, admission_body(op, facts)))
-    execute(_ADMIT_EVENT, (*chained, root, root, run_id, tenant, op.call_id, op.owner, op.epoch, facts))
-    seq = _made(cursor)
-    execute(_ADMIT_CALL, (seq, run_id, tenant, agent, principal, *values, at, at, at, *_SAME))
-    return admitted(values, seq, at, (run_id, tenant, agent, principal))
-
-
-def settle(cursor: sqlite3.Cursor, op: SettleCall, clock: Callable[[], float]) -> Settled | None:
-    """Settle the call; return None if nothing was changed and the flow must decide."""
-    if not is_plain_settlement(op):
-        return None
-    seen = op.seen
-    assert seen is not None, "a plain settlement knows its call"
-    found = cursor.execute(_MAY_SETTLE, (op.call_id, seen.run, op.owner, op.epoch, op.attempt)).fetchall()
-    if not found:
-        return None
-    facts = settlement_facts(op)
-    at, chained = _chained(found[0], clock, body_after(op, "started", op.to, facts))
-    cursor.execute(_SETTLE_EVENT, (*chained, *_whose(seen), op.to, op.owner, op.epoch, facts))
-    seq = _made(cursor)
-    sets = (*settlement_values(op), at, None if op.retry_s is None else at + op.retry_s)
-    if places(op):
-        _change(cursor, _SETTLE_CALL_PLACED, (*sets, seq, seen.seq, op.call_id))
-    else:
-        _change(cursor, _SETTLE_CALL, (*sets, seen.seq, op.call_id))
-    return settled(op, seq, at)
-
-
-_MAY_BEGIN: Final = _OF_CALL.format(f"o.state = 'rolling_back' and {FREE_TO_GO.format('?')}")
-_BEGIN_EVENT: Final = _EVENT.format("'succeeded', 'compensating'")
-_BEGIN_CALL: Final = (
-    f"update calls set state = 'compensating', comp_attempt = ?, comp_at = ?{BEGUN_SQL} where seq = ? and id = ?"
+END: Final = (
+    "update amends_call set state = 'compensated', undone_n = ?, undone_at = ?, undone_hash = ?"
+    " where no = ? and root = ? and state = 'compensating' and comp_at = ? and comp_hash is not null and undone_at is null"
+    f" and exists (select 1 from amends_run where {_OWNED})"
 )
 
 
-def begin(cursor: sqlite3.Cursor, op: BeginCompensation, clock: Callable[[], float]) -> CallRow | None:
-    """Begin the compensation; return None if nothing was changed and the flow must decide."""
-    if not is_plain_beginning(op):
-        return None
-    seen = op.seen
-    assert seen is not None, "a plain compensation knows its call"
-    found = cursor.execute(_MAY_BEGIN, (op.call_id, seen.run, op.owner, op.epoch, *free_values(op))).fetchall()
-    if not found:
-        return None
-    facts = beginning_facts(op)
-    at, chained = _chained(found[0], clock, body_after(op, "succeeded", "compensating", facts))
-    cursor.execute(_BEGIN_EVENT, (*chained, *_whose(seen), op.owner, op.epoch, facts))
-    _change(cursor, _BEGIN_CALL, (op.attempt, at, seen.seq, op.call_id))
-    return begun(op, at)
+class Plain:
+    """The plain statements of one store: what it remembers of its runs and tools."""
+
+    def __init__(self, clock: Callable[[], float], kept: dict[str, Kept], folded_tail: str) -> None:
+        self._clock, self._kept, self._folded_tail = clock, kept, folded_tail
+        self.tools: dict[PlainTool, int] = {}
+        self.halt = 0
+        self.seen = 0.0
+        """The latest time that the mark of the ledger's time was seen to have."""
+
+    def _kept_of(self, cursor: sqlite3.Cursor, run: PlainRun) -> Kept | None:
+        """Return what is remembered of this run; None: it is not this owner's."""
+        kept: Kept | None = run.kept
+        if kept is None:
+            kept = self._kept.get(run.root)
+        if kept is None or kept.touch < 0:
+            kept = self._load(cursor, run)
+        run.kept = kept
+        return kept
+
+    def _load(self, cursor: sqlite3.Cursor, run: PlainRun) -> Kept | None:
+        found = cursor.execute(LOAD, (run.root,)).fetchone()
+        if found is None:
+            return None
+        no, n, head, at, touch, owner, epoch, *facts, _ = found
+        if (owner, epoch) != (run.owner, run.epoch) or facts != [run.run_id, run.tenant, run.agent, run.principal]:
+            return None
+        kept = Kept(no, n, head.hex(), at, touch, owner, epoch)
+        later = cursor.execute(self._folded_tail, (no, n) * 4).fetchone()
+        if later is not None:
+            kept.n, kept.at, kept.head = later[0], later[1], later[2].hex()
+        self._kept[run.root] = kept
+        return kept
+
+    def tool(self, cursor: sqlite3.Cursor, tool: PlainTool) -> int | None:
+        """Return the number of a version of a tool; None: the ledger does not have it yet, and the flow adds it."""
+        found = cursor.execute(FIND_TOOL, (tool.name, tool.version, tool.kind, tool.declared, tool.undoable)).fetchone()
+        if found is None:
+            return None
+        self.tools[tool] = found[0]
+        return self.tools[tool]
+
+    def _next(self, kept: Kept) -> tuple[int, float, int]:
+        """Return number, time and microseconds of the next event of a run."""
+        at = self._clock()
+        if at < kept.at:
+            at = kept.at
+        if at < self.seen:
+            at = self.seen
+        micros = round(at * MICROS)
+        return kept.n + 1, micros / MICROS, micros
+
+    def admit(self, cursor: sqlite3.Cursor, op: AdmitPlain) -> Started | None:
+        """Start the call; return None if nothing was changed and the flow must decide."""
+        run, tool = op.run, op.tool
+        kept = run.kept
+        if kept is None or kept.touch < 0:
+            kept = self._kept_of(cursor, run)
+        number = self.tools.get(tool) or self.tool(cursor, tool)
+        if kept is None or number is None or not is_plain(op):
+            return None
+        n, at, micros = self._next(kept)
+        if abs(micros - EPOCH_US - (op.number >> RANDOM_BITS)) > SKEW_US:
+            return None
+        hash = sha256(f"{kept.head}:{n}:{micros}:{admission_body(op)}".encode("ascii"))
+        try:
+            cursor.execute(
+                ADMIT,
+                (
+                    op.number, kept.no, key_of(op), n, number, op.ident, op.digest, op.args, at, run.epoch, hash.digest(),
+                    more_of(op), kept.no, run.owner, run.epoch, kept.touch, self.halt,
+                ),
+            )  # fmt: skip
+        except sqlite3.IntegrityError:
+            return None
+        if cursor.rowcount != 1:
+            kept.touch = -1
+            return None
+        kept.n, kept.head, kept.at = n, hash.hexdigest(), at
+        return Started(op, n, at)
+
+    def settle(self, cursor: sqlite3.Cursor, op: SettlePlain) -> SettledPlain | None:
+        """Settle the call; return None if nothing was changed and the flow must decide."""
+        started = op.started
+        first = started.op
+        run = first.run
+        kept: Kept | None = run.kept
+        if kept is None or kept.touch < 0 or op.repeated:
+            return None
+        n, at, micros = self._next(kept)
+        if at - started.at > FOLD_WINDOW_S:
+            return None
+        hash = sha256(f"{kept.head}:{n}:{micros}:{success_body(op)}".encode("ascii"))
+        guard = (first.number, kept.no, kept.no, run.owner, run.epoch, kept.touch)
+        if op.proof:
+            cursor.execute(SETTLE_SEALED, (op.result, n, at, hash.digest(), more_of(first, op.proof), *guard))
+        else:
+            cursor.execute(SETTLE, (op.result, n, at, hash.digest(), *guard))
+        if cursor.rowcount != 1:
+            kept.touch = -1
+            return None
+        kept.n, kept.head, kept.at = n, hash.hexdigest(), at
+        return SettledPlain(started, n, at, op.result, proof=op.proof)
+
+    def begin(self, cursor: sqlite3.Cursor, op: BeginCompensation) -> CallRow | None:
+        """Begin the compensation; return None if nothing was changed and the flow must decide."""
+        kept = None if op.seen is None else self._kept.get(op.seen.root)
+        undo: Undo | None = None if kept is None else kept.undo
+        if kept is None or undo is None or op.seen is None or kept.touch != undo.touch:
+            return None
+        n, at, micros = self._next(kept)
+        if not is_plain_beginning(op, undo) or at - op.seen.created_at > FOLD_WINDOW_S:
+            return None
+        body = compensation_body(op, "succeeded", "compensating")
+        hash = sha256(f"{kept.head}:{n}:{micros}:{body}".encode("ascii"))
+        cursor.execute(
+            BEGIN,
+            (
+                n, at, op.epoch, hash.digest(), number_of(op.call_id), kept.no, op.seen.settled_seq, kept.no, op.owner,
+                op.epoch, kept.touch,
+            ),
+        )  # fmt: skip
+        if cursor.rowcount != 1:
+            kept.undo = None
+            return None
+        kept.n, kept.head, kept.at = n, hash.hexdigest(), at
+        undo.going = op.call_id
+        return begun(op, at)
+
+    def end(self, cursor: sqlite3.Cursor, op: SettleCompensation) -> Settled | None:
+        """Settle the compensation; return None if nothing was changed and the flow must decide."""
+        kept = None if op.seen is None else self._kept.get(op.seen.root)
+        undo: Undo | None = None if kept is None else kept.undo
+        if kept is None or undo is None or op.seen is None or kept.touch != undo.touch:
+            return None
+        n, at, micros = self._next(kept)
+        if not is_plain_end(op, undo) or at - op.seen.created_at > FOLD_WINDOW_S:
+            return None
+        body = compensation_body(op, "compensating", "compensated")
+        hash = sha256(f"{kept.head}:{n}:{micros}:{body}".encode("ascii"))
+        cursor.execute(
+            END,
+            (
+                n, at, hash.digest(), number_of(op.call_id), kept.no, op.seen.comp_at, kept.no, op.owner, op.epoch,
+                kept.touch,
+            ),
+        )  # fmt: skip
+        if cursor.rowcount != 1:
+            kept.undo = None
+            return None
+        kept.n, kept.head, kept.at = n, hash.hexdigest(), at
+        undo.going = ""
+        undo.left.pop()
+        return undone(op, at)
 
 
-_MAY_END: Final = _OF_CALL.format(STILL_GOING.format("?"))
-_END_EVENT: Final = _EVENT.format("'compensating', ?")
-_END_SETS: Final = ", ".join(f"{name} = ?" for name in (*UNDONE, "comp_settled_at", "comp_retry_at"))
-_END_CALL: Final = f"update calls set {_END_SETS} where seq = ? and id = ?"
-
-
-def end(cursor: sqlite3.Cursor, op: SettleCompensation, clock: Callable[[], float]) -> Settled | None:
-    """Settle the compensation; return None if nothing was changed and the flow must decide."""
-    if not is_plain_end(op):
-        return None
-    seen = op.seen
-    assert seen is not None, "a plain compensation knows its call"
-    found = cursor.execute(_MAY_END, (op.call_id, seen.run, op.owner, op.epoch, *going_values(op))).fetchall()
-    if not found:
-        return None
-    facts = undone_facts(op)
-    at, chained = _chained(found[0], clock, body_after(op, "compensating", op.to, facts))
-    cursor.execute(_END_EVENT, (*chained, *_whose(seen), op.to, op.owner, op.epoch, facts))
-    retry_at = None if op.retry_s is None else at + op.retry_s
-    _change(cursor, _END_CALL, (*undone_values(op), at, retry_at, seen.seq, op.call_id))
-    return undone(op, at)
-
-
-def _chained(found: tuple[float, int, str], clock: Callable[[], float], body: str) -> tuple[float, tuple[Any, ...]]:
-    """Return the time of the next event, and the time with its number and hash."""
-    newest, last, prev = found
-    at = moment(max(clock(), newest))
-    return at, (at, last + 1, link(prev, last + 1, at, body))
-
-
-def _whose(seen: CallRow) -> tuple[str, str, str, str, str]:
-    return (seen.root, seen.run, seen.run_id, seen.tenant, seen.id)
-
-
-def _made(cursor: sqlite3.Cursor) -> int:
-    seq = cursor.lastrowid
-    assert seq is not None, "an inserted event has a number"
-    return seq
-
-
-def _change(cursor: sqlite3.Cursor, sql: str, values: tuple[Any, ...]) -> None:
-    """Change the one row of the event; its number finds it without an index."""
-    cursor.execute(sql, values)
-    assert cursor.rowcount == 1, "the caller's copy of a call has a row in this ledger"
-
-
-QUICK: Final[dict[type[Any], Callable[[sqlite3.Cursor, Any, Callable[[], float]], Any]]] = {
-    AdmitCall: admit,
-    SettleCall: settle,
-    BeginCompensation: begin,
-    SettleCompensation: end,
-}
+SKEW_US: Final = int(SKEW_S * 1e6)
+FIND_TOOL: Final = (
+    "select no from amends_tool where name = ? and version = ? and kind = ? and scope = 'run' and declared = ?"
+    " and undoable = ? and at_commit = 0"
+)

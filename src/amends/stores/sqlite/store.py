@@ -17,24 +17,35 @@ from amends.errors import LedgerError, LedgerUnavailable
 from amends.ledger.dispatch import READS, intent
 from amends.ledger.flow import run_flow
 from amends.ledger.joined import Joined
-from amends.ledger.operations import AdmitCall, ReadChains, ReadCheckpoints, StoreOp
+from amends.ledger.operations import (
+    BeginCompensation,
+    BeginRollback,
+    ClaimRun,
+    OpenRun,
+    ReadChains,
+    ReadCheckpoints,
+    SettleCompensation,
+    StoreOp,
+)
+from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.model import Schema
-from amends.stores.quick import answer_sql, answered, is_plain_question
-from amends.stores.sql import SQLITE, Statements, Transaction, as_sql
+from amends.stores.quick import undo_of
+from amends.stores.sql import SQLITE, Kept, Statements, Transaction, as_sql
 from amends.stores.sqlite import joined
 from amends.stores.sqlite.connection import (
     UNDECODABLE,
     connect,
     establish,
     explained,
+    fill_log,
     inode_of,
     is_busy,
     is_total,
     patiently,
     read_schema,
 )
-from amends.stores.sqlite.group_commit import GroupCommit, Pending
-from amends.stores.sqlite.quick import QUICK
+from amends.stores.sqlite.group_commit import GroupCommit, Pending, WouldWait
+from amends.stores.sqlite.quick import Plain
 from amends.stores.sqlite.readers import Connection, Readers
 
 if TYPE_CHECKING:
@@ -53,7 +64,16 @@ THREADS_MAX: Final = 4
 """Threads for event loops: one writes, the others read."""
 
 STATEMENTS: Final = Statements(SQLITE)
-ANSWER: Final = answer_sql(SQLITE)
+PLAIN: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
+    AdmitPlain: Plain.admit,
+    SettlePlain: Plain.settle,
+    BeginCompensation: Plain.begin,
+    SettleCompensation: Plain.end,
+}
+INLINE_MAX: Final = 64
+"""The most operations of one turn of an event loop that are written on the loop."""
+INLINE_FLUSH_S: Final = 0.0003
+"""If a flush took less than this lately, it is done on the loop."""
 AUDITS: Final = (ReadChains, ReadCheckpoints)
 """Reads that must also show what amends cannot have written."""
 
@@ -64,6 +84,9 @@ class SqliteStore:
     ``synchronous="FULL"`` survives a power failure, ``"NORMAL"`` only the death of the process. No IO before ``open``
     or the first operation.
     """
+
+    keeps_outcome = True
+    dialect = "sqlite"
 
     def __init__(
         self,
@@ -88,9 +111,14 @@ class SqliteStore:
 
     def _start_fresh(self) -> None:
         self._opening = threading.RLock()
-        self._commits = GroupCommit(self._flush, self._threads)
+        self._commits = GroupCommit(self._flush, self._alone, self._threads, self._is_quick)
         self._readers = Readers(self._open_reader)
         self._pool: futures.ThreadPoolExecutor | None = None
+        self._flush_s = 1.0
+        """How long a flush took lately."""
+        self._kept: dict[str, Kept] = {}
+        """The ends of the chains of the runs that this store's process owns, by uid."""
+        self._plain = Plain(self._clock, self._kept, STATEMENTS.events.folded_tail)
 
     # ---- The protocol of a store
 
@@ -109,6 +137,8 @@ class SqliteStore:
                 wait_s=self._lock_wait_s,
             )
             self._writer = Connection(raw, raw.cursor(), inode_of(self.path))
+            if made:
+                fill_log(raw, self.path)
             # From now on the ledger exists: if its file vanishes, it must not be created again, empty.
             self._create = False
             return made
@@ -126,19 +156,14 @@ class SqliteStore:
         """Carry out one operation; return when it is durable."""
         if type(op) in READS:
             return self._read(op)
-        answer: T | None = self._recorded(op) if type(op) is AdmitCall and is_plain_question(op) else None
-        return self._commits.perform(op) if answer is None else answer
+        answer: T = self._commits.perform(op)
+        return answer
 
     async def perform_async(self, op: StoreOp[T]) -> T:
         """Do the same on an event loop; a cancellation is raised when the operation is over."""
         if type(op) in READS:
             self._check_open()
             return await asyncio.get_running_loop().run_in_executor(self._threads(), self._read, op)
-        if type(op) is AdmitCall and is_plain_question(op):
-            # One read by an index, most likely from memory: a hop to a thread and back takes longer.
-            recorded: T | None = self._recorded(op)
-            if recorded is not None:
-                return recorded
         answer: T = await self._commits.perform_async(op)
         return answer
 
@@ -160,12 +185,38 @@ class SqliteStore:
 
     # ---- Writing
 
-    def _flush(self, batch: list[Pending]) -> None:
+    def _alone(self, op: StoreOp[Any]) -> Any:
+        """Carry out a plain operation by one statement that is its own transaction; None: it was not enough."""
+        plain = PLAIN.get(type(op))
+        writer = self._writer
+        if plain is None or writer is None:
+            return None
+        try:
+            return plain(self._plain, writer.cursor, op)
+        except sqlite3.OperationalError as error:
+            self._forget()
+            if is_busy(error):
+                return None  # the flow waits for the lock
+            raise self._copy_of(error) from error
+        except sqlite3.Error as error:
+            self._forget()
+            raise self._copy_of(error) from error
+        except BaseException:
+            self._forget()
+            raise
+
+    def _is_quick(self, count: int) -> bool:
+        """Return whether so many operations may be written on an event loop: a hop to a thread takes longer."""
+        if self._writer is None or count > INLINE_MAX:
+            return False
+        return self.synchronous == "NORMAL" or self._flush_s < INLINE_FLUSH_S
+
+    def _flush(self, batch: list[Pending], may_wait: bool) -> None:
         """Carry out the batch in one transaction, each operation completely or not at all; answer after the commit."""
         began = committing = False
         try:
             writer = self._ready_writer()
-            self._begin(writer)
+            self._begin(writer, may_wait)
             began = True
             # The first needs no savepoint: if it fails, nothing else is in the transaction yet.
             if not self._carry_out(batch[0], writer):
@@ -173,32 +224,46 @@ class SqliteStore:
                 return
             self._carry_out_others(batch, writer)
             committing = True
+            before = time.monotonic()
             writer.cursor.execute("commit")
+            self._flush_s = max(time.monotonic() - before, self._flush_s * 0.8)
+        except WouldWait:
+            raise
         except Exception as error:
             if not began:
                 self._commits.join(batch)  # what stops the first stops all: they need not find out one by one
             self._fail(batch, error)
         except BaseException:  # an interrupt of this thread; SQLite knows whether it has committed
+            self._forget()
             if not committing or (self._writer is not None and self._writer.raw.in_transaction):
                 self._fail(batch, LedgerUnavailable("the thread that was writing was interrupted; nothing was written"))
             raise
 
-    def _begin(self, writer: Connection) -> None:
+    def _begin(self, writer: Connection, may_wait: bool) -> None:
         try:
             writer.cursor.execute("begin immediate")
         except sqlite3.OperationalError as error:
             if not is_busy(error):
                 raise
+            if not may_wait:
+                raise WouldWait from error
             patiently(self.path, self._lock_wait_s, lambda: writer.cursor.execute("begin immediate"))
+
+    def _forget(self) -> None:
+        """Read the ends of all chains again: what was remembered may not have been committed."""
+        for kept in list(self._kept.values()):
+            kept.forget()
 
     def _carry_out(self, pending: Pending, connection: Connection) -> bool:
         """Run one operation; return whether it succeeded. Errors of the file are raised: they concern the whole batch."""
         try:
             op = pending.op
-            quick = QUICK.get(type(op))
-            pending.answer = None if quick is None else quick(connection.cursor, op, self._clock)
+            plain = PLAIN.get(type(op))
+            pending.answer = None if plain is None else plain(self._plain, connection.cursor, op)
             if pending.answer is None:
-                pending.answer = run_flow(as_sql(intent(op), Transaction(STATEMENTS, self._clock)), connection.execute)
+                tx = Transaction(STATEMENTS, self._clock, self._kept)
+                pending.answer = run_flow(as_sql(intent(op), tx), connection.execute)
+                self._remember(op, pending.answer, tx)
             return True
         except sqlite3.Error as error:
             if is_total(error):
@@ -209,21 +274,43 @@ class SqliteStore:
             pending.error = error
         return False
 
+    def _remember(self, op: StoreOp[Any], answer: Any, tx: Transaction) -> None:
+        """Remember the new ends of the chains; forget all of them if the transaction fails after all (``_fail``)."""
+        self._plain.seen = max(self._plain.seen, tx.mark)
+        for root, tail in tx.tails.items():
+            kept = self._kept.get(root)
+            run = tx.runs.get(root)
+            if run is not None and not run.owner:
+                self._kept.pop(root, None)
+            elif kept is not None and tail.is_longer:
+                kept.n, kept.head, kept.at, kept.touch = tail.n, tail.head, tail.at, tail.touch + 1
+                kept.owner, kept.epoch = (run.owner, run.epoch) if run is not None else (kept.owner, kept.epoch)
+                kept.undo = undo_of(answer, kept.touch) if isinstance(op, BeginRollback) else None
+            elif kept is None and run is not None and tail.is_end and _makes_owner(op, run.owner):
+                touch = tail.touch + int(tail.is_longer)
+                self._kept[root] = Kept(tail.no, tail.n, tail.head, tail.at, touch, run.owner, run.epoch)
+
     def _carry_out_others(self, batch: list[Pending], writer: Connection) -> None:
         """Carry out the operations that are queued by now, and those that come meanwhile."""
         place = 1
         self._commits.join(batch)
         while place < len(batch):
-            writer.cursor.execute("savepoint op")
-            if not self._carry_out(batch[place], writer):
-                writer.cursor.execute("rollback to op")
-            writer.cursor.execute("release op")
+            pending = batch[place]
+            plain = PLAIN.get(type(pending.op))
+            if plain is not None:  # one statement, which does all or nothing
+                pending.answer = plain(self._plain, writer.cursor, pending.op)
+            if pending.answer is None:
+                writer.cursor.execute("savepoint op")
+                if not self._carry_out(pending, writer):
+                    writer.cursor.execute("rollback to op")
+                writer.cursor.execute("release op")
             place += 1
             if place == len(batch):
                 self._commits.join(batch)
 
     def _fail(self, batch: list[Pending], error: Exception) -> None:
         """Roll back, and give each operation of the batch its own copy of the error."""
+        self._forget()
         with contextlib.suppress(sqlite3.Error):
             if self._writer is not None and self._writer.raw.in_transaction:
                 self._writer.cursor.execute("rollback")
@@ -293,26 +380,6 @@ class SqliteStore:
         answer: T = pending.outcome()
         return answer
 
-    def _recorded(self, op: AdmitCall) -> Any:
-        """Return the answer that is already in the record, without the write lock; None: the flow decides."""
-        self._check_open()
-        writer = self._writer
-        if writer is None or inode_of(self.path) != writer.inode:
-            return None  # opening may wait, and we may be on an event loop; the flow raises if the file was replaced
-        kept: Connection | None = None
-        try:
-            connection = self._readers.take()
-            try:
-                found = connection.cursor.execute(ANSWER, (op.key,)).fetchall()
-                kept = connection
-            finally:
-                if kept is None:
-                    connection.raw.close()
-                self._readers.give(kept)
-        except sqlite3.Error:
-            return None  # the operation itself meets the same error and explains it
-        return answered(op, found)
-
     def _read_once(self, pending: Pending, text: Callable[[bytes], str] = str) -> None:
         connection = self._readers.take()
         kept: Connection | None = None
@@ -364,6 +431,11 @@ class SqliteStore:
             _LEFT_ALONE.append((self._writer, self._readers))
             self._writer = None
         self._start_fresh()
+
+
+def _makes_owner(op: StoreOp[Any], owner: str) -> bool:
+    """Return whether this operation has opened the run for its caller, or taken it over."""
+    return isinstance(op, OpenRun | ClaimRun) and op.owner == owner
 
 
 _STORES: Final[weakref.WeakSet[SqliteStore]] = weakref.WeakSet()

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, Final, Generic, TypeVar
 
 from amends.audit.verify import Audit, verify_chains
+from amends.encoding.chain import read_place
 from amends.ledger import operations as ops
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import ListBudgets, SearchApprovals
+from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, Started
 from amends.ledger.rows import ApprovalRow, CallRow, EventRow, RunRow, SliceRow
 from amends.ledger.store import Store
 from amends.states import NEW, call_may, run_may
@@ -71,6 +74,16 @@ class Ledger:
     """Makes the second handle."""
 
     def __call__(self, op: ops.StoreOp[Any]) -> Any:
+        """Perform the operation in this colour; a plain answer is given as the equal general one."""
+        match self.raw(op):
+            case Started() as started:
+                return ops.Admission("start", started.row)
+            case SettledPlain() as settled:
+                return ops.Settled(settled.row)
+            case answer:
+                return answer
+
+    def raw(self, op: ops.StoreOp[Any]) -> Any:
         """Perform the operation in this colour."""
         if self.colour == "blocking":
             return self.store.perform(op)
@@ -182,6 +195,32 @@ class Ledger:
         assert not settled.fenced
         return settled.call
 
+    # ---- Plain calls
+
+    def plain_op(self, run: RunRow, tool: str = "charge", *, args: str = "{}", **given: Any) -> AdmitPlain:
+        """Return the plain request for a call."""
+        self.made += 1
+        kind = given.pop("kind", "compensatable")
+        owner, epoch = given.pop("owner", run.owner or "a"), given.pop("epoch", run.epoch)
+        declared, on_conflict = given.pop("declared", 0), given.pop("on_conflict", "raise")
+        named = (f"{what} of {tool} {args} {run.root}".encode() for what in ("key", "ident", "digest"))
+        return AdmitPlain(
+            PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, owner, epoch),
+            PlainTool(tool, "1", kind, declared, int(kind == "compensatable"), on_conflict=on_conflict),
+            self.made, *(sha256(text).digest() for text in named), args, **given,
+        )  # fmt: skip
+
+    def start_plain(self, run: RunRow, tool: str = "charge", **given: Any) -> Started:
+        """Start a plain call, whether or not the store has a plain path for it."""
+        op = self.plain_op(run, tool, **given)
+        answer = self.raw(op)
+        if isinstance(answer, ops.Admission):
+            assert answer.verdict == "start", answer
+            assert answer.call is not None
+            return Started(op, answer.call.seq, answer.call.created_at, answer.call.seq)
+        assert isinstance(answer, Started), answer
+        return answer
+
     # ---- Ending
 
     def roll_back(self, run: RunRow, *, owner: str = "a", person: bool = False, epoch: int = 0) -> ops.Rollback:
@@ -242,7 +281,7 @@ class Ledger:
     def events(self, run: RunRow | None = None) -> list[EventRow]:
         found: list[EventRow] = []
         while True:
-            after = found[-1].seq if found else 0
+            after = (found[-1].place if run is None else found[-1].n) if found else ""
             page = self(ops.ReadEvents(None, None if run is None else run.root, after, PAGE))
             found += page
             if len(page) < PAGE:
@@ -260,7 +299,7 @@ class Ledger:
     def calls(self) -> list[CallRow]:
         found: list[CallRow] = []
         while True:
-            page = self(ops.SearchCalls(None, (), found[-1].seq if found else None, PAGE))
+            page = self(ops.SearchCalls(None, (), found[-1].id if found else None, PAGE))
             found += page
             if len(page) < PAGE:
                 return found
@@ -278,7 +317,7 @@ class Ledger:
     def approvals(self) -> list[ApprovalRow]:
         found: list[ApprovalRow] = []
         while True:
-            page = self(SearchApprovals(None, (), found[-1].seq if found else None, PAGE))
+            page = self(SearchApprovals(None, (), found[-1].id if found else None, PAGE))
             found += [one.approval for one in page]
             if len(page) < PAGE:
                 return found
@@ -291,14 +330,12 @@ def audit(ledger: Ledger) -> None:
     """Replay the events: every move is in the tables of states, and the last ones agree with the rows."""
     runs, calls, events = ledger.everything()
     state: dict[str, str] = {}
-    loaded = {run.uid for run in runs if run.origin}
-    seq, at = 0, 0.0
+    assert [event.place for event in events] == sorted({event.place for event in events}, key=read_place)
+    newest: dict[str, EventRow] = {}
     for event in events:
-        assert event.seq > seq, "sequence numbers ascend"
-        seq = event.seq
-        if event.root not in loaded:  # events of another ledger have that ledger's time
-            assert event.at >= at, "ledger time does not go back"
-            at = event.at
+        before = newest.get(event.root)
+        assert event.n == (1 if before is None else before.n + 1), "in a tree, the order of time is that of the numbers"
+        newest[event.root] = event
         if event.what == "shared":  # a fork has the call as it was: it never moved here
             assert event.call not in state, f"{event.call} is shared and was there before"
             state[event.call] = event.to_state
@@ -313,9 +350,9 @@ def audit(ledger: Ledger) -> None:
     assert verified.events == len(events), "every event is in the chain of its tree"
     _audit_approvals(ledger.approvals(), {call.id: call for call in calls}, events)
     assert state == {run.uid: run.state for run in runs} | {call.id: call.state for call in calls}
-    firsts = {event.seq: event.call for event in events}
+    firsts = {(event.root, event.n): event.call for event in events}
     for call in calls:
-        assert firsts.get(call.seq) == call.id, "a call's seq is the place of its first event"
+        assert firsts.get((call.root, call.seq)) == call.id, "a call's seq is the number of its first event"
     calls = [call for call in calls if not call.is_loaded]
     if any(call.cost for call in calls):
         assert [*imbalances(ledger.slices(), calls), *unpaid(calls)] == []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from amends.encoding.chain import feed_place, read_heads
 from amends.ledger import operations as ops
-from amends.ledger.rows import CallRow, RunRow
+from amends.ledger.rows import CallRow, EventRow, RunRow
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.prove import check
 
@@ -73,7 +74,7 @@ def calls_are_listed_newest_first_in_pages(ledger: Ledger) -> None:
     run = ledger.run()
     made = [ledger.do(run, f"tool {number}") for number in range(7)]
     found: list[CallRow] = []
-    while page := ledger(ops.SearchCalls("acme", (), found[-1].seq if found else None, 3)):
+    while page := ledger(ops.SearchCalls("acme", (), found[-1].id if found else None, 3)):
         assert len(page) <= 3
         found += page
     assert found == made[::-1]
@@ -87,33 +88,104 @@ def calls_are_found_by_state_and_tenant(ledger: Ledger) -> None:
     theirs = ledger.settle(ledger.start(other), "in_doubt").call
     assert ledger(ops.SearchCalls(None, ("in_doubt",))) == [theirs, doubt]
     assert ledger(ops.SearchCalls("acme", ("in_doubt", "held"))) == [staged, doubt]
-    assert ledger(ops.SearchCalls("acme", ("in_doubt", "held"), staged.seq)) == [doubt]
+    assert ledger(ops.SearchCalls("acme", ("in_doubt", "held"), staged.id)) == [doubt]
     assert ledger(ops.SearchCalls("acme", ("succeeded", "in_doubt"))) == [doubt, done]
     assert ledger(ops.SearchCalls(None, ("nonsense",))) == []
 
 
 @check
-def events_are_read_in_ledger_order_in_pages(ledger: Ledger) -> None:
+def events_of_a_tree_are_read_by_number_in_pages(ledger: Ledger) -> None:
+    mine, other = ledger.run(), ledger.run(tenant="umbrella")
+    assert ledger(ops.ReadNewestEvent(None, mine.root)).n == 1
+    for number in range(3):
+        ledger.do(mine, f"tool {number}")
+        ledger.do(other, f"tool {number}")
+    found: list[EventRow] = []
+    while page := ledger(ops.ReadEvents(None, mine.root, found[-1].n if found else 0, 2)):
+        assert len(page) <= 2
+        found += page
+    assert [event.n for event in found] == list(range(1, 8))
+    assert {event.root for event in found} == {mine.root}
+    assert ledger(ops.ReadEvents("umbrella", mine.root)) == []
+    assert ledger(ops.ReadNewestEvent(None, mine.root)) == found[-1]
+    assert ledger(ops.ReadNewestEvent("umbrella", mine.root)) is None
+
+
+@check
+def feeds_go_by_moment_tree_and_number(ledger: Ledger) -> None:
+    """Two trees write at the same moments, and one of them earlier again after the clock was set back."""
+    assert ledger(ops.ReadNewestEvent(None)) is None
+    assert ledger(ops.ReadEvents(None)) == []
     mine, other = ledger.run(), ledger.run(tenant="umbrella")
     for number in range(3):
         ledger.do(mine, f"tool {number}")
         ledger.do(other, f"tool {number}")
-    everything = ledger.events()
-    places = [event.seq for event in everything]
-    assert places == sorted(set(places))
-    third = places[2]
-    later = [event for event in everything if event.root == mine.root and event.seq > third]
-    assert ledger(ops.ReadEvents(None, mine.root, third, 2)) == later[:2]
-    assert ledger(ops.ReadEvents("umbrella")) == [event for event in everything if event.tenant == "umbrella"]
+        ledger.clock.now += 1
+    ledger.clock.now -= 100
+    early = ledger.run("early")
+    trees = [event for run in (mine, other, early) for event in ledger.events(run)]
+    ordered = sorted(trees, key=lambda event: (event.at, event.root, event.n))
+    assert ordered[0].root == early.root
+    found: list[EventRow] = []
+    while page := ledger(ops.ReadEvents(None, None, found[-1].place if found else "", 2)):
+        assert len(page) <= 2
+        found += page
+    assert found == ordered
+    for place, event in enumerate(ordered):
+        assert ledger(ops.ReadEvents(None, None, event.place, 100)) == ordered[place + 1 :]
+    assert ledger(ops.ReadEvents("umbrella")) == [event for event in ordered if event.tenant == "umbrella"]
+    assert ledger(ops.ReadEvents(None, None, feed_place(ordered[1].at))) == ordered[1:], "from a moment on"
+    assert ledger(ops.ReadNewestEvent(None)) == ordered[-1]
+    newest = [event for event in ordered if event.tenant == "umbrella"][-1]
+    assert ledger(ops.ReadNewestEvent("umbrella")) == newest
 
 
 @check
 def ledger_time_never_goes_back(ledger: Ledger) -> None:
+    """Take the latest of the clock, the newest event of the run, and the mark that a heartbeat moves on."""
     run = ledger.run()
+    began = ledger.clock.now
     ledger.clock.now -= 1000
-    late = ledger.run("late")
-    assert late.created_at == run.created_at
-    assert ledger(ops.ReadRun("", uid=run.uid)).now == run.created_at
+    assert ledger(ops.ReadRun("", uid=run.uid)).now == run.created_at == began
+    call = ledger.do(run)
+    assert (call.created_at, call.settled_at) == (began, began)
+    assert ledger.run("before").created_at == began - 1000, "no other run has seen a later time"
+    ledger(ops.RenewLeases(run.owner, {run.uid: 1}, 30.0))
+    assert ledger.run("late").created_at == began
+    other = ledger.run("other")
+    assert ledger.do(other).settled_at == began, "plain calls, too, take no time before the mark"
+
+
+@check
+def a_checkpoint_moves_ledger_time_on(ledger: Ledger) -> None:
+    ledger.run()
+    began = ledger.clock.now
+    row = ledger(ops.DraftCheckpoint("ledger", ""))
+    assert ledger(ops.WriteCheckpoint(row)) is True
+    ledger.clock.now -= 1000
+    assert ledger.run("late").created_at == began
+
+
+@check
+def a_checkpoint_names_each_chain_that_none_covers(ledger: Ledger) -> None:
+    one, two = ledger.run("one"), ledger.run("two")
+    delegation = ledger(ops.Delegate("delegation-1", "acme", "ann", "ben", ledger.clock.now + 60, "holiday"))
+    first = ledger(ops.DraftCheckpoint("ledger", "", limit=2))
+    assert len(read_heads(first.heads)) == 2
+    ledger.do(one)  # what is written after the draft stays for a later checkpoint
+    assert ledger(ops.WriteCheckpoint(first)) is True
+    assert ledger(ops.WriteCheckpoint(first)) is False, "its number is taken"
+    second = ledger(ops.DraftCheckpoint("ledger", ""))
+    assert ledger(ops.WriteCheckpoint(second)) is True
+    ends = {root: (n, hash) for row in (first, second) for root, n, hash in read_heads(row.heads)}
+    assert ends.keys() == {one.root, two.root, delegation.id}
+    for root in ends:
+        newest = ledger(ops.ReadNewestEvent(None, root))
+        assert ends[root] == (newest.n, newest.hash)
+    assert ledger(ops.DraftCheckpoint("ledger", "")) is None, "everything is covered"
+    ledger.commit(two)
+    [(root, n, _)] = read_heads(ledger(ops.DraftCheckpoint("ledger", "")).heads)
+    assert (root, n) == (two.root, ledger(ops.ReadNewestEvent(None, two.root)).n)
 
 
 @check
@@ -136,6 +208,6 @@ def looks(reader: Ledger, run: RunRow, call: CallRow) -> dict[str, object]:
     """Return the answer of every operation that only reads."""
     asked: tuple[ops.StoreOp[Any], ...] = (
         ops.ReadCall(call.id), ops.ReadRun("", uid=run.uid), ops.ListRuns(None), ops.SearchCalls(None),
-        ops.ReadEvents(None), ops.DueRuns(None, 10),
+        ops.ReadEvents(None), ops.ReadNewestEvent(None), ops.DueRuns(None, 10),
     )  # fmt: skip
     return {type(op).__name__: reader(op) for op in asked}

@@ -22,6 +22,7 @@ from amends.ledger.operations import (
     RewriteTexts,
     WriteCheckpoint,
 )
+from amends.ledger.plain import SettlePlain
 from amends.ledger.rows import ApprovalRow, BudgetDemand, CallCost, CallRow, CheckpointRow, Need, RunRow, Terms
 from amends.ledger.trees import tree_mark
 from amends.replay.forks import Wish, made
@@ -131,6 +132,33 @@ def start_staged(ledger: Ledger) -> ops.StoreOp[Any]:
 
 def settle(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.settle_op(ledger.start(ledger.run()))
+
+
+def admit_plain(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ledger.plain_op(ledger.run(), call_ref="ref 'é'")
+
+
+def admit_plain_read(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ledger.plain_op(ledger.run(), "look", kind="read", args='{"\N{BULLET}":1}')
+
+
+def admit_plain_late(ledger: Ledger) -> ops.StoreOp[Any]:
+    """After the deadline of the run a request is not plain."""
+    run = ledger.run(deadline_s=1.0)
+    ledger.clock.now += 2.0
+    return ledger.plain_op(run)
+
+
+def settle_plain(ledger: Ledger) -> ops.StoreOp[Any]:
+    return SettlePlain(ledger.start_plain(ledger.run()), '"ok"')
+
+
+def settle_plain_fenced(ledger: Ledger) -> ops.StoreOp[Any]:
+    """After a takeover a settlement is not plain."""
+    run = ledger.run()
+    started = ledger.start_plain(run)
+    ledger.take_over(run)
+    return SettlePlain(started, '"ok"')
 
 
 def settle_pivot(ledger: Ledger) -> ops.StoreOp[Any]:
@@ -672,7 +700,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     for scenario in (
         open_fresh, open_resumed, open_next_generation, open_child, claim, renew, let_go, admit_started, admit_read,
         admit_pivot, admit_staged, admit_staged_pivot, admit_held_duplicate, admit_held_conflict,
-        admit_recorded_failure, start, start_staged, settle, settle_pivot, settle_doomed, settle_fenced, evidence,
+        admit_recorded_failure, start, start_staged, settle, admit_plain, admit_plain_read, admit_plain_late, settle_plain,
+        settle_plain_fenced, settle_pivot, settle_doomed, settle_fenced, evidence,
         probe, watch, resolve_by_probe, resolve_by_person, asked_by_person, accept, decide, retry, roll_back, roll_back_by_person,
         roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,

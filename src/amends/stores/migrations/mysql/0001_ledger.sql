@@ -14,6 +14,7 @@ create table if not exists amends_schema (
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 -- place: the order of creation, parents before children; not a field of a row. Every index ends in the primary key.
+-- sealed: on roots, the number of the newest event that a checkpoint covers; neither a field nor part of any digest.
 -- ended_at: when a tree ended whose payloads still exist, for gc; not a field of a row.
 create table if not exists runs (
     place bigint not null auto_increment primary key,
@@ -56,6 +57,7 @@ create table if not exists runs (
     causes longtext not null default ('[]'),
     closed_at double,
     gone_at double,
+    sealed bigint not null default 0,
     origin longtext not null default (''),
     forked_from varbinary(255) not null default '',
     forked_at longtext not null default (''),
@@ -76,8 +78,9 @@ create table if not exists runs (
 -- attention: whether the call needs attention; not a field of a row. States that every call passes through are left
 -- out. Neither server has partial indexes: this one has mostly nulls, and grows only at its end.
 create table if not exists calls (
+    place bigint not null auto_increment primary key,
     id varbinary(255) not null,
-    seq bigint not null primary key,
+    seq bigint not null,
     run varbinary(255) not null,
     root varbinary(255) not null,
     run_id varbinary(2048) not null,
@@ -157,7 +160,7 @@ create table if not exists calls (
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 create table if not exists events (
-    seq bigint not null auto_increment primary key,
+    place bigint not null auto_increment primary key,
     at double not null,
     root varbinary(255) not null,
     run varbinary(255) not null,
@@ -173,7 +176,9 @@ create table if not exists events (
     n bigint not null,
     hash longtext not null,
     -- One number, one event in every tree: a chain cannot fork.
-    unique index events_root (root, n)
+    unique index events_root (root, n),
+    -- The order of feeds.
+    index events_feed (at, root, n)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 -- The holder of each lock, until its root has ended. The name is the key: the first insert takes the lock.
@@ -219,10 +224,11 @@ create table if not exists budgets (
     index budgets_root (root)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- Requests for a person's approval. seq: the place of the request's first event.
+-- Requests for a person's approval. seq: the number of the request's first event in its tree. place: as in calls.
 create table if not exists approvals (
+    place bigint not null auto_increment primary key,
     id varbinary(255) not null,
-    seq bigint not null primary key,
+    seq bigint not null,
     `call` varbinary(255) not null,
     run varbinary(255) not null,
     root varbinary(255) not null,
@@ -273,6 +279,7 @@ create table if not exists delegations (
     until_at double not null,
     why longtext not null,
     made_at double not null,
+    sealed bigint not null default 0,
     unique index delegations_id (id),
     index delegations_to (tenant, to_whom)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
@@ -289,8 +296,6 @@ create table if not exists checkpoints (
     n bigint not null primary key,
     at double not null,
     ledger longtext not null,
-    high bigint not null,
-    gaps longtext not null,
     heads longtext not null,
     prev longtext not null,
     hash longtext not null,

@@ -1,4 +1,4 @@
--- The ledger. Columns are the fields of rows.py, in their order; tests/stores/test_schema.py compares.
+-- The ledger. tests/stores/test_schema.py compares these tables with rows.py, calls.py and states.py.
 -- Needs SQLite 3.37 (strict tables). Chains of OR, because SQLite builds a tree of the values for each IN.
 
 -- needs: the newest migration that an amends must know to use the ledger. ledger: its name, the same in all rows.
@@ -9,9 +9,33 @@ create table amends_schema (
     ledger text not null
 ) strict;
 
--- place: the order of creation, parents before children; not a field of a row.
-create table runs (
-    place integer primary key,
+-- One row. halt: a number that every plain statement compares; whoever halts the ledger changes it.
+create table amends_ledger (
+    no integer primary key check (no = 1),
+    halt integer not null
+) strict;
+
+insert into amends_ledger (no, halt) values (1, 0);
+
+-- One row for each version of a tool: what all its calls have in common.
+create table amends_tool (
+    no integer primary key,
+    name text not null,
+    version text not null,
+    kind text not null,
+    scope text not null,
+    declared integer not null,
+    undoable integer not null,
+    at_commit integer not null,
+    unique (name, version, kind, scope, declared, undoable, at_commit)
+) strict;
+
+-- no: the order of creation, parents before children. owners: the owner of the tree in each epoch, as JSON.
+-- touch: every transaction that writes an event row counts it up; a plain statement is done only by who knows it.
+-- n, head, at: the newest event that is a row. Folded events of plain statements may be newer: they do not write here.
+-- sealed: the number up to which checkpoints cover the events of the tree.
+create table amends_run (
+    no integer primary key,
     uid text not null unique,
     id text not null,
     tenant text not null,
@@ -51,101 +75,76 @@ create table runs (
     causes text not null,
     closed_at real,
     gone_at real,
-    origin text not null default '',
-    forked_from text not null default '',
-    forked_at text not null default '',
+    origin text not null,
+    forked_from text not null,
+    forked_at text not null,
+    lease_boot text not null,
+    lease_mono real,
+    silent_boot text not null,
+    silent_mono real,
+    silent_at real,
+    owners text not null default '',
+    touch integer not null default 0,
+    n integer not null default 0,
+    head blob,
+    at real not null default 0,
+    sealed integer not null default 0,
     check (
         state = 'open' or state = 'pivoted' or state = 'committed' or state = 'rolling_back'
         or state = 'rolled_back' or state = 'blocked' or state = 'abandoned'
     )
 ) strict;
 
-create unique index runs_id on runs (tenant, id, generation);
+create unique index amends_run_id on amends_run (tenant, id, generation);
 
-create index runs_root on runs (root);
+create index amends_run_root on amends_run (root);
 
-create index runs_created on runs (created_at, uid);
+create index amends_run_created on amends_run (created_at, uid);
 
-create index runs_wake on runs (wake_at) where wake_at is not null;
+create index amends_run_wake on amends_run (wake_at) where wake_at is not null;
 
-create index runs_owned on runs (owner) where owner <> '';
+create index amends_run_owned on amends_run (owner) where owner <> '';
 
 -- Ended trees whose payloads still exist: what gc reads.
-create index runs_closed on runs (closed_at, uid) where parent = '' and gone_at is null and closed_at is not null;
+create index amends_run_closed on amends_run (closed_at, uid)
+    where parent = '' and gone_at is null and closed_at is not null;
 
 -- The forks of a tree, which rely on what it did.
-create index runs_forked on runs (forked_from) where forked_from <> '';
+create index amends_run_forked on amends_run (forked_from) where forked_from <> '';
 
--- The defaults are those of rows.py: a plain admission sets only the columns of its request.
--- seq, the place of the call's first event, is the rowid here: its index costs nothing.
-create table calls (
-    id text not null unique,
-    seq integer primary key,
-    run text not null,
-    root text not null,
-    run_id text not null,
-    tenant text not null,
-    tool text not null,
-    version text not null,
-    kind text not null,
-    "key" text not null,
-    generation integer not null,
-    ident text not null,
-    digest text not null,
-    args text not null,
+-- Trees that may have events which no checkpoint covers.
+create index amends_run_unsealed on amends_run (uid) where parent = '' and (closed_at is null or n > sealed);
+
+-- One row for each call. no: the number of its id, which sorts by time. The four events of an ordinary call are folded
+-- into it: (n, at, hash), (settled_n, settled_at, settled_hash), (comp_n, comp_at, comp_hash) and (undone_n, undone_at,
+-- undone_hash); a hash is null if the event is a row of amends_event. more: everything else, as JSON.
+create table amends_call (
+    no integer primary key,
+    root integer not null,
+    "key" blob not null,
+    gen integer not null,
+    n integer not null,
+    tool integer not null,
     state text not null,
-    created_at real not null,
-    created_epoch integer not null,
-    asked_epoch integer not null,
-    scope text not null default 'run',
-    declared integer not null default 0,
-    again text not null default '',
-    call_ref text not null default '',
-    parent text not null default '',
-    grp text not null default '',
-    reason text not null default '',
-    twin text not null default '',
-    alias text not null default '',
-    at_commit integer not null default 0,
-    undoable integer not null default 0,
-    locks text not null default '',
-    cost text not null default '',
-    violation text not null default '',
-    attempt integer not null default 0,
+    attempt integer not null,
+    ident blob not null,
+    digest blob not null,
+    args text not null,
+    at real not null,
+    epoch integer not null,
+    hash blob,
     result text,
-    loss text not null default '',
-    error text not null default '',
-    why text not null default '',
-    evidence text not null default '',
-    learned text not null default '',
-    late integer not null default 0,
-    first_at real,
-    started_at real,
+    settled_n integer,
     settled_at real,
-    settled_seq integer not null default 0,
-    retry_at real,
-    tries_from integer not null default 0,
-    quiet_boot text not null default '',
-    quiet_mono real,
-    quiet_left real,
-    probes integer not null default 0,
-    probe_at real,
-    agent text not null default '',
-    principal text not null default '',
-    replays integer not null default 0,
-    comp_attempt integer not null default 0,
-    comp_from integer not null default 0,
-    comp_error text not null default '',
-    comp_gave_up integer not null default 0,
-    comp_blind integer not null default 0,
+    settled_hash blob,
+    comp_n integer,
     comp_at real,
-    comp_settled_at real,
-    comp_retry_at real,
-    comp_boot text not null default '',
-    comp_mono real,
-    approval text not null default '',
-    accepts text not null default '',
-    shared text not null default '',
+    comp_epoch integer,
+    comp_hash blob,
+    undone_n integer,
+    undone_at real,
+    undone_hash blob,
+    more text,
     check (
         state = 'held' or state = 'ready' or state = 'started' or state = 'succeeded' or state = 'failed'
         or state = 'backing_off' or state = 'in_doubt' or state = 'compensating' or state = 'compensated'
@@ -154,22 +153,34 @@ create table calls (
     )
 ) strict;
 
-create unique index calls_key on calls ("key", generation);
-
--- Ordered by seq within a root: every index here ends in the rowid.
-create index calls_root on calls (root);
+-- The key of a call, and the list of the calls of a tree.
+create unique index amends_call_key on amends_call (root, "key", gen);
 
 -- What needs attention. States that every call passes through are left out: they would cost each call two writes.
-create index calls_open on calls (state) where (
+create index amends_call_open on amends_call (state) where (
     state = 'held' or state = 'ready' or state = 'backing_off' or state = 'in_doubt'
     or state = 'compensation_failed' or state = 'compensation_in_doubt'
 );
 
--- Not AUTOINCREMENT: no event is ever deleted, and its counter would be one more page in every commit.
-create table events (
-    seq integer primary key,
-    at real not null,
+-- Calls whose key belongs to the whole ledger (scope="ledger"): the first insert of a key and generation wins.
+create table amends_ledger_key (
+    "key" blob not null,
+    gen integer not null,
+    "call" integer not null,
+    primary key ("key", gen)
+) strict, without rowid;
+
+-- Calls whose id was made elsewhere: their numbers.
+create table amends_call_name (
+    id text not null primary key,
+    "call" integer not null
+) strict, without rowid;
+
+-- Events that are not folded. One number, one event in every tree: a chain cannot fork.
+create table amends_event (
     root text not null,
+    n integer not null,
+    at real not null,
     run text not null,
     run_id text not null,
     tenant text not null,
@@ -180,15 +191,14 @@ create table events (
     by_whom text not null,
     epoch integer not null,
     facts text not null,
-    n integer not null,
-    hash text not null
-) strict;
+    hash blob not null,
+    primary key (root, n)
+) strict, without rowid;
 
--- One number, one event in every tree: a chain cannot fork.
-create unique index events_root on events (root, n);
+create index amends_event_at on amends_event (at);
 
 -- The holder of each lock, until its root has ended. The name is the key: the first insert takes the lock.
-create table locks (
+create table amends_lock (
     tenant text not null,
     name text not null,
     root text not null,
@@ -198,11 +208,11 @@ create table locks (
     taken_at real not null
 ) strict;
 
-create unique index locks_name on locks (tenant, name);
+create unique index amends_lock_name on amends_lock (tenant, name);
 
-create index locks_root on locks (root);
+create index amends_lock_root on amends_lock (root);
 
-create table waits (
+create table amends_wait (
     root text not null,
     tenant text not null,
     name text not null,
@@ -212,12 +222,12 @@ create table waits (
     seen_at real not null
 ) strict;
 
-create unique index waits_root on waits (root, name);
+create unique index amends_wait_root on amends_wait (root, name);
 
-create index waits_name on waits (tenant, name);
+create index amends_wait_name on amends_wait (tenant, name);
 
 -- What may be spent and what was: one row for each slice of a budget. Amounts are decimals, kept exact as text.
-create table budgets (
+create table amends_budget (
     name text not null unique,
     tenant text not null,
     root text not null,
@@ -230,14 +240,15 @@ create table budgets (
     period text not null
 ) strict;
 
-create index budgets_tenant on budgets (tenant, name);
+create index amends_budget_tenant on amends_budget (tenant, name);
 
-create index budgets_root on budgets (root) where root <> '';
+create index amends_budget_root on amends_budget (root) where root <> '';
 
--- Requests for a person's approval. seq, the place of the request's first event, is the rowid here.
-create table approvals (
+-- Requests for a person's approval. no: the order of creation.
+create table amends_approval (
+    no integer primary key,
     id text not null unique,
-    seq integer primary key,
+    seq integer not null,
     "call" text not null,
     run text not null,
     root text not null,
@@ -258,61 +269,67 @@ create table approvals (
     given text not null,
     requested_at real not null,
     expires_at real not null,
-    use_key text not null default '',
-    residue text not null default '',
-    follows text not null default '',
-    by_whom text not null default '',
-    reason text not null default '',
+    use_key text not null,
+    residue text not null,
+    follows text not null,
+    by_whom text not null,
+    reason text not null,
     decided_at real,
     used_at real,
-    used_seq integer not null default 0,
+    used_seq integer not null,
     told_at real,
     tell_at real,
-    tells integer not null default 0,
-    teller text not null default '',
+    tells integer not null,
+    teller text not null,
+    editors text not null,
     check (
         state = 'pending' or state = 'approved' or state = 'rejected' or state = 'expired' or state = 'used'
         or state = 'cancelled'
     )
 ) strict;
 
-create index approvals_root on approvals (root);
+create index amends_approval_root on amends_approval (root);
 
--- Ordered by seq within a state: every index here ends in the rowid.
-create index approvals_state on approvals (state);
+-- Ordered by no within a state: every index here ends in the rowid.
+create index amends_approval_state on amends_approval (state);
 
 -- The outbox of notices: requests whose notice is still to be sent.
-create index approvals_tell on approvals (tell_at) where tell_at is not null;
+create index amends_approval_tell on amends_approval (tell_at) where tell_at is not null;
 
 -- Whether an agent has used a tool after somebody approved it.
-create index approvals_use on approvals (use_key) where use_key <> '';
+create index amends_approval_use on amends_approval (use_key) where use_key <> '';
 
-create table delegations (
+-- sealed: whether a checkpoint covers its event.
+create table amends_delegation (
     id text not null unique,
     tenant text not null,
     by_whom text not null,
     to_whom text not null,
     until_at real not null,
     why text not null,
-    made_at real not null
+    made_at real not null,
+    seq integer not null,
+    sealed integer not null default 0
 ) strict;
 
-create index delegations_to on delegations (tenant, to_whom);
+create index amends_delegation_to on amends_delegation (tenant, to_whom);
 
--- Facts about the ledger itself: the first insert of a name wins.
-create table marks (
+create index amends_delegation_unsealed on amends_delegation (id) where sealed = 0;
+
+-- Facts about the ledger itself: the first insert of a name wins. "time" has the latest time that the ledger has seen.
+create table amends_mark (
     name text not null primary key,
     value text not null,
     made_at real not null
 ) strict;
 
+insert into amends_mark (name, value, made_at) values ('time', '', 0);
+
 -- The ledger's own chain, over the newest hash of each tree that changed. The first insert of a number wins.
-create table checkpoints (
+create table amends_checkpoint (
     n integer primary key,
     at real not null,
     ledger text not null,
-    high integer not null,
-    gaps text not null,
     heads text not null,
     prev text not null,
     hash text not null,

@@ -1,0 +1,232 @@
+"""Compile the tools whose calls may be plain: code for the exact types of one signature.
+
+A compiled tool binds its arguments, writes their stored and their canonical text, and computes key and digests, all in one
+function made for it. Its texts are byte for byte those of ``amends.encoding.canonical``, its digests those of
+``engine/keys.py``. Whatever it cannot do so (another type, a long text, a number that JSON readers would round, a missing
+argument) it leaves to the general path, which is the only one that refuses arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from inspect import Parameter
+from inspect import Signature as Inspected
+from types import NoneType, UnionType
+from typing import Any, Final, TypeAlias, Union, get_args, get_origin
+
+from amends.encoding.canonical import CHARS_MAX, PACKS, SAFE_INT, head, plain_texts, quoted
+from amends.ledger.plain import PlainTool
+from amends.tools.spec import Spec
+
+Bound: TypeAlias = tuple[dict[str, Any], str, bytes, bytes, bytes]
+"""Arguments by name, their stored text, and canonical texts as parts of digests: what names the call, what it means, all
+arguments."""
+SCALARS: Final = (str, int, float, bool, NoneType)
+EXACT: Final = frozenset(PACKS)
+"""Types of results that are returned as they are, if the annotation names them."""
+
+
+class Compiled:
+    """One tool of one runtime, ready for plain calls."""
+
+    __slots__ = ("bind", "digest_head", "fn", "is_async", "result_kinds", "spec", "tool")
+
+    def __init__(self, spec: Spec, tool: PlainTool, bind: Callable[..., Bound | None]) -> None:
+        assert spec.fn is not None, "a compiled tool has a body"
+        self.spec, self.tool, self.bind = spec, tool, bind
+        self.fn, self.is_async = spec.fn, spec.is_async
+        self.digest_head = head("digest", spec.name, spec.version)
+        self.result_kinds = result_kinds(spec.result_type)
+        """The types of plain results that need no validation; None: any."""
+
+
+def compiled(spec: Spec, *, advise: bool) -> Compiled | None:
+    """Return the tool, compiled; None if its calls are never plain."""
+    if not _may_be_plain(spec):
+        return None
+    assert spec.signature is not None, "only a tool with a signature may be plain"
+    hints = spec.signature.hints
+    kinds = {one.name: _scalars(hints.get(one.name, Any)) for one in spec.signature.parameters}
+    if not all(kinds.values()):
+        return None
+    kept = _intent(spec, tuple(kinds))
+    named = kept if spec.key is None else spec.key
+    assert not callable(named), "a key function is not compiled"
+    if not set(named) <= kinds.keys():
+        return None
+    bind = _binder(spec.signature.parameters, kinds, named=frozenset(named), kept=frozenset(kept))
+    tool = PlainTool(
+        spec.name, spec.version, spec.kind, int(spec.declared_key), int(spec.compensate is not None),
+        on_conflict=spec.on_conflict, advise=advise,
+    )  # fmt: skip
+    return Compiled(spec, tool, bind)
+
+
+def _may_be_plain(spec: Spec) -> bool:
+    """Return whether nothing in the declaration needs the general path."""
+    signature = spec.signature
+    if spec.fn is None or signature is None or spec.kind not in ("compensatable", "read"):
+        return False
+    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return (
+        spec.scope == "run"
+        and spec.at == "call"
+        and not spec.needs_approval
+        and spec.cost is None
+        and spec.locks is None
+        and spec.redact is None
+        and spec.timeout is None
+        and not callable(spec.key)
+        and all(one.kind in named and one.name.isascii() for one in signature.parameters)
+    )
+
+
+def _scalars(hint: Any) -> tuple[type, ...]:
+    """Return the exact types that an annotation names; none if it names others."""
+    if hint is Any:
+        return SCALARS
+    hints = get_args(hint) if get_origin(hint) in (Union, UnionType) else (NoneType if hint is None else hint,)
+    return tuple(hints) if all(one in SCALARS for one in hints) else ()
+
+
+def _intent(spec: Spec, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the arguments that carry intent, as ``Spec.intent`` does."""
+    if spec.ignore == "rest":
+        return tuple(name for name in spec.key if name in names) if isinstance(spec.key, tuple) else ()
+    return tuple(name for name in names if name not in spec.ignore)
+
+
+# ---- The code
+
+# Names of the generated code begin with two underscores where an argument could have the same name.
+
+
+def _binder(
+    parameters: tuple[Parameter, ...],
+    kinds: Mapping[str, tuple[type, ...]],
+    *,
+    named: frozenset[str],
+    kept: frozenset[str],
+) -> Callable[..., Bound | None]:
+    """Return the function that binds arguments; it returns None, or raises ``TypeError``, for what is not plain."""
+    known: dict[str, Any] = {"__q": quoted, "__texts": plain_texts, "__part": part}
+    places = {name: number for number, name in enumerate(kinds)}
+    given: list[str] = []
+    for number, one in enumerate(parameters):
+        if one.kind is one.KEYWORD_ONLY and "*" not in given:
+            given.append("*")
+        if one.default is one.empty:
+            given.append(one.name)
+        else:
+            known[f"__d{number}"] = one.default
+            given.append(f"{one.name}=__d{number}")
+    lines = [f"def bind({', '.join(given)}):"]
+    differs: set[str] = set()  # whose canonical text may differ from the stored one
+    for name, place in places.items():
+        lines += _writing(name, place, kinds[name])
+        if str in kinds[name] or float in kinds[name]:
+            differs.add(name)
+    stored = _object(list(places), places, "s")
+    lines.append(f"    __s = {stored}")
+    lines.append(f"    if len(__s) > {CHARS_MAX}: return None")
+    if differs or list(places) != sorted(places):
+        lines.append(f"    __m = __part({_object(sorted(places), places, 'm', differs)})")
+    else:
+        lines.append("    __m = __part(__s)")
+    for target, wanted in (("__k", named), ("__i", kept)):
+        whole = wanted == frozenset(places)
+        text = "__m" if whole else f"__part({_object(sorted(wanted), places, 'm', differs)})"
+        lines.append(f"    {target} = {text}")
+    arguments = ", ".join(f"{json.dumps(name)}: {name}" for name in places)
+    lines.append(f"    return {{{arguments}}}, __s, __k, __i, __m")
+    exec("\n".join(lines), known)
+    made: Callable[..., Bound | None] = known["bind"]
+    return made
+
+
+def _object(names: list[str], places: Mapping[str, int], which: str, differs: set[str] | None = None) -> str:
+    """Return the expression of a JSON object of these arguments, from their written values."""
+    if not names:
+        return "'{}'"
+    parts = [
+        f'"{name}":{{__{"s" if differs is not None and name not in differs else which}{places[name]}}}'
+        for name in names
+    ]
+    return "f'{{" + ",".join(parts) + "}}'"
+
+
+def _writing(name: str, place: int, kinds: tuple[type, ...]) -> list[str]:
+    """Return the lines that write one argument as ``__s`` and, where it may differ, ``__m`` with its place."""
+    s, m = f"__s{place}", f"__m{place}"
+    if len(kinds) > 3:
+        return [f"    __t = __texts({name}, 0)", "    if __t is None: return None", f"    {s}, {m} = __t"]
+    lines: list[str] = []
+    test = "if"
+    for kind in sorted(kinds, key=lambda one: one is NoneType):
+        if kind is NoneType:
+            lines.append(f"    {test} {name} is None: {s} = {m} = 'null'")
+        elif kind is str:
+            lines.append(f"    {test} type({name}) is str:")
+            lines.append(f"        if {name}.isascii() and len({name}) <= {CHARS_MAX}: {s} = {m} = __q({name})")
+            lines += ["        else:", f"            __t = __texts({name})", "            if __t is None: return None"]
+            lines.append(f"            {s}, {m} = __t")
+        elif kind is float:
+            lines += [f"    {test} type({name}) is float:", f"        __t = __texts({name})"]
+            lines += ["        if __t is None: return None", f"        {s}, {m} = __t"]
+        elif kind is bool:
+            lines.append(f"    {test} type({name}) is bool: {s} = {m} = 'true' if {name} else 'false'")
+        else:
+            lines.append(
+                f"    {test} type({name}) is int and -{SAFE_INT} <= {name} <= {SAFE_INT}: {s} = {m} = str({name})"
+            )
+        test = "elif"
+    return [*lines, "    else: return None"]
+
+
+# ---- Digests
+
+
+def part(text: str) -> bytes:
+    """Return a text as a part of a digest, as ``amends.encoding.canonical.digest`` writes it."""
+    if text.isascii():
+        return f"str{len(text)}:{text}".encode("ascii")
+    data = text.encode("utf-8", "surrogatepass")
+    return b"str%d:%b" % (len(data), data)
+
+
+IDENT: Final = head("ident")
+NOT_AGAIN: Final = part("")
+
+
+def key_head(tenant: str, root: str, tool: str) -> bytes:
+    """Return the beginning of the text whose digest is the key of a call of this tool in this run."""
+    return head("call", tenant, root, tool)
+
+
+def digests(
+    key_head: bytes, digest_head: bytes, named: bytes, meaning: bytes, whole: bytes
+) -> tuple[bytes, bytes, bytes]:
+    """Return key, identity and digest of a call, from the parts that ``Compiled.bind`` returned."""
+    return (
+        sha256(key_head + named + NOT_AGAIN).digest(),
+        sha256(IDENT + meaning).digest(),
+        sha256(digest_head + whole).digest(),
+    )
+
+
+# ---- Results
+
+
+def result_kinds(annotation: Any) -> frozenset[type] | None:
+    """Return the types of plain results that a caller gets as they are under this annotation; None: any type."""
+    if annotation is Any or annotation is Inspected.empty or isinstance(annotation, str):
+        return None
+    if isinstance(annotation, type) and annotation in EXACT:
+        return frozenset({annotation})
+    if get_origin(annotation) is dict and get_args(annotation) == (str, Any):
+        return frozenset({dict})
+    if get_origin(annotation) is list and get_args(annotation) == (Any,):
+        return frozenset({list})
+    return frozenset()

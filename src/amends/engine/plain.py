@@ -1,0 +1,165 @@
+"""Run a plain call: admit it, run its body, settle it; three small operations.
+
+A call is plain while nothing about it is unusual (``plain_request`` in ``host/requests.py`` says what is). As soon as
+something is (the ledger answers otherwise, the body raises, its result needs the tool's annotation) the call goes on in
+the general flow of ``engine/call.py``, from where it is: nothing is asked for or started twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from amends.encoding.canonical import plain_copy
+from amends.encoding.ids import call_id
+from amends.encoding.payloads import load_result
+from amends.encoding.redaction import NO_SECRETS
+from amends.engine.call import Done, after_attempt, guarded_call, run_attempts
+from amends.engine.compiled import Compiled
+from amends.engine.doubts import note_late
+from amends.engine.session import Ask, Session, call_of
+from amends.errors import LeaseLost
+from amends.ledger.flow import Flow
+from amends.ledger.plain import AdmitPlain, SettledPlain, SettlePlain, Started
+from amends.ledger.rows import CallRow
+from amends.ledger.world import Ended, Invoke, LazyCall, ReadClocks
+from amends.model import Call
+
+_UNSAID: Final = {
+    "made": None, "until": None, "touched": False, "waits": 0, "is_stuck": False, "is_over": False, "doubted": False,
+    "goes_on": False,
+}  # fmt: skip
+
+
+class PlainCall(LazyCall):
+    """One plain call: its request, its flight, and the call as its body may ask for it, in one object.
+
+    It has what ``Flight`` and ``LazyCall`` have. What few calls need is set when it is first asked for.
+    """
+
+    __slots__ = ("args", "compiled", "doubted", "flying", "goes_on", "op", "sent", "session", "started")
+
+    op: AdmitPlain
+    sent: bool
+    doubted: bool
+    goes_on: bool
+    started: Started
+
+    def __init__(self, session: Session, compiled: Compiled, args: dict[str, Any], op: AdmitPlain) -> None:
+        self.session, self.compiled, self.args, self.op = session, compiled, args, op
+        self.flying: Started | CallRow | None = None
+        self.sent = False
+        self.spent = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "row":
+            self.row = row = self.started.row
+            return row
+        if name == "passed":
+            self.passed = []
+            return self.passed
+        if name in _UNSAID:
+            return _UNSAID[name]
+        raise AttributeError(name)
+
+    def whole(self) -> Call:
+        """Return the call itself; always the same object."""
+        if self.made is None:
+            self.made = call_of(self.row, self.compiled.spec, args=dict(self.args))
+        return self.made
+
+    @property
+    def call(self) -> CallRow | None:
+        """The call that the flow has started and not settled."""
+        flying = self.flying
+        return flying.row if type(flying) is Started else flying  # type: ignore[return-value]
+
+    @call.setter
+    def call(self, row: CallRow | None) -> None:
+        self.flying = row
+
+    @property
+    def id(self) -> str:
+        """The id of the call."""
+        return call_id(self.op.number)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.op.run.run_id
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool."""
+        return self.op.tool.name
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+        return 1
+
+    def ask(self) -> Ask:
+        """Return the same request for the general flow."""
+        op, spec, flight = self.op, self.compiled.spec, self
+        return Ask(
+            spec=spec, args=self.args, text=op.args, key=op.key.hex(), ident=op.ident.hex(), whole="", fn=self.compiled.fn,
+            is_async=self.compiled.is_async, call_ref=op.call_ref, recorded_digest=op.digest.hex(),
+            flight=flight,  # type: ignore[arg-type]  # it has all that a flight has
+        )  # fmt: skip
+
+    def late(self, ended: Ended) -> Flow[None]:
+        """Record the return of a body that nobody waited for any more."""
+        return note_late(self.session, NO_SECRETS, self.compiled.spec, self.row, ended, body=self)
+
+
+async def plain_call(call: PlainCall) -> Any:
+    """Run the call once in this run and return its result; raise what ``guarded_call`` raises."""
+    op, session, compiled = call.op, call.session, call.compiled
+    known = session.recall.of_plain(op.key, op.ident)
+    if known is not None and session.lease.is_ours((await ReadClocks()).mono):
+        return _remembered(call, known)
+    asked = session.asked
+    if op.key in asked:  # most likely answered by the record
+        asked.add(op.key.hex())
+        return (await guarded_call(session, call.ask())).value
+    asked.add(op.key)
+    started = await op
+    if type(started) is not Started:
+        return (await guarded_call(session, call.ask(), started)).value  # type: ignore[arg-type]
+    call.started = call.flying = started
+    id, bodies, flight = call_id(op.number), session.bodies, call
+    bodies[id] = call
+    try:
+        ended = await Invoke(
+            compiled.fn, call.args, compiled.is_async, None, call, session.lease, "execute", session.run, call.late,
+            flight,  # type: ignore[arg-type]  # it has all that a flight has
+        )  # fmt: skip
+    finally:
+        bodies.pop(id, None)
+        call.is_over = True
+    kinds = compiled.result_kinds
+    if ended.error is None and not ended.in_flight and call.spent is None:
+        kept = plain_copy(ended.value) if kinds is None or type(ended.value) in kinds else None
+        if kept is not None:
+            settled = await SettlePlain(started, kept[0])
+            call.flying = None
+            if type(settled) is SettledPlain:
+                session.recall.keep_plain(settled)
+                return kept[1]
+            if settled.fenced:  # type: ignore[union-attr]
+                raise LeaseLost(
+                    f"{op.tool.name} ended after run {op.run.run_id} had another owner; its outcome is kept as evidence",
+                    run_id=op.run.run_id,
+                )
+            session.recall.keep(settled.call)
+            return kept[1]
+    ask = call.ask()
+    after = await after_attempt(session, ask, started.row, ended, body=call)
+    return (after if isinstance(after, Done) else await run_attempts(session, ask, after)).value
+
+
+def _remembered(call: PlainCall, known: SettledPlain) -> Any:
+    """Return the result of a call that this process has seen succeed, read anew from its text."""
+    replays, id = call.session.replays, call_id(known.started.op.number)
+    value = load_result(known.result, call.compiled.spec.result_type)
+    replays[id] = replays.get(id, 0) + 1
+    return value

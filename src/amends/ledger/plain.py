@@ -1,0 +1,207 @@
+"""The two operations of a plain call: admit it, and settle it as succeeded.
+
+Nearly every call is plain: a compensatable call or a read in a root run, without approval, lock, budget, repeat or group.
+For such a call these operations carry little, and their answers make a row only if somebody asks for one. ``general``
+returns the equal operation of ``operations``: a store that has no plain path performs that, and so does every store
+for whatever is not plain after all. The answer then is that of the general operation, and the engine goes on with it.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from amends.encoding.canonical import quoted
+from amends.encoding.chain import proof
+from amends.encoding.dataclass import changed, dataclass
+from amends.encoding.ids import call_id
+from amends.ledger.events import spelled
+from amends.ledger.operations import Admission, AdmitCall, SettleCall, Settled, StoreOp
+from amends.ledger.rows import CallRow
+
+
+class PlainRun:
+    """The root run of a session, as its plain calls name it."""
+
+    __slots__ = ("agent", "epoch", "heads", "kept", "owner", "principal", "root", "run_id", "tenant")
+
+    def __init__(self, root: str, run_id: str, tenant: str, agent: str, principal: str, owner: str, epoch: int) -> None:
+        self.root, self.run_id, self.tenant = root, run_id, tenant
+        self.agent, self.principal = agent, principal
+        self.owner, self.epoch = owner, epoch
+        self.kept: Any = None
+        """What a store remembers of this run, such as its number and the end of its chain."""
+        self.heads: dict[PlainTool, bytes] = {}
+        """The beginning of the text whose digest is the key of a call, by tool."""
+
+    def __repr__(self) -> str:
+        return f"PlainRun({self.root!r}, {self.run_id!r}, owner={self.owner!r}, epoch={self.epoch})"
+
+
+class PlainTool:
+    """A tool, as its plain calls name it: one object per tool and runtime, compared by identity."""
+
+    __slots__ = (
+        "advise", "columns_first", "columns_rest", "declared", "kind", "name", "on_conflict", "quoted", "undoable", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, name: str, version: str, kind: str, declared: int, undoable: int, *, on_conflict: str = "raise",
+        advise: bool = False,
+    ) -> None:  # fmt: skip
+        assert kind in ("compensatable", "read"), f"a {kind} call is not plain"
+        self.name, self.version, self.kind = name, version, kind
+        self.declared, self.undoable = declared, undoable
+        self.on_conflict, self.advise = on_conflict, advise
+        self.quoted = quoted(name)
+        """The name as JSON, for the facts of an event."""
+        self.columns_first = spelled(name, version, kind)
+        self.columns_rest = spelled("run", declared, "", "", "", "", 0, undoable, "", "")
+        """The beginning and the end of the text of ``call_columns_digest``; the end for a call without a ``call_ref``."""
+
+    def columns_digest(self, key: str, ident: str, digest: str, call_ref: str) -> str:
+        """Return ``call_columns_digest`` of a first generation; ``key`` is the key of the row."""
+        rest = self.columns_rest
+        if call_ref:
+            rest = spelled("run", self.declared, "", call_ref, "", "", 0, self.undoable, "", "")
+        text = f"({self.columns_first}, '{key}', 1, '{ident}', '{digest}', {rest})"
+        return sha256(text.encode("ascii")).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"PlainTool({self.name!r}, {self.version!r}, {self.kind!r})"
+
+
+class Started:
+    """The answer to a plain admission: the call has started."""
+
+    __slots__ = ("_row", "at", "n", "op")
+
+    def __init__(self, op: AdmitPlain, n: int, at: float) -> None:
+        self.op, self.n, self.at = op, n, at
+        self._row: CallRow | None = None
+
+    @property
+    def row(self) -> CallRow:
+        """The row of the call as the admission has written it."""
+        row = self._row
+        if row is None:
+            row = self._row = self._made("started", None, None, 0)
+        return row
+
+    def settled_row(self, settled: SettledPlain) -> CallRow:
+        """Return the row as this settlement leaves it, without the row before, unless that was made."""
+        if self._row is None:
+            return self._made("succeeded", settled.result, settled.at, settled.n)
+        return settled.after(self._row)
+
+    def _made(self, state: str, result: str | None, settled_at: float | None, settled_seq: int) -> CallRow:
+        op = self.op
+        run, tool, at = op.run, op.tool, self.at
+        return CallRow(
+            id=call_id(op.number), seq=self.n, run=run.root, root=run.root, run_id=run.run_id, tenant=run.tenant,
+            tool=tool.name, version=tool.version, kind=tool.kind, key=op.row_key, generation=1, ident=op.ident.hex(),
+            digest=op.digest.hex(), args=op.args, state=state, created_at=at, created_epoch=run.epoch,
+            asked_epoch=run.epoch, declared=tool.declared, call_ref=op.call_ref, undoable=tool.undoable, attempt=1,
+            result=result, first_at=at, started_at=at, settled_at=settled_at, settled_seq=settled_seq, agent=run.agent,
+            principal=run.principal,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"Started({self.op!r}, {self.n}, {self.at})"
+
+
+@dataclass(slots=True)
+class AdmitPlain(StoreOp[Started | Admission]):
+    """Start this call if nothing in the ledger is in its way; else do what ``AdmitCall`` does."""
+
+    run: PlainRun
+    tool: PlainTool
+    number: int
+    """The number of the call's id."""
+    key: bytes
+    ident: bytes
+    digest: bytes
+    args: str
+    call_ref: str = ""
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call."""
+        return call_id(self.number)
+
+    @property
+    def row_key(self) -> str:
+        """The key of the row: a read has one of its own, since reads are never deduplicated."""
+        key = self.key.hex()
+        return f"{key}:{call_id(self.number)}" if self.tool.kind == "read" else key
+
+    def general(self) -> AdmitCall:
+        """Return the equal general operation."""
+        run, tool = self.run, self.tool
+        return AdmitCall(
+            call_id=call_id(self.number), run=run.root, root=run.root, owner=run.owner, epoch=run.epoch, tool=tool.name,
+            version=tool.version, kind=tool.kind, key=self.key.hex(), ident=self.ident.hex(), digest=self.digest.hex(),
+            args=self.args, declared=bool(tool.declared), call_ref=self.call_ref, undoable=bool(tool.undoable),
+            on_conflict=tool.on_conflict, advise=tool.advise, run_id=run.run_id, tenant=run.tenant,
+            repeated=self.repeated, proof=self.proof,
+        )  # fmt: skip
+
+
+class SettledPlain:
+    """The answer to a plain settlement: the call has succeeded."""
+
+    __slots__ = ("_row", "at", "n", "proof", "result", "started")
+
+    def __init__(self, started: Started, n: int, at: float, result: str, *, proof: str = "") -> None:
+        self.started, self.n, self.at, self.result = started, n, at, result
+        self.proof = proof
+        """The proof of the result, if the operation brought it."""
+        self._row: CallRow | None = None
+
+    @property
+    def row(self) -> CallRow:
+        """The row of the call as the settlement has left it."""
+        row = self._row
+        if row is None:
+            row = self._row = self.started.settled_row(self)
+        return row
+
+    def after(self, row: CallRow) -> CallRow:
+        """Return this row of the call, which has changed in something else meanwhile, as settled."""
+        changes = {"state": "succeeded", "result": self.result, "settled_at": self.at, "settled_seq": self.n}
+        return changed(row, changes)
+
+    @property
+    def call(self) -> CallRow:
+        """The same; the answer to a general settlement names it so."""
+        return self.row
+
+    def __repr__(self) -> str:
+        return f"SettledPlain({self.started!r}, {self.n}, {self.at})"
+
+
+@dataclass(slots=True)
+class SettlePlain(StoreOp[SettledPlain | Settled]):
+    """Settle this call as succeeded with this result if it is as it was started; else do what ``SettleCall`` does."""
+
+    started: Started
+    result: str
+
+    def general(self) -> SettleCall:
+        """Return the equal general operation."""
+        op = self.started.op
+        return SettleCall(
+            call_id(op.number), op.run.owner, op.run.epoch, 1, "succeeded", result=self.result, seen=self.started.row,
+            repeated=self.repeated, proof=self.proof,
+        )  # fmt: skip
+
+
+def admission_facts(op: AdmitPlain, key: str) -> str:
+    """Return the facts of the event of a plain admission; ``key`` is ``op.row_key``."""
+    row = op.tool.columns_digest(key, op.ident.hex(), op.digest.hex(), op.call_ref)
+    return f'{{"tool": {op.tool.quoted}, "args": "{op.proof or proof(op.args)}", "row": "{row}"}}'
+
+
+def settlement_facts(result: str, proved: str = "") -> str:
+    """Return the facts of the event of a plain settlement; ``proved``: the proof of the result, if it is known."""
+    return f'{{"attempt": 1, "result": "{proved or proof(result)}"}}'
