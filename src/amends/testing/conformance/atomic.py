@@ -28,7 +28,7 @@ READS: Final = (
     rows.PageRuns, rows.PageClosed, rows.FindCall, rows.FindKey, rows.ListGenerations, rows.ListCalls, rows.PageCalls,
     rows.PageEvents, rows.FindApproval, rows.ApprovalsOf, rows.PageApprovals, rows.ListDueNotices, rows.FindUse,
     rows.DelegationsTo, rows.FindSlice, rows.PageSlices, rows.FindLocks, rows.LocksOf, rows.PageLocks, rows.WaitsOf,
-    rows.WaitsFor, rows.FindMark, rows.NewestCheckpoint, rows.PageCheckpoints, rows.PageHeads, rows.HashesAt,
+    rows.WaitsFor, rows.FindMark, rows.NewestCheckpoint, rows.PageCheckpoints, rows.PageUnsealed, rows.NewestEvent, rows.HashesAt,
     rows.ListForks,
 )  # fmt: skip
 """Row operations that change nothing. One that is missing here costs time, no more."""
