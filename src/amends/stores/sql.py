@@ -147,12 +147,15 @@ POSTGRES: Final = Dialect(
 # ---- One transaction
 
 
+NOT_KNOWN: Final = -1
+
+
 @dataclass(slots=True)
 class Tail:
     """The end of the chain of a tree, as this transaction found and continued it."""
 
     no: int = 0
-    """The number of its run; 0: the chain belongs to no run."""
+    """The number of its run; 0: the chain belongs to no run; ``NOT_KNOWN``: to a run whose number was not read."""
     n: int = 0
     head: str = GENESIS
     at: float = 0.0
@@ -449,14 +452,12 @@ async def _find_run_by_id(tx: Transaction, op: rows.FindRunById) -> RunRow | Non
 async def _insert_run(tx: Transaction, op: rows.InsertRun) -> None:
     row = op.row
     owners = {row.epoch: row.owner} if row.owner and row.uid == row.root else {}
-    await Execute(tx.statements.insert_run, (*RUN_VALUES(row), stored.written_owners(owners)))
+    _, _, no = await Execute(tx.statements.insert_run, (*RUN_VALUES(row), stored.written_owners(owners)))
     tx.runs[row.uid] = row
     if row.uid == row.root:
-        found, _, _ = await Execute(tx.statements.find_run, (row.uid,))
-        _note_facts(tx, row, found[0][_RUN_WIDTH])
         known = tx.tails.get(row.uid)
         tx.tails[row.uid] = known or Tail(owner=row.owner, epoch=row.epoch, owners=owners)
-        tx.tails[row.uid].no = found[0][_RUN_WIDTH]
+        tx.tails[row.uid].no = no or NOT_KNOWN
 
 
 async def _update_run(tx: Transaction, op: rows.UpdateRun) -> RunRow:
