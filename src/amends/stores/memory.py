@@ -228,9 +228,9 @@ class MemoryStore:
 
     def _place(self, root: str) -> tuple[int, float, int]:
         """Return number, time and place of the next event of this tree."""
-        n = self._last.get(root)
+        n, noted = self._last.get(root), self._noted
         n = self._last[root] = (self._tails[root][0] if n is None else n) + 1
-        return n, self._now(None), len(self._events) + len(self._noted) + 1
+        return n, self._now(None), len(self._events) + len(noted) + 1
 
     def _write_noted(self) -> None:
         """Make the events and rows of what was noted."""
