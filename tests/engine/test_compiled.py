@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amends import tool
-from amends.encoding.canonical import ARGS_BYTES_MAX, CHARS_MAX, SAFE_INT, canonical, encode
-from amends.engine.compiled import IDENT, NOT_AGAIN, Compiled, compiled, digests, key_head, part, result_kinds
+from amends.encoding.canonical import ARGS_BYTES_MAX, CHARS_MAX, SAFE_INT, canonical, encode, plain_copy
+from amends.encoding.payloads import round_trip
+from amends.engine.compiled import IDENT, NOT_AGAIN, Compiled, compiled, digests, key_head, part, result_check
 from amends.engine.keys import call_key, identity_digest, request_digest
 from amends.errors import Error
 from amends.tools.declarations import specs_of
@@ -87,6 +88,7 @@ def check(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     assert len(text.encode()) <= ARGS_BYTES_MAX
     all_of_it = canonical(expected, shape=spec.shape)
     intent = canonical(spec.intent(expected), shape=spec.shape) if spec.ignore else all_of_it
+    assert not callable(spec.key)
     ident = intent if spec.key is None else canonical({name: expected[name] for name in spec.key}, shape=spec.shape)
     assert (named, meaning, whole) == (part(ident), part(intent), part(all_of_it))
     key, same, digest = digests(key_head("t", "run_1", spec.name), tool.digest_head, named, meaning, whole)
@@ -215,19 +217,46 @@ def test_tools_that_need_the_general_path_are_not_compiled(one: Any) -> None:
     assert compiled(spec, advise=False) is None
 
 
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-SAFE_INT, SAFE_INT)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab$", max_size=2), inner, max_size=3),
+    max_leaves=6,
+)
+ANNOTATIONS: list[Any] = [
+    Any, dict, list, str, int, float, bool, type(None), dict[str, Any], list[Any], dict[str, bool], dict[str, int | None],
+    dict[str, float], list[str | int], list[dict[str, bool | int]], str | None, dict[str, Any] | None, int | float,
+]  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(PLAIN, st.sampled_from(ANNOTATIONS))
+def test_a_result_that_fits_comes_back_as_validation_would_give_it(value: Any, annotation: Any) -> None:
+    fits = result_check(annotation)
+    kept = plain_copy(value)
+    if kept is None or (fits is not None and not fits(value)):
+        return
+    seen, stored = round_trip(value, annotation)
+    assert (repr(kept[1]), kept[0], None) == (repr(seen), stored.text, stored.loss)
+
+
 @pytest.mark.parametrize(
-    "annotation, kinds",
+    "annotation, value, is_plain",
     [
-        (Any, None),
-        (dict, {dict}),
-        (dict[str, Any], {dict}),
-        (list[Any], {list}),
-        (str, {str}),
-        (type(None), {type(None)}),
-        (dict[str, int], set()),
-        (str | None, set()),
-        (Spec, set()),
+        (dict[str, bool], {"ok": True}, True),
+        (dict[str, bool], {"ok": 1}, False),
+        (dict[str, float], {"x": 1}, False),
+        (list[str | None], ["a", None], True),
+        (int, True, False),
+        (Spec, {}, False),
+        (tuple[int, int], [1, 2], False),
+        (dict[int, str], {}, False),
     ],
 )
-def test_results_that_need_no_validation(annotation: Any, kinds: set[type] | None) -> None:
-    assert result_kinds(annotation) == kinds
+def test_results_that_need_no_validation(annotation: Any, value: Any, is_plain: bool) -> None:
+    fits = result_check(annotation)
+    assert fits is not None
+    assert fits(value) is is_plain

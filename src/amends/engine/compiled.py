@@ -16,7 +16,7 @@ from inspect import Signature as Inspected
 from types import NoneType, UnionType
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
-from amends.encoding.canonical import CHARS_MAX, PACKS, SAFE_INT, head, plain_texts, quoted
+from amends.encoding.canonical import CHARS_MAX, SAFE_INT, head, plain_texts, quoted
 from amends.ledger.plain import PlainTool
 from amends.tools.spec import Spec
 
@@ -24,22 +24,21 @@ Bound: TypeAlias = tuple[dict[str, Any], str, bytes, bytes, bytes]
 """Arguments by name, their stored text, and canonical texts as parts of digests: what names the call, what it means, all
 arguments."""
 SCALARS: Final = (str, int, float, bool, NoneType)
-EXACT: Final = frozenset(PACKS)
-"""Types of results that are returned as they are, if the annotation names them."""
+Fits: TypeAlias = Callable[[Any], bool]
 
 
 class Compiled:
     """One tool of one runtime, ready for plain calls."""
 
-    __slots__ = ("bind", "digest_head", "fn", "is_async", "result_kinds", "spec", "tool")
+    __slots__ = ("bind", "digest_head", "fn", "is_async", "result_fits", "spec", "tool")
 
     def __init__(self, spec: Spec, tool: PlainTool, bind: Callable[..., Bound | None]) -> None:
         assert spec.fn is not None, "a compiled tool has a body"
         self.spec, self.tool, self.bind = spec, tool, bind
         self.fn, self.is_async = spec.fn, spec.is_async
         self.digest_head = head("digest", spec.name, spec.version)
-        self.result_kinds = result_kinds(spec.result_type)
-        """The types of plain results that need no validation; None: any."""
+        self.result_fits = result_check(spec.result_type)
+        """Says whether a plain result needs no validation; None: none does."""
 
 
 def compiled(spec: Spec, *, advise: bool) -> Compiled | None:
@@ -219,14 +218,38 @@ def digests(
 # ---- Results
 
 
-def result_kinds(annotation: Any) -> frozenset[type] | None:
-    """Return the types of plain results that a caller gets as they are under this annotation; None: any type."""
+def result_check(annotation: Any) -> Fits | None:
+    """Return the test of a plain result that a caller gets as it is: validating it would give an equal value.
+
+    None: any plain result passes.
+    """
     if annotation is Any or annotation is Inspected.empty or isinstance(annotation, str):
         return None
-    if isinstance(annotation, type) and annotation in EXACT:
-        return frozenset({annotation})
-    if get_origin(annotation) is dict and get_args(annotation) == (str, Any):
-        return frozenset({dict})
-    if get_origin(annotation) is list and get_args(annotation) == (Any,):
-        return frozenset({list})
-    return frozenset()
+    return _test(annotation) or _never
+
+
+def _never(_: Any) -> bool:
+    return False
+
+
+def _test(annotation: Any) -> Fits | None:
+    """Return the test for an annotation of exact built-in types, lists, dicts and unions of these; None for others."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation in SCALARS or annotation is dict or annotation is list:
+        return lambda value: type(value) is annotation
+    if origin in (Union, UnionType):
+        tests = [_test(one) for one in args]
+        found = [test for test in tests if test is not None]
+        return (lambda value: any(test(value) for test in found)) if len(found) == len(tests) else None
+    if origin is list and len(args) == 1:
+        items = _inside(args[0])
+        return None if items is None else lambda value: type(value) is list and all(map(items, value))
+    if origin is dict and len(args) == 2 and args[0] is str:
+        values = _inside(args[1])
+        # The keys are texts, or the value is not plain.
+        return None if values is None else lambda value: type(value) is dict and all(map(values, value.values()))
+    return None
+
+
+def _inside(annotation: Any) -> Fits | None:
+    return (lambda _: True) if annotation is Any else _test(annotation)

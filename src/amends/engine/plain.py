@@ -136,9 +136,9 @@ async def plain_call(call: PlainCall) -> Any:
     finally:
         bodies.pop(id, None)
         call.is_over = True
-    kinds = compiled.result_kinds
     if ended.error is None and not ended.in_flight and call.spent is None:
-        kept = plain_copy(ended.value) if kinds is None or type(ended.value) in kinds else None
+        fits = compiled.result_fits
+        kept = plain_copy(ended.value) if fits is None or fits(ended.value) else None
         if kept is not None:
             settled = await SettlePlain(started, kept[0])
             call.flying = None

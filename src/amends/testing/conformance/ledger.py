@@ -204,11 +204,13 @@ class Ledger:
         kind = given.pop("kind", "compensatable")
         owner, epoch = given.pop("owner", run.owner or "a"), given.pop("epoch", run.epoch)
         declared, on_conflict = given.pop("declared", 0), given.pop("on_conflict", "raise")
-        named = (f"{what} of {tool} {args} {run.root}".encode() for what in ("key", "ident", "digest"))
+        key, ident, digest = (
+            sha256(f"{what} of {tool} {args} {run.root}".encode()).digest() for what in ("key", "ident", "digest")
+        )
         return AdmitPlain(
             PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, owner, epoch),
             PlainTool(tool, "1", kind, declared, int(kind == "compensatable"), on_conflict=on_conflict),
-            number_at(self.clock.now, self.made), *(sha256(text).digest() for text in named), args, **given,
+            number_at(self.clock.now, self.made), key, ident, digest, args, **given,
         )  # fmt: skip
 
     def start_plain(self, run: RunRow, tool: str = "charge", **given: Any) -> Started:
