@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import math
 from hashlib import sha256
-from typing import Any, Optional
+from types import NoneType
+from typing import Any, Literal, Optional
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from amends import tool
-from amends.encoding.canonical import ARGS_BYTES_MAX, CHARS_MAX, SAFE_INT, canonical, encode
-from amends.engine.compiled import IDENT, NOT_AGAIN, Compiled, compiled, digests, key_head, part, result_kinds
+from amends.encoding.canonical import ARGS_BYTES_MAX, CHARS_MAX, SAFE_INT, canonical, encode, plain_copy
+from amends.encoding.payloads import load_result
+from amends.engine.compiled import (
+    IDENT,
+    NOT_AGAIN,
+    Compiled,
+    compiled,
+    digests,
+    is_exact,
+    key_head,
+    part,
+    result_kinds,
+)  # fmt: skip
 from amends.engine.keys import call_key, identity_digest, request_digest
 from amends.errors import Error
 from amends.tools.declarations import specs_of
@@ -219,15 +232,59 @@ def test_tools_that_need_the_general_path_are_not_compiled(one: Any) -> None:
     "annotation, kinds",
     [
         (Any, None),
-        (dict, {dict}),
-        (dict[str, Any], {dict}),
-        (list[Any], {list}),
-        (str, {str}),
-        (type(None), {type(None)}),
-        (dict[str, int], set()),
-        (str | None, set()),
-        (Spec, set()),
+        (dict, {dict: None}),
+        (dict[str, Any], {dict: None}),
+        (list[Any], {list: None}),
+        (str, {str: None}),
+        (None, {NoneType: None}),
+        (NoneType, {NoneType: None}),
+        (dict[str, int], {dict: {int: None}}),
+        (dict[str, list[float] | None], {dict: {list: {float: None}, NoneType: None}}),
+        (str | None, {str: None, NoneType: None}),
+        (dict[int, str], {}),
+        (dict[str, int] | dict[str, str], {}),
+        (list[Spec], {}),
+        (Literal["a"], {}),
+        (str | Spec, {}),
+        (Spec, {}),
     ],
 )
-def test_results_that_need_no_validation(annotation: Any, kinds: set[type] | None) -> None:
+def test_results_that_need_no_validation(annotation: Any, kinds: Any) -> None:
     assert result_kinds(annotation) == kinds
+
+
+SCALAR = (
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False) | st.text(max_size=5)
+)
+ANNOTATIONS = (
+    NoneType, bool, int, float, str, str | None, int | float, bool | int | None, dict[str, bool], dict[str, int | str],
+    list[float], list[dict[str, str]] | None, dict[str, list[int] | None], dict[str, Any], list[str] | dict[str, str],
+)  # fmt: skip
+
+
+ANYTHING = st.recursive(
+    SCALAR, lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(max_size=3), one, max_size=3), max_leaves=6
+)
+
+
+@given(st.sampled_from(ANNOTATIONS).flatmap(lambda one: st.tuples(st.just(one), st.from_type(one) | ANYTHING)))
+def test_an_exact_result_is_what_pydantic_would_return(case: tuple[Any, Any]) -> None:
+    annotation, value = case
+    kinds = result_kinds(annotation)
+    assert kinds, "each of these annotations names exact types only"
+    if is_exact(value, kinds):
+        assert repr(TypeAdapter(annotation).validate_python(value)) == repr(value)
+        kept = plain_copy(value)
+        if kept is not None:
+            assert repr(load_result(kept[0], annotation)) == repr(kept[1]) == repr(value)
+            assert kept[0] == encode(value, path="the result")
+
+
+@pytest.mark.parametrize(
+    "value, annotation",
+    [({"ok": 1}, dict[str, bool]), (1, float), ([1, "2"], list[int]), ({"a": None}, dict[str, str]), (True, int)],
+)
+def test_another_type_anywhere_in_a_result_is_left_to_pydantic(value: Any, annotation: Any) -> None:
+    kinds = result_kinds(annotation)
+    assert kinds
+    assert not is_exact(value, kinds)

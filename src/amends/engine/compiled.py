@@ -26,6 +26,8 @@ arguments."""
 SCALARS: Final = (str, int, float, bool, NoneType)
 EXACT: Final = frozenset(PACKS)
 """Types of results that are returned as they are, if the annotation names them."""
+Kinds: TypeAlias = Mapping[type, "Kinds | None"]
+"""Types of values, with the types of their items; None: any items."""
 
 
 class Compiled:
@@ -219,14 +221,41 @@ def digests(
 # ---- Results
 
 
-def result_kinds(annotation: Any) -> frozenset[type] | None:
-    """Return the types of plain results that a caller gets as they are under this annotation; None: any type."""
+def result_kinds(annotation: Any) -> Kinds | None:
+    """Return the types of plain results that a caller gets as they are under this annotation; None: any type.
+
+    Data of exactly the annotated types is what pydantic would return for it; anything else is left to pydantic.
+    """
     if annotation is Any or annotation is Inspected.empty or isinstance(annotation, str):
         return None
-    if isinstance(annotation, type) and annotation in EXACT:
-        return frozenset({annotation})
-    if get_origin(annotation) is dict and get_args(annotation) == (str, Any):
-        return frozenset({dict})
-    if get_origin(annotation) is list and get_args(annotation) == (Any,):
-        return frozenset({list})
-    return frozenset()
+    hints = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kinds: dict[type, Kinds | None] = {}
+    for hint in hints:
+        kind, items = _container(hint)
+        if kind not in EXACT or kind in kinds or items == {}:
+            return {}
+        kinds[kind] = items
+    return kinds
+
+
+def _container(hint: Any) -> tuple[Any, Kinds | None]:
+    """Return the type that a hint names, and the types of its items if it says so."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is dict and args[0] is str:
+        return dict, result_kinds(args[1])
+    if origin is list:
+        return list, result_kinds(args[0])
+    return (NoneType if hint is None else hint), None
+
+
+def is_exact(value: Any, kinds: Kinds) -> bool:
+    """Return whether this result, and everything in it, is of exactly these types."""
+    kind = type(value)
+    if kind not in kinds:
+        return False
+    items = kinds[kind]
+    if items is not None:
+        for item in value.values() if kind is dict else value:
+            if not is_exact(item, items):
+                return False
+    return True

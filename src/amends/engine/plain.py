@@ -14,7 +14,7 @@ from amends.encoding.ids import call_id
 from amends.encoding.payloads import load_result
 from amends.encoding.redaction import NO_SECRETS
 from amends.engine.call import Done, after_attempt, guarded_call, run_attempts
-from amends.engine.compiled import Compiled
+from amends.engine.compiled import Compiled, is_exact
 from amends.engine.doubts import note_late
 from amends.engine.session import Ask, Session, call_of
 from amends.errors import LeaseLost
@@ -138,7 +138,7 @@ async def plain_call(call: PlainCall) -> Any:
         call.is_over = True
     kinds = compiled.result_kinds
     if ended.error is None and not ended.in_flight and call.spent is None:
-        kept = plain_copy(ended.value) if kinds is None or type(ended.value) in kinds else None
+        kept = plain_copy(ended.value) if kinds is None or is_exact(ended.value, kinds) else None
         if kept is not None:
             settled = await SettlePlain(started, kept[0])
             call.flying = None
