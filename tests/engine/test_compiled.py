@@ -258,7 +258,7 @@ SCALAR = (
 )
 ANNOTATIONS = (
     NoneType, bool, int, float, str, str | None, int | float, bool | int | None, dict[str, bool], dict[str, int | str],
-    list[float], list[dict[str, str]] | None, dict[str, list[int] | None], dict[str, Any], list[str] | dict[str, str],
+    list[float], list[dict[str, str]] | None, dict[str, list[int] | None], list[str] | dict[str, str],
 )  # fmt: skip
 
 
