@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from amends.encoding.chain import body_of, proof
 from amends.encoding.dataclass import changed, dataclass
-from amends.encoding.ids import EPOCH_US, RANDOM_BITS, call_id, number_of
+from amends.encoding.ids import call_id, number_of
 from amends.ledger.operations import Admission, AdmitCall, BeginCompensation, Rollback, SettleCompensation, Settled
 from amends.ledger.plain import AdmitPlain, SettlePlain, admission_facts
 from amends.ledger.rows import CallRow
@@ -39,11 +39,6 @@ def is_plain(op: AdmitPlain) -> bool:
 def key_of(op: AdmitPlain) -> bytes:
     """Return the key as it is stored: a read has one of its own, since reads are never deduplicated."""
     return op.key if op.tool.kind != "read" else op.key + op.number.to_bytes(8, "big")
-
-
-def made_at(number: int) -> float:
-    """Return the time that is in the number of a call."""
-    return (EPOCH_US + (number >> RANDOM_BITS)) / 1e6
 
 
 def admission_body(op: AdmitPlain) -> str:

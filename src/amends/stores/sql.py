@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from amends.encoding.chain import GENESIS, link, moment, proof, read_place
 from amends.encoding.dataclass import changed, dataclass, field
-from amends.encoding.ids import EPOCH_US, RANDOM_BITS, new_number, number_of
+from amends.encoding.ids import RANDOM_BITS, made_at, number_at, number_of
 from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
 from amends.ledger.flow import Flow, Op
@@ -147,12 +147,15 @@ POSTGRES: Final = Dialect(
 # ---- One transaction
 
 
+NOT_KNOWN: Final = -1
+
+
 @dataclass(slots=True)
 class Tail:
     """The end of the chain of a tree, as this transaction found and continued it."""
 
     no: int = 0
-    """The number of its run; 0: the chain belongs to no run."""
+    """The number of its run; 0: the chain belongs to no run; ``NOT_KNOWN``: to a run whose number was not read."""
     n: int = 0
     head: str = GENESIS
     at: float = 0.0
@@ -449,14 +452,12 @@ async def _find_run_by_id(tx: Transaction, op: rows.FindRunById) -> RunRow | Non
 async def _insert_run(tx: Transaction, op: rows.InsertRun) -> None:
     row = op.row
     owners = {row.epoch: row.owner} if row.owner and row.uid == row.root else {}
-    await Execute(tx.statements.insert_run, (*RUN_VALUES(row), stored.written_owners(owners)))
+    _, _, no = await Execute(tx.statements.insert_run, (*RUN_VALUES(row), stored.written_owners(owners)))
     tx.runs[row.uid] = row
     if row.uid == row.root:
-        found, _, _ = await Execute(tx.statements.find_run, (row.uid,))
-        _note_facts(tx, row, found[0][_RUN_WIDTH])
         known = tx.tails.get(row.uid)
         tx.tails[row.uid] = known or Tail(owner=row.owner, epoch=row.epoch, owners=owners)
-        tx.tails[row.uid].no = found[0][_RUN_WIDTH]
+        tx.tails[row.uid].no = no or NOT_KNOWN
 
 
 async def _update_run(tx: Transaction, op: rows.UpdateRun) -> RunRow:
@@ -578,6 +579,7 @@ class CallStatements:
         self.rooted = rooted
         self.is_open = dialect.is_open or among(OPEN, "c.state")
         self.find = f"{self.select} where c.no = {mark}"
+        self.last_number = f"select max(no) from amends_call where no < {mark}"
         self.find_name = f"select {name('call')} from amends_call_name where id = {mark}"
         self.find_key = f"{rooted} where r.uid = {mark} and {key} = {mark} order by c.gen desc limit 1"
         self.generations = f"{rooted} where r.uid = {mark} and {key} = {mark} order by c.gen"
@@ -720,7 +722,8 @@ async def _insert_call(tx: Transaction, op: rows.InsertCall) -> None:
     root = await root_facts(tx, row.root)
     values = stored.hot(row)
     if values["no"] is None:
-        values["no"] = new_number()
+        found, _, _ = await Execute(statements.last_number, (number_at(row.created_at + 1.0),))
+        values["no"] = max(number_at(row.created_at), (found[0][0] or 0) + 1)  # after the calls that were made before
         await Execute(statements.insert_name, (row.id, values["no"]))
     values["root"], values["tool"] = root.no, await tool_number(tx, TOOL_VALUES(row))
     values["more"] = stored.more(row, values, root)
@@ -807,11 +810,6 @@ FOLD_WINDOW_S: Final = 60.0
 every folded event among the calls of the last minute."""
 SKEW_S: Final = 60.0
 """How far the time in the number of a call may be from ledger time: a call outside is written by the general flow."""
-
-
-def numbered_at(at: float) -> int:
-    """Return the least number of a call that was made at this time."""
-    return max(0, (int(at * 1e6) - EPOCH_US) << RANDOM_BITS)
 
 
 class EventStatements:
@@ -913,7 +911,7 @@ async def _feed(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
         found, _, _ = await Execute(statements.since, (since, FEED_MAX))
         events = [event for event in map(_event, found) if _place_of(event) > place]
         complete = float("inf") if len(found) < FEED_MAX else events[-1].at
-    low = numbered_at(since - FOLD_WINDOW_S - SKEW_S)
+    low = number_at(since - FOLD_WINDOW_S - SKEW_S)
     size = max(op.limit, 256)
     while True:
         found, _, _ = await Execute(statements.folded_since, (low, size))
@@ -921,7 +919,7 @@ async def _feed(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
         if len(found) < size:
             break
         low = found[-1][0] + 1
-        known = (low >> RANDOM_BITS) / 1e6 + EPOCH_US / 1e6 - SKEW_S
+        known = made_at(low) - SKEW_S
         if sum(event.at <= known for event in events) >= op.limit:
             complete = min(complete, known)
             break
@@ -1233,6 +1231,7 @@ async def _move_time(tx: Transaction, op: rows.MoveTime) -> None:
 
 
 CHECKPOINT_VALUES: Final = attrgetter(*CHECKPOINT_COLUMNS)
+SEALED_AT_ONCE: Final = 50
 
 
 class CheckpointStatements:
@@ -1245,7 +1244,7 @@ class CheckpointStatements:
         self.page = f"{checkpoints} where n > {mark} order by n limit {mark}"
         self.add = dialect.if_absent.format(_into(dialect, "amends_checkpoint", CHECKPOINT_COLUMNS))
         # An open tree may have folded events that its row does not know yet.
-        news = f"{dialect.unsealed} and n > sealed" if dialect.remembers else "(closed_at is null or n > sealed)"
+        news = f"{dialect.unsealed} and n <> sealed" if dialect.remembers else "(closed_at is null or n <> sealed)"
         hint = dialect.index.format("amends_run_unsealed") if dialect.index else ""
         self.runs = (
             f"select uid, no, n, head, sealed from amends_run{hint} where parent = '' and {news} and uid > {mark}"
@@ -1255,7 +1254,9 @@ class CheckpointStatements:
             f"select d.id, e.n, e.hash from amends_delegation d join amends_event e on e.root = d.id"
             f" where d.sealed = 0 and d.id > {mark} order by d.id, e.n limit {mark}"
         )
-        self.seal_run = f"update amends_run set sealed = {mark} where uid = {mark} and sealed < {mark}"
+        names = " or ".join([f"uid = {mark}"] * SEALED_AT_ONCE)
+        self.unlocked = f"select uid from amends_run where {names}{dialect.skip}"
+        self.seal_run = f"update amends_run set sealed = {mark} where uid = {mark}"
         self.seal_delegation = f"update amends_delegation set sealed = {mark} where id = {mark}"
         self.row = f"select n, hash from amends_event where root = {mark} and n = {mark}"
         number = f"(select no from amends_run where uid = {mark})"
@@ -1291,7 +1292,7 @@ async def _page_unsealed(tx: Transaction, op: rows.PageUnsealed) -> list[Head]:
                 longer, _, _ = await Execute(statements.events.folded_tail, (no, n) * 4)
                 if longer:
                     end_n, end_head = longer[0][0], bytes(longer[0][2]).hex()
-            if end_n > sealed:
+            if end_n != sealed:
                 heads.append(Head(uid, end_n, end_head))
         if len(found) < size:
             break
@@ -1303,9 +1304,17 @@ async def _page_unsealed(tx: Transaction, op: rows.PageUnsealed) -> list[Head]:
 
 async def _mark_sealed(tx: Transaction, op: rows.MarkSealed) -> None:
     statements = tx.statements.checkpoints
-    for head in op.heads:
-        if not await _count(statements.seal_run, (head.n, head.root, head.n)):
-            await Execute(statements.seal_delegation, (head.n, head.root))
+    for start in range(0, len(op.heads), SEALED_AT_ONCE):
+        some = op.heads[start : start + SEALED_AT_ONCE]
+        # Always the same count, the last repeated: each other count would be a new statement to prepare.
+        roots = [head.root for head in some] + [some[-1].root] * (SEALED_AT_ONCE - len(some))
+        found, _, _ = await Execute(statements.unlocked, roots)
+        unlocked = {root for (root,) in found}
+        for head in some:
+            if head.root in unlocked:
+                await Execute(statements.seal_run, (head.n, head.root))
+            else:
+                await Execute(statements.seal_delegation, (head.n, head.root))
 
 
 async def _hashes_at(tx: Transaction, op: rows.HashesAt) -> list[tuple[str, int, str]]:

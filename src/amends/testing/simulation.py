@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from amends.drivers.context import inside
-from amends.encoding.ids import call_id
+from amends.encoding.ids import call_id, number_at
 from amends.engine import ending, model_plans, opening, recovery, rollback
 from amends.engine.call import Done, guarded_call
 from amends.engine.plain import plain_call
@@ -156,7 +156,7 @@ class Simulation:
         """Return ids in order, so that a schedule is the same every time."""
         self._ids += 1
         if prefix == "call":
-            return call_id(self._ids)
+            return call_id(number_at(self.clock.wall, self._ids))
         return f"{prefix}_{self._ids:05d}"
 
     def start(

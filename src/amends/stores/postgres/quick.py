@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from amends.encoding.ids import number_of
+from amends.encoding.ids import made_at, number_of
 from amends.ledger.operations import (
     Admission,
     AdmitCall,
@@ -38,7 +38,6 @@ from amends.stores.quick import (
     is_plain_end,
     is_plain_question,
     key_of,
-    made_at,
     more_of,
     question,
     success_body,

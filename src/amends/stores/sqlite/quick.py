@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Final
 
 from amends.encoding.chain import MICROS
-from amends.encoding.ids import EPOCH_US, RANDOM_BITS, number_of
+from amends.encoding.ids import RANDOM_BITS, number_of
 from amends.ledger.operations import BeginCompensation, SettleCompensation, Settled
 from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
 from amends.ledger.rows import CallRow
@@ -126,7 +126,7 @@ class Plain:
         if kept is None or number is None or not is_plain(op):
             return None
         n, at, micros = self._next(kept)
-        if abs(micros - EPOCH_US - (op.number >> RANDOM_BITS)) > SKEW_US:
+        if abs(micros - (op.number >> RANDOM_BITS)) > SKEW_US:
             return None
         hash = sha256(f"{kept.head}:{n}:{micros}:{admission_body(op)}".encode("ascii"))
         try:

@@ -139,6 +139,7 @@ class SqliteStore:
             self._writer = Connection(raw, raw.cursor(), inode_of(self.path))
             if made:
                 fill_log(raw, self.path)
+            raw.execute("pragma busy_timeout = 0")  # an event loop may not wait; callers that may wait use patiently()
             # From now on the ledger exists: if its file vanishes, it must not be created again, empty.
             self._create = False
             return made

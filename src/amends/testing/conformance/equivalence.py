@@ -165,7 +165,7 @@ def settling_plainly(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | 
         number_of(call.id) or 0, bytes.fromhex(call.key[:64]), bytes.fromhex(call.ident), bytes.fromhex(call.digest),
         call.args, call.call_ref,
     )  # fmt: skip
-    op = SettlePlain(Started(admitted, call.seq, call.created_at, call.seq), luck.choice(['"ok"', "null", "[1]"]))
+    op = SettlePlain(Started(admitted, call.seq, call.created_at), luck.choice(['"ok"', "null", "[1]"]))
     return op.general() if seldom(luck) else op
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from amends.audit.verify import Audit, verify_chains
 from amends.encoding.chain import read_place
+from amends.encoding.ids import number_at
 from amends.ledger import operations as ops
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import ListBudgets, SearchApprovals
@@ -207,7 +208,7 @@ class Ledger:
         return AdmitPlain(
             PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, owner, epoch),
             PlainTool(tool, "1", kind, declared, int(kind == "compensatable"), on_conflict=on_conflict),
-            self.made, *(sha256(text).digest() for text in named), args, **given,
+            number_at(self.clock.now, self.made), *(sha256(text).digest() for text in named), args, **given,
         )  # fmt: skip
 
     def start_plain(self, run: RunRow, tool: str = "charge", **given: Any) -> Started:
@@ -217,7 +218,7 @@ class Ledger:
         if isinstance(answer, ops.Admission):
             assert answer.verdict == "start", answer
             assert answer.call is not None
-            return Started(op, answer.call.seq, answer.call.created_at, answer.call.seq)
+            return Started(op, answer.call.seq, answer.call.created_at)
         assert isinstance(answer, Started), answer
         return answer
 

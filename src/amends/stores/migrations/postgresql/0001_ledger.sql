@@ -91,7 +91,7 @@ create table amends_run (
     head bytea,
     at double precision not null default 0,
     sealed bigint not null default 0,
-    unsealed smallint generated always as (case when parent = '' and (closed_at is null or n > sealed) then 1 end) stored,
+    unsealed smallint generated always as (case when parent = '' and (closed_at is null or n <> sealed) then 1 end) stored,
     check (state in (
         'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'
     ))

@@ -113,7 +113,7 @@ create index amends_run_closed on amends_run (closed_at, uid)
 create index amends_run_forked on amends_run (forked_from) where forked_from <> '';
 
 -- Trees that may have events which no checkpoint covers.
-create index amends_run_unsealed on amends_run (uid) where parent = '' and (closed_at is null or n > sealed);
+create index amends_run_unsealed on amends_run (uid) where parent = '' and (closed_at is null or n <> sealed);
 
 -- One row for each call. no: the number of its id, which sorts by time. The four events of an ordinary call are folded
 -- into it: (n, at, hash), (settled_n, settled_at, settled_hash), (comp_n, comp_at, comp_hash) and (undone_n, undone_at,
