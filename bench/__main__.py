@@ -14,8 +14,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.alone import MEMORY_S_MAX, engine, importing, memory, replaying, waiting
-from bench.bars import AGAINST_FLOOR, CPU, CPU_ASYNC, GROWN, IMPORT, MEMORY, PAGE, REPLAYED, STORES, WAIT, Row, Work
+from bench.alone import (
+    MEMORY_S_MAX,
+    VERIFIED_EVENTS,
+    engine,
+    importing,
+    memory,
+    replaying,
+    verifying,
+    waiting,
+    written_bytes,
+)
+from bench.bars import (
+    AGAINST_FLOOR,
+    CPU,
+    CPU_ASYNC,
+    GROWN,
+    IMPORT,
+    MEMORY,
+    PAGE,
+    REPLAYED,
+    SIZE,
+    STORES,
+    VERIFIED,
+    WAIT,
+    WAL,
+    Row,
+    Work,
+)
 from bench.chart import write_svg
 from bench.contest import ROOT, Side, SideFailed
 from bench.environments import PEERS, installed, is_interpreter
@@ -32,6 +58,8 @@ QUICK: Final = Effort(repeats=3, calls=500, limit_s=0.15, warm_s=0.1)
 QUICK_WAITERS: Final = 20
 QUICK_IMPORTS: Final = 3
 QUICK_REPLAYED: Final = 500
+QUICK_EVENTS: Final = 10_000
+QUICK_BYTES_CALLS: Final = 1_000
 FILL_S: Final = 100.0
 """Seconds to create a large ledger, and to measure it."""
 MINUTES: Final = 13.0
@@ -103,16 +131,30 @@ class Bench:
                     if self.wants(WAIT, store):
                         self.left_s()
                         self.take(waiting(store, made, *([QUICK_WAITERS] if self.said.quick else [])))
+                    self._alone(store, made)
                 self._grown(stores, made)
         except Exception as error:  # no server, or no time: every missing row says so
             self.take(self._missing(stores, said(error)))
 
+    def _alone(self, store: str, made: Places) -> None:
+        for work in (SIZE, WAL):
+            if self.wants(work, store):
+                self.left_s()
+                self.take(written_bytes(work, store, made, *([QUICK_BYTES_CALLS] if self.said.quick else [])))
+        if self.wants(VERIFIED, store):
+            self.left_s()
+            self.take(verifying(made, self.effort, self._events))
+
+    @property
+    def _events(self) -> int:
+        return QUICK_EVENTS if self.said.quick else VERIFIED_EVENTS
+
     def _missing(self, stores: list[str], why: str) -> Iterator[Row]:
         have = {(row.work, row.store) for row in self.rows}
-        works = (*AGAINST_FLOOR, *((GROWN, PAGE) if self.said.large else ()), WAIT)
+        works = (*AGAINST_FLOOR, *((GROWN, PAGE) if self.said.large else ()), WAIT, SIZE, WAL, VERIFIED)
         for store in stores:
             for work in works:
-                title = work.title.format(calls=f"{self.said.large:,}")
+                title = work.title.format(calls=f"{self.said.large:,}", events=f"{self._events:,}")
                 if self.wants(work, store) and (title, store) not in have:
                     yield Row(title, store, None, work.bars[store], work.sense, work.unit, error=why)
 

@@ -1,4 +1,7 @@
-"""Rows that need no floor: how soon a waiter is told, the CPU of the engine, the import, the memory."""
+"""Rows that need no floor: how soon a waiter is told, CPU of the engine, import, audit and replay, bytes, memory.
+
+A figure of CPU depends on the machine: each is reported with the time of a calibration loop of the same run.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ import resource
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from functools import cache
+from hashlib import sha256
+from typing import Any, Final
 
-from bench.bars import CPU, CPU_ASYNC, IMPORT, MEMORY, REPLAYED, WAIT, Row, Work
+from bench.bars import CPU, CPU_ASYNC, IMPORT, MEMORY, REPLAYED, VERIFIED, WAIT, Row, Work
 from bench.contest import ROOT, Side
+from bench.fill import fill
 from bench.growth import OURS, said
 from bench.measure import Effort
 from bench.places import Places
@@ -20,7 +27,13 @@ WAITERS: Final = 200
 """Enough for a 99th percentile."""
 CPU_CALLS: Final = 2_000
 REPLAYED_CALLS: Final = 10_000
+VERIFIED_EVENTS: Final = 200_000
+VERIFIED_CALLS_PER_RUN: Final = 48
+"""So that a run has about a hundred events."""
+BYTES_CALLS: Final = 5_000
 IMPORTS: Final = 11
+CALIBRATIONS: Final = 7
+CALIBRATION_LOOPS: Final = 2_000
 MEMORY_S_MAX: Final = 150.0
 
 
@@ -55,7 +68,8 @@ def _cpu(work: Work, effort: Effort) -> Row:
         for _ in range(effort.repeats):
             got = side.ask(work.name, CPU_CALLS, 10.0)
             values.append(got["seconds"] / got["count"] * 1e6)
-    return Row(work.title, "memory", statistics.median(values), work.bars["memory"], unit=work.unit)
+    value = statistics.median(values)
+    return Row(work.title, "memory", value, work.bars["memory"], unit=work.unit, more=calibrated())
 
 
 def replaying(effort: Effort, calls: int = REPLAYED_CALLS) -> Iterator[Row]:
@@ -66,9 +80,62 @@ def replaying(effort: Effort, calls: int = REPLAYED_CALLS) -> Iterator[Row]:
         with Side("amends", OURS, "memory", "") as side:
             got = [side.ask(REPLAYED.name, calls, 60.0) for _ in range(effort.repeats)]
         rate = statistics.median(one["count"] / one["seconds"] for one in got)
-        return Row(title, "memory", rate, REPLAYED.bars["memory"], REPLAYED.sense, REPLAYED.unit)
+        bar = REPLAYED.bars["memory"]
+        return Row(title, "memory", rate, bar, REPLAYED.sense, REPLAYED.unit, more=calibrated())
 
     yield _or_error(REPLAYED, "memory", measured, title=title)
+
+
+def verifying(places: Places, effort: Effort, events: int = VERIFIED_EVENTS) -> Iterator[Row]:
+    """Measure the CPU of an audit, on SQLite NORMAL."""
+    store, title = "sqlite-normal", VERIFIED.title.format(events=f"{events:,}")
+
+    def measured() -> Row:
+        place = places.make("verified")
+        fill(store, place, events // 2, calls_per_run=min(VERIFIED_CALLS_PER_RUN, events // 2))
+        with Side("amends", OURS, store, place) as side:
+            got = [side.ask(VERIFIED.name, 1, 0.0) for _ in range(min(effort.repeats, 3))]
+        places.drop(place)
+        rate = statistics.median(one["count"] / one["seconds"] for one in got)
+        more = {"count": got[0]["count"], **calibrated()}
+        return Row(title, store, rate, VERIFIED.bars[store], VERIFIED.sense, VERIFIED.unit, more=more)
+
+    yield _or_error(VERIFIED, store, measured, title=title)
+
+
+def written_bytes(work: Work, store: str, places: Places, calls: int = BYTES_CALLS) -> Iterator[Row]:
+    """Measure the bytes that a call leaves behind: in the file, or in the log of the server."""
+
+    def measured() -> Row:
+        place = places.make(work.name)
+        with Side("amends", OURS, store, place) as side:
+            side.ask("fresh", calls // 10, 60.0)
+            got = side.ask(work.name, calls, 60.0)
+        places.drop(place)
+        return Row(
+            work.title,
+            store,
+            got["bytes"] / got["count"],
+            work.bars[store],
+            unit=work.unit,
+            more={"count": got["count"]},
+        )
+
+    yield _or_error(work, store, measured)
+
+
+@cache
+def calibrated() -> dict[str, Any]:
+    """Return the CPU of a fixed loop of what a call consists of (texts, digests, dicts), in microseconds per turn."""
+    taken = []
+    for _ in range(CALIBRATIONS):
+        begun = time.process_time()
+        kept: dict[str, str] = {}
+        for number in range(CALIBRATION_LOOPS):
+            text = f"{number}:{len(kept)}:order-{number}"
+            kept[str(number % 64)] = sha256(text.encode("ascii")).hexdigest()
+        taken.append((time.process_time() - begun) / CALIBRATION_LOOPS * 1e6)
+    return {"calibration_us": round(statistics.median(taken), 3)}
 
 
 def importing(times: int = IMPORTS) -> Iterator[Row]:
@@ -77,7 +144,8 @@ def importing(times: int = IMPORTS) -> Iterator[Row]:
     def measured() -> Row:
         _cpu_ms("from amends import Runtime")  # compile it first
         extra = [_cpu_ms("from amends import Runtime") - _cpu_ms("pass") for _ in range(times)]
-        return Row(IMPORT.title, "any", statistics.median(extra), IMPORT.bars["any"], unit=IMPORT.unit)
+        value = statistics.median(extra)
+        return Row(IMPORT.title, "any", value, IMPORT.bars["any"], unit=IMPORT.unit, more=calibrated())
 
     yield _or_error(IMPORT, "any", measured)
 

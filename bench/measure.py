@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.bars import BEHIND, STORE_NAMES, Row, Work
+from bench.bars import BEHIND, STORE_NAMES, Row, Work, behind_bar
 from bench.contest import Side, SideFailed
 
 FLOOR: Final = "floor"
@@ -139,12 +139,15 @@ def against_floor(work: Work, store: str, figures: Figures) -> Iterable[Row]:
     if notes:
         more["notes"] = notes
     error = figures.errors.get(OURS) or figures.errors.get(FLOOR) or ""
-    yield Row(work.title, store, ratio, work.bars[store], work.sense, error=error, more=more)
+    bar = work.bar(store, figures.us(FLOOR))
+    yield Row(work.title, store, ratio, bar, work.sense, error=error, more=more)
     if ranked:
-        # By time per call, whichever way the row counts: at most 1 means not slower.
+        # By time per call, whichever way the row counts: at most 1 means not slower. The peer that is hardest to meet.
+        ratios = {name: figures.ratio(OURS, name) or 0.0 for name in ranked}
+        hardest = max(ranked, key=lambda name: ratios[name] / behind_bar(work.name, store, name))
         yield Row(
-            BEHIND.format(title=work.title), store, figures.ratio(OURS, ranked[0]), 1.0,
-            error=error, more={"peer": ranked[0], "us": figures.us(OURS), "peer_us": figures.us(ranked[0])},
+            BEHIND.format(title=work.title), store, ratios[hardest] or None, behind_bar(work.name, store, hardest),
+            error=error, more={"peer": hardest, "us": figures.us(OURS), "peer_us": figures.us(hardest)},
         )  # fmt: skip
 
 

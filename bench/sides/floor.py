@@ -30,6 +30,8 @@ from bench.sides.timing import (
 )
 
 RESULT: Final = json.dumps({"ok": True})
+LOG_BYTES: Final = 4_100_000
+"""A little more than the size at which SQLite copies the log into the database and begins it again."""
 COMMITS_OF_A_SAGA: Final = 16
 """The beginning, four calls and three compensations at two commits each, the end."""
 DDL: Final = (
@@ -50,6 +52,17 @@ class Sqlite:
         con.execute("pragma journal_mode = wal")
         con.execute(f"pragma synchronous = {self.synchronous}")
         return con
+
+    def fill_log(self, con: Any) -> None:
+        """Give the log its full size, as amends does: a flush of a file that still grows takes longer."""
+        con.execute(
+            "pragma cache_size = 10"
+        )  # what does not fit is written to the log, and the rollback leaves it there
+        con.execute("begin immediate")
+        con.execute("create table filling (filler blob)")
+        con.execute("insert into filling values (zeroblob(?))", (LOG_BYTES,))
+        con.execute("rollback")
+        con.execute("pragma cache_size = -2000")
 
 
 class Postgres:
@@ -114,6 +127,8 @@ class Floor:
         self.con = database.connect()
         self.con.execute("drop table if exists calls")
         self.con.execute(DDL)
+        if isinstance(database, Sqlite):
+            database.fill_log(self.con)
         m = database.mark
         self.insert = f"insert into calls values ({m}, {m}, 'started', null)"
         self.update = f"update calls set status = 'succeeded', result = {m} where k = {m}"

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import itertools
 import logging
+import sqlite3
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -87,6 +89,9 @@ class Ours:
             "cpu": self.cpu,
             "cpu_async": self.cpu_async,
             "replayed": self.replayed,
+            "verified": self.verified,
+            "size": self.size,
+            "wal": self.wal,
             "memory": self.memory,
             "wait": lambda n, _: wait_inside(self.url, n),
             "wait_across": lambda n, _: wait_across(self.url, n),
@@ -190,6 +195,33 @@ class Ours:
         for number in range(n):
             pay(**args_of(str(number)))
 
+    def verified(self, _: int, limit_s: float) -> Figures:
+        """Measure the CPU of auditing the whole ledger, again and again until the time is over."""
+        end, seconds, events = time.perf_counter() + limit_s, 0.0, 0
+        while not events or time.perf_counter() < end:
+            begun = time.process_time()
+            found = self.rt.verify()
+            seconds += time.process_time() - begun
+            assert found.ok, str(found)
+            events += found.events
+        return {"seconds": seconds, "count": events}
+
+    def size(self, n: int, limit_s: float) -> Figures:
+        """Measure by how much the file of SQLite grows, in bytes, when everything is copied into it from the log."""
+        path = self.url.removeprefix("sqlite:///").partition("?")[0]
+        before = _file_bytes(path)
+        count = self.fresh(n, limit_s)["count"]
+        return {"bytes": _file_bytes(path) - before, "count": count, "seconds": 0.0}
+
+    def wal(self, n: int, limit_s: float) -> Figures:
+        """Measure by how much the log of PostgreSQL grows, in bytes. Nobody else may use the server meanwhile."""
+        with importlib.import_module("psycopg").connect(self.url, autocommit=True) as con:
+            self.fresh(n // 10, limit_s)  # the first change of an old page logs all of it
+            before = con.execute("select pg_current_wal_insert_lsn()").fetchone()[0]
+            count = self.fresh(n, limit_s)["count"]
+            bytes_ = con.execute("select pg_current_wal_insert_lsn() - %s::pg_lsn", (before,)).fetchone()[0]
+        return {"bytes": int(bytes_), "count": count, "seconds": 0.0}
+
     def memory(self, n: int, limit_s: float) -> Figures:
         """Measure resident memory before and after this many runs of one call."""
         warm = min(WARM_RUNS, max(1, n // 10))
@@ -229,6 +261,14 @@ def _sum(parts: list[Figures]) -> Figures:
         "count": sum(part["count"] for part in parts),
         "p50": statistics.median(part["p50"] for part in parts),
     }
+
+
+def _file_bytes(path: str) -> int:
+    """Return the size of a SQLite database whose log is copied into it."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=60)) as con:
+        con.execute("pragma wal_checkpoint(full)")
+        pages, size = (int(con.execute(f"pragma {name}").fetchone()[0]) for name in ("page_count", "page_size"))
+    return pages * size
 
 
 def resident_kb() -> int:

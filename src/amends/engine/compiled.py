@@ -24,20 +24,23 @@ Bound: TypeAlias = tuple[dict[str, Any], str, bytes, bytes, bytes]
 """Arguments by name, their stored text, and canonical texts as parts of digests: what names the call, what it means, all
 arguments."""
 SCALARS: Final = (str, int, float, bool, NoneType)
-Fits: TypeAlias = Callable[[Any], bool]
+EXACT: Final = frozenset(PACKS)
+"""Types of results that are returned as they are, if the annotation names them."""
+Kinds: TypeAlias = Mapping[type, "Kinds | None"]
+"""Types of values, with the types of their items; None: any items."""
 
 
 class Compiled:
     """One tool of one runtime, ready for plain calls."""
 
-    __slots__ = ("bind", "digest_head", "fn", "is_async", "result_fits", "spec", "tool")
+    __slots__ = ("bind", "digest_head", "fn", "is_async", "result_kinds", "spec", "tool")
 
     def __init__(self, spec: Spec, tool: PlainTool, bind: Callable[..., Bound | None]) -> None:
         assert spec.fn is not None, "a compiled tool has a body"
         self.spec, self.tool, self.bind = spec, tool, bind
         self.fn, self.is_async = spec.fn, spec.is_async
         self.digest_head = head("digest", spec.name, spec.version)
-        self.result_fits = result_check(spec.result_type)
+        self.result_kinds = result_kinds(spec.result_type)
         """Says whether a plain result needs no validation; None: none does."""
 
 
@@ -218,38 +221,41 @@ def digests(
 # ---- Results
 
 
-def result_check(annotation: Any) -> Fits | None:
-    """Return the test of a plain result that a caller gets as it is: validating it would give an equal value.
+def result_kinds(annotation: Any) -> Kinds | None:
+    """Return the types of plain results that a caller gets as they are under this annotation; None: any type.
 
-    None: any plain result passes.
+    Data of exactly the annotated types is what pydantic would return for it; anything else is left to pydantic.
     """
     if annotation is Any or annotation is Inspected.empty or isinstance(annotation, str):
         return None
-    return _test(annotation) or _never
+    hints = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kinds: dict[type, Kinds | None] = {}
+    for hint in hints:
+        kind, items = _container(hint)
+        if kind not in EXACT or kind in kinds or items == {}:
+            return {}
+        kinds[kind] = items
+    return kinds
 
 
-def _never(_: Any) -> bool:
-    return False
+def _container(hint: Any) -> tuple[Any, Kinds | None]:
+    """Return the type that a hint names, and the types of its items if it says so."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is dict and args[0] is str:
+        return dict, result_kinds(args[1])
+    if origin is list:
+        return list, result_kinds(args[0])
+    return (NoneType if hint is None else hint), None
 
 
-def _test(annotation: Any) -> Fits | None:
-    """Return the test for an annotation of exact built-in types, lists, dicts and unions of these; None for others."""
-    origin, args = get_origin(annotation), get_args(annotation)
-    if annotation in SCALARS or annotation is dict or annotation is list:
-        return lambda value: type(value) is annotation
-    if origin in (Union, UnionType):
-        tests = [_test(one) for one in args]
-        found = [test for test in tests if test is not None]
-        return (lambda value: any(test(value) for test in found)) if len(found) == len(tests) else None
-    if origin is list and len(args) == 1:
-        items = _inside(args[0])
-        return None if items is None else lambda value: type(value) is list and all(map(items, value))
-    if origin is dict and len(args) == 2 and args[0] is str:
-        values = _inside(args[1])
-        # The keys are texts, or the value is not plain.
-        return None if values is None else lambda value: type(value) is dict and all(map(values, value.values()))
-    return None
-
-
-def _inside(annotation: Any) -> Fits | None:
-    return (lambda _: True) if annotation is Any else _test(annotation)
+def is_exact(value: Any, kinds: Kinds) -> bool:
+    """Return whether this result, and everything in it, is of exactly these types."""
+    kind = type(value)
+    if kind not in kinds:
+        return False
+    items = kinds[kind]
+    if items is not None:
+        for item in value.values() if kind is dict else value:
+            if not is_exact(item, items):
+                return False
+    return True

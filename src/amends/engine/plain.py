@@ -14,7 +14,7 @@ from amends.encoding.ids import call_id
 from amends.encoding.payloads import load_result
 from amends.encoding.redaction import NO_SECRETS
 from amends.engine.call import Done, after_attempt, guarded_call, run_attempts
-from amends.engine.compiled import Compiled
+from amends.engine.compiled import Compiled, is_exact
 from amends.engine.doubts import note_late
 from amends.engine.session import Ask, Session, call_of
 from amends.errors import LeaseLost
@@ -137,8 +137,8 @@ async def plain_call(call: PlainCall) -> Any:
         bodies.pop(id, None)
         call.is_over = True
     if ended.error is None and not ended.in_flight and call.spent is None:
-        fits = compiled.result_fits
-        kept = plain_copy(ended.value) if fits is None or fits(ended.value) else None
+        kinds = compiled.result_kinds
+        kept = plain_copy(ended.value) if kinds is None or is_exact(ended.value, kinds) else None
         if kept is not None:
             settled = await SettlePlain(started, kept[0])
             call.flying = None
