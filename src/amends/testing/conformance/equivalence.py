@@ -153,7 +153,7 @@ def admitting_plainly(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] |
 
 def settling_plainly(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | None:
     """Settle a call that was or could have been admitted plainly, by either operation."""
-    calls = [call for call in ledger.calls() if number_of(call.id) is not None]
+    calls = [call for call in ledger.calls() if len(call.ident) == 64]  # a plain request has real digests
     fitting = [call for call in calls if call.state == "started" or seldom(luck)]
     if not fitting:
         return None
@@ -165,7 +165,7 @@ def settling_plainly(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | 
         number_of(call.id) or 0, bytes.fromhex(call.key[:64]), bytes.fromhex(call.ident), bytes.fromhex(call.digest),
         call.args, call.call_ref,
     )  # fmt: skip
-    op = SettlePlain(Started(admitted, call.seq, call.created_at, call.seq), luck.choice(['"ok"', "null", "[1]"]))
+    op = SettlePlain(Started(admitted, call.seq, call.created_at), luck.choice(['"ok"', "null", "[1]"]))
     return op.general() if seldom(luck) else op
 
 
