@@ -16,7 +16,7 @@ from inspect import Signature as Inspected
 from types import NoneType, UnionType
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
-from amends.encoding.canonical import CHARS_MAX, SAFE_INT, head, plain_texts, quoted
+from amends.encoding.canonical import CHARS_MAX, PACKS, SAFE_INT, head, plain_texts, quoted
 from amends.ledger.plain import PlainTool
 from amends.tools.spec import Spec
 

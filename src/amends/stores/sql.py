@@ -970,7 +970,7 @@ class ApprovalStatements:
         root = f"(select root from amends_approval where id = {mark})"
         self.lock_root = f"select uid from amends_run where uid = {root}{lock}" if lock else ""
         self.find = f"{self._approvals} where id = {mark}"
-        self.of_root = f"{self._approvals} where root = {mark} order by seq"
+        self.of_root = f"{self._approvals} where root = {mark} order by no"
         use = dialect.name_of("use_key")
         # The second condition is that of the partial index.
         self.find_use = f"select 1 from amends_approval where {use} = {mark} and {use} <> '' and state = 'used' limit 1"
@@ -995,7 +995,7 @@ class ApprovalStatements:
         if text is None:
             where = f" where {' and '.join(terms)}" if terms else ""
             hint = self._dialect.index.format("amends_approval_state") if one_state else ""
-            rest = f"{hint}{where} order by seq desc limit ?".replace("?", self._dialect.mark)
+            rest = f"{hint}{where} order by no desc limit ?".replace("?", self._dialect.mark)
             text = self._shapes[shape] = self._approvals + rest
         return text
 
@@ -1003,7 +1003,7 @@ class ApprovalStatements:
         """Return the select of the requests whose notice is due, longest overdue first."""
         some = " and tenant = ?" if of_tenant else ""
         hint = self._dialect.index.format("amends_approval_tell")
-        rest = f"{hint} where tell_at <= ?{some} order by tell_at, seq limit ?"
+        rest = f"{hint} where tell_at <= ?{some} order by tell_at, no limit ?"
         return self._approvals + rest.replace("?", self._dialect.mark)
 
 
@@ -1027,7 +1027,8 @@ async def _page_approvals(tx: Transaction, op: rows.PageApprovals) -> list[Appro
     if states:
         terms.append(f"({' or '.join(['state = ?'] * len(states))})")
         params += states
-    for term, value in (("tenant = ?", op.tenant), ("seq < ?", op.before)):
+    earlier = "no < (select no from amends_approval where id = ?)"
+    for term, value in (("tenant = ?", op.tenant), (earlier, op.before)):
         if value is not None:
             terms.append(term)
             params.append(value)

@@ -47,9 +47,9 @@ def establish(connection: Connection, address: Address, *, create: bool, clock: 
             f"no ledger at {address.shown}: the database has none, and creating one was not allowed",
             hint="check the URL and its schema=; amends db migrate, or a first start with create=True, creates it",
         )
-    check_usable(found, address.shown)
     if found.version and not connection.execute(Execute(RUNS, ()))[0]:
         raise refuse_old(address.shown)
+    check_usable(found, address.shown)
     if found.version >= found.newest:
         return False
     try:
