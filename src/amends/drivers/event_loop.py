@@ -20,7 +20,7 @@ from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op
 from amends.ledger.operations import StoreOp
 from amends.ledger.plain import AdmitPlain, SettlePlain
-from amends.ledger.store import Store
+from amends.ledger.store import OUTCOME, Store
 from amends.ledger.world import Await, Ended, Flight, Invoke, RunTogether, Sleep
 from amends.model import NoEffect
 from amends.tools.scope import leave_scope
@@ -66,8 +66,9 @@ class AsyncDriver:
                         if self._instant:
                             answer = self.store.perform(op)
                         elif kind in PLAIN and self._keeps_outcome:
-                            answer, cancelled = await self._ask_plainly(op)
+                            outcome, cancelled = await self._ask_plainly(op)
                             pending = pending or cancelled
+                            answer = outcome()
                         else:
                             asked, cancelled = await self._ask_ledger(op)
                             pending = pending or cancelled
@@ -96,6 +97,20 @@ class AsyncDriver:
             raise
         finally:
             flow.close()
+
+    async def _ask_plainly(self, op: StoreOp[Any]) -> tuple[Callable[[], Any], asyncio.CancelledError | None]:
+        """Do the same as ``_ask_ledger`` without a task: this store finishes an operation before it is cancelled."""
+        try:
+            answer = await self.store.perform_async(op)
+        except asyncio.CancelledError as stop:
+            outcome: Callable[[], Any] | None = getattr(stop, OUTCOME, None)
+            if outcome is None:  # nothing was begun
+                raise
+            return outcome, stop
+        except LedgerUnavailable:
+            asked, cancelled = await self._ask_ledger(op, again=True)
+            return asked.result, cancelled
+        return (lambda: answer), None
 
     async def _ask_ledger(
         self, op: StoreOp[Any], *, again: bool = False
