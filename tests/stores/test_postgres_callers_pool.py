@@ -182,7 +182,7 @@ def test_runtimes_of_both_colours_share_one_pool_and_leave_it_open(postgres_url:
             assert {run.id: run.state for run in rt.runs()} == {
                 "blocking": "committed", "undone": "rolled_back", "awaited": "committed",
             }  # fmt: skip
-            assert not rt.verify().broken
+            assert not rt.verify().problems
         with pool.connection() as connection:
             assert connection.execute("select 1").fetchone() == (1,)
 

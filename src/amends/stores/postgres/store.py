@@ -249,14 +249,14 @@ class PostgresStore:
 
     async def _alone_async(self, op: StoreOp[Any]) -> Any:
         """Carry out one step by its statement; None: the flow decides."""
-        return await uninterrupted(self._steps_async([op], QUICK[type(op)](self._plain, op)))
+        return await uninterrupted(self._sent_async([op], QUICK[type(op)](self._plain, op)))
 
     async def _together_async(self, ops: Sequence[Any]) -> Sequence[Any]:
         """Carry out steps of several runs by one statement; None for each that was not done."""
-        answers: Sequence[Any] | None = await self._steps_async(ops, self._plain.together(ops))
+        answers: Sequence[Any] | None = await self._sent_async(ops, self._plain.together(ops))
         return [None] * len(ops) if answers is None else answers
 
-    async def _steps_async(self, ops: Sequence[Any], flow: Flow[Any]) -> Any:
+    async def _sent_async(self, ops: Sequence[Any], flow: Flow[Any]) -> Any:
         pool = self._loop_pool()
         connection = await pool.take()
         keep = False
