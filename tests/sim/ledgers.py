@@ -111,7 +111,7 @@ class SqliteLedger:
         """Return the store of a process."""
         store = self._stores.get(owner)
         if store is None:
-            store = self._stores[owner] = OneStore(self._path, self._clock)
+            store = self._stores[owner] = OneStore(self._path, self._clock, self._look)
         return store
 
     def perform(self, op: StoreOp[Any]) -> Any:
@@ -178,8 +178,8 @@ class SqliteLedger:
     def events(self) -> list[EventRow]:
         """Every event, as rows and folded, in the order in which they were seen: within a tree that of their numbers.
 
-        The simulation looks before every operation, so this is the order of writing. An event that is no longer there
-        is left out, and one that is there twice is there twice: a checker sees it.
+        They are looked at after every operation, so this is the order of writing. An event that is no longer there is
+        left out, and one that is there twice is there twice: a checker sees it.
         """
         read = self._current()
         if "events" not in read:
@@ -191,6 +191,10 @@ class SqliteLedger:
             found.sort(key=lambda event: places[event.root, event.n])
             read["events"] = found
         return read["events"]
+
+    def _look(self) -> None:
+        """Note the order of the events so far."""
+        _ = self.events
 
     @property
     def _ids(self) -> dict[tuple[str, str], list[str]]:
@@ -226,13 +230,16 @@ _FOLDED = STATEMENTS.events.folded_since.partition(" where ")[0]
 class OneStore:
     """The store of one process."""
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        self._store = SqliteStore(path, "NORMAL", clock)
+    def __init__(self, path: Path, clock: Callable[[], float], after: Callable[[], None]) -> None:
+        self._store, self._after = SqliteStore(path, "NORMAL", clock), after
         self._store.open(create=False)
 
     def perform(self, op: StoreOp[Any]) -> Any:
         """Carry out one operation."""
-        return self._store.perform(op)
+        try:
+            return self._store.perform(op)
+        finally:
+            self._after()
 
     def fail(self, op: StoreOp[Any]) -> None:
         """Carry out one operation in a batch whose commit fails, so that nothing of it is written."""

@@ -117,8 +117,9 @@ def test_every_seeded_bug_is_killed_by_its_named_checker(bug: Bug) -> None:
     """In the schedule that is remembered in ``kills.json``, which correct code survives, else in any that is found."""
     assert set(bug.checkers) <= {*CHECKERS, "assertion", "recovery_survives"}, "the checkers of a bug exist"
     tally = Tally()
-    for variant, index, schedule in remembered(bug):
-        one(variant, index, schedule, tally)
+    with played_on(bug.store):
+        for variant, index, schedule in remembered(bug):
+            one(variant, index, schedule, tally)
     assert not tally.violations, verdict(tally)
     if killed_as_remembered(bug) is None:
         warnings.warn(StaleKill(f"no remembered schedule kills {bug.number}: {REMEMBER}"), stacklevel=1)
