@@ -4,8 +4,10 @@ from typing import Any
 
 from tests.servers.databases import CONNECT_S, is_postgres, mysql_arguments
 
-KEPT = ("amends_schema",)
-"""Not emptied: it records the migrations, whose tables stay."""
+KEPT = ("amends_schema", "amends_ledger", "amends_tool")
+"""Not emptied: what a migration has written, and the versions of tools, whose numbers a store remembers."""
+TIME = "insert into amends_mark (name, value, made_at) values ('time', '', 0)"
+"""A migration has written this as well, but it changes."""
 
 TABLES_OF_POSTGRES = "select table_name from information_schema.tables where table_schema = current_schema()"
 TABLES_OF_MYSQL = "select table_name from information_schema.tables where table_schema = database()"
@@ -40,7 +42,7 @@ class Emptied:
             found = self._execute(TABLES_OF_POSTGRES if self._is_postgres else TABLES_OF_MYSQL)
             self._tables = [name for (name,) in found if name not in KEPT]
         if self._tables:
-            self._execute("; ".join(f"delete from {table}" for table in self._tables))  # one round trip
+            self._execute("; ".join([*(f"delete from {table}" for table in self._tables), TIME]))  # one round trip
 
     def close(self) -> None:
         self._connection.close()

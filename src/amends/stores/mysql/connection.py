@@ -40,7 +40,7 @@ class Connection:
     """Whether a transaction is open, as far as we know."""
     committing: bool = False
     at_once: bool = False
-    """Whether the last packet contained its own commit."""
+    """Whether the last step contained its own commit."""
     last: Execute | None = None
 
     def begin(self, first: tuple[str, ...]) -> None:
@@ -58,37 +58,44 @@ class Connection:
             cursor.nextset()
         return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
 
-    def ask_at_once(self, sql: str, params: tuple[Any, ...], root: str) -> list[tuple[Any, ...]]:
-        """Run a whole transaction in one packet, on this run; return the rows of the statement that has any.
+    def step(self, text: str, root: str) -> tuple[int, int] | None:
+        """Call a procedure that is a whole transaction on this run; return the two numbers of its answer, if it has one.
 
         An error that the server reports came before the commit; a lost connection leaves that unknown.
         """
-        text, cursor = self._text(Execute(sql, params), ()), self.cursor
-        self.last = Execute("select from runs", (root,))
+        self._check_size(text)
+        raw = self.raw
+        self.last = Execute("select from amends_run", (root,))
         self.is_open = self.at_once = self.committing = True
-        rows: list[tuple[Any, ...]] = []
         try:
-            cursor.execute(text)
-            rows += cursor.fetchall()
-            while cursor.nextset():
-                rows += cursor.fetchall()
+            raw.query(text)
+            rows = raw._result.rows
+            while raw._result.has_next:
+                raw.next_result()
         except Exception as error:
             self.committing = errors.code_of(error) in errors.LOST
             raise
         self.is_open = self.at_once = self.committing = False
-        return rows
+        return rows[0] if rows else None
+
+    def quoted(self, text: str) -> str:
+        """Return a text as a literal."""
+        # Here where that is safe: the driver checks the type, the converters and the server's state for each.
+        return f"'{text}'" if _is_plain(text) else str(self.raw.escape(text))
 
     def _text(self, op: Execute, first: tuple[str, ...]) -> str:
         escape, self.last = self.raw.escape, op
-        # Quoted here where that is safe: the driver checks the type, the converters and the server's state for each.
-        literals = [f"'{value}'" if type(value) is str and _is_plain(value) else escape(value) for value in op.params]
+        literals = [self.quoted(value) if type(value) is str else escape(value) for value in op.params]
         text = "; ".join((*first, op.sql % tuple(literals)))
+        self._check_size(text)
+        return text
+
+    def _check_size(self, text: str) -> None:
         if len(text) * 4 > self.packet_max and len(text.encode()) >= self.packet_max:
             raise LedgerUnavailable(
                 f"a statement of {len(text):,} characters is larger than the ledger's server accepts; nothing was written",
                 hint="raise max_allowed_packet in the server's settings",
             )
-        return text
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         """Run one statement outside any transaction; return its rows."""

@@ -22,6 +22,7 @@ from amends.stores.cancellation import uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.mysql import errors, joined
 from amends.stores.mysql.connection import Connection, connect
+from amends.stores.mysql.quick import Plain
 from amends.stores.mysql.schema import PACKET_BYTES_MIN, check_ledger, check_server, migrate, read_schema
 from amends.stores.mysql.transaction import BEGIN, Attempts
 from amends.stores.mysql.url import Address, read_address
@@ -74,6 +75,7 @@ class MysqlStore:
         self.url = address.shown
         self._driver = driver()
         self._clock = clock
+        self._plain = Plain(clock)
         self._create = True
         self._name = ""
         self._ready = False
@@ -127,7 +129,9 @@ class MysqlStore:
         _check_sizes(op)
         caller = Caller(self._pool)
         try:
-            answer: T = run_flow(perform(Attempts(op, self._driver, self._clock, self._address)), caller.perform)
+            answer: T = run_flow(
+                perform(Attempts(op, self._driver, self._clock, self._plain, self._address)), caller.perform
+            )
             return answer
         except BaseException:
             caller.leave()
