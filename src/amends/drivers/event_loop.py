@@ -19,11 +19,14 @@ from amends.encoding.dataclass import dataclass
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op
 from amends.ledger.operations import StoreOp
-from amends.ledger.store import Store
+from amends.ledger.plain import AdmitPlain, SettlePlain
+from amends.ledger.store import OUTCOME, Store
 from amends.ledger.world import Await, Ended, Flight, Invoke, RunTogether, Sleep
 from amends.model import NoEffect
 
 T = TypeVar("T")
+PLAIN: Final = frozenset({AdmitPlain, SettlePlain})
+"""Operations of nearly every call: each is awaited without a task of its own, where the store allows it."""
 GRACE_S: Final = 1.0
 """How long a cancelled coroutine may take to end before it counts as still in flight."""
 _kept: Final[set[asyncio.Future[Any]]] = set()
@@ -39,6 +42,7 @@ class AsyncDriver:
 
     def __init__(self, store: Store, live: Live, lease_s: float) -> None:
         self.store, self.live, self.lease_s = store, live, lease_s
+        self._keeps_outcome = getattr(store, "keeps_outcome", False)
         self._instant = store.url == "memory:"  # never blocks, so it needs neither a thread nor a shield
         self._threads: ThreadPoolExecutor | None = None
         self._blocking = Driver(store, live, lease_s)
@@ -57,6 +61,17 @@ class AsyncDriver:
                 try:
                     if isinstance(op, StoreOp) and self._instant:
                         answer = self.store.perform(op)
+                        self.live.wakeup.heard(op, answer)
+                    elif type(op) in PLAIN and self._keeps_outcome:
+                        try:
+                            answer = await self.store.perform_async(op)
+                        except asyncio.CancelledError as stop:
+                            pending = pending or stop
+                            answer = getattr(stop, OUTCOME)()
+                        except LedgerUnavailable:
+                            asked, cancelled = await self._ask_ledger(op, again=True)
+                            pending = pending or cancelled
+                            answer = asked.result()
                         self.live.wakeup.heard(op, answer)
                     elif isinstance(op, StoreOp):
                         asked, cancelled = await self._ask_ledger(op)
@@ -87,9 +102,9 @@ class AsyncDriver:
         finally:
             flow.close()
 
-    async def _ask_ledger(self, op: StoreOp[Any]) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
+    async def _ask_ledger(self, op: StoreOp[Any], *, again: bool = False) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
         """Return the answer or error of the ledger and a cancellation that came meanwhile: neither hides the other."""
-        writing = asyncio.ensure_future(self._insist(op))
+        writing = asyncio.ensure_future(self._insist(op, again=again))
         cancelled: asyncio.CancelledError | None = None
         while not writing.done():
             try:
@@ -100,8 +115,11 @@ class AsyncDriver:
                 break
         return writing, cancelled
 
-    async def _insist(self, op: StoreOp[Any]) -> Any:
-        patience: Patience | None = None
+    async def _insist(self, op: StoreOp[Any], *, again: bool) -> Any:
+        """Perform an operation, and repeat it while there is patience; ``again``: its first try has failed."""
+        patience = Patience(op, self.lease_s) if again else None
+        if patience is not None:
+            await asyncio.sleep(patience.another(op) or 0.0)
         while True:
             try:
                 return await self.store.perform_async(op)
@@ -128,6 +146,7 @@ class AsyncDriver:
     def through(self, wrap: Callable[[Store], Store]) -> None:
         """Use the store that ``wrap`` returns from now on."""
         self.store = wrap(self.store)
+        self._keeps_outcome = getattr(self.store, "keeps_outcome", False)
         self._blocking.through(wrap)
 
     def _invoke(self, op: Invoke) -> Coroutine[Any, Any, Ended]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from amends.ledger.operations import StoreOp, T
+
+
+OUTCOME: Final = "amends_outcome"
+"""The attribute of a cancellation that a store raises after an operation: a function that returns its answer, or raises its
+error. Whoever was cancelled may need to know what became of it. A store that sets it on every cancellation that it
+raises says so with ``keeps_outcome = True``; the driver then need not protect each operation by a task of its own."""
 
 
 class Store(Protocol):

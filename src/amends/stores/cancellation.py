@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
+from amends.ledger.store import OUTCOME
+
 T = TypeVar("T")
 
 
@@ -25,4 +27,16 @@ async def uninterrupted(work: Awaitable[T]) -> T:
         return running.result()
     if not running.cancelled():
         running.exception()  # retrieved: nobody else will, and asyncio would complain
+        setattr(cancelled, OUTCOME, running.result)
     raise cancelled
+
+
+async def to_its_end(work: Awaitable[T]) -> tuple[T, asyncio.CancelledError | None]:
+    """Await ``work``, which keeps its outcome when it is cancelled; return its answer, and the cancellation."""
+    try:
+        return await work, None
+    except asyncio.CancelledError as stop:
+        outcome = getattr(stop, OUTCOME, None)
+        if outcome is None:
+            raise
+        return outcome(), stop

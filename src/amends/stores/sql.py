@@ -189,7 +189,7 @@ class Transaction:
     A row stays as it was read: nobody else can change it before the transaction ends.
     """
 
-    __slots__ = ("calls", "clock", "facts", "folded", "kept", "numbers", "runs", "statements", "tails")
+    __slots__ = ("calls", "clock", "facts", "folded", "kept", "mark", "numbers", "runs", "statements", "tails")
 
     def __init__(
         self, statements: Statements, clock: Callable[[], float] | None, kept: Mapping[str, Kept] | None = None
@@ -197,6 +197,8 @@ class Transaction:
         self.statements = statements
         self.clock = clock
         self.kept: Mapping[str, Kept] = kept or {}
+        self.mark = 0.0
+        """The mark of the ledger's time, if this transaction has read or moved it."""
         self.runs: dict[str, RunRow] = {}
         self.calls: dict[str, CallRow] = {}
         self.folded: dict[str, Folded] = {}
@@ -405,6 +407,7 @@ async def root_facts(tx: Transaction, root: str) -> RootFacts:
 async def _now(tx: Transaction, op: rows.Now) -> float:
     found, _, _ = await Execute(tx.statements.newest, ())
     server, seen = found[0]
+    tx.mark = max(tx.mark, seen or 0.0)
     clock: float = server if tx.clock is None else tx.clock()
     newest = (await tail_of(tx, op.root)).at if op.root else 0.0
     return moment(max(clock, newest, seen or 0.0))
@@ -1225,6 +1228,7 @@ async def _move_time(tx: Transaction, op: rows.MoveTime) -> None:
     found, _, _ = await Execute(tx.statements.marks.time, ())
     if found and found[0][0] < op.at:
         await Execute(tx.statements.marks.move, (op.at,))
+        tx.mark = max(tx.mark, op.at)
 
 
 # ---- Checkpoints

@@ -8,7 +8,8 @@ found its call changed divides by zero, which undoes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from amends.encoding.ids import number_of
@@ -101,6 +102,31 @@ _END: Final = (
     + ", u as (update amends_call c set state = 'compensated', undone_n = r.n, undone_at = r.at, undone_hash = r.head"
     " from r where c.no = %s and c.root = r.no and c.state = 'compensating' and c.undone_at is null returning 1)"
     " select r.n, r.at, 1 / (select count(*) from u) from r"
+)
+# One step of each of many runs. Whoever is missing in the answer was not done. A chain that has grown without its event
+# divides by zero, as above, which undoes all of them.
+_TOGETHER: Final = (
+    _NOW
+    + ", j as materialized (select * from json_to_recordset(%s::json) as j(i bigint, uid text, owner text, epoch bigint,"
+    " body text, no bigint, lo float8, hi float8, \"key\" text, tool bigint, ident text, digest text, args text,"
+    " result text, more text))"
+    f", r as (update amends_run x set n = x.n + 1, at = {_AT} / 1e6::float8, head = sha256(convert_to("
+    f"encode(x.head, 'hex') || ':' || (x.n + 1) || ':' || {_AT}::bigint || ':' || j.body, 'UTF8'))"
+    " from m, j where x.uid = j.uid and x.owner = j.owner and x.epoch = j.epoch and m.now <= j.hi"
+    f" and case when j.tool is null then exists (select 1 from amends_call o where o.no = j.no and o.root = x.no"
+    " and o.state = 'started' and o.attempt = 1 and o.settled_n is null)"
+    f" else {_OPEN} and m.now >= j.lo and (select halt from amends_ledger) = %s and not exists (select 1"
+    " from amends_call o where o.root = x.no and o.\"key\" = decode(j.\"key\", 'hex')) end"
+    " returning j.i, x.no, x.n, x.at, x.head)"
+    ', c as (insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash,'
+    " more) select j.no, r.no, decode(j.\"key\", 'hex'), 1, r.n, j.tool, 'started', 1, decode(j.ident, 'hex'),"
+    " decode(j.digest, 'hex'), j.args, r.at, j.epoch, r.head, j.more from r join j on j.i = r.i"
+    " where j.tool is not null)"
+    ", u as (update amends_call c set state = 'succeeded', result = j.result, settled_n = r.n, settled_at = r.at,"
+    " settled_hash = r.head, more = coalesce(j.more, c.more) from r join j on j.i = r.i where j.tool is null"
+    " and c.no = j.no and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null returning 1)"
+    " select r.i, r.n, r.at, 1 / (case when (select count(*) from u) = (select count(*) from r join j on j.i = r.i"
+    " where j.tool is null) then 1 else 0 end) from r"
 )
 _TOOL: Final = (
     "select no from amends_tool where name = %s and version = %s and kind = %s and scope = 'run' and declared = %s"
@@ -222,6 +248,41 @@ class Plain:
         undo.going = ""
         undo.left.pop()
         return undone(op, found[0][1])
+
+
+    async def together(self, ops: Sequence[AdmitPlain | SettlePlain]) -> list[Started | SettledPlain | None]:
+        """Carry out steps of several runs by one statement; None for each that was not done: its caller does it alone."""
+        asked = [self._asked(place, op) for place, op in enumerate(ops)]
+        text = json.dumps([one for one in asked if one is not None], ensure_ascii=False)
+        found, _, _ = await Execute(_TOGETHER, (self._now(), text, self.halt), prepare=True)
+        answers: list[Started | SettledPlain | None] = [None] * len(ops)
+        for place, n, at, *_ in found:
+            op = ops[place]
+            answers[place] = (
+                Started(op, n, at)
+                if isinstance(op, AdmitPlain)
+                else SettledPlain(op.started, n, at, op.result, proof=op.proof)
+            )
+        return answers
+
+    def _asked(self, place: int, op: AdmitPlain | SettlePlain) -> dict[str, Any] | None:
+        """Return one step for the statement; None: it cannot be part of a batch."""
+        if isinstance(op, SettlePlain):
+            first = op.started.op
+            run = first.run
+            return {
+                "i": place, "uid": run.root, "owner": run.owner, "epoch": run.epoch, "body": success_body(op),
+                "no": first.number, "hi": op.started.at + FOLD_WINDOW_S, "result": op.result,
+                "more": more_of(first, op.proof) if op.proof else None,
+            }  # fmt: skip
+        tool, made, run = self.tools.get(op.tool), made_at(op.number), op.run
+        if tool is None or not is_plain(op):
+            return None
+        return {
+            "i": place, "uid": run.root, "owner": run.owner, "epoch": run.epoch, "body": admission_body(op),
+            "no": op.number, "lo": made - SKEW_S, "hi": made + SKEW_S, "key": key_of(op).hex(), "tool": tool,
+            "ident": op.ident.hex(), "digest": op.digest.hex(), "args": op.args, "more": more_of(op),
+        }  # fmt: skip
 
 
 UNDO_MAX: Final = 10_000

@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -18,6 +18,8 @@ from amends.errors import BadConfig, LedgerUnavailable, NotStorable
 from amends.ledger.flow import Flow, run_flow
 from amends.ledger.joined import Joined
 from amends.ledger.operations import OpenChild, OpenRun, StoreOp
+from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain
+from amends.ledger.store import OUTCOME
 from amends.model import Schema
 from amends.stores.postgres.url import read_url
 
@@ -31,19 +33,23 @@ except ImportError as missing:
     ) from missing
 
 from amends.ledger.flow import run_flow_async
-from amends.stores.cancellation import uninterrupted
+from amends.stores.batches import Batches, LoopBatches
+from amends.stores.cancellation import to_its_end, uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.pool import LoopPool, Pool
 from amends.stores.postgres import joined
 from amends.stores.postgres.connection import AsyncConnection, Connection, arguments, connect, connect_async
 from amends.stores.postgres.errors import explained, fate_of
-from amends.stores.postgres.quick import Plain
+from amends.stores.postgres.quick import QUICK, Plain
 from amends.stores.postgres.schema import establish, read_schema
 from amends.stores.postgres.transaction import Attempts, Preamble
 from amends.stores.postgres.wakeup import Ring, Watch
 from amends.stores.retry import AsyncCaller, Caller, perform
 
 T = TypeVar("T")
+
+STEPS: Final = frozenset({AdmitPlain, SettlePlain})
+"""The operations that are one statement, and can be part of a batch."""
 
 LOOPS_MAX: Final = 100
 """Open event loops of one process that use one ledger; more than this is a leak of loops."""
@@ -55,6 +61,8 @@ class PostgresStore:
     No IO before ``open`` or the first operation. ``clock`` replaces the server's clock, for tests; ``pool_max`` and
     ``lock_wait_s`` replace the options of the URL.
     """
+
+    keeps_outcome = True
 
     def __init__(
         self,
@@ -91,6 +99,8 @@ class PostgresStore:
         self._opening = threading.RLock()
         self._pool = Pool(self._connect, size=size, wait_s=wait_s, shown=address.shown)
         self._loops: dict[asyncio.AbstractEventLoop, LoopPool[AsyncConnection]] = {}
+        self._loops_batches: dict[asyncio.AbstractEventLoop, LoopBatches] = {}
+        self._batches = Batches(self._together)
         self._watching: Watch | None = None
 
     # ---- The protocol of a store
@@ -129,19 +139,97 @@ class PostgresStore:
     def perform(self, op: StoreOp[T]) -> T:
         """Carry out one operation; return when it is durable."""
         self._ready(op)
+        if type(op) in STEPS and not self._preamble.needed and not op.repeated:
+            done: T | None = self._batches.perform(op, root_of(op), self._alone)
+            if done is not None:
+                return done
+            return self._generally(op, quick=False)
+        return self._generally(op)
+
+    def _generally(self, op: StoreOp[T], *, quick: bool = True) -> T:
         caller = Caller(self._pool)
         try:
-            return run_flow(self._flow(op), caller.perform)
+            return run_flow(self._flow(op, quick=quick), caller.perform)
         except BaseException:
             caller.leave()
             raise
+
+    def _alone(self, op: StoreOp[Any]) -> Any:
+        """Carry out one step by its statement, without the flow around it; None: the flow decides."""
+        connection = self._pool.take()
+        keep = False
+        try:
+            answer = run_flow(QUICK[type(op)](self._plain, op), connection.execute)
+            keep = True
+            return answer
+        except psycopg.Error as error:
+            keep = _left_by([op], error)
+            return None
+        finally:
+            self._pool.give(connection, keep=keep)
+
+    def _together(self, ops: Sequence[Any]) -> Sequence[Any]:
+        """Carry out steps of several runs by one statement; None for each that was not done."""
+        connection = self._pool.take()
+        keep = False
+        try:
+            answers = run_flow(self._plain.together(ops), connection.execute)
+            keep = True
+            return answers
+        except psycopg.Error as error:
+            keep = _left_by(ops, error)
+            return [None] * len(ops)
+        finally:
+            self._pool.give(connection, keep=keep)
 
     async def perform_async(self, op: StoreOp[T]) -> T:
         """Do the same on an event loop; a cancellation is raised when the operation is over."""
         if not self._opened:
             await asyncio.get_running_loop().run_in_executor(None, self._ready, op)
         self._ready(op)
+        if type(op) in STEPS and not self._preamble.needed and not op.repeated:
+            done, cancelled = await to_its_end(self._loop_batches().perform(op, root_of(op), self._alone_async))
+            if done is None:
+                done, again = await to_its_end(uninterrupted(self._performed(op, quick=False)))
+                cancelled = cancelled or again
+            if cancelled is not None:
+                setattr(cancelled, OUTCOME, lambda: done)
+                raise cancelled
+            answer: T = done
+            return answer
         return await uninterrupted(self._performed(op))
+
+    async def _alone_async(self, op: StoreOp[Any]) -> Any:
+        """Carry out one step by its statement; None: the flow decides."""
+        return await uninterrupted(self._steps_async([op], QUICK[type(op)](self._plain, op)))
+
+    async def _together_async(self, ops: Sequence[Any]) -> Sequence[Any]:
+        """Carry out steps of several runs by one statement; None for each that was not done."""
+        answers: Sequence[Any] | None = await self._steps_async(ops, self._plain.together(ops))
+        return [None] * len(ops) if answers is None else answers
+
+    async def _steps_async(self, ops: Sequence[Any], flow: Flow[Any]) -> Any:
+        pool = self._loop_pool()
+        connection = await pool.take()
+        keep = False
+        try:
+            answer = await run_flow_async(flow, connection.execute)
+            keep = True
+            return answer
+        except psycopg.Error as error:
+            keep = _left_by(ops, error)
+            return None
+        finally:
+            pool.give(connection, keep=keep)
+
+    def _loop_batches(self) -> LoopBatches:
+        loop = asyncio.get_running_loop()
+        batches = self._loops_batches.get(loop)
+        if batches is None:
+            for old in [known for known in self._loops_batches if known.is_closed()]:
+                del self._loops_batches[old]
+            batches = self._loops_batches[loop] = LoopBatches(loop, self._together_async)
+        return batches
 
     def joined(self, connection: object, *, tool: str) -> Joined:
         """Return the ledger through this psycopg connection, inside the transaction that is open there."""
@@ -180,8 +268,8 @@ class PostgresStore:
 
     # ---- One operation
 
-    def _flow(self, op: StoreOp[T]) -> Flow[T]:
-        return perform(Attempts(op, self._preamble, self._clock, self._plain, shown=self.url))
+    def _flow(self, op: StoreOp[T], *, quick: bool = True) -> Flow[T]:
+        return perform(Attempts(op, self._preamble, self._clock, self._plain, shown=self.url, quick=quick))
 
     def _ready(self, op: StoreOp[Any]) -> None:
         self._check_open()
@@ -190,10 +278,10 @@ class PostgresStore:
         if not self._opened:
             self.open(create=self._create)
 
-    async def _performed(self, op: StoreOp[T]) -> T:
+    async def _performed(self, op: StoreOp[T], *, quick: bool = True) -> T:
         caller = AsyncCaller(self._loop_pool())
         try:
-            return await run_flow_async(self._flow(op), caller.perform)
+            return await run_flow_async(self._flow(op, quick=quick), caller.perform)
         except BaseException:
             caller.leave()
             raise
@@ -260,6 +348,21 @@ class PostgresStore:
         """Start without the parent's connections. They stay open here: closing one would end the parent's session."""
         _LEFT_ALONE.append((self._pool, self._loops, self._watching))
         self._start_fresh()
+
+
+def root_of(op: Any) -> str:
+    """Return the run whose chain this step continues."""
+    run: PlainRun = op.run if isinstance(op, AdmitPlain) else op.started.op.run
+    return run.root
+
+
+def _left_by(ops: Sequence[StoreOp[Any]], error: psycopg.Error) -> bool:
+    """Note whether these steps may have been done although their statement failed; return whether to keep its connection."""
+    fate = fate_of(error, committing=True)
+    if fate == "unknown":
+        for op in ops:
+            op.repeated = True  # the flow gives the first answer
+    return fate in Attempts.kept
 
 
 def _check_identity(op: OpenRun | OpenChild) -> None:

@@ -71,9 +71,11 @@ class Attempts:
     kept: frozenset[Fate] = frozenset({"own", "again", "undone"})
 
     def __init__(
-        self, op: StoreOp[Any], preamble: Preamble, clock: Callable[[], float] | None, plain: Plain, *, shown: str
-    ) -> None:
+        self, op: StoreOp[Any], preamble: Preamble, clock: Callable[[], float] | None, plain: Plain, *, shown: str,
+        quick: bool = True,
+    ) -> None:  # fmt: skip
         self.op, self._preamble, self._clock, self._plain, self._shown = op, preamble, clock, plain, shown
+        self._may_be_quick = quick and not preamble.needed
         self._backoff_s = PAUSE_S
         self._reconnected = False
         self._committing = False
@@ -87,7 +89,7 @@ class Attempts:
         op, preamble, clock = self.op, self._preamble, self._clock
         if type(op) in READS:
             return await _read(op, preamble, clock)
-        quick = None if preamble.needed else QUICK.get(type(op))
+        quick = QUICK.get(type(op)) if self._may_be_quick else None
         if quick is not None:
             self._committing = self._quick = True
             done = await quick(self._plain, op)

@@ -30,10 +30,10 @@ STATEMENTS_MAX: Final = 256
 """Prepared statements kept per connection; there are about 60 shapes."""
 UNDECODABLE: Final = "Could not decode to UTF-8"
 """The message of Python's sqlite3 for bytes that are not text; it has no code for that."""
-PAGE_BYTES: Final = 2048
-"""Half the default: a commit writes about six whole pages to the log, and a row of the ledger is small."""
-WAL_PAGES: Final = 8000
-"""The size of the log (16 MB) at which it is copied into the database: four times as rarely as by default."""
+PAGE_BYTES: Final = 4096
+WAL_PAGES: Final = 1000
+"""The size of the log (4 MB) at which it is copied into the database."""
+WAL_BYTES: Final = PAGE_BYTES * WAL_PAGES
 
 # All processes that use the file share the log's index in memory: two hosts share no memory.
 NETWORK: Final = frozenset(
@@ -90,6 +90,32 @@ def connect(path: Path, *, create: bool, synchronous: str, wait_s: float) -> sql
         connection.close()
         raise
     return connection
+
+
+def fill_log(connection: sqlite3.Connection, path: Path) -> None:
+    """Give the log its full size at once, unless it has some: a flush of a file that grows takes twice as long.
+
+    A transaction that is too large for the cache writes its pages to the log, and is rolled back: the file keeps its
+    size, and the database does not grow.
+    """
+    log_path = path.with_name(f"{path.name}-wal")
+    try:
+        if log_path.stat().st_size >= WAL_BYTES // 4:
+            return
+    except OSError:
+        return
+    [(cache,)] = connection.execute("pragma cache_size").fetchall()
+    try:
+        connection.execute("begin immediate")
+        connection.execute("pragma cache_size = 10")
+        connection.execute("create table amends_fill (filling blob)")
+        connection.execute("insert into amends_fill values (zeroblob(?))", (WAL_BYTES,))
+    except sqlite3.OperationalError as error:
+        log.debug("the log of %s was not filled: %s", path, error)  # another writer, or no space: it grows by itself
+    finally:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        connection.execute(f"pragma cache_size = {cache}")
 
 
 def patiently(path: Path, wait_s: float, act: Callable[[], T]) -> T:

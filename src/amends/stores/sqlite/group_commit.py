@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amends.errors import LedgerUnavailable
 from amends.ledger.operations import StoreOp
+from amends.ledger.store import OUTCOME
 
 if TYPE_CHECKING:
     import asyncio
@@ -119,6 +120,7 @@ class GroupCommit:
             except CancelledError as error:
                 cancelled = error
         if cancelled is not None:
+            setattr(cancelled, OUTCOME, pending.outcome)
             raise cancelled
         return pending.outcome()
 

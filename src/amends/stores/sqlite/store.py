@@ -38,6 +38,7 @@ from amends.stores.sqlite.connection import (
     connect,
     establish,
     explained,
+    fill_log,
     inode_of,
     is_busy,
     is_total,
@@ -78,6 +79,8 @@ class SqliteStore:
     ``synchronous="FULL"`` survives a power failure, ``"NORMAL"`` only the death of the process. No IO before ``open``
     or the first operation.
     """
+
+    keeps_outcome = True
 
     def __init__(
         self,
@@ -128,6 +131,8 @@ class SqliteStore:
                 wait_s=self._lock_wait_s,
             )
             self._writer = Connection(raw, raw.cursor(), inode_of(self.path))
+            if made:
+                fill_log(raw, self.path)
             # From now on the ledger exists: if its file vanishes, it must not be created again, empty.
             self._create = False
             return made
@@ -265,6 +270,7 @@ class SqliteStore:
 
     def _remember(self, op: StoreOp[Any], answer: Any, tx: Transaction) -> None:
         """Remember the new ends of the chains; forget all of them if the transaction fails after all (``_fail``)."""
+        self._plain.seen = max(self._plain.seen, tx.mark)
         for root, tail in tx.tails.items():
             kept = self._kept.get(root)
             run = tx.runs.get(root)
