@@ -88,7 +88,7 @@ class Shop:
 
     def calls(self) -> list[tuple[Any, ...]]:
         """What the ledger says."""
-        return self.ask("select state, generation, attempt from calls order by seq")
+        return self.ask("select state, gen, attempt from amends_call order by no")
 
     def tools(self) -> dict[str, Any]:
         """The shop's tools; the first may ride."""

@@ -16,7 +16,10 @@ from tests.stores.many import wait_for
 
 
 class Relay:
-    """Stands between store and server, and cuts the line at a COMMIT, or a procedure that commits: before it arrives, or before its answer does."""
+    """Stands between store and server, and cuts the line at a COMMIT: before it arrives, or before its answer does.
+
+    A plain step is a procedure that commits.
+    """
 
     def __init__(self, folder: Path, upstream: str) -> None:
         self.path = str(folder / "relay")

@@ -53,9 +53,11 @@ class Attempts:
     kept: frozenset[Fate] = frozenset({"own", "again"})
 
     def __init__(
-        self, op: StoreOp[Any], driver: Any, clock: Callable[[], float] | None, plain: Plain, address: Address
-    ) -> None:
+        self, op: StoreOp[Any], driver: Any, clock: Callable[[], float] | None, plain: Plain, address: Address, *,
+        quick: bool = True,
+    ) -> None:  # fmt: skip
         self.op, self._driver, self._clock, self._plain, self._address = op, driver, clock, plain, address
+        self._may_be_quick = quick
         self._until = time.monotonic() + address.lock_wait_s
         self._lost = self._duplicates = 0
         self._is_committing = self._is_step = False
@@ -76,7 +78,7 @@ class Attempts:
 
     def _on(self, connection: Connection) -> Any:
         op = self.op
-        quick = QUICK.get(type(op))
+        quick = QUICK.get(type(op)) if self._may_be_quick else None
         answer = None if quick is None else quick(self._plain, op, connection)
         return self._by_flow(op, connection) if answer is None else answer
 

@@ -336,6 +336,8 @@ begin
     declare run_, n_, micros_ bigint;
     declare at_ double;
     declare hash_ binary(32);
+    -- The key has a first generation already: nothing else is worth looking for before the insert.
+    declare exit handler for 1062 rollback;
     start transaction;
     select no, n + 1, head, greatest(
         at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
@@ -343,7 +345,6 @@ begin
     where uid = uid_ and owner = owner_ and epoch = epoch_
         and state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''
         and (select halt from amends_ledger where no = 1) = halt_
-        and not exists (select 1 from amends_call c where c.root = amends_run.no and c.`key` = key_)
     for update;
     if at_ between low_ and high_ then
         set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
