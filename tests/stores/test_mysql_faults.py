@@ -115,7 +115,9 @@ def test_nobody_listens(url: str, tmp_path: Path) -> None:
 
 def test_a_user_who_may_not_make_tables(server: MariadbServer, url: str) -> None:
     databases.execute(server.url(), ["create user if not exists eve@'%' identified by 'x'"])
-    databases.execute(server.url(), [f"grant select, insert, update, execute on {databases.database_of(url)}.* to eve@'%'"])
+    databases.execute(
+        server.url(), [f"grant select, insert, update, execute on {databases.database_of(url)}.* to eve@'%'"]
+    )
     eve = url.replace(f"bob:{QUOTED}", "eve:x")
     refusal = refused(MysqlStore(eve), "refused the user")
     assert "grant" in refusal.hint
@@ -224,7 +226,9 @@ def test_a_row_that_somebody_keeps_locked(url: str) -> None:
     ledger = Ledger(store)
     run = ledger.run()
     with holding(url, f"select uid from amends_run where uid = '{run.uid}' for update"):
-        with pytest.raises(LedgerUnavailable, match=f"AdmitCall waited for the row '{run.uid}' of amends_run") as raised:
+        with pytest.raises(
+            LedgerUnavailable, match=f"AdmitCall waited for the row '{run.uid}' of amends_run"
+        ) as raised:
             ledger.start(run)
         assert "PROCESSLIST" in raised.value.hint
     assert ledger.do(run).state == "succeeded"

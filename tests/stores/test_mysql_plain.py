@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amends.encoding.ids import EPOCH_US, RANDOM_BITS
+from amends.encoding.ids import number_at
 from amends.ledger import operations as ops
 from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
 from amends.ledger.rows import RunRow
@@ -16,7 +16,7 @@ from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger, audit
 from tests.servers.databases import execute
 
 TOOL = PlainTool("charge", "1", "compensatable", 0, 1)
-NOW = EPOCH_US / 1e6 + 1_000.0
+NOW = 1_750_000_000.0
 
 
 class Plainly(Ledger):
@@ -24,10 +24,15 @@ class Plainly(Ledger):
 
     def admission(self, run: RunRow, key: int, *, owner: str = "a", epoch: int = 1) -> AdmitPlain:
         self.made += 1
-        made = int((self.clock.now - EPOCH_US / 1e6) * 1e6) << RANDOM_BITS
         plain = PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, owner, epoch)
         return AdmitPlain(
-            plain, TOOL, made + self.made, bytes([key] * 32), bytes([2] * 32), bytes([3] * 32), '{"é": "\'"}'
+            plain,
+            TOOL,
+            number_at(self.clock.now, self.made),
+            bytes([key] * 32),
+            bytes([2] * 32),
+            bytes([3] * 32),
+            '{"é": "\'"}',
         )
 
     def quickly(self, op: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from amends.encoding.chain import MICROS
-from amends.encoding.ids import number_of
+from amends.encoding.ids import made_at, number_of
 from amends.ledger.operations import (
     Admission,
     AdmitCall,
@@ -36,7 +36,6 @@ from amends.stores.quick import (
     is_plain_end,
     is_plain_question,
     key_of,
-    made_at,
     more_of,
     question,
     success_body,
