@@ -30,24 +30,30 @@ RUNS: Final = "select 1 from pg_class where relname = 'amends_run' and pg_table_
 
 def read_schema(connection: Connection, address: Address) -> Schema:
     """Return the schema version that the ledger has and the one that this amends has; changes nothing."""
+    return _read(connection, address)[0]
+
+
+def _read(connection: Connection, address: Address) -> tuple[Schema, bool]:
+    """Return the schema versions, and whether the tables are those of the first release."""
     try:
         connection.command(Preamble(address).reading)
         found = _schema(connection)
+        is_old = found.version > 0 and not connection.execute(Execute(RUNS, ()))[0]
         connection.command("commit")
-        return found
+        return found, is_old
     except psycopg.Error as error:
         raise explained(error, address.shown, op=None, fate=fate_of(error, committing=False)) from error
 
 
 def establish(connection: Connection, address: Address, *, create: bool, clock: Callable[[], float] | None) -> bool:
     """Create or migrate the ledger if needed; return whether this call created it."""
-    found = read_schema(connection, address)
+    found, is_old = _read(connection, address)
     if found.version == 0 and not create:
         raise LedgerMissing(
             f"no ledger at {address.shown}: the database has none, and creating one was not allowed",
             hint="check the URL and its schema=; amends db migrate, or a first start with create=True, creates it",
         )
-    if found.version and not connection.execute(Execute(RUNS, ()))[0]:
+    if is_old:
         raise refuse_old(address.shown)
     check_usable(found, address.shown)
     if found.version >= found.newest:
