@@ -183,20 +183,25 @@ def read_schema(path: Path, *, wait_s: float) -> Schema:
         return schema_of("sqlite", 0, 0, "")
     try:
         with closing(connect(path, create=False, synchronous="FULL", wait_s=wait_s)) as connection:
-            return patiently(path, wait_s, lambda: _schema(connection, _names(connection)))
+            return patiently(path, wait_s, lambda: _current_schema(connection, path))
     except sqlite3.Error as error:
         raise explained(error, path) from error
 
 
 def _checked_version(connection: sqlite3.Connection, path: Path, *, create: bool) -> int:
-    names = _names(connection)
-    found = _schema(connection, names)
+    found = _current_schema(connection, path)
     if found.version == 0 and not create:
         raise _missing(path, "the file has none")
-    if found.version and "amends_run" not in names:
-        raise refuse_old(str(path))
     check_usable(found, str(path))
     return found.version
+
+
+def _current_schema(connection: sqlite3.Connection, path: Path) -> Schema:
+    names = _names(connection)
+    found = _schema(connection, names)
+    if found.version and "amends_run" not in names:
+        raise refuse_old(str(path))
+    return found
 
 
 def _names(connection: sqlite3.Connection) -> set[str]:
