@@ -764,16 +764,12 @@ class AsyncRun(OpenRun):
         if options.connection is not None:
             return self._value(await self._perform_joined(declared, options, args, kwargs))
         call = plain_request(self._host, self._session, declared, options, args, kwargs)
-        if call is not None and self._pid == os.getpid():
-            return await self._plainly(call)
-        ask = direct_ask(self._host, self._session, declared, options, args, kwargs)
-        return self._value(await self._perform(ask))
-
-    async def _plainly(self, call: PlainCall) -> Any:
-        """Do one plain call, as ``_watched`` does any."""
+        if call is None or self._pid != os.getpid():
+            ask = direct_ask(self._host, self._session, declared, options, args, kwargs)
+            return self._value(await self._perform(ask))
         live, uid = self._host.live, self._session.uid
         live.enter_root(uid)
-        try:
+        try:  # as ``_watched`` does it for any call
             return await self._driver.run(plain_call(call))
         except Exception:
             raise

@@ -144,7 +144,8 @@ def test_what_stands_and_is_no_call_of_the_ledger_s_any_more_breaks_the_record(s
     store = small.rt._host.store
     assert isinstance(store, SqliteStore)
     assert store._writer is not None
-    store._writer.raw.execute("update calls set state = 'failed' where tool = 'charge' and state = 'succeeded'")
+    charge = "(select no from amends_tool where name = 'charge')"
+    store._writer.raw.execute(f"update amends_call set state = 'failed' where tool in {charge} and state = 'succeeded'")
     counts = small.counts()
     assert counts["lost"] == 1
     assert counts["event_per_transition"] == 1

@@ -58,19 +58,31 @@ def test_a_whole_ledger_is_whole_and_what_is_not_anchored_is_said(shop: Path) ->
     assert said.stderr == ""
 
 
-def test_what_was_changed_is_named_and_the_code_is_20(shop: Path) -> None:
+FOLDED = "where root = (select no from amends_run where id = 'order-2')"
+
+
+@pytest.mark.parametrize(
+    "event, forgery",
+    [
+        (1, "update amends_event set by_whom = 'me' where run_id = 'order-2' and n = 1"),
+        (2, f"update amends_call set at = at + 1 {FOLDED}"),
+        (3, f"update amends_call set settled_at = settled_at + 1 {FOLDED}"),
+    ],
+)
+def test_what_was_changed_is_named_and_the_code_is_20(shop: Path, event: int, forgery: str) -> None:
+    """An event that is a row, and both events that are folded into their call."""
     here("audit", "checkpoint", *URL, cwd=shop)
-    _forge(shop, "update events set by_whom = 'me' where run_id = 'order-2' and n = 3")
+    _forge(shop, forgery)
     done = run("audit", "verify", *URL, cwd=shop)
     assert done.returncode == 20, done.stderr
     [line] = [line for line in done.stdout.splitlines() if line.startswith("order-2")]
-    assert line.split()[:2] == ["order-2", "3"]
+    assert line.split()[:2] == ["order-2", str(event)]
     assert "edited" in line
     assert "keep a copy of the ledger" in done.stderr
     said = here("audit", "verify", *URL, "--json", cwd=shop)
     assert said.returncode == 20
     [problem] = json.loads(said.stdout)["problems"]
-    assert (problem["run"], problem["event"], problem["how"]) == ("order-2", 3, "edited")
+    assert (problem["run"], problem["event"], problem["how"]) == ("order-2", event, "edited")
     one = here("audit", "verify", "order-1", *URL, "--json", cwd=shop)
     assert (one.returncode, json.loads(one.stdout)["runs"]) == (0, 1), "nobody touched that one"
     assert here("audit", "verify", "order-2", *URL, cwd=shop).returncode == 20

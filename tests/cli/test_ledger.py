@@ -2,8 +2,10 @@ import json
 import sqlite3
 from pathlib import Path
 
+from amends import Runtime, tool
 from tests.cli.command import assert_refused, run
 from tests.cli.conftest import Play
+from tests.servers.databases import execute
 
 URL = ("--url", "sqlite:///shop.db")
 
@@ -88,3 +90,40 @@ def test_gc_says_what_is_wrong_with_an_age_and_makes_no_ledger(tmp_path: Path, s
     assert_refused(run("gc", "--older-than", "1d", *URL, cwd=shop), "--yes")
     assert_refused(run("gc", "--older-than", "1d", "--url", "sqlite:///none.db", cwd=tmp_path), "no ledger")
     assert not (tmp_path / "none.db").exists()
+
+
+def test_the_printed_sql_creates_a_ledger_that_is_up_to_date_beside_other_tables(tmp_path: Path) -> None:
+    done = run("db", "sql", "--url", "sqlite:///shop.db", cwd=tmp_path)
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])
+    assert "-- One row for each call." in done.stdout, "the comments are for the people who read it"
+    said = json.loads(run("db", "sql", "--url", "sqlite:///shop.db", "--json", cwd=tmp_path).stdout)
+    assert said["sql"] == done.stdout
+    with sqlite3.connect(tmp_path / "shop.db") as raw:
+        raw.executescript(f"create table runs (id text); create table calls (id text); {done.stdout}")
+        tables = {name for (name,) in raw.execute("select name from sqlite_master where type = 'table'")}
+    raw.close()
+    assert {name for name in tables if not name.startswith("amends_")} == {"runs", "calls"}
+    assert run("db", "status", "--url", "sqlite:///shop.db", cwd=tmp_path).returncode == 0
+    _use(f"sqlite:///{tmp_path / 'shop.db'}")
+
+
+def test_the_printed_sql_creates_a_ledger_on_a_server_too(postgres_url: str) -> None:
+    rt = Runtime(postgres_url, create=False)
+    sql = rt.schema_sql()
+    rt.close()
+    execute(postgres_url, [sql])
+    _use(postgres_url)
+
+
+@tool(kind="read")
+def price(sku: str) -> str:
+    return sku
+
+
+def _use(url: str) -> None:
+    """Use the ledger, which must exist."""
+    with Runtime(url, create=False, tools=[price]) as rt:
+        assert (rt.schema().pending, len(rt.schema().ledger)) == ((), 16)
+        with rt.run("order-1"):
+            assert price("pen") == "pen"
+        assert not rt.verify().problems

@@ -107,7 +107,8 @@ def test_a_doctor_tells_of_a_clock_that_was_set_back_and_of_who_waits(shop: Path
     play("blind", "order-1", dies="order-1")
     assert run("recover", "app:rt", cwd=shop).returncode == 3
     with sqlite3.connect(shop / "shop.db") as raw:
-        raw.execute("update events set at = at + 3600 where place = (select max(place) from events)")
+        changed = raw.execute("update amends_event set at = at + 3600 where at = (select max(at) from amends_event)")
+        assert changed.rowcount >= 1
     raw.close()
     found = findings(shop, "--url", "sqlite:///shop.db")
     assert found["waiting"] == ("warning", "0 approvals, 1 blocked run, 1 doubt")

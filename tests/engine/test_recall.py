@@ -38,7 +38,7 @@ class Asked(MemoryStore):
 
     def admissions(self) -> int:
         """How often it was asked what is to become of a request, since the last time."""
-        count = self.ops.count("AdmitCall")
+        count = self.ops.count("AdmitCall") + self.ops.count("AdmitPlain")
         self.ops.clear()
         return count
 

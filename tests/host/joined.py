@@ -88,7 +88,16 @@ class Shop:
 
     def calls(self) -> list[tuple[Any, ...]]:
         """What the ledger says."""
-        return self.ask("select state, generation, attempt from calls order by place")
+        return self.ask("select state, gen, attempt from amends_call order by no")
+
+    def events(self) -> int:
+        """Return how many events the ledger has: rows, and those that are folded into their call."""
+        folded = " + ".join(f"count({name})" for name in ("hash", "settled_hash", "comp_hash", "undone_hash"))
+        [(rows,)], [(more,)] = (
+            self.ask("select count(*) from amends_event"),
+            self.ask(f"select {folded} from amends_call"),
+        )
+        return int(rows) + int(more)
 
     def tools(self) -> dict[str, Any]:
         """The shop's tools; the first may ride."""

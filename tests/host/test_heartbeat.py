@@ -139,7 +139,7 @@ def test_a_lease_of_which_nothing_was_learned_is_asked_for_again_before_the_next
 def _held(url: str, uid: str) -> Iterator[None]:
     """Somebody else's transaction has the row of this run."""
     theirs = connect(url, autocommit=False)
-    theirs.cursor().execute("select uid from runs where uid = %s for update", (uid,))
+    theirs.cursor().execute("select uid from amends_run where uid = %s for update", (uid,))
     try:
         yield
     finally:

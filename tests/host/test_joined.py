@@ -85,7 +85,7 @@ def test_effect_and_record_are_true_when_the_caller_commits_and_not_before(shop:
 
 def test_rolled_back_the_call_never_was_and_the_next_is_the_first(shop: Shop, rt: Any) -> None:
     runtime, tools = rt
-    events = len(shop.ask("select place from events"))
+    events = shop.events()
     with runtime.run("r") as run:
         conn = shop.begin()
         tools.place.with_options(connection=conn)("1")
@@ -93,7 +93,7 @@ def test_rolled_back_the_call_never_was_and_the_next_is_the_first(shop: Shop, rt
         conn.rollback()
         conn.close()
         assert (shop.orders(), shop.calls()) == ([], [])
-        assert len(shop.ask("select place from events")) == events + 1  # of the opening
+        assert shop.events() == events + 1  # of the opening
         conn = shop.begin()
         tools.place.with_options(connection=conn)("1")
         conn.commit()

@@ -200,7 +200,7 @@ def test_keys_rotate_while_runs_live(tmp_path: Path) -> None:
     newest, oldest = Vault([K2]).ids[0], Vault([K1]).ids[0]
     with sqlite3.connect(path) as connection:
         rows = repr(
-            connection.execute("select * from runs").fetchall() + connection.execute("select * from calls").fetchall()
+            [connection.execute(f"select * from {table}").fetchall() for table in ("amends_run", "amends_call")]
         )
     connection.close()
     assert f"sealed:{newest}" in rows

@@ -85,7 +85,8 @@ class Program:
         """Return every row of runs, calls and events."""
         with sqlite3.connect(self.world.folder / "ledger.db") as connection:
             found = {
-                t: connection.execute(f"select * from {t} order by 1").fetchall() for t in ("runs", "calls", "events")
+                t: connection.execute(f"select * from {t} order by 1, 2").fetchall()
+                for t in ("amends_run", "amends_call", "amends_event")
             }
         connection.close()
         return found

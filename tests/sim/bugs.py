@@ -65,11 +65,15 @@ from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.ledger.rows import AddEvent, EventRow, FindKey, LockRequest, Now, TakeLock, UpdateSlice
 from amends.people import rollback as rollback_plans
 from amends.replay import answers
-from amends.stores import memory
+from amends.stores import memory, quick, sql
 from amends.stores.memory import _ROWS, QUICK, MemoryStore
+from amends.stores.sqlite import quick as sqlite_quick
+from amends.stores.sqlite import store as sqlite_store
+from amends.stores.sqlite.store import SqliteStore
 from amends.testing import simulation
 from amends.testing.simulation import Process, Simulation
 from amends.tools.scope import BareUse
+from tests.sim.ledgers import played_on
 from tests.sim.scenarios import VARIANTS, Variant
 from tests.sim.schedule import LEDGER, Schedule, kinds_at
 from tests.sim.sweep import Play, Tally, clean_trace, one, random_schedule, scenarios_of
@@ -117,19 +121,24 @@ MODULES = (
     canonical,
     payloads,
     tool_module,
+    sql,
+    quick,
+    sqlite_quick,
+    sqlite_store,
 )
 SCHEDULES_MAX = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One mutation, the checkers that must name it, and the flows in which to look first."""
+    """One mutation, the checkers that must name it, the flows in which to look first, and the ledger to play on."""
 
     number: str
     what: str
     seeded: Callable[[], contextlib.AbstractContextManager[Any]]
     checkers: tuple[str, ...]
     flows: tuple[str, ...] = ()
+    store: str = "memory"
 
 
 # ---- ways to plant a bug -----------------------------------------------------------------
@@ -221,6 +230,45 @@ def plain_path(kind: type[Any], *changes: tuple[str, str]) -> Iterator[None]:
     space = dict(vars(memory))
     exec(compile("from __future__ import annotations\n" + source, "<bug in a plain path>", "exec"), space)
     with mock.patch.dict(QUICK, {kind: space[QUICK[kind].__name__]}):
+        yield
+
+
+@contextmanager
+def method(owner: type[Any], name: str, *changes: tuple[str, str]) -> Iterator[None]:
+    """Replace text inside a method of a class."""
+    source = textwrap.dedent(inspect.getsource(getattr(owner, name)))
+    for old, new in changes:
+        assert old in source, f"{owner.__name__}.{name} no longer has: {old}"
+        source = source.replace(old, new)
+    space = dict(vars(sys.modules[owner.__module__]))
+    exec(compile("from __future__ import annotations\n" + source, f"<bug in {name}>", "exec"), space)
+    with mock.patch.object(owner, name, space[name]):
+        yield
+
+
+# ---- the storage -------------------------------------------------------------------------
+
+
+@contextmanager
+def touch_not_moved() -> Iterator[None]:
+    """A transaction that writes event rows leaves ``touch`` as it is, and its store knows that."""
+    same = 'tx.statements.touch.replace(", touch = touch + 1", "")'
+    with (
+        rewritten((sql, "_write_tails", "Execute(tx.statements.touch,", f"Execute({same},")),
+        method(SqliteStore, "_remember", ("tail.touch + 1", "tail.touch"), ("+ int(tail.is_longer)", "")),
+    ):
+        yield
+
+
+@contextmanager
+def touch_ignored() -> Iterator[None]:
+    """A plain statement is done whatever ``touch`` is."""
+    with contextlib.ExitStack() as planted:
+        for name in ("ADMIT", "SETTLE", "SETTLE_SEALED", "BEGIN", "END"):
+            text = getattr(sqlite_quick, name)
+            assert "touch = ?" in text, f"{name} no longer compares touch"
+            mutant = text.replace("touch = ?", "? is not null")
+            planted.enter_context(mock.patch.object(sqlite_quick, name, mutant))
         yield
 
 
@@ -764,6 +812,25 @@ BUGS: tuple[Bug, ...] = (
     Bug("L16", "a compensation gets its arguments through the validators of a union that takes the first that fits",
         lambda: rewritten((session, "args_of", "found, unlike = rebuild_args(text, spec.signature.shape)", "found, unlike = dict(decode(text.replace('[\"Employee\",', '[\"Customer\",'))), {'to'}")),
         ("body_got_what_was_recorded",), ("F50", "F52")),
+    # ---- S: the storage, on SQLite ----
+    Bug("S1", "a transaction that writes event rows does not move touch", touch_not_moved,
+        ("record_is_whole",), ("F23", "F26"), "sqlite"),
+    Bug("S2", "a plain statement ignores touch", touch_ignored, ("record_is_whole",), ("F23", "F26"), "sqlite"),
+    Bug("S3", "the end of a chain is not read again after a batch that failed",
+        lambda: method(SqliteStore, "_fail", ("self._forget()", "pass")),
+        ("record_is_whole",), ("F1", "F6"), "sqlite"),
+    Bug("S4", "a folded event is not unfolded when one of its columns changes",
+        lambda: rewritten((sql, "_unfold", "or all(getattr(new, column) == getattr(old, column) for column in columns)", "or True")),
+        ("record_is_whole",), ("F7", "F6", "F1"), "sqlite"),
+    Bug("S5", "the digest of a folded payload is not kept when gc removes the payload",
+        lambda: rewritten((sql, "_unfold", "if folded.hash and new.args != old.args and", "if False and"), (sql, "_unfold", "if kept.settled_hash and new.result != old.result and", "if False and")),
+        ("record_is_whole",), ("F25", "F25b"), "sqlite"),
+    Bug("S6", "the remembered order of a rollback lets any call of it be first",
+        lambda: rewritten((rollback, "_reversed", "row.settled_seq", "row.seq"), (quick, "is_plain_beginning", "undo.left[-1] == (seen.settled_seq, seen.id)", "(seen.settled_seq, seen.id) in undo.left")),
+        ("compensation_order", "world_order"), ("F8b",), "sqlite"),
+    Bug("S7", "the remembered order of a rollback ignores a call that started later and still runs",
+        lambda: rewritten((rollback, "wait_for_live", "if not await LiveCalls(session.uid):\n            return await _settle_orphans(session, seen)", "return None"), (quick, "undo_of", 'if any(call.state in ("started", "compensating") for call in effects):', "if False:")),
+        ("compensation_order",), ("F8c",), "sqlite"),
 )  # fmt: skip
 
 
@@ -799,7 +866,7 @@ def killed_by(bug: Bug, *, seconds: float = 25.0, seed: int = 7) -> tuple[Kill |
 
 def killed_in(bug: Bug, schedules: Iterable[Play], tally: Tally, end: float = math.inf) -> Kill | None:
     """Play the schedules with the bug planted, until one of its checkers sees it."""
-    with bug.seeded():
+    with played_on(bug.store), bug.seeded():
         for variant, index, schedule in schedules:
             if tally.schedules >= SCHEDULES_MAX or time.monotonic() > end:
                 break

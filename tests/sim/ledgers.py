@@ -1,11 +1,11 @@
-"""The ledgers that schedules are played on: the memory store, and SQLite with its own SQL, quick paths and group commit."""
+"""The ledgers that schedules are played on: the memory store, and SQLite with its own SQL, plain statements and batches."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
@@ -13,12 +13,11 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
+from amends.ledger.dispatch import READS
 from amends.ledger.operations import StoreOp
 from amends.ledger.rows import (
     APPROVAL_COLUMNS,
-    CALL_COLUMNS,
     CHECKPOINT_COLUMNS,
-    EVENT_COLUMNS,
     LOCK_COLUMNS,
     RUN_COLUMNS,
     SLICE_COLUMNS,
@@ -32,8 +31,12 @@ from amends.ledger.rows import (
     SliceRow,
     WaitRow,
 )
+from amends.stores.calls import join
 from amends.stores.memory import MemoryStore
-from amends.stores.sqlite.store import SqliteStore
+from amends.stores.sql import _event as event_of
+from amends.stores.sql import folded_events
+from amends.stores.sqlite.group_commit import Pending
+from amends.stores.sqlite.store import STATEMENTS, SqliteStore
 
 LEDGERS = ("memory", "sqlite")
 _numbers = count()
@@ -79,39 +82,55 @@ def close_ledgers() -> None:
 
 
 class SqliteLedger:
-    """A real ``SqliteStore`` whose rows are read as those of a ``MemoryStore``: what checkers and the world look at.
+    """One file, a real ``SqliteStore`` for each process, and its rows as a ``MemoryStore`` has them, for the checkers.
 
-    Rows are read over a connection of their own, so only what was committed is seen.
+    Rows are read over a connection of their own, so only what was committed is seen. What a store remembers of a chain
+    is known only in its own process: a rival's transaction must be noticed by the statements alone.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._path = _folder() / f"{next(_numbers)}.db"
         shutil.copyfile(_template(), self._path)
-        self._store = SqliteStore(self._path, "NORMAL", clock)
-        self._store.open(create=False)
+        self._stores: dict[str, OneStore] = {}
         self._rows = sqlite3.connect(self._path, isolation_level=None)
         self._version = -1
         self._read: dict[str, Any] = {}
-        self._events: list[EventRow] = []
-        self.url = self._store.url
+        self._order: dict[tuple[str, int], None] = {}
+        self.url = f"sqlite:///{self._path}"
+
+    def know(self, specs: Iterable[Any]) -> None:
+        """Have these tools in the ledger, as if they had been called before: the first call of a tool is never plain."""
+        known = [(s.name, s.version, s.kind, int(s.declared_key), int(s.compensate is not None)) for s in specs]
+        insert = "insert into amends_tool (name, version, kind, scope, declared, undoable, at_commit)"
+        with sqlite3.connect(self._path) as connection:
+            connection.executemany(f"{insert} values (?, ?, ?, 'run', ?, ?, 0) on conflict do nothing", known)
+        connection.close()
+
+    def of(self, owner: str) -> OneStore:
+        """Return the store of a process."""
+        store = self._stores.get(owner)
+        if store is None:
+            store = self._stores[owner] = OneStore(self._path, self._clock, self._look)
+        return store
 
     def perform(self, op: StoreOp[Any]) -> Any:
-        """Carry out one operation."""
-        return self._store.perform(op)
+        """Carry out one operation of nobody."""
+        return self.of("").perform(op)
 
     async def perform_async(self, op: StoreOp[Any]) -> Any:
         """Carry out one operation; nothing here waits."""
-        return self._store.perform(op)
+        return self.perform(op)
 
     def open(self, *, create: bool) -> bool:
         """Return whether the ledger is new."""
         return not self.events
 
     def close(self) -> None:
-        """Close both connections and remove the file."""
+        """Close all connections and remove the file."""
         self._rows.close()
-        self._store.close()
+        for store in self._stores.values():
+            store.close()
         for suffix in ("", "-wal", "-shm"):
             Path(f"{self._path}{suffix}").unlink(missing_ok=True)
 
@@ -119,47 +138,63 @@ class SqliteLedger:
 
     @property
     def runs(self) -> dict[str, RunRow]:
-        return self._table("runs", RUN_COLUMNS, RunRow, "place", lambda run: run.uid)
+        return self._table("amends_run", RUN_COLUMNS, RunRow, "no", lambda run: run.uid)
 
     @property
     def calls(self) -> dict[str, CallRow]:
-        return self._table("calls", CALL_COLUMNS, CallRow, "place", lambda call: call.id)
+        read = self._current()
+        if "calls" not in read:
+            found = self._rows.execute(f"{STATEMENTS.calls.select} order by c.root, c.n, c.no").fetchall()
+            read["calls"] = {row.id: row for row, _ in map(join, found)}
+        return read["calls"]
 
     @property
     def locks(self) -> dict[tuple[str, str], LockRow]:
-        return self._table("locks", LOCK_COLUMNS, LockRow, "rowid", lambda lock: (lock.tenant, lock.name))
+        return self._table("amends_lock", LOCK_COLUMNS, LockRow, "rowid", lambda lock: (lock.tenant, lock.name))
 
     @property
     def waits(self) -> dict[tuple[str, str], WaitRow]:
-        return self._table("waits", WAIT_COLUMNS, WaitRow, "rowid", lambda wait: (wait.root, wait.name))
+        return self._table("amends_wait", WAIT_COLUMNS, WaitRow, "rowid", lambda wait: (wait.root, wait.name))
 
     @property
     def slices(self) -> dict[str, SliceRow]:
-        return self._table("budgets", SLICE_COLUMNS, SliceRow, "rowid", lambda row: row.name)
+        return self._table("amends_budget", SLICE_COLUMNS, SliceRow, "rowid", lambda row: row.name)
 
     @property
     def checkpoints(self) -> list[CheckpointRow]:
-        return list(self._table("checkpoints", CHECKPOINT_COLUMNS, CheckpointRow, "n", lambda row: row.n).values())
+        found = self._table("amends_checkpoint", CHECKPOINT_COLUMNS, CheckpointRow, "n", lambda row: row.n)
+        return list(found.values())
 
     @property
     def sealed(self) -> dict[str, int]:
-        marked = "select uid, sealed from runs where sealed > 0 union all select id, sealed from delegations where sealed > 0"
-        return dict(self._rows.execute(marked))
+        marked = "select uid, sealed from amends_run where sealed > 0"
+        return dict(self._rows.execute(f"{marked} union all select id, sealed from amends_delegation where sealed > 0"))
 
     @property
     def approvals(self) -> dict[str, ApprovalRow]:
-        return self._table("approvals", APPROVAL_COLUMNS, ApprovalRow, "place", lambda row: row.id)
+        return self._table("amends_approval", APPROVAL_COLUMNS, ApprovalRow, "no", lambda row: row.id)
 
     @property
     def events(self) -> list[EventRow]:
-        """Every event; events are only ever added, so only new ones are read."""
-        if "events" not in self._current():
-            # No event is ever deleted: places have no gaps here.
-            self._events += self._select(
-                "events", EVENT_COLUMNS, EventRow, f"place > {len(self._events)} order by place"
-            )
-            self._read["events"] = self._events
-        return self._events
+        """Every event, as rows and folded, in the order in which they were seen: within a tree that of their numbers.
+
+        They are looked at after every operation, so this is the order of writing. An event that is no longer there is
+        left out, and one that is there twice is there twice: a checker sees it.
+        """
+        read = self._current()
+        if "events" not in read:
+            found = [event_of(values) for values in self._rows.execute(_EVENTS)]
+            found += folded_events(self._rows.execute(_FOLDED))
+            found.sort(key=lambda event: (event.root, event.n))
+            self._order.update(dict.fromkeys((event.root, event.n) for event in found))
+            places = {place: index for index, place in enumerate(self._order)}
+            found.sort(key=lambda event: places[event.root, event.n])
+            read["events"] = found
+        return read["events"]
+
+    def _look(self) -> None:
+        """Note the order of the events so far."""
+        _ = self.events
 
     @property
     def _ids(self) -> dict[tuple[str, str], list[str]]:
@@ -186,6 +221,46 @@ class SqliteLedger:
         if version != self._version:
             self._version, self._read = version, {}
         return self._read
+
+
+_EVENTS = STATEMENTS.events.newest.partition(" order by ")[0]
+_FOLDED = STATEMENTS.events.folded_since.partition(" where ")[0]
+
+
+class OneStore:
+    """The store of one process."""
+
+    def __init__(self, path: Path, clock: Callable[[], float], after: Callable[[], None]) -> None:
+        self._store, self._after = SqliteStore(path, "NORMAL", clock), after
+        self._store.open(create=False)
+
+    def perform(self, op: StoreOp[Any]) -> Any:
+        """Carry out one operation."""
+        try:
+            return self._store.perform(op)
+        finally:
+            self._after()
+
+    def fail(self, op: StoreOp[Any]) -> None:
+        """Carry out one operation in a batch whose commit fails, so that nothing of it is written."""
+        if type(op) in READS:
+            return
+        writer = self._store._ready_writer()
+        writer.raw.set_authorizer(_no_commit)
+        try:
+            self._store._flush([Pending(op)], True)
+        finally:
+            if self._store._writer is not None:
+                self._store._writer.raw.set_authorizer(None)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._store.close()
+
+
+def _no_commit(action: int, first: str | None, *_rest: object) -> int:
+    is_commit = action == sqlite3.SQLITE_TRANSACTION and first == "COMMIT"
+    return sqlite3.SQLITE_DENY if is_commit else sqlite3.SQLITE_OK
 
 
 @cache

@@ -20,10 +20,12 @@ from amends.stores.memory import MemoryStore
 from amends.testing.checkers import Violation, check_all
 from amends.testing.simulation import NOBODY, Endless, Fault, Inside, Process, Simulation
 from amends.testing.world import World, result_of
-from tests.sim.ledgers import make_ledger
+from tests.sim.ledgers import SqliteLedger, make_ledger
 from tests.sim.scenarios import Here, Scenario
 
 ROUNDS_MAX = 200  # a run that waits for another one out of a clock that was set back an hour looks once a lease
+
+NEW_TOOLS = 5  # in every fifth random schedule the ledger has not seen the tools before
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ def _stage(scenario: Scenario, schedule: Schedule) -> _Stage:
     Here.world = world
     host = scenario.prepared()
     host.store, host.new_id = sim.store, sim.new_id
+    if isinstance(sim.store, SqliteLedger) and schedule.seed % NEW_TOOLS != 1:
+        sim.store.know(host.specs.values())
     host.new_number = lambda: number_of(sim.new_id("call")) or 0
     sim.script = {name: list(modes) for name, modes in scenario.script.items()}
     return _Stage(scenario, schedule, sim, world, Outcome(sim=sim, world=world))

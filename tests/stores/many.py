@@ -13,10 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from amends.encoding.ids import number_of
 from amends.ledger import operations as ops
 from amends.ledger.rows import RunRow
 from amends.stores.sqlite.store import SqliteStore
-from amends.testing.conformance.ledger import Ledger
+from amends.testing.conformance.ledger import Clock, Ledger
 
 CALLERS = 64
 
@@ -29,7 +30,7 @@ class Gate:
 
     def __call__(self) -> float:
         self.before()
-        return 1_000_000.0
+        return Clock.now
 
     def once(self, act: Callable[[], object]) -> None:
         def first() -> None:
@@ -80,7 +81,7 @@ def stored(path: Path) -> Callable[[str], bool]:
 
     def asked(call_id: str) -> bool:
         connection = sqlite3.connect(path)
-        found = connection.execute("select 1 from calls where id = ?", (call_id,)).fetchone()
+        found = connection.execute("select 1 from amends_call where no = ?", (number_of(call_id),)).fetchone()
         connection.close()
         return found is not None
 

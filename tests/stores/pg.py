@@ -22,7 +22,7 @@ begin
     return new;
 end
 $$;
-create trigger failing before insert on events for each row execute function fail();
+create trigger failing before insert on amends_event for each row execute function fail();
 """
 ENDING = """
 create sequence failures;
@@ -34,7 +34,7 @@ begin
     return new;
 end
 $$;
-create trigger failing before insert on events for each row execute function fail();
+create trigger failing before insert on amends_event for each row execute function fail();
 """
 
 
@@ -49,7 +49,7 @@ def ends_sessions(url: str, *, times: int) -> None:
 
 
 def works_again(url: str) -> None:
-    execute(url, ["drop trigger failing on events", "drop function fail", "drop sequence failures"])
+    execute(url, ["drop trigger failing on amends_event", "drop function fail", "drop sequence failures"])
 
 
 def count(url: str, table: str) -> int:
@@ -71,7 +71,7 @@ def sessions(url: str) -> int:
 def locked(url: str, uid: str) -> Iterator[None]:
     """Lock this run from another session."""
     with psycopg.connect(url) as connection:
-        connection.execute("select 1 from runs where uid = %s for update", (uid,))
+        connection.execute("select 1 from amends_run where uid = %s for update", (uid,))
         yield
 
 

@@ -84,12 +84,12 @@ def test_a_start_that_died_in_the_middle_of_a_migration_is_finished_by_the_next(
 
 
 def test_somebody_elses_tables_are_left_alone(mysql_url: str) -> None:
-    databases.execute(mysql_url, ["create table runs (kilometres int)", "insert into runs values (42)"])
+    databases.execute(mysql_url, ["create table amends_run (kilometres int)", "insert into amends_run values (42)"])
     store = MysqlStore(mysql_url)
-    with pytest.raises(LedgerCorrupt, match="tables of another program: runs") as corrupt:
+    with pytest.raises(LedgerCorrupt, match="tables of another program: amends_run") as corrupt:
         store.open(create=True)
     assert corrupt.value.hint
-    assert databases.execute(mysql_url, ["select * from runs"]) == [(42,)]
+    assert databases.execute(mysql_url, ["select * from amends_run"]) == [(42,)]
     assert len(databases.execute(mysql_url, ["show tables"])) == 1
     store.close()
 
@@ -220,7 +220,7 @@ def test_runs_do_not_wait_for_each_other(mysql_url: str) -> None:
     import pymysql  # type: ignore[import-untyped]
 
     with pymysql.connect(**databases.mysql_arguments(mysql_url)) as other:
-        other.cursor().execute("select uid from runs where uid = %s for update", (first.uid,))
+        other.cursor().execute("select uid from amends_run where uid = %s for update", (first.uid,))
         assert ledger.do(second).state == "succeeded"
         assert ledger.read(first) == first  # reading waits for nobody
         assert ledger(ledger.claim_op(first)) is None  # who claims takes the next one

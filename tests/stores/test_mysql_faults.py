@@ -115,7 +115,9 @@ def test_nobody_listens(url: str, tmp_path: Path) -> None:
 
 def test_a_user_who_may_not_make_tables(server: MariadbServer, url: str) -> None:
     databases.execute(server.url(), ["create user if not exists eve@'%' identified by 'x'"])
-    databases.execute(server.url(), [f"grant select, insert, update on {databases.database_of(url)}.* to eve@'%'"])
+    databases.execute(
+        server.url(), [f"grant select, insert, update, execute on {databases.database_of(url)}.* to eve@'%'"]
+    )
     eve = url.replace(f"bob:{QUOTED}", "eve:x")
     refusal = refused(MysqlStore(eve), "refused the user")
     assert "grant" in refusal.hint
@@ -223,8 +225,10 @@ def test_a_row_that_somebody_keeps_locked(url: str) -> None:
     store = MysqlStore(url, lock_wait_s=1.0)
     ledger = Ledger(store)
     run = ledger.run()
-    with holding(url, f"select uid from runs where uid = '{run.uid}' for update"):
-        with pytest.raises(LedgerUnavailable, match=f"AdmitCall waited for the row '{run.uid}' of runs") as raised:
+    with holding(url, f"select uid from amends_run where uid = '{run.uid}' for update"):
+        with pytest.raises(
+            LedgerUnavailable, match=f"AdmitCall waited for the row '{run.uid}' of amends_run"
+        ) as raised:
             ledger.start(run)
         assert "PROCESSLIST" in raised.value.hint
     assert ledger.do(run).state == "succeeded"
@@ -238,7 +242,7 @@ def test_a_lock_that_comes_free_in_time_is_waited_for(url: str) -> None:
     ledger = Ledger(store)
     run = ledger.run()
     with ThreadPoolExecutor(1) as pool:
-        with holding(url, f"select uid from runs where uid = '{run.uid}' for update") as other:
+        with holding(url, f"select uid from amends_run where uid = '{run.uid}' for update") as other:
             asked = pool.submit(ledger.start, run)
             wait_for(lambda: _waits(url))
             other.rollback()
@@ -260,10 +264,10 @@ def test_a_deadlock_is_tried_again(server: MariadbServer, url: str) -> None:
     heavy = ["insert into heavy values " + ", ".join(["(1)"] * 5000)]  # the lighter of two is the victim
     before = _deadlocks(server)
     with ThreadPoolExecutor(1) as pool:
-        with holding(url, *heavy, f"select uid from runs where uid = '{second}' for update") as other:
+        with holding(url, *heavy, f"select uid from amends_run where uid = '{second}' for update") as other:
             asked = pool.submit(store.perform, ops.RenewLeases("a", {first: 1, second: 1}, 77.0))
             wait_for(lambda: _waits(url))
-            other.cursor().execute(f"select uid from runs where uid = '{first}' for update")
+            other.cursor().execute(f"select uid from amends_run where uid = '{first}' for update")
             wait_for(lambda: _deadlocks(server) > before)
         assert set(asked.result(30).goals) == {first, second}
     assert {run.lease_s for run in ledger.runs()} == {77.0}
@@ -337,7 +341,7 @@ def test_a_server_that_is_killed_and_started_again(mariadb_server: MariadbServer
     mariadb_server.start()
     # In the middle of a transaction, which waits for a lock meanwhile.
     other = pymysql.connect(**arguments(url))
-    other.cursor().execute(f"select uid from runs where uid = '{run.uid}' for update")
+    other.cursor().execute(f"select uid from amends_run where uid = '{run.uid}' for update")
     op = ledger.admit_op(run, key="in the middle")
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(store.perform, op)

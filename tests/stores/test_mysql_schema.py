@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
 import pymysql  # type: ignore[import-untyped]
@@ -11,15 +11,45 @@ import pytest
 from amends.ledger import rows
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import OpenRun
+from amends.ledger.rows import (
+    APPROVAL_STATES,
+    RUN_COLUMNS,
+    ApprovalRow,
+    CheckpointRow,
+    DelegationRow,
+    LockRow,
+    MarkRow,
+    RunRow,
+    SliceRow,
+    WaitRow,
+)
 from amends.states import CALL_STATES, RUN_STATES
+from amends.stores.calls import COLUMNS, TOOL, pack
 from amends.stores.migrations import migrations
 from amends.stores.mysql.store import RUN_ID_BYTES_MAX, TENANT_BYTES_MAX, MysqlStore
-from amends.stores.sql import _ROWS, MYSQL, OPEN, Execute, Result, Statements, Transaction
+from amends.stores.quick import OPEN_ROOT
+from amends.stores.sql import _ROWS, EVENT_COLUMNS, MYSQL, OPEN, Execute, Result, Statements, Transaction
 from tests.servers import databases
-from tests.stores.test_schema import ASKED, TABLES
+from tests.stores.test_schema import ASKED
 
-OWN = {"place", "sealed", "attention", "ended_at"}
-"""Columns that no row has."""
+TABLES = {
+    "amends_run": RunRow, "amends_lock": LockRow, "amends_wait": WaitRow, "amends_budget": SliceRow,
+    "amends_approval": ApprovalRow, "amends_delegation": DelegationRow, "amends_mark": MarkRow,
+    "amends_checkpoint": CheckpointRow,
+}  # fmt: skip
+"""The tables whose columns are the fields of a row."""
+OTHERS = {
+    "amends_schema",
+    "amends_ledger",
+    "amends_tool",
+    "amends_call",
+    "amends_ledger_key",
+    "amends_call_name",
+    "amends_event",
+}
+OWN = {"no", "sealed", "unsealed", "ended_at", "attention", "owners", "touch", "n", "head", "at"}
+"""Columns of these tables that no row has."""
+GIVEN = {"amends_checkpoint": OWN - {"n", "at"}}
 TYPES = {
     "str": ({"longtext", "varbinary", "varchar"}, "NO"),
     "int": ({"bigint"}, "NO"),
@@ -28,54 +58,72 @@ TYPES = {
     "str | None": ({"longtext"}, "YES"),
 }
 COMPARED = {
-    "runs": {"uid", "id", "tenant", "root", "parent", "owner", "forked_from"},
-    "calls": {"id", "run", "root", "run_id", "tenant", "key"},
-    "events": {"root", "run", "run_id", "tenant", "call"},
-    "locks": {"tenant", "name", "root", "run_id", "call"},
-    "waits": {"root", "tenant", "name", "run_id"},
-    "approvals": {"id", "call", "run", "root", "run_id", "tenant", "use_key"},
-    "delegations": {"id", "tenant", "to_whom"},
-    "marks": {"name"},
-    "checkpoints": set(),
-    "budgets": {"name", "tenant", "root"},
+    "amends_schema": set(),
+    "amends_ledger": set(),
+    "amends_tool": {"name", "version", "kind", "scope"},
+    "amends_run": {"uid", "id", "tenant", "root", "parent", "owner", "forked_from"},
+    "amends_call": set(),
+    "amends_ledger_key": set(),
+    "amends_call_name": {"id"},
+    "amends_event": {"root", "run", "run_id", "tenant", "call"},
+    "amends_lock": {"tenant", "name", "root", "run_id", "call"},
+    "amends_wait": {"root", "tenant", "name", "run_id"},
+    "amends_approval": {"id", "call", "run", "root", "run_id", "tenant", "use_key"},
+    "amends_delegation": {"id", "tenant", "to_whom"},
+    "amends_mark": {"name"},
+    "amends_checkpoint": set(),
+    "amends_budget": {"name", "tenant", "root"},
 }
+"""The texts that are compared byte by byte."""
+BYTES = {
+    "amends_run": {"head"},
+    "amends_call": {"key", "ident", "digest", "hash", "settled_hash", "comp_hash", "undone_hash"},
+    "amends_ledger_key": {"key"},
+    "amends_event": {"hash"},
+}
+"""What is no text, and is not decoded."""
+KEPT = {"amends_schema", "amends_ledger"}
+
+
+def filled(row: type[Any], **given: Any) -> dict[str, Any]:
+    """A row of a table, with something in every column."""
+    empty = {"str": "", "int": 0, "float": 0.0}
+    return {field.name: empty.get(str(field.type)) for field in fields(row)} | given
+
+
+def insert(cursor: Any, table: str, values: dict[str, Any]) -> None:
+    names, marks = ", ".join(f"`{name}`" for name in values), ", ".join(["%s"] * len(values))
+    cursor.execute(f"insert into {table} ({names}) values ({marks})", tuple(values.values()))
 
 
 @pytest.fixture(scope="module")
 def database(mysql_kept: str) -> Iterator[Any]:
     """A ledger with enough in it that a planner has something to choose."""
     store = MysqlStore(mysql_kept)
-    databases.execute(mysql_kept, [f"delete from {table}" for table in TABLES])
+    databases.execute(mysql_kept, [f"delete from {table}" for table in (*TABLES, *OTHERS - KEPT)])
     with pymysql.connect(**databases.mysql_arguments(mysql_kept), autocommit=True) as connection:
         cursor = connection.cursor()
+        tool = {"no": 1, "name": "pay", "version": "1", "kind": "compensatable", "scope": "run"}
+        insert(cursor, "amends_tool", tool | {"declared": 1, "undoable": 1, "at_commit": 0})
         for number in range(300):
-            owner = "" if number % 30 else "somebody"
-            wake_at = None if number % 10 else 1.0 + number
-            cursor.execute(
-                "insert into runs (uid, id, tenant, generation, root, parent, state, created_at, input, input_digest,"
-                " owner, wake_at) values (%s, %s, 't', 1, %s, '', 'open', %s, '', '', %s, %s)",
-                (f"u{number}", f"i{number}", f"u{number}", 5.0 + number, owner, wake_at),
-            )
-            cursor.execute(
-                "insert into calls (id, seq, run, root, run_id, tenant, tool, version, kind, `key`, generation, ident,"
-                " digest, args, state, created_at, created_epoch, asked_epoch) values"
-                " (%s, %s, %s, %s, 'i', 't', '', '', '', %s, 1, '', '', '', %s, 5.0, 1, 1)",
-                (f"c{number}", number + 1, f"u{number}", f"u{number}", f"k{number}",
-                 "succeeded" if number % 30 else "in_doubt"),
+            uid, owner = f"u{number}", "" if number % 30 else "somebody"
+            wake_at, state = None if number % 10 else 1.0 + number, "succeeded" if number % 30 else "in_doubt"
+            run = filled(
+                RunRow, uid=uid, id=f"i{number}", tenant="t", generation=1, root=uid, state="open", owner=owner,
+                created_at=5.0 + number, wake_at=wake_at,
             )  # fmt: skip
-            cursor.execute(
-                "insert into approvals (id, seq, `call`, run, root, run_id, tenant, tool, version, principal, agent, digest,"
-                " nonce, state, needed, roles, reasons, rule, policy, given, requested_at, expires_at) values"
-                " (%s, %s, %s, %s, %s, 'i', 't', '', '', '', '', '', '', %s, 1, '[]', '[]', '', '', '[]', 1.0, 2.0)",
-                (f"a{number}", number + 1, f"c{number}", f"u{number}", f"u{number}",
-                 "used" if number % 30 else "pending"),
-            )  # fmt: skip
-            cursor.execute(
-                "insert into events (at, root, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts,"
-                " n, hash) values (1.0, %s, '', '', 't', '', '', '', '', '', 1, '', 1, '')",
-                (f"u{number}",),
-            )
-        cursor.execute("analyze table runs, calls, events")
+            insert(cursor, "amends_run", {"no": number + 1} | run)
+            call = {"no": number + 1, "root": number + 1, "key": pack(f"k{number}"), "gen": 1, "n": 2, "tool": 1}
+            call |= {"state": state, "attempt": 1, "ident": b"i", "digest": b"d", "args": "", "at": 5.0, "epoch": 1}
+            insert(cursor, "amends_call", call)
+            insert(cursor, "amends_call_name", {"id": f"c{number}", "call": number + 1})
+            insert(cursor, "amends_ledger_key", {"key": pack(f"k{number}"), "gen": 1, "call": number + 1})
+            approval = filled(ApprovalRow, id=f"a{number}", seq=number + 1, call=f"c{number}", run=uid, root=uid)
+            approval |= {"tenant": "t", "state": "used" if number % 30 else "pending"}
+            insert(cursor, "amends_approval", approval)
+            event = dict.fromkeys(EVENT_COLUMNS, "") | {"root": uid, "n": 1, "at": 1.0, "tenant": "t", "epoch": 1}
+            insert(cursor, "amends_event", event | {"hash": b"h" * 32})
+        cursor.execute("analyze table amends_run, amends_call, amends_event, amends_ledger_key, amends_call_name")
         yield cursor
     store.close()
 
@@ -87,7 +135,7 @@ def test_the_columns_are_the_fields_in_their_order(database: Any, table: str) ->
         "where table_schema = database() and table_name = %s order by ordinal_position",
         (table,),
     )
-    found = [row for row in database.fetchall() if row[0] not in OWN]
+    found = [row for row in database.fetchall() if row[0] not in GIVEN.get(table, OWN)]
     assert [name for name, *_ in found] == [field.name for field in fields(TABLES[table])]
     for field, (name, kind, null) in zip(fields(TABLES[table]), found, strict=True):
         kinds, may_be_null = TYPES[str(field.type)]
@@ -95,50 +143,68 @@ def test_the_columns_are_the_fields_in_their_order(database: Any, table: str) ->
         assert null == may_be_null, name
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_a_field_with_a_default_may_be_left_out(database: Any, table: str) -> None:
-    asked = [field.name for field in fields(TABLES[table]) if field.default is not MISSING]
-    if not asked:
-        return
-    database.execute(f"select {', '.join(asked)} from {table} limit 1")
-    [found] = database.fetchall()
-    given = {"owner", "wake_at", "input", "input_digest"}
-    for field, value in zip([one for one in fields(TABLES[table]) if one.name in asked], found, strict=True):
-        if field.name not in given:
-            assert (value.decode() if isinstance(value, bytes) else value) == field.default, field.name
+@pytest.mark.parametrize(
+    "table, columns",
+    [
+        ("amends_call", (*COLUMNS, "attention")),
+        ("amends_event", EVENT_COLUMNS),
+        ("amends_tool", ("no", "name", *TOOL[1:])),
+        ("amends_run", ("no", *RUN_COLUMNS, "owners", "touch", "n", "head", "at", "sealed", "unsealed", "ended_at")),
+    ],
+)
+def test_the_columns_are_those_that_are_written(database: Any, table: str, columns: tuple[str, ...]) -> None:
+    database.execute(
+        "select column_name from information_schema.columns "
+        "where table_schema = database() and table_name = %s order by ordinal_position",
+        (table,),
+    )
+    assert tuple(name for (name,) in database.fetchall()) == columns
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", COMPARED)
 def test_what_is_compared_is_compared_byte_by_byte(database: Any, table: str) -> None:
     """Every collation that both servers have takes 'a' for 'a '."""
     database.execute(
-        "select column_name from information_schema.columns "
-        "where table_schema = database() and table_name = %s and data_type = 'varbinary'",
+        "select column_name, data_type from information_schema.columns "
+        "where table_schema = database() and table_name = %s",
         (table,),
     )
-    assert {name for (name,) in database.fetchall()} == COMPARED[table]
+    found = dict(database.fetchall())
+    assert {name for name, kind in found.items() if kind == "varbinary"} == COMPARED[table]
+    bare = {name for name, kind in found.items() if kind in ("binary", "tinyblob", "longblob")}
+    assert bare == BYTES.get(table, set())
 
 
 def test_the_tables_are_kept_by_innodb(database: Any) -> None:
     database.execute("select table_name, engine from information_schema.tables where table_schema = database()")
-    assert set(database.fetchall()) == {(name, "InnoDB") for name in (*TABLES, "amends_schema")}
+    assert set(database.fetchall()) == {(name, "InnoDB") for name in (*TABLES, *OTHERS)}
 
 
-def test_the_states_of_the_schema_are_those_of_the_tables() -> None:
-    [_, runs, calls, *_] = migrations("mysql")[0].statements
-    assert _named(runs, "check") == list(RUN_STATES)
-    assert _named(calls, "check") == list(CALL_STATES)
-    assert _named(calls, "when") == list(OPEN)
-
-
-def _named(text: str, word: str) -> list[str]:
+@pytest.mark.parametrize(
+    "table, word, states",
+    [
+        ("amends_run", "check", RUN_STATES),
+        ("amends_call", "check", CALL_STATES),
+        ("amends_call", "when", OPEN),
+        ("amends_approval", "check", APPROVAL_STATES),
+    ],
+)
+def test_the_states_of_the_schema_are_those_of_the_tables(table: str, word: str, states: tuple[str, ...]) -> None:
+    [text] = [
+        one for one in migrations("mysql")[0].statements if one.startswith(f"create table if not exists {table} ")
+    ]
     found = re.search(rf"{word} \(?state in \(([^)]*)\)", text)
     assert found is not None
-    return re.findall(r"'(\w+)'", found[1])
+    assert re.findall(r"'(\w+)'", found[1]) == list(states)
+
+
+def test_the_procedure_of_an_admission_asks_what_the_other_stores_ask() -> None:
+    [text] = [one for one in migrations("mysql")[0].statements if one.startswith("create procedure amends_admit_1(")]
+    assert OPEN_ROOT in " ".join(text.split())
 
 
 def test_a_state_that_no_table_has_is_not_stored(database: Any) -> None:
-    for table, key in (("runs", "uid = 'u1'"), ("calls", "id = 'c1'")):
+    for table, key in (("amends_run", "uid = 'u1'"), ("amends_call", "no = 1")):
         with pytest.raises(pymysql.err.MySQLError):
             database.execute(f"update {table} set state = 'nonsense' where {key}")
 
@@ -164,16 +230,17 @@ def asked_of(database: Any, op: Any) -> list[dict[str, Any]]:
         database.execute(f"explain {execute.sql}", execute.params)
         names = [column[0] for column in database.description]
         lines.extend(dict(zip(names, row, strict=True)) for row in database.fetchall())
-        return [], 0, 0
+        return [(0.0, 0.0)] if execute.sql == statements.newest else [], 0, 0
 
-    run_flow(_ROWS[type(op)](Transaction(Statements(MYSQL), float), op), explain)
+    statements = Statements(MYSQL)
+    run_flow(_ROWS[type(op)](Transaction(statements, float), op), explain)
     return [line for line in lines if line["table"] and line["select_type"] != "INSERT"]
 
 
 @pytest.mark.parametrize("op", ASKED, ids=repr)
 def test_no_question_walks_through_a_table(database: Any, op: Any) -> None:
     in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents | rows.PageApprovals)
-    in_order = in_order or isinstance(op, rows.NewestCheckpoint)
+    in_order = in_order or isinstance(op, rows.NewestCheckpoint | rows.NewestEvent)
     for line in asked_of(database, op):
         found = line["type"] in ("const", "ref", "eq_ref", "range")
         assert found or (in_order and line["type"] == "index"), line
@@ -184,24 +251,27 @@ def test_no_question_walks_through_a_table(database: Any, op: Any) -> None:
 @pytest.mark.parametrize(
     "op, index",
     [
-        (rows.FindRun("u7"), "runs_uid"),
-        (rows.FindRunById("t", "i7"), "runs_id"),
-        (rows.ListTree("u7"), "runs_root"),
-        (rows.ListDue(20.0, None, 9), "runs_wake"),
-        (rows.ListDue(20.0, "t", 9), "runs_wake"),
-        (rows.ListOwned(None, 9), "runs_owned"),
-        (rows.ListOwned("t", 9), "runs_owned"),
-        (rows.PageClosed(50.0, None, None, 9), "runs_closed"),
-        (rows.PageClosed(50.0, "t", (1.0, "u"), 9), "runs_closed"),
-        (rows.PageRuns("t", ("open",), (100.0, "u"), 9), "runs_created"),
-        (rows.FindCall("c7"), "calls_id"),
-        (rows.FindKey("k7"), "calls_key"),
-        (rows.ListCalls("u7"), "calls_root"),
-        (rows.PageCalls(None, ("in_doubt",), None, 9), "calls_open"),
-        (rows.PageCalls("t", ("in_doubt", "held"), "c200", 9), "calls_open"),
-        (rows.PageEvents("u7", None, 0, 9), "events_root"),
-        (rows.ListDueNotices(20.0, None, 9), "approvals_tell"),
-        (rows.ListDueNotices(20.0, "t", 9), "approvals_tell"),
+        (rows.FindRun("u7"), "amends_run_uid"),
+        (rows.FindRunById("t", "i7"), "amends_run_id"),
+        (rows.ListTree("u7"), "amends_run_root"),
+        (rows.ListDue(20.0, None, 9), "amends_run_wake"),
+        (rows.ListDue(20.0, "t", 9), "amends_run_wake"),
+        (rows.ListOwned(None, 9), "amends_run_owned"),
+        (rows.ListOwned("t", 9), "amends_run_owned"),
+        (rows.PageClosed(50.0, None, None, 9), "amends_run_closed"),
+        (rows.PageClosed(50.0, "t", (1.0, "u"), 9), "amends_run_closed"),
+        (rows.PageRuns("t", ("open",), (100.0, "u"), 9), "amends_run_created"),
+        (rows.FindCall("c7"), "PRIMARY"),
+        (rows.FindKey("k7", "u7"), "amends_call_key"),
+        (rows.FindKey("k7", ""), "PRIMARY"),
+        (rows.ListCalls("u7"), "amends_call_key"),
+        (rows.PageCalls(None, ("in_doubt",), None, 9), "amends_call_open"),
+        (rows.PageCalls("t", ("in_doubt", "held"), "c200", 9), "amends_call_open"),
+        (rows.PageEvents("u7", None, 0, 9), "PRIMARY"),
+        (rows.PageEvents(None, None, "5000000.r.1", 9), "amends_event_at"),
+        (rows.PageUnsealed("u7", 9), "amends_run_unsealed"),
+        (rows.ListDueNotices(20.0, None, 9), "amends_approval_tell"),
+        (rows.ListDueNotices(20.0, "t", 9), "amends_approval_tell"),
     ],
     ids=repr,
 )

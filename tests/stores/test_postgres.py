@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from amends import Runtime
-from amends.errors import BadConfig, LedgerCorrupt, LedgerMissing, LedgerTooNew, LedgerUnavailable, NotStorable
+from amends.errors import (
+    BadConfig,
+    LedgerCorrupt,
+    LedgerMissing,
+    LedgerTooNew,
+    LedgerTooOld,
+    LedgerUnavailable,
+    NotStorable,
+)
 from amends.ledger import operations as ops
 from amends.model import Schema
 from amends.stores import store_for
@@ -172,18 +180,44 @@ def test_a_schema_of_its_own_keeps_ledgers_apart(make: Make, postgres_url: str) 
     Ledger(one).run()
     assert Ledger(two).runs() == []
     assert len(Ledger(one, "async").runs()) == 1
-    assert count(postgres_url, "one.runs") == 1
+    assert count(postgres_url, "one.amends_run") == 1
     assert count(postgres_url, "pg_tables where schemaname = 'public'") == 0
     assert one.schema().ledger != two.schema().ledger
 
 
 def test_tables_of_something_else_are_not_touched(make: Make, postgres_url: str) -> None:
-    execute(postgres_url, ["create table events (mine text)", "insert into events values ('precious')"])
+    execute(postgres_url, ["create table amends_event (mine text)", "insert into amends_event values ('precious')"])
     with pytest.raises(LedgerCorrupt) as corrupt:
         make().open(create=True)
     assert "?schema=amends" in corrupt.value.hint
-    assert execute(postgres_url, ["select * from events"]) == [("precious",)]
+    assert execute(postgres_url, ["select * from amends_event"]) == [("precious",)]
     assert make().schema().version == 0
+
+
+def test_a_ledger_lives_beside_the_tables_of_somebody_else(make: Make, postgres_url: str) -> None:
+    tables = ("runs", "calls", "events", "marks")
+    execute(postgres_url, [f"create table {table} as select 26 as miles" for table in tables])
+    store = make()
+    assert store.open(create=True) is True
+    assert Ledger(store).do(Ledger(store).run()).state == "succeeded"
+    for table in tables:
+        assert execute(postgres_url, [f"select * from {table}"]) == [(26,)]
+
+
+def test_a_ledger_of_the_first_release_is_refused_and_left_as_it_is(make: Make, postgres_url: str) -> None:
+    """Its tables were ``runs``, ``calls`` and so on, beside the same ``amends_schema``."""
+    execute(
+        postgres_url,
+        [
+            "create table amends_schema as select 9 as version, 9 as needs, 0.0 as applied_at, 'its name' as ledger",
+            "create table runs as select 'precious' as uid",
+        ],
+    )
+    for create in (True, False):
+        with pytest.raises(LedgerTooOld, match="nothing was changed"):
+            make().open(create=create)
+    tables = execute(postgres_url, ["select tablename from pg_tables where schemaname = 'public' order by 1"])
+    assert tables == [("amends_schema",), ("runs",)]
 
 
 def test_a_ledger_that_needs_a_newer_amends_is_refused(make: Make, postgres_url: str) -> None:

@@ -121,9 +121,9 @@ def test_a_role_may_use_a_ledger_that_it_may_not_make(make: Make, url: str) -> N
     execute(
         url,
         [
-            "grant select on amends_schema to plain",
-            "grant select, insert, update on runs, calls, events to plain",
-            "grant select, insert, update, delete on locks, waits, budgets, marks to plain",
+            "grant select on amends_schema, amends_ledger to plain",
+            "grant select, insert, update on amends_tool, amends_run, amends_call, amends_event to plain",
+            "grant select, insert, update, delete on amends_lock, amends_wait, amends_budget, amends_mark to plain",
         ],
     )
     ledger = Ledger(make(url.replace("postgres@", "plain@")))
@@ -203,7 +203,7 @@ def test_an_exhausted_pool_is_told_and_passes(make: Make, url: str, colour: str)
         return error
 
     with psycopg.connect(url) as holder:
-        holder.execute("select 1 from runs where uid = %s for update", (run.uid,))
+        holder.execute("select 1 from amends_run where uid = %s for update", (run.uid,))
         error = asyncio.run(on_a_loop()) if colour == "async" else in_threads()
     assert "all 1 connections" in str(error)
     assert "pool_max" in error.hint
@@ -344,14 +344,14 @@ def test_a_real_deadlock_with_somebody_elses_transaction_passes(make: Make, url:
     one, two = sorted((ledger.run("one"), ledger.run("two")), key=lambda run: run.uid)
     theirs = psycopg.connect(url)
     theirs.execute("set deadlock_timeout = '60s'")  # it is we who are chosen
-    theirs.execute("select 1 from runs where uid = %s for update", (two.uid,))
+    theirs.execute("select 1 from amends_run where uid = %s for update", (two.uid,))
     renewed: list[Any] = []
     renewing = threading.Thread(
         target=lambda: renewed.append(ledger(ops.RenewLeases("a", {one.uid: 1, two.uid: 1}, 30.0)))
     )
     renewing.start()
     waits_for_lock(url)
-    theirs.execute("select 1 from runs where uid = %s for update", (one.uid,))  # returns when we were chosen
+    theirs.execute("select 1 from amends_run where uid = %s for update", (one.uid,))  # returns when we were chosen
     theirs.close()
     renewing.join()
     assert set(renewed[0].goals) == {one.uid, two.uid}
@@ -400,7 +400,7 @@ def test_a_process_that_stops_in_the_middle_does_not_keep_its_run(make: Make, ur
     run = ledger.run()
     link = store._pool.take()
     link.command("begin")
-    link.raw.execute("select 1 from runs where uid = %s for update", (run.uid,))
+    link.raw.execute("select 1 from amends_run where uid = %s for update", (run.uid,))
     assert Ledger(make(lock_wait_s=10), made=100).admit(run).verdict == "start"
     store._pool.give(link, keep=True)
     assert ledger.admit(run).verdict == "wait"
@@ -436,7 +436,7 @@ def test_what_the_server_refuses_is_told_and_leaves_nothing(
     assert "nothing of this was written" in str(error)
     assert ledger.admit(run).verdict == "start"
     works_again(url)
-    assert (count(url, "calls"), count(url, "events")) == (1, 2)
+    assert (count(url, "amends_call"), count(url, "amends_event")) == (1, 2)
 
 
 def test_a_statement_that_runs_too_long_for_its_role_is_told(make: Make, url: str) -> None:
@@ -451,7 +451,7 @@ def test_a_statement_that_runs_too_long_for_its_role_is_told(make: Make, url: st
 def test_a_ledger_that_is_dropped_while_it_is_used_is_missing(make: Make, url: str) -> None:
     ledger = Ledger(make())
     ledger.run()
-    execute(url, ["drop table events, calls, runs, amends_schema"])
+    execute(url, ["drop table amends_event, amends_call, amends_run, amends_schema"])
     with pytest.raises(LedgerMissing):
         ledger.run("another")
 

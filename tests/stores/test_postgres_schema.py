@@ -1,8 +1,8 @@
-"""PostgreSQL's migrations say what ``rows.py`` and ``states.py`` say; every question has its index."""
+"""PostgreSQL's migrations say what ``rows.py``, ``calls.py`` and ``states.py`` say; every question has its index."""
 
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
 import psycopg
@@ -11,13 +11,14 @@ import pytest
 from amends.ledger import rows
 from amends.ledger.flow import run_flow
 from amends.states import CALL_STATES, RUN_STATES
+from amends.stores import calls
 from amends.stores.migrations import migrations
 from amends.stores.postgres.store import PostgresStore
 from amends.stores.postgres.transaction import READING, WRITING
-from amends.stores.sql import _ROWS, OPEN, Execute, Result, Transaction
+from amends.stores.sql import _ROWS, EVENT_COLUMNS, OPEN, Execute, Result, Transaction
 from tests.servers.databases import create_database, drop_database
 from tests.servers.fixtures import server_url
-from tests.stores.test_schema import ASKED, TABLES
+from tests.stores.test_schema import ASKED, CALL_TYPES, EVENT_TYPES, OWN, TABLES
 
 TYPES = {
     "str": ("text", "NO"), "int": ("bigint", "NO"), "float": ("double precision", "NO"),
@@ -25,20 +26,30 @@ TYPES = {
 }  # fmt: skip
 # One tenant, as most ledgers have: a planner that takes its index reads everything.
 FILLED = """
-insert into runs (uid, id, tenant, generation, root, parent, state, created_at, owner, wake_at)
-select 'u' || n, 'i' || n, 't', 1, 'u' || n, '', 'committed', n, case when n % 1000 = 0 then 'o' else '' end,
-    case when n % 1000 = 0 then n end
-from generate_series(1, 20000) n;
-insert into calls (id, seq, run, root, run_id, tenant, tool, version, kind, "key", generation, ident, digest, args, state,
-    created_at, created_epoch, asked_epoch)
-select 'c' || n, n, 'u' || n / 4, 'u' || n / 4, 'i' || n / 4, 't', 'charge', '1', 'compensatable', 'k' || n, 1, '', '', '',
-    case when n % 1000 = 0 then 'in_doubt' else 'succeeded' end, n, 1, 1
+insert into amends_run ({columns})
+select {values} from generate_series(1, 20000) n;
+insert into amends_tool (name, version, kind, scope, declared, undoable, at_commit)
+values ('charge', '1', 'compensatable', 'run', 0, 1, 0);
+insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash)
+select n, n / 4 + 1, sha256(n::text::bytea), 1, n, 1, case when n % 1000 = 0 then 'in_doubt' else 'succeeded' end,
+    1, '', '', '', n, 1, sha256('')
 from generate_series(1, 40000) n;
-insert into events (at, root, run, run_id, tenant, "call", what, frm, to_state, by_whom, epoch, n, hash)
-select n, 'u' || n / 4, 'u' || n / 4, 'i' || n / 4, 't', 'c' || n, 'call', '(new)', 'started', 'o', 1, n, ''
+insert into amends_event (at, root, run, run_id, tenant, "call", what, frm, to_state, by_whom, epoch, facts, n, hash)
+select n, 'u' || n / 4, 'u' || n / 4, 'i' || n / 4, 't', 'c' || n, 'call', '(new)', 'started', 'o', 1, '', n, ''
 from generate_series(1, 40000) n;
 analyze;
 """
+SAID = {
+    "uid": "'u' || n", "id": "'i' || n", "tenant": "'t'", "generation": "1", "root": "'u' || n", "state": "'committed'",
+    "created_at": "n", "owner": "case when n % 1000 = 0 then 'o' else '' end", "wake_at": "case when n % 1000 = 0 then n end",
+}  # fmt: skip
+USUAL = {"str": "''", "int": "0", "float": "0", "float | None": "null", "str | None": "null"}
+
+
+def filled() -> str:
+    """Return the statements that write some history."""
+    columns = {field.name: SAID.get(field.name, USUAL[str(field.type)]) for field in fields(rows.RunRow)}
+    return FILLED.format(columns=", ".join(columns), values=", ".join(columns.values()))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +61,7 @@ def connection(pytestconfig: pytest.Config) -> Iterator[psycopg.Connection[Any]]
     store.open(create=True)
     store.close()
     with psycopg.connect(url, autocommit=True) as made:
-        made.execute(FILLED.encode())
+        made.execute(filled().encode())
         yield made
     drop_database(server, url)
 
@@ -62,31 +73,46 @@ def test_the_columns_are_the_fields_in_their_order(connection: psycopg.Connectio
         "where table_schema = current_schema() and table_name = %s and is_generated = 'NEVER' order by ordinal_position",
         (table,),
     ).fetchall()
-    assert [row for row in found if row[0] not in ("place", "sealed")] == [
+    assert [row for row in found if row[0] not in OWN.get(table, ())] == [
         (field.name, *TYPES[str(field.type)]) for field in fields(TABLES[table])
     ]
 
 
-@pytest.mark.parametrize("table", ["runs", "calls"])
-def test_the_defaults_are_those_of_the_rows(connection: psycopg.Connection[Any], table: str) -> None:
+@pytest.mark.parametrize(
+    "table, columns, types",
+    [("amends_call", calls.COLUMNS, CALL_TYPES), ("amends_event", EVENT_COLUMNS, EVENT_TYPES)],
+)
+def test_the_columns_of_calls_and_events_are_those_that_are_written(
+    connection: psycopg.Connection[Any], table: str, columns: tuple[str, ...], types: dict[str, tuple[str, int]]
+) -> None:
     found = connection.execute(
-        "select column_name, column_default from information_schema.columns "
-        "where table_schema = current_schema() and table_name = %s and column_default is not null",
+        "select column_name, data_type, is_nullable from information_schema.columns "
+        "where table_schema = current_schema() and table_name = %s and is_generated = 'NEVER' order by ordinal_position",
         (table,),
     ).fetchall()
-    said = {name: re.sub(r"::.*$", "", text).strip("'") for name, text in found}
-    assert said == {
-        field.name: f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
-        for field in fields(TABLES[table])
-        if field.default is not MISSING and field.default is not None
-    }
+    of = {"INTEGER": "bigint", "REAL": "double precision", "TEXT": "text", "BLOB": "bytea"}
+    assert found == [(column, of[types[column][0]], "NO" if types[column][1] else "YES") for column in columns]
+
+
+def test_only_a_store_s_own_columns_have_defaults(connection: psycopg.Connection[Any]) -> None:
+    """Every field of a row is written: a default would hide one that was forgotten."""
+    found = connection.execute(
+        "select table_name, column_name from information_schema.columns "
+        "where table_schema = current_schema() and column_default is not null"
+    ).fetchall()
+    assert found
+    assert [one for one in found if one[1] not in OWN.get(one[0], ())] == []
 
 
 @pytest.mark.parametrize(
     "sql, states",
     [
-        ("select pg_get_constraintdef(oid) from pg_constraint where conname = 'runs_state'", RUN_STATES),
-        ("select pg_get_constraintdef(oid) from pg_constraint where conname = 'calls_state'", CALL_STATES),
+        ("select pg_get_constraintdef(oid) from pg_constraint where conname = 'amends_run_state_check'", RUN_STATES),
+        ("select pg_get_constraintdef(oid) from pg_constraint where conname = 'amends_call_state_check'", CALL_STATES),
+        (
+            "select pg_get_constraintdef(oid) from pg_constraint where conname = 'amends_approval_state_check'",
+            rows.APPROVAL_STATES,
+        ),
         ("select generation_expression from information_schema.columns where column_name = 'attention'", OPEN),
     ],
 )
@@ -111,7 +137,7 @@ def plan_of(connection: psycopg.Connection[Any], op: Any) -> str:
     def explain(execute: Execute) -> Result:
         found = connection.execute(f"explain {execute.sql}".encode(), execute.params).fetchall()
         lines.extend(line for (line,) in found)
-        return [], 0, 0
+        return [(None, None)] if execute.sql == READING.newest else [], 0, 0
 
     run_flow(_ROWS[type(op)](Transaction(READING, float), op), explain)
     return "\n".join(lines)
@@ -131,22 +157,22 @@ def test_no_question_walks_through_a_table(connection: psycopg.Connection[Any], 
 @pytest.mark.parametrize(
     "op, index",
     [
-        (rows.ListDue(1.0, None, 9), "runs_wake"),
-        (rows.ListDue(1.0, "t", 9), "runs_wake"),
-        (rows.ListOwned(None, 9), "runs_owned"),
-        (rows.ListOwned("t", 9), "runs_owned"),
-        (rows.PageClosed(50.0, None, None, 9), "runs_closed"),
-        (rows.PageClosed(50.0, "t", (1.0, "u"), 9), "runs_closed"),
-        (rows.PageRuns("t", ("committed",), (1000.0, "u"), 9), "runs_created"),
-        (rows.PageRuns("t", (), None, 9), "runs_created"),
-        (rows.PageCalls("t", (), None, 9), "calls_place"),
-        (rows.PageCalls(None, ("in_doubt",), None, 9), "calls_open"),
-        (rows.PageCalls("t", ("in_doubt", "held"), "c5000", 9), "calls_open"),
-        (rows.PageEvents("u5", None, 5, 9), "events_root"),
-        (rows.FindKey("k"), "calls_key"),
-        (rows.ListCalls("u5"), "calls_root"),
-        (rows.ListTree("u5"), "runs_root"),
-        (rows.FindRunById("t", "i5"), "runs_id"),
+        (rows.ListDue(1.0, None, 9), "amends_run_wake"),
+        (rows.ListDue(1.0, "t", 9), "amends_run_wake"),
+        (rows.ListOwned(None, 9), "amends_run_owned"),
+        (rows.ListOwned("t", 9), "amends_run_owned"),
+        (rows.PageClosed(50.0, None, None, 9), "amends_run_closed"),
+        (rows.PageClosed(50.0, "t", (1.0, "u"), 9), "amends_run_closed"),
+        (rows.PageRuns("t", ("committed",), (1000.0, "u"), 9), "amends_run_created"),
+        (rows.PageRuns("t", (), None, 9), "amends_run_created"),
+        (rows.PageCalls("t", (), None, 9), "amends_call_pkey"),
+        (rows.PageCalls(None, ("in_doubt",), None, 9), "amends_call_open"),
+        (rows.PageCalls("t", ("in_doubt", "held"), "call_0000000000001388", 9), "amends_call_open"),
+        (rows.PageEvents("u5", None, 5, 9), "amends_event_pkey"),
+        (rows.FindKey("k", "u5"), "amends_call_key"),
+        (rows.ListCalls("u5"), "amends_call_key"),
+        (rows.ListTree("u5"), "amends_run_root"),
+        (rows.FindRunById("t", "i5"), "amends_run_id"),
     ],
     ids=repr,
 )
@@ -156,8 +182,15 @@ def test_what_somebody_waits_for_is_found_by_its_own_index(
     assert index in plan_of(connection, op)
 
 
-@pytest.mark.parametrize("sql", [WRITING.root_of_run, WRITING.root_of_call, WRITING.claim_root])
-def test_a_root_is_locked_by_its_key(connection: psycopg.Connection[Any], sql: str) -> None:
-    plan = str(connection.execute(f"explain {sql}".encode(), ("u5",)).fetchall())
-    assert "runs_pkey" in plan
+@pytest.mark.parametrize(
+    "sql, key, index",
+    [
+        (WRITING.root_of_run, "u5", "amends_run_uid_key"),
+        (WRITING.root_of_call, 5, "amends_run_pkey"),
+        (WRITING.claim_root, "u5", "amends_run_uid_key"),
+    ],
+)
+def test_a_root_is_locked_by_its_key(connection: psycopg.Connection[Any], sql: str, key: str | int, index: str) -> None:
+    plan = str(connection.execute(f"explain {sql}".encode(), (key,)).fetchall())
+    assert index in plan
     assert "Seq Scan" not in plan

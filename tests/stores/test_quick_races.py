@@ -264,7 +264,7 @@ def held(kind: str, url: str, root: str, clock: Clock) -> Iterator[Callable[[ops
     ).WRITING
     say = link.command if kind == "postgres" else link.ask
     say("begin")
-    say(f"select 1 from runs where uid = '{root}' for update")
+    say(f"select 1 from amends_run where uid = '{root}' for update")
 
     def perform(op: ops.StoreOp[Any]) -> Any:
         answer = run_flow(as_sql(intent(op), Transaction(statements, clock)), link.execute)

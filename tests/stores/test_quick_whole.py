@@ -1,7 +1,7 @@
 """A quick operation that breaks in its middle leaves neither an event without its change nor a change without its event.
 
 The conformance suite breaks operations inside their shared flow, which a quick statement goes around. Here the database
-itself refuses the second half: a trigger on ``calls`` raises after the event was written.
+itself refuses the second half: a trigger on ``amends_call`` raises after the event was written.
 """
 
 import sqlite3
@@ -24,21 +24,21 @@ Asked = Callable[[Ledger], StoreOp[Any]]
 
 BREAK = {
     "sqlite": [
-        f"create trigger broken_{when} before {when} on calls begin select raise(abort, 'broken'); end"
+        f"create trigger broken_{when} before {when} on amends_call begin select raise(abort, 'broken'); end"
         for when in ("insert", "update")
     ],
     "postgres": [
         "create function broken() returns trigger language plpgsql as $$ begin raise exception 'broken'; end $$",
-        "create trigger broken after insert or update on calls for each row execute function broken()",
+        "create trigger broken after insert or update on amends_call for each row execute function broken()",
     ],
     "mysql": [
-        f"create trigger broken_{when} after {when} on calls for each row signal sqlstate '45000' set message_text = 'broken'"
+        f"create trigger broken_{when} after {when} on amends_call for each row signal sqlstate '45000' set message_text = 'broken'"
         for when in ("insert", "update")
     ],
 }
 MEND = {
     "sqlite": ["drop trigger broken_insert", "drop trigger broken_update"],
-    "postgres": ["drop trigger broken on calls", "drop function broken"],
+    "postgres": ["drop trigger broken on amends_call", "drop function broken"],
     "mysql": ["drop trigger broken_insert", "drop trigger broken_update"],
 }
 

@@ -24,21 +24,22 @@ WHERE = {"sqlite": "sqlite.connection", "postgresql": "postgres.schema", "mysql"
 STARTERS = 8
 PATIENCE_S = 60
 
+GROWN = ("amends_run", "amends_call", "amends_event")
 ADDED = {
     "sqlite": (
         "create table more (x integer not null) strict",
-        *(f"alter table {table} add column more text not null default ''" for table in ("runs", "calls", "events")),
-        "create index calls_more on calls (more)",
+        *(f"alter table {table} add column added text not null default ''" for table in GROWN),
+        "create index amends_call_added on amends_call (added)",
     ),
     "postgresql": (
         "create table more (x bigint not null)",
-        *(f"alter table {table} add column more text not null default ''" for table in ("runs", "calls", "events")),
-        "create index calls_more on calls (more)",
+        *(f"alter table {table} add column added text not null default ''" for table in GROWN),
+        "create index amends_call_added on amends_call (added)",
     ),
     "mysql": (
         "create table if not exists more (x bigint not null)",
-        *(f"alter table {table} add column more longtext not null default ('')" for table in ("runs", "calls", "events")),
-        "alter table calls add index calls_more (run)",
+        *(f"alter table {table} add column added longtext not null default ('')" for table in GROWN),
+        "alter table amends_call add index amends_call_added (tool)",
     ),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The migrations say what ``rows.py`` and ``states.py`` say; every question has its index."""
+"""The migrations say what ``rows.py``, ``calls.py`` and ``states.py`` say; every question has its index."""
 
 import re
 import sqlite3
@@ -13,7 +13,6 @@ from amends.ledger.flow import run_flow
 from amends.ledger.rows import (
     APPROVAL_STATES,
     ApprovalRow,
-    CallRow,
     CheckpointRow,
     DelegationRow,
     EventRow,
@@ -24,17 +23,52 @@ from amends.ledger.rows import (
     WaitRow,
 )
 from amends.states import CALL_STATES, RUN_STATES
+from amends.stores import calls
 from amends.stores.migrations import migrations
-from amends.stores.sql import _ROWS, OPEN, SQLITE, Execute, Result, Statements, Transaction
+from amends.stores.sql import (
+    _ROWS,
+    EVENT_COLUMNS,
+    OPEN,
+    TAIL_COLUMNS,
+    Execute,
+    Result,
+    Transaction,
+)
+from amends.stores.sqlite import quick
+from amends.stores.sqlite.store import STATEMENTS
 
 TYPES = {
     "str": ("TEXT", 1), "int": ("INTEGER", 1), "float": ("REAL", 1), "float | None": ("REAL", 0), "str | None": ("TEXT", 0)
 }  # fmt: skip
-TABLES = {
-    "runs": RunRow, "calls": CallRow, "events": EventRow, "locks": LockRow, "waits": WaitRow, "budgets": SliceRow,
-    "approvals": ApprovalRow, "delegations": DelegationRow, "marks": MarkRow,
-    "checkpoints": CheckpointRow,
+TABLES: dict[str, Any] = {
+    "amends_run": RunRow, "amends_lock": LockRow, "amends_wait": WaitRow, "amends_budget": SliceRow,
+    "amends_approval": ApprovalRow, "amends_delegation": DelegationRow, "amends_mark": MarkRow,
+    "amends_checkpoint": CheckpointRow,
 }  # fmt: skip
+"""The tables whose columns are the fields of a row."""
+OWN: dict[str, tuple[str, ...]] = {
+    "amends_run": (*TAIL_COLUMNS, "sealed"), "amends_approval": ("no",), "amends_delegation": ("sealed",),
+}  # fmt: skip
+"""The columns that a store keeps for itself."""
+OTHERS = (
+    "amends_schema",
+    "amends_ledger",
+    "amends_tool",
+    "amends_call",
+    "amends_ledger_key",
+    "amends_call_name",
+    "amends_event",
+)
+CALL_TYPES: dict[str, tuple[str, int]] = {
+    **dict.fromkeys(("no", "root", "gen", "n", "tool", "attempt", "epoch"), ("INTEGER", 1)),
+    **dict.fromkeys(("settled_n", "comp_n", "comp_epoch", "undone_n"), ("INTEGER", 0)),
+    **dict.fromkeys(("settled_at", "comp_at", "undone_at"), ("REAL", 0)),
+    **dict.fromkeys(("key", "ident", "digest"), ("BLOB", 1)),
+    **dict.fromkeys(("hash", "settled_hash", "comp_hash", "undone_hash"), ("BLOB", 0)),
+    **dict.fromkeys(("result", "more"), ("TEXT", 0)),
+    "state": ("TEXT", 1), "args": ("TEXT", 1), "at": ("REAL", 1),
+}  # fmt: skip
+EVENT_TYPES = {field.name: TYPES[str(field.type)] for field in fields(EventRow)} | {"hash": ("BLOB", 1)}
 
 
 @pytest.fixture
@@ -52,20 +86,39 @@ def test_the_columns_are_the_fields_in_their_order(database: sqlite3.Connection,
     found = [
         (name, kind, 1 if key else not_null)  # a primary key of integers is never null
         for _, name, kind, not_null, _, key in database.execute(f"pragma table_info({table})")
-        if name not in ("place", "sealed")
+        if name not in OWN.get(table, ())
     ]
     assert found == [(field.name, *TYPES[str(field.type)]) for field in fields(TABLES[table])]
+
+
+@pytest.mark.parametrize(
+    "table, columns, types",
+    [("amends_call", calls.COLUMNS, CALL_TYPES), ("amends_event", EVENT_COLUMNS, EVENT_TYPES)],
+)
+def test_the_columns_of_calls_and_events_are_those_that_are_written(
+    database: sqlite3.Connection, table: str, columns: tuple[str, ...], types: dict[str, tuple[str, int]]
+) -> None:
+    found = [
+        (name, kind, 1 if key else not_null)
+        for _, name, kind, not_null, _, key in database.execute(f"pragma table_info({table})")
+    ]
+    assert found == [(column, *types[column]) for column in columns]
 
 
 def test_the_tables_are_strict(database: sqlite3.Connection) -> None:
     tables = {name: strict for _, name, kind, _, _, strict in database.execute("pragma table_list") if kind == "table"}
     mine = {name: strict for name, strict in tables.items() if not name.startswith("sqlite_")}
-    assert mine == dict.fromkeys([*TABLES, "amends_schema"], 1)
+    assert mine == dict.fromkeys([*TABLES, *OTHERS], 1)
 
 
 @pytest.mark.parametrize(
     "name, states",
-    [("runs", RUN_STATES), ("calls", CALL_STATES), ("calls_open", OPEN), ("approvals", APPROVAL_STATES)],
+    [
+        ("amends_run", RUN_STATES),
+        ("amends_call", CALL_STATES),
+        ("amends_call_open", OPEN),
+        ("amends_approval", APPROVAL_STATES),
+    ],
 )
 def test_the_states_of_the_schema_are_those_of_the_tables(
     database: sqlite3.Connection, name: str, states: tuple[str, ...]
@@ -75,14 +128,20 @@ def test_the_states_of_the_schema_are_those_of_the_tables(
 
 
 def test_a_state_that_no_table_has_is_not_stored(database: sqlite3.Connection) -> None:
-    for table in ("runs", "calls", "approvals"):
-        columns = [row for row in database.execute(f"pragma table_info({table})") if row[1] not in ("place", "sealed")]
-        of = {"INTEGER": 0, "REAL": 0.0, "TEXT": ""}
-        values = ["nonsense" if name == "state" else of[kind] for _, name, kind, *_ in columns]
+    for table in ("amends_run", "amends_call", "amends_approval"):
+        columns = list(database.execute(f"pragma table_info({table})"))
+        of = {"INTEGER": 0, "REAL": 0.0, "TEXT": "", "BLOB": b""}
         marks = ", ".join("?" * len(columns))
         names = ", ".join(f'"{column[1]}"' for column in columns)
-        with pytest.raises(sqlite3.IntegrityError):
-            database.execute(f"insert into {table} ({names}) values ({marks})", values)
+        insert = f"insert into {table} ({names}) values ({marks})"
+        states = {"amends_run": "open", "amends_call": "started", "amends_approval": "pending"}
+        for state in ("nonsense", states[table]):
+            values = [state if name == "state" else of[kind] for _, name, kind, *_ in columns]
+            if state == "nonsense":
+                with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+                    database.execute(insert, values)
+            else:
+                database.execute(insert, values)
 
 
 def test_migrations_are_numbered_and_split_into_statements() -> None:
@@ -108,8 +167,11 @@ ASKED: list[Any] = [
     rows.PageClosed(9.0, None, None, 9),
     rows.PageClosed(9.0, "t", (1.0, "u"), 9),
     rows.FindCall("c"),
-    rows.FindKey("k"),
-    rows.ListGenerations("k"),
+    rows.FindKey("k", "r"),
+    rows.FindKey("k", ""),
+    rows.ListGenerations("k", "r"),
+    rows.ListGenerations("k", ""),
+    rows.ListForks("r", 9),
     rows.ListCalls("r"),
     rows.ListCalls("r", ("started", "in_doubt")),
     rows.PageCalls(None, (), None, 9),
@@ -156,9 +218,9 @@ def asked_of(database: sqlite3.Connection, op: Any) -> list[str]:
     def explain(execute: Execute) -> Result:
         found = database.execute(f"explain query plan {execute.sql}", execute.params).fetchall()
         lines.extend(detail for *_, detail in found)
-        return [], 0, 0
+        return [(None, None)] if execute.sql == STATEMENTS.newest else [], 0, 0
 
-    run_flow(_ROWS[type(op)](Transaction(Statements(SQLITE), float), op), explain)
+    run_flow(_ROWS[type(op)](Transaction(STATEMENTS, float), op), explain)
     return lines
 
 
@@ -187,27 +249,45 @@ def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.C
 @pytest.mark.parametrize(
     "op, index",
     [
-        (rows.ListDue(1.0, None, 9), "runs_wake"),
-        (rows.ListDue(1.0, "t", 9), "runs_wake"),
-        (rows.ListOwned(None, 9), "runs_owned"),
-        (rows.ListOwned("t", 9), "runs_owned"),
-        (rows.PageClosed(50.0, None, None, 9), "runs_closed"),
-        (rows.PageClosed(50.0, "t", (1.0, "u"), 9), "runs_closed"),
-        (rows.PageRuns("t", ("open",), (1.0, "u"), 9), "runs_created"),
-        (rows.PageCalls(None, ("in_doubt",), None, 9), "calls_open"),
-        (rows.PageCalls("t", ("in_doubt", "held"), "c", 9), "calls_open"),
-        (rows.PageEvents("r", None, 5, 9), "events_root"),
-        (rows.PageEvents(None, "t", "5000000.r.1", 9), "events_feed"),
-        (rows.NewestEvent(None, None), "events_feed"),
-        (rows.Now("r"), "events_root"),
-        (rows.HashesAt((("r", 1), ("r", 2))), "events_root"),
-        (rows.ApprovalsOf("r"), "approvals_root"),
-        (rows.PageApprovals("t", ("pending",), "a", 9), "approvals_state"),
-        (rows.FindUse("u"), "approvals_use"),
-        (rows.ListDueNotices(20.0, None, 9), "approvals_tell"),
-        (rows.ListDueNotices(20.0, "t", 9), "approvals_tell"),
+        (rows.ListDue(1.0, None, 9), "INDEX amends_run_wake"),
+        (rows.ListDue(1.0, "t", 9), "INDEX amends_run_wake"),
+        (rows.ListOwned(None, 9), "INDEX amends_run_owned"),
+        (rows.ListOwned("t", 9), "INDEX amends_run_owned"),
+        (rows.PageClosed(50.0, None, None, 9), "INDEX amends_run_closed"),
+        (rows.PageClosed(50.0, "t", (1.0, "u"), 9), "INDEX amends_run_closed"),
+        (rows.PageRuns("t", ("open",), (1.0, "u"), 9), "INDEX amends_run_created"),
+        (rows.PageCalls(None, ("in_doubt",), None, 9), "INDEX amends_call_open"),
+        (rows.PageCalls("t", ("in_doubt", "held"), "c", 9), "INDEX amends_call_open"),
+        (rows.PageEvents("r", None, 5, 9), "PRIMARY KEY (root=? AND n"),
+        (rows.PageEvents(None, "t", "5000000.r.1", 9), "INDEX amends_event_at"),
+        (rows.NewestEvent(None, None), "INDEX amends_event_at"),
+        (rows.Now("r"), "PRIMARY KEY (root=?"),
+        (rows.HashesAt((("r", 1), ("r", 2))), "PRIMARY KEY (root=? AND n"),
+        (rows.ApprovalsOf("r"), "INDEX amends_approval_root"),
+        (rows.PageApprovals("t", ("pending",), "a", 9), "INDEX amends_approval_state"),
+        (rows.FindUse("u"), "INDEX amends_approval_use"),
+        (rows.ListDueNotices(20.0, None, 9), "INDEX amends_approval_tell"),
+        (rows.ListDueNotices(20.0, "t", 9), "INDEX amends_approval_tell"),
     ],
     ids=repr,
 )
 def test_what_somebody_waits_for_is_found_by_its_own_index(database: sqlite3.Connection, op: Any, index: str) -> None:
-    assert any(f"INDEX {index}" in line for line in asked_of(database, op))
+    assert any(index in line for line in asked_of(database, op))
+
+
+PLAIN = {
+    "calls.find": STATEMENTS.calls.find, "events.folded_tail": STATEMENTS.events.folded_tail,
+    "events.folded_of_root": STATEMENTS.events.folded_of_root, "load": quick.LOAD, "admit": quick.ADMIT,
+    "settle": quick.SETTLE, "settle sealed": quick.SETTLE_SEALED, "begin": quick.BEGIN, "end": quick.END,
+    "find tool": quick.FIND_TOOL, "touch": STATEMENTS.touch,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_no_step_of_a_call_walks_through_a_table(database: sqlite3.Connection, name: str) -> None:
+    sql = PLAIN[name]
+    lines = [detail for *_, detail in database.execute(f"explain query plan {sql}", (None,) * sql.count("?"))]
+    # What is scanned has one row, or is the result of a subquery.
+    scans = [line for line in lines if line.startswith("SCAN") and line not in ("SCAN amends_ledger", "SCAN f")]
+    assert any(line.startswith("SEARCH") for line in lines), lines
+    assert scans == []

@@ -2,19 +2,21 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from amends.encoding.dataclass import changed
+from amends.encoding.ids import call_id
 from amends.errors import TransitionRefused
 from amends.ledger import operations as ops
 from amends.ledger.dispatch import intent
 from amends.ledger.flow import Flow, run_flow
-from amends.ledger.rows import CallRow, UpdateCall
+from amends.ledger.rows import CALL_COLUMNS, CallRow, InsertCall, InsertRun, RunRow, UpdateCall
 from amends.states import CALL_MOVES, CALL_STATES, call_may
 from amends.stores.migrations import migrations
-from amends.stores.sql import _ROWS, CALLS, SQLITE, Dialect, Execute, Result, Statements, Transaction, as_sql
+from amends.stores.sql import _ROWS, SQLITE, Dialect, Execute, Result, Statements, Transaction, as_sql
 from amends.testing.conformance.ledger import Ledger
 
 OTHER = Dialect(
@@ -23,7 +25,6 @@ OTHER = Dialect(
     quote="`",
     lock=" for update",
     skip=" for update skip locked",
-    new_id=" returning n",
     clock="",
     index="",
 )
@@ -47,9 +48,12 @@ class Awaited:
     async def execute(self, op: Execute) -> Result:
         await asyncio.sleep(0)
         self.said.append(op.sql)
-        cursor = self.raw.execute(op.sql.replace("%s", "?").replace("`", '"').replace(" for update", ""), op.params)
+        cursor = self.raw.execute(
+            op.sql.replace("%s", "?").replace("`", '"').replace(" for update", "").replace(" skip locked", ""),
+            op.params,
+        )
         found = cursor.fetchall()
-        return found, cursor.rowcount, found[0][0] if " returning " in op.sql else 0
+        return found, cursor.rowcount, 0
 
     async def drive(self, flow: Flow[Any]) -> Any:
         answer: Any = None
@@ -92,17 +96,20 @@ def test_the_same_flows_serve_another_dialect_and_an_async_connection() -> None:
     assert ledger.look(call) == call
     assert all("?" not in sql and '"' not in sql for sql in store.line.said)
     locking = [sql for sql in store.line.said if sql.endswith(" for update")]
-    assert any("where uid = (select root from runs where uid = %s)" in sql for sql in locking)
-    assert any("where uid = (select root from calls where id = %s)" in sql for sql in locking)
-    assert all("select `id`" not in sql for sql in locking), "a call is safe while its root is locked"
+    assert any("where uid = (select root from amends_run where uid = %s)" in sql for sql in locking)
+    assert any("where no = (select root from amends_call where no = %s)" in sql for sql in locking)
+    assert all(" from amends_run " in sql for sql in locking), "a call is safe while its root is locked"
     store.close()
 
 
 def test_a_text_is_built_once_per_shape() -> None:
     statements = Statements(SQLITE)
-    first = statements.update(CALLS, {"state": "failed", "why": "a"})
-    assert statements.update(CALLS, {"state": "failed", "why": "b"}) is first
-    assert statements.update(CALLS, {"state": "succeeded", "why": "b"}) != first
+    first = statements.update_run({"state": "blocked", "goal_why": "a"})
+    assert statements.update_run({"state": "blocked", "goal_why": "b"}) is first
+    assert statements.update_run({"state": "open", "goal_why": "b"}) != first
+    first = statements.calls.update(("state", "more"), "failed")
+    assert statements.calls.update(("state", "more"), "failed") is first
+    assert statements.calls.update(("state", "more"), "succeeded") != first
 
 
 # ---- the guard ----------------------------------------------------------------------------
@@ -111,55 +118,59 @@ def test_a_text_is_built_once_per_shape() -> None:
 def a_call(state: str) -> CallRow:
     values: dict[str, Any] = {"str": "", "int": 0, "float": 0.0, "float | None": None, "str | None": None}
     given = {name: values[str(field.type)] for name, field in CallRow.__dataclass_fields__.items()}
-    return CallRow(**given | {"id": "c", "state": state})
+    return CallRow(**given | {"id": call_id(7), "run": "r", "root": "r", "state": state})
 
 
-@pytest.mark.parametrize("frm", CALL_STATES)
-@pytest.mark.parametrize("to", CALL_STATES)
-def test_the_database_itself_refuses_a_move_that_the_table_does_not_have(frm: str, to: str) -> None:
-    connection = database()
-    statements = Statements(SQLITE)
-    row = a_call(frm)
-    connection.execute(statements.insert_call, CALLS.values(row))
+def holding(row: CallRow) -> tuple[sqlite3.Connection, Statements, Callable[[Flow[Any]], Any]]:
+    """Return a ledger with this call, and how to run a flow over it."""
+    connection, statements = database(), Statements(SQLITE)
 
     def execute(op: Execute) -> Result:
         cursor = connection.execute(op.sql, op.params)
         return cursor.fetchall(), cursor.rowcount, 0
 
+    def run(flow: Flow[Any]) -> Any:
+        return run_flow(flow, execute)
+
+    tx = Transaction(statements, float)
+    run(_ROWS[InsertRun](tx, InsertRun(RunRow("r", "i", "t", 1, "r", "", "open", 0.0))))
+    run(_ROWS[InsertCall](tx, InsertCall(row)))
+    return connection, statements, run
+
+
+@pytest.mark.parametrize("frm", CALL_STATES)
+@pytest.mark.parametrize("to", CALL_STATES)
+def test_the_database_itself_refuses_a_move_that_the_table_does_not_have(frm: str, to: str) -> None:
+    row = a_call(frm)
+    connection, statements, run = holding(row)
     update = _ROWS[UpdateCall](Transaction(statements, float), UpdateCall(row, {"state": to}))
     if call_may(frm, to):
-        assert run_flow(update, execute).state == to
+        assert run(update).state == to
     else:
         with pytest.raises(TransitionRefused) as refused:
-            run_flow(update, execute)
+            run(update)
         assert (refused.value.frm, refused.value.to) == (frm, to)
-    [(stored,)] = connection.execute("select state from calls")
+    [(stored,)] = connection.execute("select state from amends_call")
     assert stored == (to if call_may(frm, to) else frm)
     connection.close()
 
 
 def test_the_database_refuses_a_change_from_a_state_that_is_no_longer_there() -> None:
     """What was read is stale: nothing is overwritten, whatever the table says about the move."""
-    connection = database()
-    statements = Statements(SQLITE)
-    connection.execute(statements.insert_call, CALLS.values(a_call("succeeded")))
-
-    def execute(op: Execute) -> Result:
-        cursor = connection.execute(op.sql, op.params)
-        return cursor.fetchall(), cursor.rowcount, 0
-
-    for changes in ({"state": "in_doubt"}, {"why": "x"}):
+    connection, statements, run = holding(a_call("succeeded"))
+    before = connection.execute("select * from amends_call").fetchall()
+    stale = a_call("started")
+    for changes in ({"state": "in_doubt"}, {"why": "x"}, {"attempt": 2}, {"result": '"x"', "state": "succeeded"}):
         with pytest.raises(TransitionRefused):
-            run_flow(_ROWS[UpdateCall](Transaction(statements, float), UpdateCall(a_call("started"), changes)), execute)
-    assert connection.execute("select state, why from calls").fetchall() == [("succeeded", "")]
+            run(_ROWS[UpdateCall](Transaction(statements, float), UpdateCall(stale, changes)))
+    assert connection.execute("select * from amends_call").fetchall() == before
     connection.close()
 
 
 def test_rows_made_quickly_are_rows() -> None:
     row = a_call("started")
-    assert changed(row, {"state": "failed"}) == CallRow(
-        **{n: getattr(row, n) for n in CALLS.columns} | {"state": "failed"}
-    )
-    assert type(CALLS.make(*CALLS.values(row))) is CallRow
-    assert hash(CALLS.make(*CALLS.values(row))) == hash(row)
+    made = changed(row, {"state": "failed"})
+    assert made == CallRow(**{n: getattr(row, n) for n in CALL_COLUMNS} | {"state": "failed"})
+    assert type(made) is CallRow
+    assert hash(changed(made, {"state": "started"})) == hash(row)
     assert set(CALL_MOVES) >= set(CALL_STATES)

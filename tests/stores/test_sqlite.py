@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from amends.errors import LedgerCorrupt, LedgerError, LedgerMissing, LedgerTooNew, LedgerUnavailable
+from amends.errors import LedgerCorrupt, LedgerError, LedgerMissing, LedgerTooNew, LedgerTooOld, LedgerUnavailable
 from amends.ledger import operations as ops
 from amends.stores.migrations import Migration, migrations
 from amends.stores.sqlite import connection as file
@@ -118,8 +118,55 @@ def test_without_create_a_database_of_something_else_is_no_ledger(make: Make, pa
     before = path.read_bytes()
     with pytest.raises(LedgerMissing):
         make().open(create=False)
-    with pytest.raises(LedgerCorrupt):
+    assert path.read_bytes() == before
+
+
+def test_a_ledger_lives_beside_the_tables_of_somebody_else(make: Make, path: Path) -> None:
+    """All its names begin with ``amends_``: tables that are called as those of a ledger once were are left alone."""
+    with closing(sqlite3.connect(path)) as other:
+        for table in ("runs", "calls", "events", "marks"):
+            other.execute(f"create table {table} (miles)")
+            other.execute(f"insert into {table} values (26)")
+        other.commit()
+    store = make()
+    assert store.open(create=True) is True
+    ledger = Ledger(store)
+    assert ledger.do(ledger.run()).state == "succeeded"
+    with closing(sqlite3.connect(path)) as other:
+        for table in ("runs", "calls", "events", "marks"):
+            assert other.execute(f"select * from {table}").fetchall() == [(26,)]
+        names = {name for (name,) in other.execute("select name from sqlite_master where name not like 'sqlite_%'")}
+    assert {name for name in names if not name.startswith("amends_")} == {"runs", "calls", "events", "marks"}
+
+
+def test_a_table_of_somebody_else_that_has_the_name_of_one_of_ours_is_not_taken(make: Make, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("create table amends_event (miles)")
+        other.execute("insert into amends_event values (26)")
+        other.commit()
+    with pytest.raises(LedgerCorrupt, match="amends_event already exists"):
         make().open(create=True)
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("select name from sqlite_master").fetchall() == [("amends_event",)], "all or nothing"
+        assert other.execute("select * from amends_event").fetchall() == [(26,)]
+
+
+def test_a_ledger_of_the_first_release_is_refused_and_left_as_it_is(make: Make, path: Path) -> None:
+    """Its tables were ``runs``, ``calls`` and so on, beside the same ``amends_schema``."""
+    with closing(sqlite3.connect(path)) as old:
+        old.execute(
+            "create table amends_schema (version integer primary key, needs integer, applied_at real, ledger text)"
+        )
+        old.execute("insert into amends_schema values (9, 9, 0.0, 'its name')")
+        old.execute("create table runs (uid text)")
+        old.execute("insert into runs values ('precious')")
+        old.commit()
+    before = path.read_bytes()
+    for create in (True, False):
+        with pytest.raises(LedgerTooOld, match=r"0\.1\.0\.dev0.*nothing was changed"):
+            make().open(create=create)
+    with pytest.raises(LedgerTooOld):
+        Ledger(make()).run()
     assert path.read_bytes() == before
 
 

@@ -26,6 +26,15 @@ ADDED: dict[str, str] = {
     "async amends.AsyncRuntime.newest_event(self, run_id=None)": "where a feed begins that shows only what comes next",
     "amends.Runtime.newest_event(self, run_id=None)": "as above",
     "amends.testing.TestRuntime.newest_event(self, run_id=None)": "as above",
+    "amends.Runtime.schema_sql(self)": "the SQL of the tables, for people who create them by themselves",
+    "async amends.AsyncRuntime.schema_sql(self)": "as above",
+    "amends.testing.TestRuntime.schema_sql(self)": "as above",
+    "amends.errors.LedgerTooOld(LedgerError, Error, Exception, BaseException)": "a ledger of 0.1.0.dev0 is refused",
+    "amends.errors.LedgerTooOld.__init__(message, *, hint=None, run_id=None)": "as above",
+    "amends.errors.LedgerTooOld.code: property": "as above",
+    "amends.errors.LedgerTooOld.default_hint: attribute": "as above",
+    "amends.errors.LedgerTooOld.for_model(self)": "as above",
+    "amends.errors.LedgerTooOld.to_dict(self)": "as above",
     "amends.Problem.__init__(run_id, root, n, how, text)": "there is no place in the ledger, only the number in a tree",
 }
 REMOVED: dict[str, str] = {

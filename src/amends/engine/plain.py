@@ -136,8 +136,8 @@ async def plain_call(call: PlainCall) -> Any:
     finally:
         bodies.pop(id, None)
         call.is_over = True
-    kinds = compiled.result_kinds
     if ended.error is None and not ended.in_flight and call.spent is None:
+        kinds = compiled.result_kinds
         kept = plain_copy(ended.value) if kinds is None or is_exact(ended.value, kinds) else None
         if kept is not None:
             settled = await SettlePlain(started, kept[0])

@@ -11,7 +11,7 @@ from hashlib import sha256
 from types import GenericAlias
 from typing import Any
 
-from amends.drivers.context import guards, parent_call
+from amends.drivers.context import guards, parent_call, refuse_ledger_use
 from amends.encoding.annotations import shape_of_args, shape_of_given
 from amends.encoding.canonical import canonical
 from amends.encoding.secret import NOTHING, RedactionRules
@@ -55,15 +55,16 @@ def plain_request(
     scope = scope_here()
     if (
         (scope is not None and scope.call is not None)
-        or guards
         or session.lease.joined is not None
         or session.recall.record is not None
         or host.live.around is not None
     ):
         return None
     try:
+        if guards:
+            refuse_ledger_use(f"a call in run {session.id}")
         bound = compiled.bind(*args, **kwargs)
-    except TypeError:
+    except Exception:  # the general path raises what is wrong
         return None
     if bound is None:
         return None

@@ -107,9 +107,9 @@ async def claim_run(op: ClaimRun) -> RunRow | None:
     """Take over an abandoned tree (``ClaimRun``). Its started calls are in doubt in the same transaction."""
     # A claimer that looks for work takes another tree; one that was asked for this tree, or may already have it, waits.
     root = await FindRun(op.root, skip=not op.repeated and not op.force)
-    now = await Now(op.root)
     if root is None or root.closed_at is not None or root.origin:
         return None
+    now = await Now(op.root)  # only now: it waits for a run that somebody else has locked
     if op.repeated and root.opener == op.opener:
         return root
     if not await _is_free(root, op, now):

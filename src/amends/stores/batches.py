@@ -23,7 +23,7 @@ SENDERS_MAX: Final = 2
 BATCH_MAX: Final = 64
 
 
-class Step:
+class Queued:
     """One queued step, and then its answer."""
 
     __slots__ = ("answer", "future", "gate", "is_over", "op", "root", "sends")
@@ -42,17 +42,17 @@ class _Queue:
     """What is waiting, and which runs have a step on its way."""
 
     def __init__(self) -> None:
-        self.steps: deque[Step] = deque()
+        self.steps: deque[Queued] = deque()
         self.roots: set[str] = set()
         self.out = 0
 
     def may_send(self, root: str) -> bool:
         return self.out < SENDERS_MAX and not self.steps and root not in self.roots
 
-    def taken(self, first: Step | None = None) -> list[Step]:
+    def taken(self, first: Queued | None = None) -> list[Queued]:
         """Take a batch from the queue: the first step, and others of other runs."""
         batch = [] if first is None else [first]
-        left: list[Step] = []
+        left: list[Queued] = []
         while self.steps and len(batch) < BATCH_MAX:
             step = self.steps.popleft()
             if step.root in self.roots:
@@ -76,12 +76,12 @@ class Batches:
         """Carry out the step, alone or with others."""
         queue = self._queue
         with self._mutex:
-            step: Step | None = None
+            step: Queued | None = None
             if queue.may_send(root):
                 queue.out += 1
                 queue.roots.add(root)
             else:
-                step = Step(op, root)
+                step = Queued(op, root)
                 step.gate = threading.Lock()
                 step.gate.acquire()
                 queue.steps.append(step)
@@ -100,7 +100,7 @@ class Batches:
             self._send(step, alone)
         return alone(op) if step.answer is None else step.answer
 
-    def _send(self, first: Step, alone: Callable[[Any], Any]) -> None:
+    def _send(self, first: Queued, alone: Callable[[Any], Any]) -> None:
         """Send a batch that this step begins."""
         with self._mutex:
             batch = self._queue.taken(first)
@@ -127,7 +127,7 @@ class Batches:
             assert heir.gate is not None, "a queued step has a gate"
             heir.gate.release()
 
-    def _heir(self) -> Step | None:
+    def _heir(self) -> Queued | None:
         """Return the step that gets a free sender, out of the queue. The mutex is held."""
         queue = self._queue
         for step in queue.steps:
@@ -139,7 +139,7 @@ class Batches:
                 return step
         return None
 
-    def _leave(self, step: Step) -> None:
+    def _leave(self, step: Queued) -> None:
         """Remove a step whose thread was interrupted, or pass on its sender."""
         with self._mutex:
             if step in self._queue.steps:
@@ -169,7 +169,7 @@ class LoopBatches:
 
         from amends.stores.cancellation import to_its_end
 
-        step = Step(op, root)
+        step = Queued(op, root)
         self._queue.steps.append(step)
         if not self._is_due:
             self._is_due = True
@@ -204,7 +204,7 @@ class LoopBatches:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _send(self, batch: list[Step]) -> None:
+    async def _send(self, batch: list[Queued]) -> None:
         try:
             for step, answer in zip(batch, await self._together([one.op for one in batch]), strict=True):
                 step.answer = answer
@@ -215,7 +215,7 @@ class LoopBatches:
                 self._is_due = True
                 self._loop.call_soon(self._end_turn)
 
-    def _over(self, batch: Sequence[Step]) -> None:
+    def _over(self, batch: Sequence[Queued]) -> None:
         for step in batch:
             self._queue.roots.discard(step.root)
             step.is_over = True

@@ -32,6 +32,26 @@ class Closable(Protocol):
 C = TypeVar("C", bound=Closable)
 
 
+class Lender(Protocol[C]):
+    """A pool for threads."""
+
+    def take(self) -> C:
+        """Return a connection for this caller alone."""
+        ...
+
+    def give(self, connection: C, *, keep: bool) -> None:
+        """Take a connection back, or close it."""
+        ...
+
+    def drop_idle(self) -> None:
+        """Close the connections that nobody uses."""
+        ...
+
+    def close(self) -> None:
+        """Refuse every caller."""
+        ...
+
+
 class Turn(Generic[C]):
     """A waiting thread. ``handed``: None means that it may connect."""
 
@@ -121,12 +141,6 @@ class Pool(Generic[C]):
                 self._count -= 1
                 if connection is not None:
                     connection.close()
-
-    def adopt(self, connection: C) -> None:
-        """Add a connection that was made elsewhere."""
-        with self._lock:
-            self._count += 1
-        self.give(connection, keep=True)
 
     def drop_idle(self) -> None:
         """Close the connections that nobody uses."""

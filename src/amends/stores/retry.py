@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from amends.ledger.flow import Flow, Op
 from amends.ledger.operations import StoreOp
-from amends.stores.pool import Closable, LoopPool, Pool
+from amends.stores.pool import Closable, Lender, LoopPool
 from amends.stores.sql import Execute
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class Caller(Generic[C]):
 
     __slots__ = ("_connection", "_pool")
 
-    def __init__(self, pool: Pool[C]) -> None:
+    def __init__(self, pool: Lender[C]) -> None:
         self._pool = pool
         self._connection: C | None = None
 

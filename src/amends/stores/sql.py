@@ -88,6 +88,10 @@ class Dialect:
     index: str
     """After a table's name: the index to use. A planner that guesses picks the wrong one when tenants are few."""
 
+    in_order: str = ""
+    """After ``select``: join the tables in the order of the statement. A planner may begin with a table of few rows, and
+    then sort everything."""
+
     is_open: str = ""
     """The condition that the index ``amends_call_open`` serves, where the database has no partial index."""
 
@@ -125,6 +129,7 @@ MYSQL: Final = Dialect(
     skip=" for update skip locked",
     clock="unix_timestamp(sysdate(6)) + 0e0",
     index=" force index ({})",
+    in_order="straight_join ",
     is_open="c.attention = 1",
     if_absent="insert ignore into {}",
     ended="ended_at",
@@ -574,6 +579,7 @@ class CallStatements:
         key = f"c.{name('key')}"
         columns = ", ".join(f"{one[:2]}{name(one[2:])}" for one in stored.READ)
         self.select = f"select {columns}{FROM_CALLS}"
+        self._in_order = f"select {dialect.in_order}{columns}{FROM_CALLS}"
         # From the run to its calls: a planner that begins with the calls would read them all.
         rooted = f"select {columns} from amends_run r join amends_call c on c.root = r.no join amends_tool t on t.no = c.tool"
         self.rooted = rooted
@@ -625,7 +631,7 @@ class CallStatements:
         if text is None:
             where = f" where {' and '.join(terms)}" if terms else ""
             hint = self._dialect.index.format(index) if index else ""
-            select = self.select.replace("amends_call c", f"amends_call c{hint}")
+            select = self._in_order.replace("amends_call c", f"amends_call c{hint}")
             text = f"{select}{where} order by c.no desc limit ?".replace("?", self._dialect.mark)
             self._shapes[shape] = text
         return text
@@ -835,10 +841,13 @@ class EventStatements:
         )
         some = " or ".join(f"c.{n} > {mark}" for n, _, _ in _GROUPS)
         self.folded_of_root = f"{rooted} where r.uid = {mark} and ({some})"
-        self.since = f"{select} where at >= {mark} order by at, root, n limit {mark}"
-        self.newest = f"{select} order by at desc, root desc, n desc limit 100"
+        by_time = dialect.index.format("amends_event_at") if dialect.index else ""
+        self.since = f"{select}{by_time} where at >= {mark} order by at, root, n limit {mark}"
+        self.newest = f"{select}{by_time} order by at desc, root desc, n desc limit 100"
         self.newest_call = "select no from amends_call order by no desc limit 1"
-        self.folded_since = f"select {columns}, r.owners{FROM_CALLS} where c.no >= {mark} order by c.no limit {mark}"
+        self.folded_since = (
+            f"select {dialect.in_order}{columns}, r.owners{FROM_CALLS} where c.no >= {mark} order by c.no limit {mark}"
+        )
 
 
 def _event(values: Sequence[Any]) -> EventRow:
@@ -970,7 +979,7 @@ class ApprovalStatements:
         root = f"(select root from amends_approval where id = {mark})"
         self.lock_root = f"select uid from amends_run where uid = {root}{lock}" if lock else ""
         self.find = f"{self._approvals} where id = {mark}"
-        self.of_root = f"{self._approvals} where root = {mark} order by seq"
+        self.of_root = f"{self._approvals} where root = {mark} order by no"
         use = dialect.name_of("use_key")
         # The second condition is that of the partial index.
         self.find_use = f"select 1 from amends_approval where {use} = {mark} and {use} <> '' and state = 'used' limit 1"
@@ -995,7 +1004,7 @@ class ApprovalStatements:
         if text is None:
             where = f" where {' and '.join(terms)}" if terms else ""
             hint = self._dialect.index.format("amends_approval_state") if one_state else ""
-            rest = f"{hint}{where} order by seq desc limit ?".replace("?", self._dialect.mark)
+            rest = f"{hint}{where} order by no desc limit ?".replace("?", self._dialect.mark)
             text = self._shapes[shape] = self._approvals + rest
         return text
 
@@ -1003,7 +1012,7 @@ class ApprovalStatements:
         """Return the select of the requests whose notice is due, longest overdue first."""
         some = " and tenant = ?" if of_tenant else ""
         hint = self._dialect.index.format("amends_approval_tell")
-        rest = f"{hint} where tell_at <= ?{some} order by tell_at, seq limit ?"
+        rest = f"{hint} where tell_at <= ?{some} order by tell_at, no limit ?"
         return self._approvals + rest.replace("?", self._dialect.mark)
 
 
@@ -1018,6 +1027,9 @@ async def _approvals_of(tx: Transaction, op: rows.ApprovalsOf) -> list[ApprovalR
     return await _all(ApprovalRow, tx.statements.approvals.of_root, (op.root,))
 
 
+BEFORE: Final = "no < (select last.no from amends_approval last where last.id = ?)"
+
+
 async def _page_approvals(tx: Transaction, op: rows.PageApprovals) -> list[ApprovalRow]:
     states = [state for state in APPROVAL_STATES if state in op.states]
     if op.states and not states:
@@ -1027,7 +1039,7 @@ async def _page_approvals(tx: Transaction, op: rows.PageApprovals) -> list[Appro
     if states:
         terms.append(f"({' or '.join(['state = ?'] * len(states))})")
         params += states
-    for term, value in (("tenant = ?", op.tenant), ("seq < ?", op.before)):
+    for term, value in (("tenant = ?", op.tenant), (BEFORE, op.before)):
         if value is not None:
             terms.append(term)
             params.append(value)

@@ -121,7 +121,9 @@ Onlooker = Callable[["Simulation", Process, Invoke], None]
 class Simulation:
     """A ledger, a clock, and processes that live and die by a schedule.
 
-    ``make_store`` gets the clock and returns a new ledger, whose rows can be read as those of a ``MemoryStore``.
+    ``make_store`` gets the clock and returns a new ledger, whose rows can be read as those of a ``MemoryStore``. If it
+    has a method ``of``, each process uses the store that this returns for its owner; and if it has a method ``fail``, an
+    operation that is not done at first was carried out, and its commit failed.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class Simulation:
         self._is_slow = False
 
     def new_id(self, prefix: str) -> str:
-        """Return ids in order, so that a schedule is the same every time."""
+        """Return ids in order, so that a schedule is the same every time; the number of a call has the time in it."""
         self._ids += 1
         if prefix == "call":
             return call_id(number_at(self.clock.wall, self._ids))
@@ -176,6 +178,12 @@ class Simulation:
         process.program = program(process)
         self.processes.append(process)
         return process
+
+    def store_of(self, process: Process) -> MemoryStore:
+        """Return the ledger as this process has it: what a store remembers, only its own process knows."""
+        of = getattr(self.store, "of", None)
+        store: MemoryStore = self.store if of is None else of(process.owner)
+        return store
 
     # ---- Running
 
@@ -311,7 +319,7 @@ class Simulation:
             return
         epochs = {root: lease.epoch for root, lease in leases.items()}
         clocks = self.clock.read(process.host)
-        renewed = self.store.perform(
+        renewed = self.store_of(process).perform(
             RenewLeases(process.owner, epochs, self.lease_s, boot=clocks.boot, mono=clocks.mono)
         )
         for root, lease in leases.items():
@@ -358,13 +366,13 @@ class Simulation:
             case "cancel before" if isinstance(op, Invoke):
                 raise Cancelled
             case "lost" if isinstance(op, StoreOp):
-                self.store.perform(op)  # committed, and the answer was lost
+                self.store_of(process).perform(op)  # committed, and the answer was lost
                 op.repeated = True
             case "unsent" if isinstance(op, StoreOp):
-                op.repeated = True  # the answer of an operation that never arrived
+                self._leave_undone(process, op)
             case "redeliver" if process.settles:
                 again: StoreOp[Any] = process.settles[0]
-                self.store.perform(again)  # an old message arrives again
+                self.store_of(process).perform(again)  # an old message arrives again
             case "slow" if isinstance(op, Invoke):
                 # Almost the whole lease passes before the request leaves; it lands late; then the process dies.
                 self.clock.advance(self.lease_s * 0.85)
@@ -389,10 +397,17 @@ class Simulation:
             raise Cancelled
         return answer
 
+    def _leave_undone(self, process: Process, op: StoreOp[Any]) -> None:
+        """Get no answer of an operation that never arrived, or whose commit failed."""
+        fail = getattr(self.store_of(process), "fail", None)
+        if fail is not None:
+            fail(op)
+        op.repeated = True
+
     def _answer(self, process: Process, op: StoreOp[Any] | Invoke | KeepCheckpoint, fault: str) -> Any:
         if isinstance(op, KeepCheckpoint):
             return op.anchor.keep_checkpoint(op.newest)
-        return self._invoke(process, op, fault) if isinstance(op, Invoke) else self.store.perform(op)
+        return self._invoke(process, op, fault) if isinstance(op, Invoke) else self.store_of(process).perform(op)
 
     def _watch_owners(self, seen: int) -> None:
         """Note every run that was taken over from a process that lives and kept its lease."""

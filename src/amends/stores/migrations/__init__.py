@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from amends.encoding.dataclass import dataclass
 from amends.errors import LedgerTooNew, LedgerTooOld
@@ -18,6 +18,17 @@ from amends.model import Schema
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+
+STAMPS: Final = {
+    "sqlite": ("cast(strftime('%s', 'now') as real)", "lower(hex(randomblob(8)))"),
+    "postgresql": (
+        "extract(epoch from clock_timestamp())",
+        "substr(replace(cast(gen_random_uuid() as text), '-', ''), 1, 16)",
+    ),
+    "mysql": ("unix_timestamp(now(6))", "lower(substr(replace(uuid(), '-', ''), 1, 16))"),
+}
+"""By dialect, in SQL: the time now, and a new name of a ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,8 @@ class Migration:
     needs: int
     """The newest migration that an amends must know to use the ledger after this one."""
     statements: tuple[str, ...]
+    text: str = ""
+    """The file as it was written, with its comments."""
 
 
 @runtime_checkable
@@ -57,7 +70,7 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
         folder = files(__name__).joinpath(dialect)
     found = sorted((entry.name, entry.read_text(encoding="utf-8")) for entry in folder.iterdir())
     read = tuple(
-        Migration(int(name[:4]), name.removesuffix(".sql"), _needs(text), _statements(text))
+        Migration(int(name[:4]), name.removesuffix(".sql"), _needs(text), _statements(text), text)
         for name, text in found
         if name.endswith(".sql")
     )
@@ -89,9 +102,18 @@ def refuse_old(where: str) -> LedgerTooOld:
 
 
 def sql_of(dialect: str) -> str:
-    """Return the SQL that creates a ledger, for people who create tables by themselves."""
-    texts = [f"-- {one.name}\n\n" + ";\n\n".join(one.statements) + ";" for one in migrations(dialect)]
-    return "\n\n".join(texts) + "\n"
+    """Return the SQL that creates a ledger, with its comments, for people who create tables by themselves.
+
+    It also records each migration, as ``migrate`` does: amends finds the ledger up to date.
+    """
+    now, name = STAMPS[dialect]
+    texts = []
+    for one in migrations(dialect):
+        known = name if one.version == 1 else "max(ledger)"
+        source = "" if one.version == 1 else " from amends_schema"
+        row = f"insert into amends_schema select {one.version}, {one.needs}, {now}, {known}{source};\n"
+        texts.append(f"-- {one.name}\n\n{one.text}\n-- This migration was applied.\n{row}")
+    return "\n".join(texts)
 
 
 def _needs(text: str) -> int:

@@ -18,6 +18,9 @@ ROW_WAIT_S_MAX: Final = 5.0
 SILENCE_S: Final = 30.0
 """How much longer than a row lock a statement may take before the server counts as gone."""
 
+QUERY: Final = 3
+"""The command of the protocol that sends a statement as text."""
+
 # READ COMMITTED: the gap locks of the default level would deadlock inserts. A strict mode: nothing is truncated or
 # guessed.
 SESSION: Final = (
@@ -40,7 +43,7 @@ class Connection:
     """Whether a transaction is open, as far as we know."""
     committing: bool = False
     at_once: bool = False
-    """Whether the last packet contained its own commit."""
+    """Whether the last step contained its own commit."""
     last: Execute | None = None
 
     def begin(self, first: tuple[str, ...]) -> None:
@@ -58,37 +61,41 @@ class Connection:
             cursor.nextset()
         return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
 
-    def ask_at_once(self, sql: str, params: tuple[Any, ...], root: str) -> list[tuple[Any, ...]]:
-        """Run a whole transaction in one packet, on this run; return the rows of the statement that has any.
+    def step(self, text: str, root: str) -> tuple[int, int] | None:
+        """Call a procedure that is a whole transaction on this run; return the two numbers of its answer, if it has one.
 
         An error that the server reports came before the commit; a lost connection leaves that unknown.
         """
-        text, cursor = self._text(Execute(sql, params), ()), self.cursor
-        self.last = Execute("select from runs", (root,))
+        self._check_size(text)
+        raw = self.raw
+        self.last = Execute("select from amends_run", (root,))
         self.is_open = self.at_once = self.committing = True
-        rows: list[tuple[Any, ...]] = []
         try:
-            cursor.execute(text)
-            rows += cursor.fetchall()
-            while cursor.nextset():
-                rows += cursor.fetchall()
+            answer = _two_numbers(raw, text)
         except Exception as error:
             self.committing = errors.code_of(error) in errors.LOST
             raise
         self.is_open = self.at_once = self.committing = False
-        return rows
+        return answer
+
+    def quoted(self, text: str) -> str:
+        """Return a text as a literal."""
+        # Here where that is safe: the driver checks the type, the converters and the server's state for each.
+        return f"'{text}'" if _is_plain(text) else str(self.raw.escape(text))
 
     def _text(self, op: Execute, first: tuple[str, ...]) -> str:
         escape, self.last = self.raw.escape, op
-        # Quoted here where that is safe: the driver checks the type, the converters and the server's state for each.
-        literals = [f"'{value}'" if type(value) is str and _is_plain(value) else escape(value) for value in op.params]
+        literals = [self.quoted(value) if type(value) is str else escape(value) for value in op.params]
         text = "; ".join((*first, op.sql % tuple(literals)))
+        self._check_size(text)
+        return text
+
+    def _check_size(self, text: str) -> None:
         if len(text) * 4 > self.packet_max and len(text.encode()) >= self.packet_max:
             raise LedgerUnavailable(
                 f"a statement of {len(text):,} characters is larger than the ledger's server accepts; nothing was written",
                 hint="raise max_allowed_packet in the server's settings",
             )
-        return text
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         """Run one statement outside any transaction; return its rows."""
@@ -170,6 +177,24 @@ def _open_socket(address: Address) -> socket.socket:
     except OSError as error:
         raise errors.unreachable(error, address.shown) from error
     return opened
+
+
+def _two_numbers(raw: Any, text: str) -> tuple[int, int] | None:
+    """Send a statement, and read the one row of its answer, if it has one, packet by packet.
+
+    The driver would read what the columns are called, and make a result of each packet: that takes as long as all else.
+    """
+    raw._execute_command(QUERY, text)
+    packet = raw._read_packet()
+    if packet.is_ok_packet():
+        return None
+    while not packet.is_eof_packet():  # the columns
+        packet = raw._read_packet()
+    row = raw._read_packet()
+    answer = int(row.read_length_coded_string()), int(row.read_length_coded_string())
+    for is_end in ("is_eof_packet", "is_ok_packet"):  # of the rows; of the procedure
+        assert getattr(raw._read_packet(), is_end)(), "a step answers with one row"
+    return answer
 
 
 def _is_plain(text: str) -> bool:

@@ -17,8 +17,8 @@ AGAIN: Final = frozenset({DEADLOCK, LOCK_TIMEOUT, 1020, 1412})
 """The transaction was rolled back, or can be, and may be retried at once. Includes a snapshot that became too old."""
 LOST: Final = frozenset({0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2006, 2013, 2055, 3169, 4031})
 """The connection is lost, and with it its transaction, unless COMMIT was sent."""
-THERE: Final = frozenset({1050, 1060, 1061, 1826, 3822})
-"""A table, column, index or constraint exists already: a process that died had come this far."""
+THERE: Final = frozenset({1050, 1060, 1061, 1304, 1826, 3822})
+"""A table, column, index, procedure or constraint exists already: a process that died had come this far."""
 RULES: Final = frozenset({1048, DUPLICATE, 1264, 1265, 1364, 1366, 1406, 3819, 4025})
 """A row that the schema refuses: a mistake of ours."""
 
@@ -27,6 +27,12 @@ READ_ONLY: Final = frozenset({1036, 1290, 1792, 1836, 3100})
 FORBIDDEN: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 CROWDED: Final = frozenset({1040, 1203, 1226})
 NOT_THERE: Final = frozenset({2002, 2003, 2005, 2026})
+
+
+GRANTS: Final = (
+    "grant select, insert, update, execute on the database, and delete on amends_lock, amends_wait and amends_budget; "
+    "for migrations also create, alter, index, create routine"
+)
 
 
 def code_of(error: BaseException) -> int:
@@ -63,7 +69,7 @@ def _explanation(code: int, text: str) -> tuple[str, str]:
     if code in FORBIDDEN:
         return (
             f"refused the user: {text}",
-            "grant select, insert, update on the database, delete on locks and waits; create, alter, index for migrations",
+            GRANTS,
         )
     if code in CROWDED:
         return (
@@ -77,7 +83,7 @@ def _explanation(code: int, text: str) -> tuple[str, str]:
         )
     if code in FULL or re.search(r"errno: (28|135)\b", text):
         return f"has no space left, nothing of this was written: {text}", "make room on the server's disk"
-    if code in (1054, NO_TABLE):
+    if code in (1054, 1305, NO_TABLE):
         return (
             f"lacks a part of its tables: {text}",
             "stop all workers; restore what was dropped or replaced while they ran",

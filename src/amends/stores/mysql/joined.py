@@ -23,7 +23,7 @@ NEEDED: Final = "READ-COMMITTED"
 """The isolation level that the ledger's flows are tested with. The servers' default, REPEATABLE READ, reads an old state."""
 ASKED: Final = ("tx_isolation", "transaction_isolation", "sql_mode")
 """The names of the variables; no server has all of them."""
-LOOK: Final = "select 1 from runs where uid = %s for update skip locked"
+LOOK: Final = "select 1 from amends_run where uid = %s for update skip locked"
 
 # The session's time zone is the caller's: a local time would be ambiguous when summer time ends.
 STATEMENTS: Final = Statements(
@@ -85,6 +85,7 @@ class _CallersConnection:
         clock: Callable[[], float] | None,
     ) -> None:
         self._raw, self._driver, self._ledger, self._shown, self._clock = raw, driver, ledger, shown, clock
+        self._text_type = driver.constants.FIELD_TYPE.VAR_STRING  # bytes that are no text have other types
         self._cursor = raw.cursor(driver.cursors.Cursor)  # the caller's own may not return tuples
         self.holds = holds
         self.is_open_on: Callable[[Any], bool] = _is_open
@@ -99,7 +100,10 @@ class _CallersConnection:
     def _ask(self, sql: str, params: Any) -> Result:
         cursor, escape = self._cursor, self._raw.escape
         cursor.execute(sql % tuple([escape(value) for value in params]) if params else sql)
-        rows = [tuple([one.decode() if isinstance(one, bytes) else one for one in row]) for row in cursor.fetchall()]
+        rows = [tuple(row) for row in cursor.fetchall()]
+        texts = [place for place, column in enumerate(cursor.description or ()) if column[1] == self._text_type]
+        if texts and rows:
+            rows = [_decoded(row, texts) for row in rows]
         return rows, cursor.rowcount, cursor.lastrowid or 0
 
     def _matched(self, op: Execute) -> int:
@@ -159,6 +163,14 @@ class _CallersConnection:
 
 NOT_HERE: Final = frozenset({errors.NO_TABLE, 1046, 1109, 1142})
 """No such table, no database chosen, the server's own schema, or no privilege: it is not the ledger's database."""
+
+
+def _decoded(row: tuple[Any, ...], places: list[int]) -> tuple[Any, ...]:
+    values = list(row)
+    for place in places:
+        if isinstance(values[place], bytes):
+            values[place] = values[place].decode()
+    return tuple(values)
 
 
 def _is_open(raw: Any) -> bool:

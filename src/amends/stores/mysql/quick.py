@@ -1,238 +1,180 @@
-"""Quick statements on MariaDB and MySQL: a plain operation is one packet, one round trip and its own transaction.
+"""Plain steps on MariaDB and MySQL: a step of a plain call is one call of a procedure, and its own transaction.
 
-The packet has several statements, because neither server can do all of it in one. ``@at`` is the time if the run and
-the call are as they must be, and null otherwise: then every later statement does nothing.
+The procedures are part of the schema (``migrations/mysql``). They lock the run, continue its chain and write the call, or
+they change nothing, answer nothing, and the flow decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from amends.encoding.chain import GENESIS
+from amends.encoding.chain import MICROS
+from amends.encoding.ids import made_at, number_of
 from amends.ledger.operations import (
     Admission,
     AdmitCall,
     BeginCompensation,
-    SettleCall,
+    BeginRollback,
+    CloseRun,
     SettleCompensation,
     Settled,
     StoreOp,
 )
-from amends.ledger.rows import TIME, CallRow
+from amends.ledger.plain import AdmitPlain, PlainTool, SettledPlain, SettlePlain, Started
+from amends.ledger.rows import CallRow
+from amends.stores.mysql.connection import Connection
 from amends.stores.quick import (
-    BEGUN_SQL,
-    FREE_TO_GO,
-    FROM_OP,
-    OPEN_ROOT,
-    SAME,
-    SETTLED,
-    STILL_GOING,
-    UNDONE,
-    WHEN,
+    Undo,
     admission_body,
-    admission_facts,
-    admission_values,
-    admitted,
-    beginning_facts,
+    answer_sql,
+    answered,
     begun,
-    body_after,
-    free_values,
-    going_values,
-    is_plain_admission,
+    compensation_body,
+    is_plain,
     is_plain_beginning,
     is_plain_end,
-    is_plain_settlement,
-    places,
-    settled,
-    settlement_facts,
-    settlement_values,
+    is_plain_question,
+    key_of,
+    more_of,
+    question,
+    success_body,
+    undo_of,
     undone,
-    undone_facts,
-    undone_values,
 )
-from amends.stores.sql import MYSQL
+from amends.stores.sql import FOLD_WINDOW_S, MYSQL, SKEW_S, Execute, Statements, Tail
 
 Clock = Callable[[], float] | None
-Ask = Callable[[str, tuple[Any, ...], str], list[tuple[Any, ...]]]
-"""Sends statements, with literals for %s, in one packet, for the run of this uid; returns the rows of the one that has any."""
 
-_NEWEST: Final = f"greatest({{clock}}, coalesce((select made_at from marks where name = '{TIME}'), 0))"
-_NOW: Final = f"round({_NEWEST} * 1e6) / 1e6"
-_ROOT: Final = (
-    f"set @n = 1, @prev = '{GENESIS}', @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s"
+UNDO_MAX: Final = 10_000
+_TOOL: Final = (
+    "select no from amends_tool where name = %s and version = %s and kind = %s and scope = 'run' and declared = %s"
+    " and undoable = %s and at_commit = 0"
 )
-# A statement of its own, after the one that has locked the run: it sees what others have written until then.
-_TAIL: Final = (
-    "select n + 1, hash, greatest(@at, at) into @n, @prev, @at from events where root = %s order by n desc limit 1"
-)
-_EVENT: Final = (
-    "insert into events (at, n, hash, root, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts)"
-    f" select @at, @n, {MYSQL.linked.format('@prev', '@n', 'cast(round(@at * 1e6) as signed)', '%s')}, "
-)
-_COLUMNS: Final = ("seq", "run_id", "tenant", "agent", "principal", *FROM_OP, *SAME, *WHEN)
-
-_ADMIT: Final = "; ".join(
-    (
-        "begin",
-        (
-            f"{_ROOT} and id = %s and tenant = %s and {OPEN_ROOT}"
-            " and not exists (select 1 from calls where `key` = %s) for update)"
-        ),
-        _TAIL,
-        (
-            f"{_EVENT}uid, uid, id, tenant, %s, 'call', '(new)', 'started', %s, epoch, %s from runs"
-            " where uid = %s and @at is not null"
-        ),
-        (
-            f"insert into calls ({', '.join(map(MYSQL.name_of, _COLUMNS))})"
-            " select @n, id, tenant, agent, principal, "
-            f"{', '.join(['%s'] * (len(FROM_OP) + len(SAME)))}, @at, @at, @at from runs where uid = %s and @at is not null"
-        ),
-        "select seq, created_at, run_id, tenant, agent, principal from calls where id = %s and @at is not null",
-        "commit",
-    )
-)
-_IS_MEANT: Final = (
-    "id = %s and root = %s and run = %s and state = 'started' and attempt = %s and evidence = '' and kind <> 'pivot'"
-)
-_SETTLE: Final = "; ".join(
-    (
-        "begin",
-        f"{_ROOT} for update)",
-        _TAIL,
-        (
-            f"{_EVENT}root, run, run_id, tenant, id, 'call', 'started', %s, %s, %s, %s from calls"
-            f" where {_IS_MEANT} and @at is not null"
-        ),
-        (
-            f"update calls set {', '.join(f'{name} = %s' for name in SETTLED)}, settled_at = @at, retry_at = @at + %s,"
-            " settled_seq = if(%s, @n, settled_seq)"
-            f" where {_IS_MEANT} and @at is not null"
-        ),
-        "select @n, @at from dual where row_count() = 1",
-        "commit",
-    )
-)
-_BEGIN: Final = "; ".join(
-    (
-        "begin",
-        f"{_ROOT} and state = 'rolling_back' for update)",
-        _TAIL,
-        f"set @at = (select @at from calls c where c.id = %s and c.root = %s and c.run = %s and {FREE_TO_GO.format('%s')})",
-        (
-            f"{_EVENT}root, run, run_id, tenant, id, 'call', 'succeeded', 'compensating', %s, %s, %s from calls"
-            " where id = %s and @at is not null"
-        ),
-        (
-            f"update calls set state = 'compensating', comp_attempt = %s, comp_at = @at{BEGUN_SQL}"
-            " where id = %s and @at is not null"
-        ),
-        "select @at from dual where @at is not null",
-        "commit",
-    )
-)
-_END: Final = "; ".join(
-    (
-        "begin",
-        f"{_ROOT} for update)",
-        _TAIL,
-        f"set @at = (select @at from calls c where c.id = %s and c.root = %s and c.run = %s and {STILL_GOING.format('%s')})",
-        (
-            f"{_EVENT}root, run, run_id, tenant, id, 'call', 'compensating', %s, %s, %s, %s from calls"
-            " where id = %s and @at is not null"
-        ),
-        (
-            f"update calls set {', '.join(f'{name} = %s' for name in UNDONE)}, comp_settled_at = @at,"
-            " comp_retry_at = @at + %s where id = %s and @at is not null"
-        ),
-        "select @at from dual where @at is not null",
-        "commit",
-    )
-)
-_TEXTS: Final = (_ADMIT, _SETTLE, _BEGIN, _END)
-_SERVER: Final = tuple(text.replace("{clock}", MYSQL.clock) for text in _TEXTS)
-_GIVEN: Final = tuple(text.replace("{clock}", "%s") for text in _TEXTS)
-_SAME: Final = tuple(SAME.values())
+_ANSWER: Final = answer_sql(Statements(MYSQL))
 
 
-def admit(op: AdmitCall, clock: Clock, ask: Ask) -> Admission | None:
-    """Start the call; return None if nothing was changed and the flow must decide."""
-    values, facts = admission_values(op), admission_facts(op)
-    text, now = (_SERVER[0], ()) if clock is None else (_GIVEN[0], (clock(),))
-    told = ask(
-        text,
-        (
-            *now, op.root, op.owner, op.epoch, op.run_id, op.tenant, values[6], op.root, admission_body(op, facts),
-            op.call_id, op.owner, facts, op.root, *values, *_SAME, op.root, op.call_id,
-        ),
-        op.root,
-    )  # fmt: skip
-    if not told:
-        return None
-    [(n, at, *of_run)] = told
-    return admitted(values, n, at, of_run)
+class Plain:
+    """The plain steps of one store, and the numbers of the tools that it has seen."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.tools: dict[PlainTool, int] = {}
+        self.halt = 0
+        self._undo: dict[str, Undo] = {}
+        """By root: the calls that are left to compensate."""
+
+    def remember(self, op: StoreOp[Any], answer: Any, tails: Mapping[str, Tail]) -> None:
+        """Remember the order of a rollback that a flow has begun; if its commit fails, the run has another ``touch``."""
+        if isinstance(op, BeginRollback):
+            tail = tails.get(answer.run.root)
+            undo = None if tail is None else undo_of(answer, tail.touch + int(tail.is_longer))
+            if undo is not None:
+                if len(self._undo) >= UNDO_MAX:
+                    self._undo.clear()
+                self._undo[answer.run.root] = undo
+        elif isinstance(op, CloseRun):
+            self._undo.pop(answer.root, None)
+
+    def _now(self) -> str:
+        return "null" if self._clock is None else _double(self._clock())
+
+    def answer(self, op: AdmitCall, connection: Connection) -> Admission | None:
+        """Return the answer that is already in the record; None: the flow decides."""
+        if not is_plain_question(op):
+            return None
+        connection.begin(())
+        found, _, _ = connection.execute(Execute(_ANSWER, question(op)))
+        return answered(op, found)
+
+    def admit(self, op: AdmitPlain, connection: Connection) -> Started | None:
+        """Start the call; return None if nothing was changed and the flow must decide."""
+        if not is_plain(op):
+            return None
+        run, number = op.run, self.tools.get(op.tool)
+        if number is None:
+            tool = op.tool
+            connection.begin(())
+            found, _, _ = connection.execute(
+                Execute(_TOOL, (tool.name, tool.version, tool.kind, tool.declared, tool.undoable))
+            )
+            if not found:
+                return None
+            number = self.tools[tool] = found[0][0]
+        made, quoted = made_at(op.number), connection.quoted
+        more = more_of(op)
+        said = connection.step(
+            f"call amends_admit_1({quoted(run.root)},{quoted(run.owner)},{run.epoch},{self._now()},"
+            f"'{admission_body(op)}',{_double(made - SKEW_S)},{_double(made + SKEW_S)},{self.halt},{op.number},"
+            f"x'{key_of(op).hex()}',{number},x'{op.ident.hex()}',x'{op.digest.hex()}',{quoted(op.args)},"
+            f"{'null' if more is None else quoted(more)})",
+            run.root,
+        )
+        return None if said is None else Started(op, said[0], said[1] / MICROS)
+
+    def settle(self, op: SettlePlain, connection: Connection) -> SettledPlain | None:
+        """Settle the call; return None if nothing was changed and the flow must decide."""
+        if op.repeated:
+            return None
+        started, first, quoted = op.started, op.started.op, connection.quoted
+        run = first.run
+        more = more_of(first, op.proof) if op.proof else None
+        said = connection.step(
+            f"call amends_settle_1({quoted(run.root)},{quoted(run.owner)},{run.epoch},{self._now()},"
+            f"'{success_body(op)}',{_double(started.at + FOLD_WINDOW_S)},{first.number},{quoted(op.result)},"
+            f"{'null' if more is None else quoted(more)})",
+            run.root,
+        )
+        return None if said is None else SettledPlain(started, said[0], said[1] / MICROS, op.result, proof=op.proof)
+
+    def begin(self, op: BeginCompensation, connection: Connection) -> CallRow | None:
+        """Begin the compensation; return None if nothing was changed and the flow must decide."""
+        seen, quoted = op.seen, connection.quoted
+        undo = None if seen is None else self._undo.get(seen.root)
+        if seen is None or undo is None or not is_plain_beginning(op, undo):
+            return None
+        said = connection.step(
+            f"call amends_begin_1({quoted(seen.root)},{quoted(op.owner)},{op.epoch},{self._now()},"
+            f"'{compensation_body(op, 'succeeded', 'compensating')}',{_double(seen.created_at + FOLD_WINDOW_S)},"
+            f"{number_of(op.call_id)},{undo.touch},{seen.settled_seq})",
+            seen.root,
+        )
+        if said is None:
+            self._undo.pop(seen.root, None)
+            return None
+        undo.going = op.call_id
+        return begun(op, said[1] / MICROS)
+
+    def end(self, op: SettleCompensation, connection: Connection) -> Settled | None:
+        """Settle the compensation; return None if nothing was changed and the flow must decide."""
+        seen, quoted = op.seen, connection.quoted
+        undo = None if seen is None else self._undo.get(seen.root)
+        if seen is None or undo is None or not is_plain_end(op, undo):
+            return None
+        said = connection.step(
+            f"call amends_end_1({quoted(seen.root)},{quoted(op.owner)},{op.epoch},{self._now()},"
+            f"'{compensation_body(op, 'compensating', 'compensated')}',{_double(seen.created_at + FOLD_WINDOW_S)},"
+            f"{number_of(op.call_id)},{undo.touch})",
+            seen.root,
+        )
+        if said is None:
+            self._undo.pop(seen.root, None)
+            return None
+        undo.going = ""
+        undo.left.pop()
+        return undone(op, said[1] / MICROS)
 
 
-def settle(op: SettleCall, clock: Clock, ask: Ask) -> Settled | None:
-    """Settle the call; return None if nothing was changed and the flow must decide."""
-    assert op.seen is not None, "a plain settlement knows its call"
-    text, now = (_SERVER[1], ()) if clock is None else (_GIVEN[1], (clock(),))
-    root, facts = op.seen.root, settlement_facts(op)
-    meant = (op.call_id, root, op.seen.run, op.attempt)
-    told = ask(
-        text,
-        (
-            *now, root, op.owner, op.epoch, root, body_after(op, "started", op.to, facts), op.to, op.owner, op.epoch,
-            facts, *meant, *settlement_values(op), op.retry_s, int(places(op)), *meant,
-        ),
-        root,
-    )  # fmt: skip
-    return settled(op, *told[0]) if told else None
+def _double(value: float) -> str:
+    """Return a literal that the servers read as a double, and not as a decimal."""
+    text = repr(value)
+    return text if "e" in text else f"{text}e0"
 
 
-def begin(op: BeginCompensation, clock: Clock, ask: Ask) -> CallRow | None:
-    """Begin the compensation; return None if nothing was changed and the flow must decide."""
-    assert op.seen is not None, "a plain compensation knows its call"
-    text, now = (_SERVER[2], ()) if clock is None else (_GIVEN[2], (clock(),))
-    root, facts = op.seen.root, beginning_facts(op)
-    told = ask(
-        text,
-        (
-            *now, root, op.owner, op.epoch, root, op.call_id, root, op.seen.run, *free_values(op),
-            body_after(op, "succeeded", "compensating", facts), op.owner, op.epoch, facts, op.call_id, op.attempt,
-            op.call_id,
-        ),
-        root,
-    )  # fmt: skip
-    return begun(op, told[0][0]) if told else None
-
-
-def end(op: SettleCompensation, clock: Clock, ask: Ask) -> Settled | None:
-    """Settle the compensation; return None if nothing was changed and the flow must decide."""
-    assert op.seen is not None, "a plain compensation knows its call"
-    text, now = (_SERVER[3], ()) if clock is None else (_GIVEN[3], (clock(),))
-    root, facts = op.seen.root, undone_facts(op)
-    told = ask(
-        text,
-        (
-            *now, root, op.owner, op.epoch, root, op.call_id, root, op.seen.run, *going_values(op),
-            body_after(op, "compensating", op.to, facts), op.to, op.owner, op.epoch, facts, op.call_id,
-            *undone_values(op), op.retry_s, op.call_id,
-        ),
-        root,
-    )  # fmt: skip
-    return undone(op, told[0][0]) if told else None
-
-
-def quick(op: StoreOp[Any]) -> Callable[[Any, Clock, Ask], Any] | None:
-    """Return the quick way to carry out the operation, if it is plain."""
-    if isinstance(op, AdmitCall) and is_plain_admission(op):
-        return admit
-    if isinstance(op, SettleCall) and is_plain_settlement(op):
-        return settle
-    if isinstance(op, BeginCompensation) and is_plain_beginning(op):
-        return begin
-    if isinstance(op, SettleCompensation) and is_plain_end(op):
-        return end
-    return None
+QUICK: Final[dict[type[StoreOp[Any]], Callable[[Plain, Any, Connection], Any]]] = {
+    AdmitCall: Plain.answer,
+    AdmitPlain: Plain.admit,
+    SettlePlain: Plain.settle,
+    BeginCompensation: Plain.begin,
+    SettleCompensation: Plain.end,
+}

@@ -97,7 +97,8 @@ def _migrate(ask: Ask, where: str) -> bool:
         if found.version:
             log.info("migrating the ledger at %s to version %d (%s)", where, migration.version, migration.name)
         for statement in migration.statements:
-            _repeatable(ask, statement)
+            # The marks around the body of a procedure are for whoever splits the file.
+            _repeatable(ask, statement.replace("$$", ""))
         ask(
             "insert into amends_schema (version, needs, applied_at, ledger) values "
             f"({migration.version}, {migration.needs}, {MYSQL.clock}, '{ledger}')"
@@ -111,7 +112,7 @@ def _check_free(ask: Ask, where: str) -> None:
         name.decode() if isinstance(name, bytes) else name
         for (name,) in ask(
             "select table_name from information_schema.tables where table_schema = database() "
-            "and table_name in ('amends_schema', 'runs', 'calls', 'events')"
+            "and table_name in ('amends_schema', 'amends_run', 'amends_call', 'amends_event')"
         )
     }
     if names and "amends_schema" not in names:

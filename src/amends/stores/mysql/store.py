@@ -22,6 +22,7 @@ from amends.stores.cancellation import uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.mysql import errors, joined
 from amends.stores.mysql.connection import Connection, connect
+from amends.stores.mysql.quick import QUICK, Plain
 from amends.stores.mysql.schema import PACKET_BYTES_MIN, check_ledger, check_server, migrate, read_schema
 from amends.stores.mysql.transaction import BEGIN, Attempts
 from amends.stores.mysql.url import Address, read_address
@@ -74,6 +75,7 @@ class MysqlStore:
         self.url = address.shown
         self._driver = driver()
         self._clock = clock
+        self._plain = Plain(clock)
         self._create = True
         self._name = ""
         self._ready = False
@@ -124,10 +126,33 @@ class MysqlStore:
         """Carry out one operation; return when it is durable."""
         if not self._ready:
             self.open(create=self._create)
+        step = QUICK.get(type(op))
+        if step is not None and not op.repeated:
+            done: T | None = self._alone(op, step)
+            return self._generally(op, quick=False) if done is None else done
         _check_sizes(op)
-        caller = Caller(self._pool)
+        return self._generally(op)
+
+    def _alone(self, op: StoreOp[T], step: Callable[[Plain, Any, Connection], T | None]) -> T | None:
+        """Carry out one plain step, without the flow around it; None: the flow decides."""
+        connection = self._pool.take()
+        keep = False
         try:
-            answer: T = run_flow(perform(Attempts(op, self._driver, self._clock, self._address)), caller.perform)
+            answer = step(self._plain, op, connection)
+            keep = True
+            return answer
+        except self._driver.MySQLError:
+            # Whatever went wrong, the flow meets it again and says it; what may have been done is found by repeating it.
+            op.repeated = op.repeated or connection.committing
+            return None
+        finally:
+            self._pool.give(connection, keep=keep)
+
+    def _generally(self, op: StoreOp[T], *, quick: bool = True) -> T:
+        caller = Caller(self._pool)
+        attempts = Attempts(op, self._driver, self._clock, self._plain, self._address, quick=quick)
+        try:
+            answer: T = run_flow(perform(attempts), caller.perform)
             return answer
         except BaseException:
             caller.leave()

@@ -14,9 +14,8 @@ from amends.ledger.flow import run_flow
 from amends.ledger.operations import StoreOp
 from amends.stores.mysql import errors
 from amends.stores.mysql.connection import Connection
-from amends.stores.mysql.quick import quick
+from amends.stores.mysql.quick import QUICK, Plain
 from amends.stores.mysql.url import Address
-from amends.stores.quick import answer_sql, answered, is_plain_question
 from amends.stores.retry import Fate, Use
 from amends.stores.sql import MYSQL, Execute, Statements, Transaction, as_sql
 
@@ -33,14 +32,18 @@ PAUSES_MAX: Final = 25
 WRITING: Final = Statements(MYSQL)
 READING: Final = Statements(replace(MYSQL, lock="", skip=""))
 """A read of a snapshot locks nothing and waits for nobody."""
-ANSWER: Final = answer_sql(MYSQL)
 BEGIN: Final = ("begin",)
 SNAPSHOT: Final = (
     "set transaction isolation level repeatable read",
     "start transaction with consistent snapshot, read only",
 )
-WIDE: Final = frozenset({operations.ReadChains, operations.ReadRun, operations.DueRuns})
-"""Reads of more than one statement. A single statement is a snapshot of its own."""
+ALONE: Final = frozenset(
+    {
+        operations.ReadCall, operations.ListRuns, operations.SearchCalls, operations.ListLocks, operations.ListBudgets,
+        operations.ReadApproval, operations.SearchApprovals, operations.DueNotices, operations.ReadCheckpoints,
+    }
+)  # fmt: skip
+"""Reads of one statement, which is a snapshot of its own. A read of events is none: one may move from a call to a row."""
 
 
 class Attempts:
@@ -49,16 +52,20 @@ class Attempts:
     attempts_max = ATTEMPTS_MAX
     kept: frozenset[Fate] = frozenset({"own", "again"})
 
-    def __init__(self, op: StoreOp[Any], driver: Any, clock: Callable[[], float] | None, address: Address) -> None:
-        self.op, self._driver, self._clock, self._address = op, driver, clock, address
+    def __init__(
+        self, op: StoreOp[Any], driver: Any, clock: Callable[[], float] | None, plain: Plain, address: Address, *,
+        quick: bool = True,
+    ) -> None:  # fmt: skip
+        self.op, self._driver, self._clock, self._plain, self._address = op, driver, clock, plain, address
+        self._may_be_quick = quick
         self._until = time.monotonic() + address.lock_wait_s
         self._lost = self._duplicates = 0
-        self._is_committing = self._is_one_packet = False
-        """Of the last attempt; one packet: repeated, it finds out whether the first was committed."""
+        self._is_committing = self._is_step = False
+        """Of the last attempt; a step: repeated, it finds out whether the first was committed."""
         self._last: Execute | None = None
 
     async def attempt(self) -> Any:
-        """Carry out the operation, by one packet if that is enough, else by its flow."""
+        """Carry out the operation, by one plain step if that is enough, else by its flow."""
         return await Use(self._attempt)
 
     def _attempt(self, connection: Connection) -> Any:
@@ -66,26 +73,22 @@ class Attempts:
             return self._on(connection)
         finally:
             # Read here: once it was given back, the connection serves others.
-            self._is_committing, self._is_one_packet = connection.committing, connection.at_once
+            self._is_committing, self._is_step = connection.committing, connection.at_once
             self._last = connection.last
 
     def _on(self, connection: Connection) -> Any:
         op = self.op
-        answer: Any = None
-        if isinstance(op, operations.AdmitCall) and is_plain_question(op):
-            connection.begin(())
-            answer = answered(op, connection.execute(Execute(ANSWER, (op.key,)))[0])
-        quickly = quick(op) if answer is None else None
-        if quickly is not None:
-            answer = quickly(op, self._clock, connection.ask_at_once)
+        quick = QUICK.get(type(op)) if self._may_be_quick else None
+        answer = None if quick is None else quick(self._plain, op, connection)
         return self._by_flow(op, connection) if answer is None else answer
 
     def _by_flow(self, op: StoreOp[Any], connection: Connection) -> Any:
         kind = type(op)
         reads = kind in READS
-        connection.begin(BEGIN if not reads else SNAPSHOT if kind in WIDE else ())
-        flow = as_sql(intent(op), Transaction(READING if reads else WRITING, self._clock))
-        answer = run_flow(flow, connection.execute)
+        connection.begin(BEGIN if not reads else () if kind in ALONE else SNAPSHOT)
+        tx = Transaction(READING if reads else WRITING, self._clock)
+        answer = run_flow(as_sql(intent(op), tx), connection.execute)
+        self._plain.remember(op, answer, tx.tails)
         connection.command("rollback" if reads else "commit")
         return answer
 
@@ -102,7 +105,7 @@ class Attempts:
 
     def pause_s(self, error: Exception, fate: Fate, attempt: int) -> float | None:
         """Retry a few times on other connections, and until ``lock_wait_s`` is over after conflicts."""
-        if fate == "lost" or (fate == "unknown" and self._is_one_packet):
+        if fate == "lost" or (fate == "unknown" and self._is_step):
             self._lost += 1
             may = self._lost < LOST_MAX
         elif fate != "again":

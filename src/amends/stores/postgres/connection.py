@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import psycopg
 from psycopg import generators, pq
@@ -135,6 +135,27 @@ def numbered(sql: str) -> bytes:
 
 
 # ---- Connections
+
+
+class Blocking(Protocol):
+    """A blocking connection, ours or the program's."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it cannot be used any more."""
+        ...
+
+    def execute(self, op: Execute) -> Result:
+        """Carry out one statement of a flow."""
+        ...
+
+    def command(self, sql: str) -> str:
+        """Run statements without parameters; return what the server says it did."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect; the server rolls back an open transaction."""
+        ...
 
 
 PG_MIN: Final = 13_00_00
@@ -275,6 +296,12 @@ class AsyncConnection:
     def close(self) -> None:
         """Disconnect without IO, from any thread: its event loop may be closed."""
         self.raw.pgconn.finish()
+
+
+def command_result(raw: psycopg.Connection[Any], sql: str) -> str:
+    """Run statements without parameters and without psycopg's own bookkeeping; return what the server says it did."""
+    raw.pgconn.send_query(sql.encode())
+    return (raw.wait(_result(raw.pgconn)).command_status or b"").decode()
 
 
 def _has_rows(result: PGresult | None) -> bool:

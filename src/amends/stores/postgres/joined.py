@@ -13,7 +13,7 @@ from amends.errors import CannotJoin
 from amends.ledger.dispatch import intent
 from amends.ledger.operations import StoreOp
 from amends.stores.joined import JoinedLedger, other_database
-from amends.stores.postgres.connection import Connection
+from amends.stores.postgres.connection import Blocking
 from amends.stores.postgres.errors import explained, fate_of
 from amends.stores.postgres.transaction import WRITING, clean, quoted
 from amends.stores.postgres.wakeup import notify_sql, topics_of
@@ -38,7 +38,7 @@ SET: Final = "select set_config('search_path', %s, true), set_config('lock_timeo
 LOOK: Final = "select 1 from amends_run where uid = %s for update skip locked"
 
 
-def home_of(connection: Connection, begin: str) -> tuple[str, str]:
+def home_of(connection: Blocking, begin: str) -> tuple[str, str]:
     """Return the schema of the ledger's tables, and the ledger's own name."""
     connection.command(begin)
     [(schema, ledger)], _, _ = connection.execute(Execute(HOME, ()))
@@ -46,7 +46,7 @@ def home_of(connection: Connection, begin: str) -> tuple[str, str]:
     return schema, ledger
 
 
-def is_locked(connection: Connection, begin: str, root: str) -> bool:
+def is_locked(connection: Blocking, begin: str, root: str) -> bool:
     """Return whether another transaction has locked this run."""
     connection.command(begin)
     found, _, _ = connection.execute(Execute(LOOK, (root,)))

@@ -11,7 +11,7 @@ import psycopg
 from amends.errors import BadConfig, LedgerCorrupt, LedgerMissing
 from amends.model import Schema
 from amends.stores.migrations import check_usable, migrations, refuse_old, schema_of
-from amends.stores.postgres.connection import Connection
+from amends.stores.postgres.connection import Blocking
 from amends.stores.postgres.errors import explained, fate_of
 from amends.stores.postgres.transaction import Preamble, quoted
 from amends.stores.postgres.url import Address
@@ -28,28 +28,35 @@ DIALECT: Final = "postgresql"
 RUNS: Final = "select 1 from pg_class where relname = 'amends_run' and pg_table_is_visible(oid)"
 
 
-def read_schema(connection: Connection, address: Address) -> Schema:
+def read_schema(connection: Blocking, address: Address) -> Schema:
     """Return the schema version that the ledger has and the one that this amends has; changes nothing."""
+    found, _ = _looked_at(connection, address)
+    return found
+
+
+def _looked_at(connection: Blocking, address: Address) -> tuple[Schema, bool]:
+    """Return the schema version, and whether the ledger has tables of these names; 0.1.0.dev0 had others."""
     try:
         connection.command(Preamble(address).reading)
         found = _schema(connection)
+        has_tables = bool(connection.execute(Execute(RUNS, ()))[0])
         connection.command("commit")
-        return found
+        return found, has_tables
     except psycopg.Error as error:
         raise explained(error, address.shown, op=None, fate=fate_of(error, committing=False)) from error
 
 
-def establish(connection: Connection, address: Address, *, create: bool, clock: Callable[[], float] | None) -> bool:
+def establish(connection: Blocking, address: Address, *, create: bool, clock: Callable[[], float] | None) -> bool:
     """Create or migrate the ledger if needed; return whether this call created it."""
-    found = read_schema(connection, address)
+    found, has_tables = _looked_at(connection, address)
     if found.version == 0 and not create:
         raise LedgerMissing(
             f"no ledger at {address.shown}: the database has none, and creating one was not allowed",
             hint="check the URL and its schema=; amends db migrate, or a first start with create=True, creates it",
         )
-    check_usable(found, address.shown)
-    if found.version and not connection.execute(Execute(RUNS, ()))[0]:
+    if found.version and not has_tables:
         raise refuse_old(address.shown)
+    check_usable(found, address.shown)
     if found.version >= found.newest:
         return False
     try:
@@ -69,7 +76,7 @@ def establish(connection: Connection, address: Address, *, create: bool, clock: 
         raise explained(error, address.shown, op=None, fate=fate_of(error, committing=False)) from error
 
 
-def _schema(connection: Connection) -> Schema:
+def _schema(connection: Blocking) -> Schema:
     # Not to_regclass: it answers from the session's cache, which learns of others' changes only in the next transaction.
     sql = "select 1 from pg_class where relname = 'amends_schema' and pg_table_is_visible(oid)"
     if not connection.execute(Execute(sql, ()))[0]:
@@ -79,7 +86,7 @@ def _schema(connection: Connection) -> Schema:
     return schema_of(DIALECT, version, needs, ledger)
 
 
-def _migrate(connection: Connection, address: Address, *, clock: Callable[[], float] | None) -> bool:
+def _migrate(connection: Blocking, address: Address, *, clock: Callable[[], float] | None) -> bool:
     """Apply all missing migrations in one transaction, under a lock that only migrations take."""
     connection.command(Preamble(address).writing)
     try:

@@ -1,7 +1,7 @@
 """A ledger in PostgreSQL, shared by any number of hosts.
 
 Every operation is one transaction (``transaction.py``) on a connection from a pool: one pool for threads, and one for
-each event loop, whose connections need no thread.
+each event loop, whose connections need no thread. A program may hand in its own pool instead (``callers_pool.py``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -21,7 +22,7 @@ from amends.ledger.operations import OpenChild, OpenRun, StoreOp
 from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain
 from amends.ledger.store import OUTCOME
 from amends.model import Schema
-from amends.stores.postgres.url import read_url
+from amends.stores.postgres.url import Address, check_schema, read_url
 
 try:
     import psycopg  # before our own modules that need it, so that its absence has a clear error
@@ -36,9 +37,10 @@ from amends.ledger.flow import run_flow_async
 from amends.stores.batches import Batches, LoopBatches
 from amends.stores.cancellation import to_its_end, uninterrupted
 from amends.stores.joined import locked_yet
-from amends.stores.pool import LoopPool, Pool
+from amends.stores.pool import Lender, LoopPool, Pool
 from amends.stores.postgres import joined
-from amends.stores.postgres.connection import AsyncConnection, Connection, arguments, connect, connect_async
+from amends.stores.postgres.callers_pool import CallersPool, LendingPool, address_of, checked_pool
+from amends.stores.postgres.connection import AsyncConnection, Blocking, Connection, arguments, connect, connect_async
 from amends.stores.postgres.errors import explained, fate_of
 from amends.stores.postgres.quick import QUICK, Plain
 from amends.stores.postgres.schema import establish, read_schema
@@ -51,6 +53,9 @@ T = TypeVar("T")
 STEPS: Final = frozenset({AdmitPlain, SettlePlain})
 """The operations that are one statement, and can be part of a batch."""
 
+THREADS_MAX: Final = 10
+"""Threads for event loops that use the program's pool."""
+
 LOOPS_MAX: Final = 100
 """Open event loops of one process that use one ledger; more than this is a leak of loops."""
 
@@ -58,8 +63,9 @@ LOOPS_MAX: Final = 100
 class PostgresStore:
     """A ledger in PostgreSQL: each operation is one transaction, as durable as ``synchronous_commit`` says.
 
-    No IO before ``open`` or the first operation. ``clock`` replaces the server's clock, for tests; ``pool_max`` and
-    ``lock_wait_s`` replace the options of the URL.
+    No IO before ``open`` or the first operation. ``clock`` replaces the server's clock, for tests; ``schema``,
+    ``pool_max`` and ``lock_wait_s`` replace the options of the URL. ``pool``, instead of a URL: the program's own
+    ``psycopg_pool.ConnectionPool``, which is used from threads only, and which the program opens and closes.
     """
 
     keeps_outcome = True
@@ -67,19 +73,16 @@ class PostgresStore:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         clock: Callable[[], float] | None = None,
         *,
+        pool: LendingPool | None = None,
+        schema: str | None = None,
         pool_max: int | None = None,
         lock_wait_s: float | None = None,
     ) -> None:
-        address = read_url(url)
-        self._address = replace(
-            address,
-            pool_max=address.pool_max if pool_max is None else pool_max,
-            lock_wait_s=address.lock_wait_s if lock_wait_s is None else lock_wait_s,
-        )
-        arguments(self._address)  # raises here, where the URL is given, if libpq does not understand it
+        self._lent = None if pool is None else checked_pool(pool)
+        self._address = self._addressed(url, schema=schema, pool_max=pool_max, lock_wait_s=lock_wait_s)
         self.url = self._address.shown
         self._clock = clock
         self._plain = Plain(clock)
@@ -94,11 +97,43 @@ class PostgresStore:
     def __repr__(self) -> str:
         return f"PostgresStore({self.url!r})"
 
+    def _addressed(
+        self, url: str | None, *, schema: str | None, pool_max: int | None, lock_wait_s: float | None
+    ) -> Address:
+        """Return where the ledger is. Raises ``BadConfig`` here, where it is given, if that cannot be used."""
+        if (url is None) == (self._lent is None):
+            raise BadConfig(
+                "a ledger in PostgreSQL has a URL or the program's pool, one of both",
+                setting="url" if self._lent is None else "pool",
+                hint="PostgresStore('postgresql://user@host/database'), or PostgresStore(pool=pool)",
+            )
+        if schema is not None:
+            check_schema(schema)
+        if url is None:
+            assert self._lent is not None, "a URL or a pool was given"
+            if pool_max is not None:
+                raise BadConfig("pool_max= is for amends' own pool", setting="pool", hint="set max_size of your pool")
+            return address_of(self._lent, schema=schema or "", lock_wait_s=lock_wait_s)
+        address = read_url(url)
+        address = replace(
+            address,
+            schema=address.schema if schema is None else schema,
+            pool_max=address.pool_max if pool_max is None else pool_max,
+            lock_wait_s=address.lock_wait_s if lock_wait_s is None else lock_wait_s,
+        )
+        arguments(address)  # raises if libpq does not understand it
+        return address
+
     def _start_fresh(self) -> None:
         address = self._address
         size, wait_s = address.pool_max, address.lock_wait_s
         self._opening = threading.RLock()
-        self._pool = Pool(self._connect, size=size, wait_s=wait_s, shown=address.shown)
+        self._pool: Lender[Any] = (
+            Pool(self._connect, size=size, wait_s=wait_s, shown=address.shown)
+            if self._lent is None
+            else CallersPool(self._lent, address)
+        )
+        self._threads: ThreadPoolExecutor | None = None
         self._loops: dict[asyncio.AbstractEventLoop, LoopPool[AsyncConnection]] = {}
         self._loops_batches: dict[asyncio.AbstractEventLoop, LoopBatches] = {}
         self._batches = Batches(self._together)
@@ -113,24 +148,20 @@ class PostgresStore:
             if self._opened:
                 return False
             self._create = create
-            connection = self._connect()
-            try:
-                made = establish(connection, self._address, create=create, clock=self._clock)
-            except BaseException:
-                connection.close()
-                raise
-            self._pool.adopt(connection)
+            made = self._with_connection(
+                lambda connection: establish(connection, self._address, create=create, clock=self._clock)
+            )
+            if self._lent is not None and not self._address.schema:
+                # The program may change the search path of its connections: the ledger stays where it was found.
+                self._address = replace(self._address, schema=self._at_home()[0])
+                self._preamble = Preamble(self._address)
             self._opened = True
             return made
 
     def schema(self) -> Schema:
         """Return the schema version that the ledger has and the one that this amends has; changes nothing."""
         self._check_open()
-        connection = self._connect()
-        try:
-            return read_schema(connection, self._address)
-        finally:
-            connection.close()
+        return self._with_connection(lambda connection: read_schema(connection, self._address))
 
     def migrate(self) -> Schema:
         """Migrate the ledger, or create it; return the schema version that it has now."""
@@ -185,6 +216,8 @@ class PostgresStore:
 
     async def perform_async(self, op: StoreOp[T]) -> T:
         """Do the same on an event loop; a cancellation is raised when the operation is over."""
+        if self._lent is not None:
+            return await self._in_thread(op)
         if not self._opened:
             await asyncio.get_running_loop().run_in_executor(None, self._ready, op)
         self._ready(op)
@@ -200,16 +233,30 @@ class PostgresStore:
             return answer
         return await uninterrupted(self._performed(op))
 
+    async def _in_thread(self, op: StoreOp[T]) -> T:
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._executor(), self.perform, op)
+        except RuntimeError as error:  # the interpreter is shutting down and takes no new threads
+            raise LedgerUnavailable(f"the ledger at {self.url} is closed") from error
+        return await uninterrupted(future)
+
+    def _executor(self) -> ThreadPoolExecutor:
+        with self._opening:
+            self._check_open()
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="amends-ledger")
+            return self._threads
+
     async def _alone_async(self, op: StoreOp[Any]) -> Any:
         """Carry out one step by its statement; None: the flow decides."""
-        return await uninterrupted(self._steps_async([op], QUICK[type(op)](self._plain, op)))
+        return await uninterrupted(self._sent_async([op], QUICK[type(op)](self._plain, op)))
 
     async def _together_async(self, ops: Sequence[Any]) -> Sequence[Any]:
         """Carry out steps of several runs by one statement; None for each that was not done."""
-        answers: Sequence[Any] | None = await self._steps_async(ops, self._plain.together(ops))
+        answers: Sequence[Any] | None = await self._sent_async(ops, self._plain.together(ops))
         return [None] * len(ops) if answers is None else answers
 
-    async def _steps_async(self, ops: Sequence[Any], flow: Flow[Any]) -> Any:
+    async def _sent_async(self, ops: Sequence[Any], flow: Flow[Any]) -> Any:
         pool = self._loop_pool()
         connection = await pool.take()
         keep = False
@@ -247,6 +294,9 @@ class PostgresStore:
         with self._opening:
             watching, self._watching = self._watching, None
             loops, self._loops = self._loops, {}
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
         if watching is not None:
             watching.close()
         self._pool.close()
@@ -287,7 +337,7 @@ class PostgresStore:
             caller.leave()
             raise
 
-    def _with_connection(self, use: Callable[[Connection], T]) -> T:
+    def _with_connection(self, use: Callable[[Blocking], T]) -> T:
         """Use a connection of the pool for something other than an operation."""
         connection = self._pool.take()
         succeeded = False
@@ -347,8 +397,11 @@ class PostgresStore:
 
     def after_fork_in_child(self) -> None:
         """Start without the parent's connections. They stay open here: closing one would end the parent's session."""
-        _LEFT_ALONE.append((self._pool, self._loops, self._watching))
+        pool = self._pool
+        _LEFT_ALONE.append((pool, self._loops, self._watching))
         self._start_fresh()
+        if self._lent is not None:
+            self._pool = pool  # it refuses: the program's connections are the parent's too
 
 
 def root_of(op: Any) -> str:

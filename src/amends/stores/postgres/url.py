@@ -50,8 +50,8 @@ def read_url(url: str) -> Address:
     own = {name: value for name, value in pairs if name in ("schema", "pool_max", "lock_wait_s", "pooler")}
     rest = [(name, value) for name, value in pairs if name not in own]
     schema = own.get("schema", "")
-    if len(schema.encode()) > NAME_BYTES_MAX or "\x00" in schema or ("schema" in own and not schema):
-        raise _bad(f"schema= is a name of 1 to {NAME_BYTES_MAX} bytes", hint="as in ?schema=amends")
+    if "schema" in own:
+        check_schema(schema)
     tail = f"?{urlencode(rest, quote_via=quote)}" if rest else ""
     return Address(
         conninfo=f"postgresql://{authority}{path}{tail}",
@@ -61,6 +61,12 @@ def read_url(url: str) -> Address:
         lock_wait_s=_number(own, "lock_wait_s", LOCK_WAIT_S, low=0.001, high=3600.0),
         pooler=_pooler(own.get("pooler", "session")),
     )
+
+
+def check_schema(name: str) -> None:
+    """Raise ``BadConfig`` unless this can be the name of a schema."""
+    if not 0 < len(name.encode()) <= NAME_BYTES_MAX or "\x00" in name:
+        raise _bad(f"schema= is a name of 1 to {NAME_BYTES_MAX} bytes", hint="as in ?schema=amends")
 
 
 def _check_signs(authority: str, path: str) -> None:

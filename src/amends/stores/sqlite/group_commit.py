@@ -20,10 +20,6 @@ from amends.ledger.store import OUTCOME
 if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Executor
-
-if TYPE_CHECKING:
-    import asyncio
-    from concurrent.futures import Executor
 else:
     import_on_use(globals(), asyncio="asyncio")
 

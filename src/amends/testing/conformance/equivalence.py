@@ -153,7 +153,7 @@ def admitting_plainly(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] |
 
 def settling_plainly(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | None:
     """Settle a call that was or could have been admitted plainly, by either operation."""
-    calls = [call for call in ledger.calls() if number_of(call.id) is not None]
+    calls = [call for call in ledger.calls() if len(call.ident) == 64]  # a plain request has real digests
     fitting = [call for call in calls if call.state == "started" or seldom(luck)]
     if not fitting:
         return None

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from amends.audit.verify import Audit, verify_chains
 from amends.encoding.chain import read_place
-from amends.encoding.ids import number_at
+from amends.encoding.ids import call_id, number_at
 from amends.ledger import operations as ops
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import ListBudgets, SearchApprovals
@@ -33,7 +33,8 @@ PAGE: Final = 100
 class Clock:
     """A clock that stands still until a check moves it."""
 
-    now: float = 1_000_000.0
+    now: float = 1_750_000_000.0
+    """A time that the numbers of calls can have (``amends.encoding.ids``): otherwise no call would be plain."""
 
     def __call__(self) -> float:
         """Return the time of the ledger."""
@@ -67,6 +68,8 @@ class Ledger:
     colour: str = "blocking"
     clock: Clock = field(default_factory=Clock)
     made: int = 0
+    number: int = 0
+    """The number of the newest call that this handle has asked for."""
     is_new: bool = True
     """What ``open`` returned."""
     runner: asyncio.Runner | None = None
@@ -100,6 +103,12 @@ class Ledger:
     def new(self, what: str) -> str:
         self.made += 1
         return f"{what}-{self.made}"
+
+    def new_number(self) -> int:
+        """Return the number of a new call: as an engine makes it, but in the order of asking also if the clock goes back."""
+        self.made += 1
+        self.number = max(self.number + 1, number_at(self.clock.now, self.made))
+        return self.number
 
     def mono(self, then: float) -> float:
         """Return the monotonic clock now, if it read ``then`` when the ledger was made."""
@@ -162,7 +171,7 @@ class Ledger:
     ) -> ops.AdmitCall:
         kind = given.pop("kind", "compensatable")
         return ops.AdmitCall(
-            call_id=given.pop("call_id", "") or self.new("call"), run=run.uid, root=run.root,
+            call_id=given.pop("call_id", "") or call_id(self.new_number()), run=run.uid, root=run.root,
             run_id=run.id, tenant=run.tenant, owner=owner or run.owner or "a", epoch=run.epoch, tool=tool, version="1", kind=kind,
             key=given.pop("key", f"key of {tool} in {run.root}"), ident=f"ident of {args}", digest=f"digest of {args}",
             args=args, undoable=given.pop("undoable", kind == "compensatable"),
@@ -200,15 +209,16 @@ class Ledger:
 
     def plain_op(self, run: RunRow, tool: str = "charge", *, args: str = "{}", **given: Any) -> AdmitPlain:
         """Return the plain request for a call."""
-        self.made += 1
         kind = given.pop("kind", "compensatable")
         owner, epoch = given.pop("owner", run.owner or "a"), given.pop("epoch", run.epoch)
         declared, on_conflict = given.pop("declared", 0), given.pop("on_conflict", "raise")
-        named = (f"{what} of {tool} {args} {run.root}".encode() for what in ("key", "ident", "digest"))
+        key, ident, digest = (
+            sha256(f"{what} of {tool} {args} {run.root}".encode()).digest() for what in ("key", "ident", "digest")
+        )
         return AdmitPlain(
             PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, owner, epoch),
             PlainTool(tool, "1", kind, declared, int(kind == "compensatable"), on_conflict=on_conflict),
-            number_at(self.clock.now, self.made), *(sha256(text).digest() for text in named), args, **given,
+            self.new_number(), key, ident, digest, args, **given,
         )  # fmt: skip
 
     def start_plain(self, run: RunRow, tool: str = "charge", **given: Any) -> Started:

@@ -1,9 +1,10 @@
--- The ledger, for MariaDB and MySQL. Columns are the fields of rows.py, in their order; a test compares.
--- No statement here is part of a transaction: each can be repeated, and the version is recorded last.
+-- The ledger, for MariaDB and MySQL. tests/stores/test_mysql_schema.py compares these tables with rows.py, calls.py and
+-- states.py. No statement here is part of a transaction: each can be repeated, and the version is recorded last.
 --
--- Whatever is compared or indexed is varbinary: in both servers' common collations 'a' equals 'a ', and in most
+-- A text that is compared or indexed is varbinary: in both servers' common collations 'a' equals 'a ', and in most
 -- 'a' equals 'A'. Ids come from the caller: a run id of 512 characters takes at most 2048 bytes, and a tenant gets the
--- rest of an index entry's 3072. Other texts are longtext, whose default must be an expression in MySQL.
+-- rest of an index entry's 3072. Other texts are longtext. What is bytes and no text is binary or a blob: by this a
+-- connection knows which columns to decode. An index of a tinyblob has all of its 255 bytes.
 
 -- needs: the newest migration that an amends must know to use the ledger. ledger: its name, the same in all rows.
 create table if not exists amends_schema (
@@ -13,11 +14,36 @@ create table if not exists amends_schema (
     ledger varchar(64) not null
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- place: the order of creation, parents before children; not a field of a row. Every index ends in the primary key.
--- sealed: on roots, the number of the newest event that a checkpoint covers; neither a field nor part of any digest.
--- ended_at: when a tree ended whose payloads still exist, for gc; not a field of a row.
-create table if not exists runs (
-    place bigint not null auto_increment primary key,
+-- One row. halt: a number that every plain statement compares; whoever halts the ledger changes it.
+create table if not exists amends_ledger (
+    no bigint not null primary key,
+    halt bigint not null,
+    constraint amends_ledger_one check (no = 1)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+insert ignore into amends_ledger (no, halt) values (1, 0);
+
+-- One row for each version of a tool: what all its calls have in common.
+create table if not exists amends_tool (
+    no bigint not null auto_increment primary key,
+    name varbinary(1024) not null,
+    version varbinary(1024) not null,
+    kind varbinary(64) not null,
+    scope varbinary(64) not null,
+    declared bigint not null,
+    undoable bigint not null,
+    at_commit bigint not null,
+    unique index amends_tool_facts (name, version, kind, scope, declared, undoable, at_commit)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- no: the order of creation, parents before children. Every index ends in it.
+-- owners: the owner of the tree in each epoch, as JSON.
+-- touch: every transaction that writes an event row counts it up; a plain statement is done only by who knows it.
+-- n, head, at: the newest event. Every step writes them: so no index has them, and the row is updated in place.
+-- sealed: the number up to which checkpoints cover the events of the tree. unsealed: whether there may be events that no
+-- checkpoint covers. ended_at: when a tree ended whose payloads still exist, for gc. Neither server has partial indexes.
+create table if not exists amends_run (
+    no bigint not null auto_increment primary key,
     uid varbinary(255) not null,
     id varbinary(2048) not null,
     tenant varbinary(1016) not null,
@@ -26,143 +52,131 @@ create table if not exists runs (
     parent varbinary(255) not null,
     state varchar(32) character set ascii collate ascii_bin not null,
     created_at double not null,
-    came_from longtext not null default (''),
-    goal longtext not null default (''),
-    goal_by longtext not null default (''),
-    goal_why longtext not null default (''),
-    plan varchar(64) not null default '',
-    policy longtext not null default ('rollback'),
-    order_mode longtext not null default ('strict'),
-    agent longtext not null default (''),
-    principal longtext not null default (''),
-    input longtext not null default (''),
-    input_digest longtext not null default (''),
-    output longtext not null default (''),
-    tags longtext not null default ('[]'),
+    came_from longtext not null,
+    goal longtext not null,
+    goal_by longtext not null,
+    goal_why longtext not null,
+    plan varchar(64) not null,
+    policy longtext not null,
+    order_mode longtext not null,
+    agent longtext not null,
+    principal longtext not null,
+    input longtext not null,
+    input_digest longtext not null,
+    output longtext not null,
+    tags longtext not null,
     deadline_at double,
-    owner varbinary(512) not null default '',
-    opener longtext not null default (''),
-    epoch bigint not null default 0,
-    lease_s double not null default 0,
-    lease_until double not null default 0,
+    owner varbinary(512) not null,
+    opener longtext not null,
+    epoch bigint not null,
+    lease_s double not null,
+    lease_until double not null,
     wake_at double,
-    suspended bigint not null default 0,
-    history bigint not null default 0,
-    interrupted bigint not null default 0,
-    pivot longtext not null default (''),
-    staged_pivot longtext not null default (''),
-    locked bigint not null default 0,
-    charged bigint not null default 0,
-    budgets longtext not null default (''),
-    causes longtext not null default ('[]'),
+    suspended bigint not null,
+    history bigint not null,
+    interrupted bigint not null,
+    pivot longtext not null,
+    staged_pivot longtext not null,
+    locked bigint not null,
+    charged bigint not null,
+    budgets longtext not null,
+    causes longtext not null,
     closed_at double,
     gone_at double,
+    origin longtext not null,
+    forked_from varbinary(255) not null,
+    forked_at longtext not null,
+    lease_boot varchar(255) not null,
+    lease_mono double,
+    silent_boot varchar(255) not null,
+    silent_mono double,
+    silent_at double,
+    owners longtext not null default (''),
+    touch bigint not null default 0,
+    n bigint not null default 0,
+    head binary(32),
+    at double not null default 0,
     sealed bigint not null default 0,
-    origin longtext not null default (''),
-    forked_from varbinary(255) not null default '',
-    forked_at longtext not null default (''),
+    unsealed tinyint generated always as (
+        case when parent = '' and (closed_at is null or n > sealed) then 1 end
+    ) stored,
     ended_at double generated always as (case when parent = '' and gone_at is null then closed_at end) stored,
-    constraint runs_state check (state in (
+    constraint amends_run_state check (state in (
         'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'
     )),
-    unique index runs_uid (uid),
-    unique index runs_id (tenant, id, generation),
-    index runs_root (root),
-    index runs_created (created_at, uid),
-    index runs_wake (wake_at),
-    index runs_owned (owner),
-    index runs_closed (ended_at, uid),
-    index runs_forked (forked_from)
+    unique index amends_run_uid (uid),
+    unique index amends_run_id (tenant, id, generation),
+    index amends_run_root (root),
+    index amends_run_created (created_at, uid),
+    index amends_run_wake (wake_at),
+    index amends_run_owned (owner),
+    index amends_run_closed (ended_at, uid),
+    index amends_run_forked (forked_from),
+    index amends_run_unsealed (unsealed, uid)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- attention: whether the call needs attention; not a field of a row. States that every call passes through are left
--- out. Neither server has partial indexes: this one has mostly nulls, and grows only at its end.
-create table if not exists calls (
-    place bigint not null auto_increment primary key,
-    id varbinary(255) not null,
-    seq bigint not null,
-    run varbinary(255) not null,
-    root varbinary(255) not null,
-    run_id varbinary(2048) not null,
-    tenant varbinary(1016) not null,
-    tool longtext not null,
-    version longtext not null,
-    kind longtext not null,
-    `key` varbinary(512) not null,
-    generation bigint not null,
-    ident longtext not null,
-    digest longtext not null,
-    args longtext not null,
+-- One row for each call. no: the number of its id, which sorts by time. The four events of an ordinary call are folded
+-- into it: (n, at, hash), (settled_n, settled_at, settled_hash), (comp_n, comp_at, comp_hash) and (undone_n, undone_at,
+-- undone_hash); a hash is null if the event is a row of amends_event. more: everything else, as JSON.
+-- attention: whether somebody has to look. States that every call passes through are left out, so no step of a plain call
+-- changes an index.
+create table if not exists amends_call (
+    no bigint not null primary key,
+    root bigint not null,
+    `key` tinyblob not null,
+    gen bigint not null,
+    n bigint not null,
+    tool bigint not null,
     state varchar(32) character set ascii collate ascii_bin not null,
-    created_at double not null,
-    created_epoch bigint not null,
-    asked_epoch bigint not null,
-    scope longtext not null default ('run'),
-    declared bigint not null default 0,
-    again longtext not null default (''),
-    call_ref longtext not null default (''),
-    parent longtext not null default (''),
-    grp longtext not null default (''),
-    reason longtext not null default (''),
-    twin longtext not null default (''),
-    alias longtext not null default (''),
-    at_commit bigint not null default 0,
-    undoable bigint not null default 0,
-    locks longtext not null default (''),
-    cost longtext not null default (''),
-    violation longtext not null default (''),
-    attempt bigint not null default 0,
+    attempt bigint not null,
+    ident longblob not null,
+    digest longblob not null,
+    args longtext not null,
+    at double not null,
+    epoch bigint not null,
+    hash binary(32),
     result longtext,
-    loss longtext not null default (''),
-    error longtext not null default (''),
-    why longtext not null default (''),
-    evidence longtext not null default (''),
-    learned longtext not null default (''),
-    late bigint not null default 0,
-    first_at double,
-    started_at double,
+    settled_n bigint,
     settled_at double,
-    settled_seq bigint not null default 0,
-    retry_at double,
-    tries_from bigint not null default 0,
-    quiet_boot longtext not null default (''),
-    quiet_mono double,
-    quiet_left double,
-    probes bigint not null default 0,
-    probe_at double,
-    agent longtext not null default (''),
-    principal longtext not null default (''),
-    replays bigint not null default 0,
-    comp_attempt bigint not null default 0,
-    comp_from bigint not null default 0,
-    comp_error longtext not null default (''),
-    comp_gave_up bigint not null default 0,
-    comp_blind bigint not null default 0,
+    settled_hash binary(32),
+    comp_n bigint,
     comp_at double,
-    comp_settled_at double,
-    comp_retry_at double,
-    comp_boot longtext not null default (''),
-    comp_mono double,
-    approval longtext not null default (''),
-    accepts longtext not null default (''),
-    shared longtext not null default (''),
+    comp_epoch bigint,
+    comp_hash binary(32),
+    undone_n bigint,
+    undone_at double,
+    undone_hash binary(32),
+    more longtext,
     attention tinyint generated always as (case when state in (
         'held', 'ready', 'backing_off', 'in_doubt', 'compensation_failed', 'compensation_in_doubt'
     ) then 1 end) stored,
-    constraint calls_state check (state in (
+    constraint amends_call_state check (state in (
         'held', 'ready', 'started', 'succeeded', 'failed', 'backing_off', 'in_doubt', 'compensating',
         'compensated', 'compensation_failed', 'compensation_in_doubt', 'refused', 'dropped', 'residue'
     )),
-    unique index calls_id (id),
-    unique index calls_key (`key`, generation),
-    index calls_root (root),
-    index calls_open (attention)
+    unique index amends_call_key (root, `key`(255), gen),
+    index amends_call_open (attention)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
-create table if not exists events (
-    place bigint not null auto_increment primary key,
-    at double not null,
+-- Calls whose key belongs to the whole ledger (scope="ledger"): the first insert of a key and generation wins.
+create table if not exists amends_ledger_key (
+    `key` tinyblob not null,
+    gen bigint not null,
+    `call` bigint not null,
+    primary key (`key`(255), gen)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- Calls whose id was made elsewhere: their numbers.
+create table if not exists amends_call_name (
+    id varbinary(255) not null primary key,
+    `call` bigint not null
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- Events that are not folded. One number, one event in every tree: a chain cannot fork.
+create table if not exists amends_event (
     root varbinary(255) not null,
+    n bigint not null,
+    at double not null,
     run varbinary(255) not null,
     run_id varbinary(2048) not null,
     tenant varbinary(1016) not null,
@@ -173,17 +187,15 @@ create table if not exists events (
     by_whom longtext not null,
     epoch bigint not null,
     facts longtext not null,
-    n bigint not null,
-    hash longtext not null,
-    -- One number, one event in every tree: a chain cannot fork.
-    unique index events_root (root, n),
+    hash binary(32) not null,
+    primary key (root, n),
     -- The order of feeds.
-    index events_feed (at, root, n)
+    index amends_event_at (at, root, n)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 -- The holder of each lock, until its root has ended. The name is the key: the first insert takes the lock.
 -- A name has 200 characters at most.
-create table if not exists locks (
+create table if not exists amends_lock (
     tenant varbinary(1016) not null,
     name varbinary(800) not null,
     root varbinary(255) not null,
@@ -191,11 +203,11 @@ create table if not exists locks (
     `call` varbinary(255) not null,
     tool longtext not null,
     taken_at double not null,
-    unique index locks_name (tenant, name),
-    index locks_root (root)
+    unique index amends_lock_name (tenant, name),
+    index amends_lock_root (root)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
-create table if not exists waits (
+create table if not exists amends_wait (
     root varbinary(255) not null,
     tenant varbinary(1016) not null,
     name varbinary(800) not null,
@@ -203,12 +215,12 @@ create table if not exists waits (
     tool longtext not null,
     since double not null,
     seen_at double not null,
-    unique index waits_root (root, name),
-    index waits_name (tenant, name)
+    unique index amends_wait_root (root, name),
+    index amends_wait_name (tenant, name)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 -- What may be spent and what was: one row for each slice of a budget. Amounts are decimals, kept exact as text.
-create table if not exists budgets (
+create table if not exists amends_budget (
     name varbinary(255) not null,
     tenant varbinary(1016) not null,
     root varbinary(255) not null,
@@ -219,14 +231,14 @@ create table if not exists budgets (
     reserved longtext not null,
     spent longtext not null,
     period longtext not null,
-    unique index budgets_name (name),
-    index budgets_tenant (tenant, name),
-    index budgets_root (root)
+    unique index amends_budget_slice (name),
+    index amends_budget_tenant (tenant, name),
+    index amends_budget_root (root)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- Requests for a person's approval. seq: the number of the request's first event in its tree. place: as in calls.
-create table if not exists approvals (
-    place bigint not null auto_increment primary key,
+-- Requests for a person's approval. no: the order of creation. seq: the number of the request's first event in its tree.
+create table if not exists amends_approval (
+    no bigint not null auto_increment primary key,
     id varbinary(255) not null,
     seq bigint not null,
     `call` varbinary(255) not null,
@@ -249,29 +261,31 @@ create table if not exists approvals (
     given longtext not null,
     requested_at double not null,
     expires_at double not null,
-    use_key varbinary(255) not null default '',
-    residue longtext not null default (''),
-    follows longtext not null default (''),
-    by_whom longtext not null default (''),
-    reason longtext not null default (''),
+    use_key varbinary(255) not null,
+    residue longtext not null,
+    follows longtext not null,
+    by_whom longtext not null,
+    reason longtext not null,
     decided_at double,
     used_at double,
-    used_seq bigint not null default 0,
+    used_seq bigint not null,
     told_at double,
     tell_at double,
-    tells bigint not null default 0,
-    teller longtext not null default (''),
-    constraint approvals_states check (state in (
+    tells bigint not null,
+    teller longtext not null,
+    editors longtext not null,
+    constraint amends_approval_states check (state in (
         'pending', 'approved', 'rejected', 'expired', 'used', 'cancelled'
     )),
-    unique index approvals_id (id),
-    index approvals_root (root),
-    index approvals_state (state),
-    index approvals_tell (tell_at),
-    index approvals_use (use_key)
+    unique index amends_approval_id (id),
+    index amends_approval_root (root),
+    index amends_approval_state (state),
+    index amends_approval_tell (tell_at),
+    index amends_approval_use (use_key)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
-create table if not exists delegations (
+-- sealed: whether a checkpoint covers its event.
+create table if not exists amends_delegation (
     id varbinary(255) not null,
     tenant varbinary(1016) not null,
     by_whom longtext not null,
@@ -279,20 +293,24 @@ create table if not exists delegations (
     until_at double not null,
     why longtext not null,
     made_at double not null,
+    seq bigint not null,
     sealed bigint not null default 0,
-    unique index delegations_id (id),
-    index delegations_to (tenant, to_whom)
+    unique index amends_delegation_id (id),
+    index amends_delegation_to (tenant, to_whom),
+    index amends_delegation_unsealed (sealed, id)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- Facts about the ledger itself: the first insert of a name wins.
-create table if not exists marks (
+-- Facts about the ledger itself: the first insert of a name wins. "time" has the latest time that the ledger has seen.
+create table if not exists amends_mark (
     name varbinary(255) not null primary key,
     value longtext not null,
     made_at double not null
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
+insert ignore into amends_mark (name, value, made_at) values ('time', '', 0);
+
 -- The ledger's own chain, over the newest hash of each tree that changed. The first insert of a number wins.
-create table if not exists checkpoints (
+create table if not exists amends_checkpoint (
     n bigint not null primary key,
     at double not null,
     ledger longtext not null,
@@ -302,3 +320,149 @@ create table if not exists checkpoints (
     `key` longtext not null,
     signature longtext not null
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- The plain steps of a call (amends/stores/mysql/quick.py). Each procedure is one transaction, which locks the run,
+-- continues its chain and writes the call; it answers with the number and the microseconds of the event. If anything is
+-- not as it must be, it changes nothing and answers nothing. The number in its name changes with what it does: two
+-- versions of amends may use one ledger. given_: replaces the server's clock, for tests.
+create procedure amends_admit_1(
+    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
+    low_ double, high_ double, halt_ bigint, no_ bigint, key_ varbinary(255), tool_ bigint, ident_ varbinary(255),
+    digest_ varbinary(255), args_ longtext character set utf8mb4, more_ longtext character set utf8mb4
+)
+sql security invoker
+$$
+begin
+    declare run_, n_, micros_ bigint;
+    declare at_ double;
+    declare hash_ binary(32);
+    -- The key has a first generation already: nothing else is worth looking for before the insert.
+    declare exit handler for 1062 rollback;
+    start transaction;
+    select no, n + 1, head, greatest(
+        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
+    ) into run_, n_, hash_, at_ from amends_run
+    where uid = uid_ and owner = owner_ and epoch = epoch_
+        and state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''
+        and (select halt from amends_ledger where no = 1) = halt_
+    for update;
+    if at_ between low_ and high_ then
+        set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
+            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
+        ), 256));
+        update amends_run set n = n_, at = at_, head = hash_ where no = run_;
+        insert into amends_call (
+            no, root, `key`, gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash, more
+        ) values (
+            no_, run_, key_, 1, n_, tool_, 'started', 1, ident_, digest_, args_, at_, epoch_, hash_, more_
+        );
+        commit;
+        select n_, micros_;
+    else
+        rollback;
+    end if;
+end
+$$;
+
+create procedure amends_settle_1(
+    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
+    high_ double, no_ bigint, result_ longtext character set utf8mb4, more_ longtext character set utf8mb4
+)
+sql security invoker
+$$
+begin
+    declare run_, n_, micros_ bigint;
+    declare at_ double;
+    declare hash_ binary(32);
+    start transaction;
+    select no, n + 1, head, greatest(
+        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
+    ) into run_, n_, hash_, at_ from amends_run where uid = uid_ and owner = owner_ and epoch = epoch_ for update;
+    if at_ <= high_ then
+        set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
+            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
+        ), 256));
+        update amends_call set state = 'succeeded', result = result_, settled_n = n_, settled_at = at_,
+            settled_hash = hash_, more = coalesce(more_, more)
+        where no = no_ and root = run_ and state = 'started' and attempt = 1 and settled_n is null;
+        if row_count() = 1 then
+            update amends_run set n = n_, at = at_, head = hash_ where no = run_;
+            commit;
+            select n_, micros_;
+        else
+            rollback;
+        end if;
+    else
+        rollback;
+    end if;
+end
+$$;
+
+create procedure amends_begin_1(
+    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
+    high_ double, no_ bigint, touch_ bigint, settled_ bigint
+)
+sql security invoker
+$$
+begin
+    declare run_, n_, micros_ bigint;
+    declare at_ double;
+    declare hash_ binary(32);
+    start transaction;
+    select no, n + 1, head, greatest(
+        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
+    ) into run_, n_, hash_, at_ from amends_run
+    where uid = uid_ and owner = owner_ and epoch = epoch_ and state = 'rolling_back' and touch = touch_ for update;
+    if at_ <= high_ then
+        set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
+            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
+        ), 256));
+        update amends_call set state = 'compensating', comp_n = n_, comp_at = at_, comp_epoch = epoch_,
+            comp_hash = hash_
+        where no = no_ and root = run_ and state = 'succeeded' and settled_n = settled_ and comp_at is null;
+        if row_count() = 1 then
+            update amends_run set n = n_, at = at_, head = hash_ where no = run_;
+            commit;
+            select n_, micros_;
+        else
+            rollback;
+        end if;
+    else
+        rollback;
+    end if;
+end
+$$;
+
+create procedure amends_end_1(
+    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
+    high_ double, no_ bigint, touch_ bigint
+)
+sql security invoker
+$$
+begin
+    declare run_, n_, micros_ bigint;
+    declare at_ double;
+    declare hash_ binary(32);
+    start transaction;
+    select no, n + 1, head, greatest(
+        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
+    ) into run_, n_, hash_, at_ from amends_run
+    where uid = uid_ and owner = owner_ and epoch = epoch_ and touch = touch_ for update;
+    if at_ <= high_ then
+        set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
+            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
+        ), 256));
+        update amends_call set state = 'compensated', undone_n = n_, undone_at = at_, undone_hash = hash_
+        where no = no_ and root = run_ and state = 'compensating' and comp_hash is not null and undone_at is null;
+        if row_count() = 1 then
+            update amends_run set n = n_, at = at_, head = hash_ where no = run_;
+            commit;
+            select n_, micros_;
+        else
+            rollback;
+        end if;
+    else
+        rollback;
+    end if;
+end
+$$;
