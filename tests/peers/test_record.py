@@ -114,7 +114,7 @@ def test_no_amount_of_waiting_or_sweeping_decides_a_doubt(tmp_path: Path, ledger
     before = [event.seq for event in rt.events()]
     for _ in range(3):
         with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as raw, raw:
-            raw.execute("update runs set wake_at = 0 where wake_at is not null")  # however long it waited
+            raw.execute("update amends_run set wake_at = 0 where wake_at is not null")  # however long it waited
         ledger(charge).recover()
     assert rt.call(doubt.id).state == "in_doubt"
     assert [event.seq for event in rt.events()] == before

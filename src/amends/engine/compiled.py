@@ -41,7 +41,7 @@ class Compiled:
         self.fn, self.is_async = spec.fn, spec.is_async
         self.digest_head = head("digest", spec.name, spec.version)
         self.result_kinds = result_kinds(spec.result_type)
-        """Says whether a plain result needs no validation; None: none does."""
+        """The types of plain results that need no validation; None: any."""
 
 
 def compiled(spec: Spec, *, advise: bool) -> Compiled | None:

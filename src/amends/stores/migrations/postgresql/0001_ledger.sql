@@ -120,6 +120,7 @@ create index amends_run_unsealed on amends_run (uid) where unsealed = 1;
 -- One row for each call. no: the number of its id, which sorts by time. The four events of an ordinary call are folded
 -- into it: (n, at, hash), (settled_n, settled_at, settled_hash), (comp_n, comp_at, comp_hash) and (undone_n, undone_at,
 -- undone_hash); a hash is null if the event is a row of amends_event. more: everything else, as JSON.
+-- What a step changes comes last: the write-ahead log has everything from the first changed byte of a row to the last.
 create table amends_call (
     no bigint primary key,
     root bigint not null,
@@ -127,7 +128,6 @@ create table amends_call (
     gen bigint not null,
     n bigint not null,
     tool bigint not null,
-    state text collate "C" not null,
     attempt bigint not null,
     ident bytea not null,
     digest bytea not null,
@@ -135,6 +135,7 @@ create table amends_call (
     at double precision not null,
     epoch bigint not null,
     hash bytea,
+    state text collate "C" not null,
     result text,
     settled_n bigint,
     settled_at double precision,
