@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from amends.encoding.canonical import quoted
 from amends.encoding.chain import proof
-from amends.encoding.dataclass import dataclass
+from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id, number_of
 from amends.ledger.events import call_columns_digest
 from amends.ledger.rows import CallRow, EventRow
@@ -270,6 +270,12 @@ COVERED: Final = (
     ("undone_hash", ("comp_attempt", "comp_settled_at")),
 )
 """The columns that a folded event was made from: before one of them changes, the event becomes a row."""
+
+
+def only(folded: Folded, name: str) -> Folded:
+    """Return one of these folded events, named by its hash."""
+    others = {other: b"" for other in ("hash", "settled_hash", "comp_hash", "undone_hash") if other != name}
+    return changed(folded, others)
 
 
 def read_owners(text: str) -> dict[int, str]:
