@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from amends.encoding.dataclass import dataclass
 from amends.errors import LedgerTooNew, LedgerTooOld
@@ -88,9 +88,28 @@ def refuse_old(where: str) -> LedgerTooOld:
     )
 
 
+_NOTED: Final = {
+    "sqlite": ("(julianday('now') - 2440587.5) * 86400.0", "lower(hex(randomblob(8)))"),
+    "postgresql": (
+        "extract(epoch from clock_timestamp())", "substr(md5(random()::text || clock_timestamp()::text), 1, 16)"
+    ),
+    "mysql": ("unix_timestamp(now(6))", "left(sha2(uuid(), 256), 16)"),
+}  # fmt: skip
+"""The time of a migration and the name of a new ledger, as SQL."""
+
+
 def sql_of(dialect: str) -> str:
-    """Return the SQL that creates a ledger, for people who create tables by themselves."""
-    texts = [f"-- {one.name}\n\n" + ";\n\n".join(one.statements) + ";" for one in migrations(dialect)]
+    """Return the SQL that creates a ledger, for people who create tables by themselves.
+
+    It also notes the migrations, as ``migrate`` does: otherwise a first start would create the tables again.
+    """
+    now, name = _NOTED[dialect]
+    texts: list[str] = []
+    for one in migrations(dialect):
+        row = f"{one.version}, {one.needs}, {now}"
+        note = f"values ({row}, {name})" if one.version == 1 else f"select {row}, max(ledger) from amends_schema"
+        statements = (*one.statements, f"insert into amends_schema (version, needs, applied_at, ledger) {note}")
+        texts.append(f"-- {one.name}\n\n" + ";\n\n".join(statements) + ";")
     return "\n\n".join(texts) + "\n"
 
 
