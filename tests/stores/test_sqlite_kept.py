@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from amends.encoding.chain import proof
 from amends.errors import LeaseLost, LedgerUnavailable
 from amends.ledger import operations as ops
 from amends.ledger.plain import SettledPlain, SettlePlain, Started
@@ -240,3 +241,16 @@ def test_two_ledgers_that_were_made_by_hand_have_two_names(tmp_path: Path) -> No
         with closing(SqliteStore(tmp_path / file)) as store:
             names.add(store.schema().ledger)
     assert len(names) == 2
+
+
+def test_what_was_learned_meanwhile_is_kept_when_an_encrypted_result_is_settled(make: Make) -> None:
+    """Its digest is written into the same column as the evidence."""
+    ledger = make()
+    run = warm(ledger)
+    started = ledger.start_plain(run, args="[1]")
+    evidence = ops.NoteEvidence(started.row.id, 1, True, '"late"', "", "boot", 9.0, "late")
+    learned = ledger(evidence).evidence
+    assert learned
+    ledger(SettlePlain(started, "sealed", proof=proof('"ok"')))
+    settled = ledger.look(started.row)
+    assert (settled.state, settled.result, settled.evidence) == ("succeeded", "sealed", learned)
