@@ -34,6 +34,7 @@ from amends.ledger.operations import (
     Chains,
     FindTrees,
     ListRuns,
+    Misfit,
     Place,
     ReadChains,
     ReadCheckpoints,
@@ -285,9 +286,11 @@ class Found:
         self._delegated: dict[str, EventRow] = {}
         self._uses: list[Use] = []
         self._records: dict[Load, str] = {}
+        self._misfits: dict[Misfit, None] = {}
 
     def page(self, page: Chains) -> None:
         """Take in a page of trees; a tree that continues on the next page stays open."""
+        self._misfits |= dict.fromkeys(page.misfits)
         runs, calls = _by_root(page.runs), _by_root(page.calls)
         approvals, delegations = _by_root(page.approvals), _by_root(page.delegations)
         of_root = _by_root(page.events)
@@ -374,7 +377,12 @@ class Found:
                 self.problems.append(Problem(event.run_id, event.root, event.n, "row_forged", text))
 
     def verified(self) -> Verified:
-        """Return the result of the walk."""
+        """Return the result of the walk. What does not fit a tree is told only if nothing else is wrong with it."""
+        known = {one.root for one in self.problems}
+        for one in self._misfits:
+            if one.root not in known and self._audit.tenant in (None, one.tenant):
+                self.problems.append(Problem(one.run_id, one.root, 0, "row_changed", one.text))
+        self._misfits.clear()
         problems = tuple(sorted(self.problems, key=_place)[:PROBLEMS_MAX])
         return Verified(self.runs, self.events, unanchored=self.young, unproved=self.unproved, problems=problems)
 
@@ -852,7 +860,11 @@ class Standing:
         if row.state != subject.state:
             text = f"{kind} {id} is {row.state}, and its last event says {subject.state}"
             yield "row_changed", text, last.n, last.run_id
-        for how, text in compare(row, subject):
+        try:
+            said = list(compare(row, subject))
+        except MALFORMED:
+            said = [("row_changed", "its content makes no sense")]
+        for how, text in said:
             yield how, f"{kind} {id}: {text}", last.n, last.run_id
 
     def _run(self, row: RunRow, subject: Subject) -> Iterator[Said]:

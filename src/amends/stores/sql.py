@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from amends.encoding.chain import GENESIS, link, moment, proof, read_place
 from amends.encoding.dataclass import changed, dataclass, field
-from amends.encoding.ids import EPOCH_US, RANDOM_BITS, new_number, number_of
+from amends.encoding.ids import EPOCH_US, RANDOM_BITS, call_id, new_number, number_of
 from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
 from amends.ledger.flow import Flow, Op
@@ -749,6 +749,8 @@ async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
         kept = await _unfold(tx, old, new, folded)
         sets |= {name: None for name in ("settled_hash", "comp_hash", "undone_hash")
                  if getattr(folded, name) and not getattr(kept, name)}  # fmt: skip
+        sets |= {name: None for name in ("comp_n", "comp_epoch", "undone_n")
+                 if getattr(folded, name) and not getattr(kept, name)}  # fmt: skip
     was, text = stored.more(old, before, root, folded), stored.more(new, after, root, kept)
     if text != was:
         sets["more"] = text
@@ -782,8 +784,14 @@ async def _unfold(tx: Transaction, old: CallRow, new: CallRow, folded: Folded) -
         alone = replace(stored.NOT_FOLDED, **{name: getattr(folded, name)}, comp_n=folded.comp_n,
                         comp_epoch=folded.comp_epoch, undone_n=folded.undone_n, result_proof=folded.result_proof)  # fmt: skip
         for event in stored.events_of(old, alone, tail.owners):
+            if not event.hash:
+                continue
             await Execute(tx.statements.events.insert, (*EVENT_VALUES(event), bytes.fromhex(event.hash)))
         kept = replace(kept, **{name: b""})
+        if name != "settled_hash":
+            kept = replace(kept, **{"comp_n" if name == "comp_hash" else "undone_n": 0})
+    if not kept.comp_hash and not kept.undone_hash:
+        kept = replace(kept, comp_epoch=0)
     if kept.settled_hash and new.result != old.result and not folded.result_proof:
         kept = replace(kept, result_proof=proof(old.result or ""))
     return kept
@@ -1362,6 +1370,7 @@ class AuditStatements:
                 select = f"{_select(dialect, table, fields_of)}{hint} where {root} > {mark}"
                 self.between[table, ends] = f"{select}{upto.format(root)} order by {root} limit {mark}"
         self.delegation = f"{_select(dialect, 'amends_delegation', DELEGATION_COLUMNS)} where id = {mark}"
+        self.misfits = {name: text.replace("?", mark) for name, text in _misfits(name).items()}
 
 
 async def _chain_of(tx: Transaction, op: operations.ChainOf) -> list[EventRow]:
@@ -1403,6 +1412,83 @@ def _between(table: str, make: Callable[[Sequence[Any]], Any]) -> Callable[[Tran
         return [make(values) for values in found]
 
     return between
+
+
+# ---- Audits: what the store keeps beside the rows
+
+
+def _misfits(name: Callable[[str], str]) -> dict[str, str]:
+    """Return the statements that find what does not fit; each with a condition for the calls or runs of one tree."""
+    call, key = name("call"), name("key")
+    whose = "select c.no, r.uid, r.id, r.tenant"
+    calls = (
+        " from amends_call c left join amends_run r on r.no = c.root left join amends_tool t on t.no = c.tool"
+        f" left join amends_ledger_key k on k.{key} = c.{key} and k.gen = c.gen and t.scope = 'ledger'"
+        f" where (r.no is null or t.no is null or r.root <> r.uid"
+        f" or (t.scope = 'ledger' and (k.{call} is null or k.{call} <> c.no)))"
+    )
+    keys = (
+        f" from amends_ledger_key k left join amends_call c on c.no = k.{call} left join amends_run r on r.no = c.root"
+        " left join amends_tool t on t.no = c.tool"
+        f" where (c.no is null or c.{key} <> k.{key} or c.gen <> k.gen or t.no is null or t.scope <> 'ledger')"
+    )
+    names = (
+        f"select n.id, n.{call}, c.more, r.uid, r.id, r.tenant from amends_call_name n"
+        f" left join amends_call c on c.no = n.{call} left join amends_run r on r.no = c.root"
+    )
+    named = (
+        "select c.no, c.more, r.uid, r.id, r.tenant from amends_call c left join amends_run r on r.no = c.root"
+        " where c.more is not null and c.more <> replace(c.more, '\"id\":', '')"
+    )
+    ends = (
+        "select r.uid, r.id, r.tenant, r.n, r.head, e.hash,"
+        " (select max(x.n) from amends_event x where x.root = r.uid)"
+        " from amends_run r left join amends_event e on e.root = r.uid and e.n = r.n"
+        " where ((r.root = r.uid and (e.hash is null or e.hash <> r.head or e.at <> r.at or r.head is null"
+        " or exists (select 1 from amends_event y where y.root = r.uid and y.n > r.n)))"
+        " or (r.root <> r.uid and (r.n <> 0 or r.head is not null or r.at <> 0)))"
+    )
+    return {
+        "calls": f"{whose}{calls}", "calls of": f"{whose}{calls} and r.uid = ?",
+        "keys": f"{whose}{keys}", "keys of": f"{whose}{keys} and r.uid = ?",
+        "names": names, "names of": f"{names} where r.uid = ?",
+        "named": named, "named of": f"{named} and r.uid = ?",
+        "ends": ends, "ends of": f"{ends} and r.root = ?",
+    }  # fmt: skip
+
+
+async def _misfits_of(tx: Transaction, op: operations.Misfits) -> list[operations.Misfit]:
+    statements, found = tx.statements.audit.misfits, list[operations.Misfit]()
+
+    async def select(name: str) -> list[Any]:
+        sql, params = (statements[f"{name} of"], (op.root,)) if op.root else (statements[name], ())
+        values, _, _ = await Execute(sql, params)
+        return values
+
+    def add(of: Sequence[Any], text: str) -> None:
+        uid, id, tenant = of
+        found.append(operations.Misfit(uid or "", id or "", tenant, text))
+
+    for no, *of in await select("calls"):
+        add(of, f"call {call_id(no)} names a run, a tool or a key of the ledger that is not there")
+    for no, *of in await select("keys"):
+        add(of, "a key of the ledger names " + (f"call {call_id(no)}, which has another" if no else "no call"))
+    names = dict[int, str]()
+    for id, no, text, *of in await select("names"):
+        names[no] = id
+        if text is None or (stored.read_more(text) or {}).get("id") != id:
+            add(of, f"call {id} has another number")
+    for no, text, *of in await select("named"):
+        said = (stored.read_more(text) or {}).get("id")
+        if said is not None and names.get(no) != said:
+            add(of, f"call {said} cannot be found by its name")
+    for uid, id, tenant, n, head, hash, newest in await select("ends"):
+        if hash is None and tx.statements.dialect.remembers and (newest or 0) < n:
+            folded, _, _ = await Execute(tx.statements.checkpoints.folded, (uid, n) * len(_GROUPS))
+            if folded and head is not None and bytes(folded[0][1]) == bytes(head):
+                continue
+        add((uid, id, tenant), f"its row says that event {n} is the last one that was written as a row")
+    return found
 
 
 async def _find_delegation(tx: Transaction, op: operations.FindDelegation) -> DelegationRow | None:
@@ -1473,4 +1559,5 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     operations.ApprovalsBetween: _between("amends_approval", lambda values: ApprovalRow(*values)),
     operations.DelegationsBetween: _between("amends_delegation", lambda values: DelegationRow(*values)),
     operations.FindDelegation: _find_delegation,
+    operations.Misfits: _misfits_of,
 }
