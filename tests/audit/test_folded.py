@@ -20,6 +20,7 @@ import pytest
 
 from amends import Held, Problem, Retry, Runtime, tool
 from amends.audit import verify
+from amends.encoding.ids import call_id
 from amends.errors import RunBlocked
 from amends.host.host import View
 from amends.ledger.dispatch import intent
@@ -136,6 +137,16 @@ class Case:
         finally:
             self.forger.execute("rollback")
 
+    def name_a_call(self) -> None:
+        """A call keeps its id and gets another number, as if the id had been made elsewhere."""
+        [key] = self.rows("amends_ledger_key")
+        [row] = [row for row in self.rows("amends_call") if row["no"] == key["call"]]
+        id = call_id(row["no"])
+        more = json.dumps({**json.loads(row["more"]), "id": id}, separators=(",", ":"))
+        self.forger.execute("update amends_call set no = ?, more = ? where no = ?", (row["no"] + 1, more, row["no"]))
+        self.forger.execute('update amends_ledger_key set "call" = ?', (row["no"] + 1,))
+        self.forger.execute('insert into amends_call_name (id, "call") values (?, ?)', (id, row["no"] + 1))
+
     def rows(self, table: str) -> list[Row]:
         columns, found = self.forger.stored(table)
         return [dict(zip(columns, row, strict=True)) for row in found]
@@ -217,10 +228,12 @@ def name_of(table: str, row: Row, column: str) -> str:
 
 @pytest.mark.parametrize("table", list(KEYS))
 def test_every_column_of_every_row(case: Case, table: str) -> None:
+    if table == "amends_call_name":
+        case.name_a_call()
     assert case.problems() == ()
     missed, tried, found_somewhere = list[str](), 0, set[str]()
     rows = case.rows(table)
-    assert rows or table == "amends_call_name", table
+    assert rows, table
     for row in rows:
         keys = KEYS[table]
         where = " and ".join(f'"{name}" = ?' for name in keys)
@@ -248,7 +261,12 @@ def test_every_column_of_every_row(case: Case, table: str) -> None:
 
 
 def is_same(row: Row, column: str, value: Any) -> bool:
-    """Whether it says the same as before: an event that is not folded has neither a number nor a hash."""
+    """Whether it says the same as before, or only what is not proved is gone.
+
+    An event that is not folded has neither a number nor a hash.
+    """
+    if column == "more" and value is None:
+        return set(json.loads(row["more"])) <= MORE
     return not row[column] and not value and column.endswith(("hash", "_n", "comp_epoch"))
 
 

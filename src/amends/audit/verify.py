@@ -138,6 +138,8 @@ NO_HEADS: Final[Heads] = {}
 MALFORMED: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """Raised by values that amends never writes: they were changed, and are reported as such."""
 PAGES_MAX: Final = 10**9
+EVENTS_PAGE: Final = 10_000
+"""Events per page: a tree that ends on the next page is read again there, so that a page is longer than most trees."""
 WALKS_MAX: Final = 3
 """How often the ledger is walked if loaded records do not match their events: a run may be loaded meanwhile."""
 
@@ -426,7 +428,7 @@ async def _walked(audit: Audit) -> Found:
     )  # rows without a tree: amends writes none, and no page follows them
     place: Place | None = Place()
     for _ in range(PAGES_MAX):
-        page = await ReadChains(place or Place())
+        page = await ReadChains(place or Place(), limit=EVENTS_PAGE)
         found.page(page)
         place = page.next
         if place is None:
@@ -438,7 +440,7 @@ async def verify_tree(found: Found, root: str) -> None:
     """Check one tree."""
     place: Place | None = Place(within=root)
     while place is not None:
-        page = await ReadChains(place, alone=True)
+        page = await ReadChains(place, alone=True, limit=EVENTS_PAGE)
         found.page(page)
         place = page.next
 

@@ -191,7 +191,19 @@ class Transaction:
     A row stays as it was read: nobody else can change it before the transaction ends.
     """
 
-    __slots__ = ("calls", "clock", "facts", "folded", "kept", "mark", "numbers", "runs", "statements", "tails")
+    __slots__ = (
+        "calls",
+        "clock",
+        "facts",
+        "folded",
+        "joined",
+        "kept",
+        "mark",
+        "numbers",
+        "runs",
+        "statements",
+        "tails",
+    )
 
     def __init__(
         self, statements: Statements, clock: Callable[[], float] | None, kept: Mapping[str, Kept] | None = None
@@ -206,6 +218,8 @@ class Transaction:
         self.folded: dict[str, Folded] = {}
         self.numbers: dict[str, int] = {}
         """The numbers of calls, by id."""
+        self.joined: dict[int, CallRow] = {}
+        """Of an audit, which changes nothing: the calls whose events were read, by number."""
         self.tails: dict[str, Tail] = {}
         self.facts: dict[str, RootFacts] = {}
 
@@ -845,6 +859,8 @@ class EventStatements:
         )
         some = " or ".join(f"c.{n} > {mark}" for n, _, _ in _GROUPS)
         self.folded_of_root = f"{rooted} where r.uid = {mark} and ({some})"
+        some = " or ".join(f"c.{n} > {mark} and c.{n} <= {mark}" for n, _, _ in _GROUPS)
+        self.page_of_root = f"{rooted} where r.uid = {mark} and ({some})"
         self.since = f"{select} where at >= {mark} order by at, root, n limit {mark}"
         self.newest = f"{select} order by at desc, root desc, n desc limit 100"
         self.newest_call = "select no from amends_call order by no desc limit 1"
@@ -859,13 +875,18 @@ def _event(values: Sequence[Any]) -> EventRow:
     )  # fmt: skip
 
 
-def folded_events(found: Iterable[Sequence[Any]]) -> list[EventRow]:
-    """Return the folded events of these calls; each has the owners of its tree as its last value."""
+def folded_events(found: Iterable[Sequence[Any]], joined: dict[int, CallRow] | None = None) -> list[EventRow]:
+    """Return the folded events of these calls; each has the owners of its tree as its last value.
+
+    ``joined``: remember the calls here, by number.
+    """
     owners: dict[str, dict[int, str]] = {}
     events: list[EventRow] = []
     for values in found:
         *of_call, text = values
         row, folded = stored.join(of_call)
+        if joined is not None:
+            joined[values[0]] = row
         if folded is not stored.NOT_FOLDED:
             if text not in owners:
                 owners[text] = stored.read_owners(text)
@@ -891,8 +912,13 @@ async def chain_of(tx: Transaction, root: str, after: int, limit: int) -> list[E
     statements = tx.statements.events
     found, _, _ = await Execute(statements.of_root, (root, after, limit))
     events = [_event(values) for values in found]
-    found, _, _ = await Execute(statements.folded_of_root, (root, *(after,) * len(_GROUPS)))
-    events += [event for event in folded_events(found) if event.n > after]
+    # The numbers of a chain have no gaps: first only those of one page. What has gaps, and the end, is read whole.
+    found, _, _ = await Execute(statements.page_of_root, (root, *(after, after + limit) * len(_GROUPS)))
+    folded = [event for event in folded_events(found, tx.joined) if after < event.n <= after + limit]
+    if sum(event.n <= after + limit for event in events) + len(folded) < limit:
+        found, _, _ = await Execute(statements.folded_of_root, (root, *(after,) * len(_GROUPS)))
+        folded = [event for event in folded_events(found, tx.joined) if event.n > after]
+    events += folded
     events.sort(key=lambda event: event.n)
     return events[:limit]
 
@@ -1005,7 +1031,7 @@ class ApprovalStatements:
         if text is None:
             where = f" where {' and '.join(terms)}" if terms else ""
             hint = self._dialect.index.format("amends_approval_state") if one_state else ""
-            rest = f"{hint}{where} order by seq desc limit ?".replace("?", self._dialect.mark)
+            rest = f"{hint}{where} order by no desc limit ?".replace("?", self._dialect.mark)
             text = self._shapes[shape] = self._approvals + rest
         return text
 
@@ -1028,6 +1054,10 @@ async def _approvals_of(tx: Transaction, op: rows.ApprovalsOf) -> list[ApprovalR
     return await _all(ApprovalRow, tx.statements.approvals.of_root, (op.root,))
 
 
+BEFORE: Final = "no < (select no from amends_approval where id = ?)"
+"""Requests are ordered by their numbers; a page begins below the last one of the page before."""
+
+
 async def _page_approvals(tx: Transaction, op: rows.PageApprovals) -> list[ApprovalRow]:
     states = [state for state in APPROVAL_STATES if state in op.states]
     if op.states and not states:
@@ -1037,7 +1067,7 @@ async def _page_approvals(tx: Transaction, op: rows.PageApprovals) -> list[Appro
     if states:
         terms.append(f"({' or '.join(['state = ?'] * len(states))})")
         params += states
-    for term, value in (("tenant = ?", op.tenant), ("seq < ?", op.before)):
+    for term, value in (("tenant = ?", op.tenant), (BEFORE, op.before)):
         if value is not None:
             terms.append(term)
             params.append(value)
@@ -1352,7 +1382,7 @@ class AuditStatements:
             f" limit {mark}) r order by 1 limit {mark}"
         )
         self.events_between = f"{events} where root > {mark} and root <= {mark} order by root, n limit {mark}"
-        self.folded_between = f"{calls} where r.uid > {mark} and r.uid <= {mark} order by r.uid"
+        self.folded_between = f"{calls} where r.uid > {mark} and r.uid <= {mark} order by r.uid limit {mark}"
         self.between: dict[tuple[str, bool], str] = {}
         for ends in (True, False):
             upto = f" and {{0}} <= {mark}" if ends else ""
@@ -1385,31 +1415,41 @@ async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[Eve
         found, _, _ = await Execute(statements.roots, (above, TREES_AT_ONCE, above, TREES_AT_ONCE, TREES_AT_ONCE))
         if not found:
             break
-        upto = found[-1][0]
-        found, _, _ = await Execute(statements.events_between, (above, upto, EVENTS_AT_ONCE))
-        if len(found) == EVENTS_AT_ONCE:
-            # One huge tree among them: read the first tree alone.
-            whole = await chain_of(tx, found[0][0], 0, op.limit - len(events))
-            events += whole
-            above = found[0][0]
+        roots = [values[0] for values in found]
+        need = op.limit - len(events)
+        found, _, _ = await Execute(statements.events_between, (above, roots[-1], need + 1))
+        if len(found) > need:
+            # Its last tree may have more, and what follows is not needed.
+            roots = [root for root in roots if root < found[-1][0]]
+        called: Sequence[Sequence[Any]] = ()
+        if roots:
+            size = need // 2 + 1  # an ordinary call has two events
+            called, _, _ = await Execute(statements.folded_between, (above, roots[-1], size))
+            if len(called) == size:
+                roots = [root for root in roots if root < called[-1][1]]
+        if not roots:
+            first = min(rows_of[0] for rows_of in (found[0][:1], *(values[1:2] for values in called[:1])))
+            events += await chain_of(tx, first, 0, need)
+            above = first
             continue
-        some = [_event(values) for values in found]
-        found, _, _ = await Execute(statements.folded_between, (above, upto))
-        some += folded_events(found)
+        above = roots[-1]
+        some = [_event(values) for values in found if values[0] <= above]
+        some += folded_events((values for values in called if values[1] <= above), tx.joined)
         some.sort(key=lambda event: (event.root, event.n))
         events += some
-        above = upto
     return events[: op.limit]
 
 
-EVENTS_AT_ONCE: Final = 50_000
+def _audited_call(tx: Transaction, values: Sequence[Any]) -> CallRow:
+    """Return a call; one whose events were read in the same snapshot is not put together again."""
+    return tx.joined.get(values[0]) or stored.join(values[:-1])[0]
 
 
-def _between(table: str, make: Callable[[Sequence[Any]], Any]) -> Callable[[Transaction, Any], Flow[Any]]:
+def _between(table: str, make: Callable[[Transaction, Sequence[Any]], Any]) -> Callable[[Transaction, Any], Flow[Any]]:
     async def between(tx: Transaction, op: operations.RunsBetween) -> list[Any]:
         params = (op.above, op.limit) if op.upto is None else (op.above, op.upto, op.limit)
         found, _, _ = await Execute(tx.statements.audit.between[table, op.upto is not None], params)
-        return [make(values) for values in found]
+        return [make(tx, values) for values in found]
 
     return between
 
@@ -1554,10 +1594,10 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.HashesAt: _hashes_at,
     operations.ChainOf: _chain_of,
     operations.ChainsAbove: _chains_above,
-    operations.RunsBetween: _between("runs", lambda values: RunRow(*values)),
-    operations.CallsBetween: _between("calls", lambda values: stored.join(values[:-1])[0]),
-    operations.ApprovalsBetween: _between("amends_approval", lambda values: ApprovalRow(*values)),
-    operations.DelegationsBetween: _between("amends_delegation", lambda values: DelegationRow(*values)),
+    operations.RunsBetween: _between("runs", lambda _tx, values: RunRow(*values)),
+    operations.CallsBetween: _between("calls", _audited_call),
+    operations.ApprovalsBetween: _between("amends_approval", lambda _tx, values: ApprovalRow(*values)),
+    operations.DelegationsBetween: _between("amends_delegation", lambda _tx, values: DelegationRow(*values)),
     operations.FindDelegation: _find_delegation,
     operations.Misfits: _misfits_of,
 }
