@@ -1,10 +1,12 @@
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from amends import Runtime, tool
+from amends.errors import LedgerTooOld
 from tests.cli.command import assert_refused, run
 from tests.cli.conftest import Play
 from tests.servers.databases import execute
@@ -130,6 +132,29 @@ def test_the_printed_sql_creates_a_ledger_on_a_server_too(postgres_url: str) -> 
     _use(postgres_url)
 
 
+def test_the_printed_sql_creates_a_ledger_with_the_procedures_of_mariadb(mysql_url: str) -> None:
+    rt = Runtime(mysql_url, create=False)
+    sql = rt.schema_sql()
+    rt.close()
+    execute(mysql_url, as_a_client_splits(sql))
+    _use(mysql_url)
+
+
+def as_a_client_splits(sql: str) -> list[str]:
+    """Split a file as the command line client of MariaDB does."""
+    found, lines, end = list[str](), list[str](), ";"
+    for line in sql.splitlines():
+        if line.startswith("delimiter "):
+            end = line.removeprefix("delimiter ")
+        elif line.endswith(end) and not line.startswith("--"):
+            found.append("\n".join([*lines, line.removesuffix(end)]))
+            lines = []
+        else:
+            lines.append(line)
+    assert not "".join(lines).strip(), "every statement ends"
+    return found
+
+
 @tool(kind="read")
 def price(sku: str) -> str:
     return sku
@@ -142,3 +167,20 @@ def _use(url: str) -> None:
         with rt.run("order-1"):
             assert price("pen") == "pen"
         assert not rt.verify().problems
+
+
+OLD = (
+    "create table amends_schema (version bigint, needs bigint, applied_at double precision, ledger varchar(64))",
+    "insert into amends_schema values (9, 9, 0, 'old')",
+    "create table runs (uid varchar(64))",
+)
+
+
+@pytest.mark.parametrize("kind", ["postgres_url", "mysql_url"])
+def test_an_old_ledger_on_a_server_is_refused_too(kind: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue(kind)
+    execute(url, OLD)
+    with closing(Runtime(url)) as rt:
+        for use in (rt.schema, rt.migrate, lambda: list(rt.runs())):
+            with pytest.raises(LedgerTooOld):
+                use()

@@ -11,6 +11,7 @@ import pytest
 
 from amends.errors import BadConfig, LedgerMissing, LedgerUnavailable
 from amends.ledger import operations as ops
+from amends.stores.pool import Pool
 from amends.stores.postgres import transaction
 from amends.stores.postgres.store import PostgresStore
 from amends.testing.conformance.ledger import Ledger
@@ -193,6 +194,7 @@ def test_an_exhausted_pool_is_told_and_passes(make: Make, url: str, colour: str)
         return found.value
 
     def in_threads() -> LedgerUnavailable:
+        assert isinstance(store._pool, Pool)
         store._pool._wait_s = 0.1
         writing = threading.Thread(target=store.perform, args=(ledger.admit_op(run),))
         writing.start()

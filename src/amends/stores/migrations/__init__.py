@@ -29,6 +29,8 @@ STAMPS: Final = {
     "mysql": ("unix_timestamp(now(6))", "lower(substr(replace(uuid(), '-', ''), 1, 16))"),
 }
 """By dialect, in SQL: the time now, and a new name of a ledger."""
+PROCEDURE: Final = re.compile(r"^(create procedure [^$]*)\$\$\n(.*?)\$\$;", re.MULTILINE | re.DOTALL)
+"""A procedure in a file for MariaDB and MySQL: its head, and its body between two marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,9 @@ def sql_of(dialect: str) -> str:
         known = name if one.version == 1 else "max(ledger)"
         source = "" if one.version == 1 else " from amends_schema"
         row = f"insert into amends_schema select {one.version}, {one.needs}, {now}, {known}{source};\n"
-        texts.append(f"-- {one.name}\n\n{one.text}\n-- This migration was applied.\n{row}")
+        # The clients of MariaDB and MySQL need to be told where a procedure ends; PostgreSQL's quotes its text by $$.
+        text = PROCEDURE.sub(r"delimiter $$\n\1\2$$\ndelimiter ;", one.text) if dialect == "mysql" else one.text
+        texts.append(f"-- {one.name}\n\n{text}\n-- This migration was applied.\n{row}")
     return "\n".join(texts)
 
 

@@ -51,20 +51,17 @@ def check_server(ask: Ask, where: str) -> int:
 
 
 def read_schema(ask: Ask, where: str) -> Schema:
-    """Return the schema version of the database; changes nothing."""
+    """Return the schema version of the database; changes nothing. Raises ``LedgerTooOld`` for one of 0.1.0.dev0."""
     try:
         [(version, needs, ledger)] = ask("select max(version), max(needs), max(ledger) from amends_schema")
     except Exception as error:
         if code_of(error) != NO_TABLE:
             raise
         return schema_of(MYSQL.name, 0, 0, "")
-    if version:
-        try:
-            ask("select 1 from amends_run limit 0")
-        except Exception as error:
-            if code_of(error) == NO_TABLE:
-                raise refuse_old(where) from error
-            raise
+    if version and not ask(
+        "select 1 from information_schema.tables where table_schema = database() and table_name = 'amends_run'"
+    ):
+        raise refuse_old(where)
     return schema_of(MYSQL.name, version or 0, needs or 0, ledger or "")
 
 
