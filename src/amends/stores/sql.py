@@ -1358,11 +1358,12 @@ class AuditStatements:
             f"select {columns}, r.owners from amends_run r join amends_call c on c.root = r.no"
             " join amends_tool t on t.no = c.tool"
         )
-        # The roots of some trees that have events, in order: runs, and delegations.
+        # The roots of some trees that have events, in order (runs, and delegations), and about how many events they have.
         self.roots = (
-            f"select root from (select distinct root from amends_event where root > {mark} order by root limit {mark}) e"
-            f" union select uid from (select uid from amends_run where root = uid and uid > {mark} order by uid"
-            f" limit {mark}) r order by 1 limit {mark}"
+            "select root, max(n) from ("
+            f"select root, 1 as n from (select distinct root from amends_event where root > {mark} order by root"
+            f" limit {mark}) e union all select uid, n from (select uid, n from amends_run where root = uid"
+            f" and uid > {mark} order by uid limit {mark}) r) x group by root order by root limit {mark}"
         )
         self.events_between = f"{events} where root > {mark} and root <= {mark} order by root, n limit {mark}"
         self.folded_between = f"{calls} where r.uid > {mark} and r.uid <= {mark} order by r.uid"
@@ -1397,7 +1398,7 @@ async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[Eve
         found, _, _ = await Execute(statements.roots, (above, TREES_AT_ONCE, above, TREES_AT_ONCE, TREES_AT_ONCE))
         if not found:
             break
-        upto = found[-1][0]
+        upto = _enough(found, op.limit - len(events))
         found, _, _ = await Execute(statements.events_between, (above, upto, EVENTS_AT_ONCE))
         if len(found) == EVENTS_AT_ONCE:
             # One huge tree among them: read the first tree alone.
@@ -1412,6 +1413,17 @@ async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[Eve
         events += some
         above = upto
     return events[: op.limit]
+
+
+def _enough(trees: Sequence[Sequence[Any]], limit: int) -> str:
+    """Return the last of the first trees that have so many events together: what is beyond would be read in vain."""
+    count = 0
+    for root, n in trees:
+        count += max(1, n)
+        if count >= limit:
+            break
+    last: str = root
+    return last
 
 
 EVENTS_AT_ONCE: Final = 50_000
