@@ -1421,9 +1421,8 @@ def _enough(trees: Sequence[Sequence[Any]], limit: int) -> str:
     for root, n in trees:
         count += max(1, n)
         if count >= limit:
-            break
-    last: str = root
-    return last
+            return str(root)
+    return str(trees[-1][0])
 
 
 EVENTS_AT_ONCE: Final = 50_000
