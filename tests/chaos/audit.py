@@ -1,4 +1,4 @@
-"""The ledger against the world, at the end. Four counts that must be zero, and the rules of the record itself."""
+"""The ledger against the world, at the end. Four counts that must be zero, and the rules of the record itself, with its chains."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from amends import Runtime
+from amends.audit.verify import Audit, verify_chains
+from amends.ledger.flow import run_flow
 from amends.ledger.operations import ListRuns, ReadEvents, SearchCalls
 from amends.ledger.rows import CallRow, EventRow, RunRow
 from amends.ledger.store import Store
@@ -105,7 +107,17 @@ def audit(rt: Runtime, store: Store, world: World, *, run_ids: dict[str, int]) -
         rows = ledger.get(run_id, Rows())
         findings += [Finding(name, run_id, what) for name, what in judged(rows, there, run_id)]
         findings += [Finding("unnamed", run_id, what) for what in unnamed(rt, rows, there)]
+    findings += [Finding("record_is_whole", "", what) for what in broken(store, ledger)]
     return findings
+
+
+def broken(store: Store, ledger: dict[str, Rows]) -> Iterator[str]:
+    """What an audit says of the hash chains, and of rows that are not as their events prove."""
+    verified = run_flow(verify_chains(Audit()), store.perform).verified()
+    yield from map(str, verified.problems)
+    events = sum(len(rows.events) for rows in ledger.values())
+    if verified.events != events:
+        yield f"{events} events can be read, and {verified.events} are in chains"
 
 
 def judged(rows: Rows, there: Standing, run_id: str) -> Iterator[tuple[str, str]]:

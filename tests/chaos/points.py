@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from amends.drivers.wakeup import Telling
-from amends.ledger import operations
+from amends.ledger import operations, plain
 from amends.ledger.operations import StoreOp
 from amends.ledger.store import Store
 
@@ -28,8 +28,10 @@ NAMES: Final[dict[type[Any], str]] = {
     operations.RenewLeases: "renewal",
     operations.ReleaseLease: "let go",
     operations.AdmitCall: "admit",
+    plain.AdmitPlain: "admit",
     operations.StartCall: "start",
     operations.SettleCall: "settle",
+    plain.SettlePlain: "settle",
     operations.NoteProbe: "probe noted",
     operations.ResolveCall: "resolve",
     operations.BeginRollback: "rollback",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from amends import Runtime
-from amends.ledger import operations
+from amends.ledger import operations, plain
 from amends.ledger.dispatch import READS
 from amends.ledger.operations import StoreOp
 from amends.stores.sqlite.store import SqliteStore
@@ -149,7 +149,25 @@ def test_what_stands_and_is_no_call_of_the_ledger_s_any_more_breaks_the_record(s
     counts = small.counts()
     assert counts["lost"] == 1
     assert counts["event_per_transition"] == 1
-    assert set(counts) - set(COUNTS) == {"event_per_transition"}
+    assert set(counts) - set(COUNTS) == {"event_per_transition", "record_is_whole"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "amends_call set settled_at = settled_at + 1 where settled_hash is not null",
+        "amends_call set result = '\"other\"' where settled_hash is not null",
+        "amends_call set undone_hash = comp_hash where undone_hash is not null",
+        "amends_event set facts = '{}' where what = 'run'",
+    ],
+)
+def test_a_record_that_somebody_has_edited_is_not_whole(small: Small, change: str) -> None:
+    """In the rows of events, and in the columns of calls that events are folded into."""
+    store = small.rt._host.store
+    assert isinstance(store, SqliteStore)
+    assert store._writer is not None
+    assert store._writer.raw.execute(f"update {change}").rowcount > 0, "there is something to edit"
+    assert small.counts()["record_is_whole"] > 0
 
 
 def test_a_late_effect_after_a_blind_compensation_stands_and_happened_once() -> None:
@@ -200,7 +218,8 @@ def test_every_operation_that_writes_a_run_s_way_is_a_point() -> None:
     }
     quiet = {"NoteEvidence", "WatchDoubt", "NoteValue", "ClaimNotice", "RecordNotice", "ExpireApprovals", "PinKey"}
     quiet |= {"WriteCheckpoint"}
-    every = {name for name, one in vars(operations).items() if isinstance(one, type) and issubclass(one, StoreOp)}
+    known = {**vars(operations), **vars(plain)}
+    every = {name for name, one in known.items() if isinstance(one, type) and issubclass(one, StoreOp)}
     assert {one.__name__ for one in NAMES} == every - reads - persons - quiet - {"StoreOp"}
 
 

@@ -2,6 +2,8 @@ import json
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from amends import Runtime, tool
 from tests.cli.command import assert_refused, run
 from tests.cli.conftest import Play
@@ -44,6 +46,19 @@ def test_a_ledger_that_needs_a_newer_amends_is_shown_with_exit_code_1(tmp_path: 
     assert (status.returncode, json.loads(status.stdout)["needs"]) == (1, 99)
     assert "upgrade amends" in status.stderr
     assert_refused(run("db", "migrate", *URL, cwd=tmp_path), "99", code=21)
+
+
+@pytest.mark.parametrize("needs", [1, 9])
+def test_a_ledger_of_the_first_development_version_is_refused_by_name(tmp_path: Path, needs: int) -> None:
+    """It had other tables. Whatever it says about versions, no newer amends could help."""
+    raw = sqlite3.connect(tmp_path / "shop.db")
+    raw.execute("create table amends_schema (version integer, needs integer, applied_at real, ledger text)")
+    raw.execute("insert into amends_schema values (9, ?, 0.0, 'old')", (needs,))
+    raw.execute("create table runs (uid text)")
+    raw.commit()
+    raw.close()
+    for verb in (("db", "status"), ("db", "migrate"), ("runs", "list")):
+        assert_refused(run(*verb, *URL, cwd=tmp_path), "[ledger_too_old]", "0.1.0.dev0", code=21)
 
 
 def test_a_ledger_in_memory_has_nothing_to_migrate(tmp_path: Path) -> None:

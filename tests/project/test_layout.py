@@ -74,7 +74,7 @@ EDGE_WHY = "an edge stands on amends and its public modules alone, so that each 
 THIRD_PARTY: dict[str, frozenset[str]] = {
     "encoding": frozenset({"pydantic", "pydantic_core"}),
     "tools": frozenset({"pydantic", "pydantic_core"}),
-    "stores.postgres": frozenset({"psycopg"}),
+    "stores.postgres": frozenset({"psycopg", "psycopg_pool"}),
     "stores.mysql": frozenset({"pymysql"}),
     "telemetry": frozenset({"opentelemetry"}),
     "cli": frozenset({"typer", "click", "rich"}),

@@ -118,9 +118,9 @@ def test_a_plain_call_whose_answer_is_lost_is_asked_for_again_and_started_once(
     run = ledger.run()
     plain = PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, "a", run.epoch)
     tool = PlainTool("charge", "1", "compensatable", 0, 1)
-    first = AdmitPlain(plain, tool, new_number(), *(bytes([part] * 32) for part in (1, 2, 3)), "{}")
+    first = AdmitPlain(plain, tool, new_number(), b"1" * 32, b"2" * 32, b"3" * 32, "{}")
     assert ledger(first).verdict == "start"  # the flow: the ledger does not know the tool yet
-    op = AdmitPlain(plain, tool, new_number(), *(bytes([part] * 32) for part in (4, 5, 6)), "{}")
+    op = AdmitPlain(plain, tool, new_number(), b"4" * 32, b"5" * 32, b"6" * 32, "{}")
     relay.cut = cut
     call = ledger(op).call  # by the flow, which finds out
     assert (relay.cuts, call.id, call.attempt) == (1, op.call_id, 1)

@@ -3,18 +3,45 @@
 import asyncio
 import sqlite3
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from amends.errors import LedgerUnavailable
+from amends.errors import LeaseLost, LedgerUnavailable
 from amends.ledger import operations as ops
 from amends.stores.memory import MemoryStore
-from amends.stores.sqlite.store import SqliteStore
-from amends.testing.conformance.ledger import Ledger
+from amends.stores.sqlite import store as sqlite_store
+from amends.stores.sqlite.connection import BUSY_S_MAX
+from amends.stores.sqlite.store import INLINE_MAX, SqliteStore
+from amends.testing.conformance.ledger import Ledger, audit
 from tests.stores.many import CALLERS, Gate, commits, in_line, numbered, stored, wait_for
+
+
+@pytest.fixture
+def shared(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteStore]:
+    """A file on a disk that is never quick enough to be written on the loop; its clock is the gate."""
+    monkeypatch.setattr(sqlite_store, "INLINE_FLUSH_S", 0.0)
+    made = SqliteStore(tmp_path / "ledger.db", "FULL", gate)
+    made.open(create=True)
+    yield made
+    if not made._closed:
+        audit(Ledger(made))
+    made.close()
+
+
+@pytest.fixture
+def quick(tmp_path: Path, gate: Gate) -> Iterator[SqliteStore]:
+    """A file that is written without a flush, so that the loop itself may write it."""
+    made = SqliteStore(tmp_path / "ledger.db", "NORMAL", gate)
+    made.open(create=True)
+    yield made
+    audit(Ledger(made))
+    made.close()
 
 
 def test_tasks_that_come_together_share_flushes(shared: SqliteStore) -> None:
@@ -178,3 +205,98 @@ def test_a_loop_goes_on_while_a_ledger_that_is_asked_for_an_answer_waits_to_be_o
         with closing(SqliteStore(path, "NORMAL", lock_wait_s=2.0)) as store:
             with pytest.raises(AssertionError, match="a run that it does not have"):
                 asyncio.run(play(store))
+
+
+# ---- what the loop writes itself ----------------------------------------------------------
+
+
+def writers(store: SqliteStore, gate: Gate, requests: list[ops.AdmitCall]) -> tuple[list[str], set[int], int]:
+    """Perform them in one turn of a loop; return the verdicts, the threads that wrote, and that of the loop."""
+    threads: set[int] = set()
+    gate.before = lambda: threads.add(threading.get_ident())
+
+    async def all_at_once() -> list[ops.Admission]:
+        return await asyncio.gather(*map(store.perform_async, requests))
+
+    verdicts = [answer.verdict for answer in asyncio.run(all_at_once())]
+    gate.before = lambda: None
+    return verdicts, threads, threading.get_ident()
+
+
+def test_a_turn_of_the_loop_is_one_transaction_on_the_loop_itself(quick: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(quick)
+    requests = numbered(ledger, ledger.run(), INLINE_MAX)
+    before = commits(quick.path)
+    verdicts, threads, loop = writers(quick, gate, requests)
+    assert verdicts == ["start"] * INLINE_MAX
+    assert threads == {loop}
+    assert commits(quick.path) - before == 1
+
+
+def test_a_turn_with_too_many_operations_is_left_to_a_thread(quick: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(quick)
+    verdicts, threads, loop = writers(quick, gate, numbered(ledger, ledger.run(), INLINE_MAX + 1))
+    assert verdicts == ["start"] * (INLINE_MAX + 1)
+    assert loop not in threads
+
+
+def test_a_disk_that_flushes_slowly_is_left_to_a_thread(shared: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(shared)
+    verdicts, threads, loop = writers(shared, gate, numbered(ledger, ledger.run(), 2))
+    assert (verdicts, loop in threads) == (["start"] * 2, False)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_loop_goes_on_while_another_process_has_the_file(
+    quick: SqliteStore, gate: Gate, plain: bool, count: int
+) -> None:
+    """It would write by itself, but finds the lock taken: a thread waits for it, with the whole turn."""
+    ledger = Ledger(quick)
+    run = ledger.run()
+    if plain:
+        ledger.start_plain(run)  # its tool is known now
+        asked: list[ops.StoreOp[Any]] = [ledger.plain_op(run, args=f"[{number}]") for number in range(count)]
+    else:
+        asked = [*numbered(ledger, run, count)]
+
+    async def play(other: sqlite3.Connection) -> list[Any]:
+        tasks = [asyncio.create_task(quick.perform_async(op)) for op in asked]
+        before = time.monotonic()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert time.monotonic() - before < BUSY_S_MAX, "SQLite itself would wait as long, on the loop"
+        assert not any(task.done() for task in tasks)
+        other.execute("rollback")  # only a loop that went on comes here
+        return await asyncio.gather(*tasks)
+
+    with closing(sqlite3.connect(quick.path, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        answers = asyncio.run(play(other))
+    assert len(answers) == count
+    assert len(ledger.calls()) == count + int(plain)
+
+
+def test_an_operation_that_fails_on_the_loop_fails_alone(quick: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(quick)
+    first, second, third = numbered(ledger, ledger.run(), 3)
+    first.epoch = second.epoch = 7
+
+    async def all_at_once() -> list[Any]:
+        return await asyncio.gather(*map(quick.perform_async, (first, second, third)), return_exceptions=True)
+
+    answers = asyncio.run(all_at_once())
+    assert [type(answer) for answer in answers] == [LeaseLost, LeaseLost, ops.Admission]
+    assert len(ledger.calls()) == 1
+
+
+def test_a_closed_store_refuses_a_turn_of_the_loop(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "ledger.db", "NORMAL")
+    ledger = Ledger(store)
+    run = ledger.run()
+    store.close()
+
+    async def all_at_once() -> list[Any]:
+        return await asyncio.gather(*map(store.perform_async, numbered(ledger, run, 2)), return_exceptions=True)
+
+    assert [type(answer) for answer in asyncio.run(all_at_once())] == [LedgerUnavailable] * 2

@@ -38,6 +38,7 @@ OF_ERROR: Final = {
     "diverged": DIVERGED,
     "ledger_tampered": CHAIN_BROKEN,
     "ledger_too_new": SCHEMA,
+    "ledger_too_old": SCHEMA,
 }
 OF_VOID: Final = {"changed": DIGEST_MISMATCH, "expired": EXPIRED}
 """Exit code of a void approval, by the reason why it is void."""

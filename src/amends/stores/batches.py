@@ -110,6 +110,10 @@ class Batches:
             else:
                 for step, answer in zip(batch, self._together([one.op for one in batch]), strict=True):
                     step.answer = answer
+        except Exception:
+            if len(batch) == 1:
+                raise
+            # It may be the fault of another step, such as a text that cannot be encoded: who is at fault learns it alone.
         finally:
             for step in batch[1:]:
                 assert step.gate is not None, "a queued step has a gate"
@@ -208,6 +212,8 @@ class LoopBatches:
         try:
             for step, answer in zip(batch, await self._together([one.op for one in batch]), strict=True):
                 step.answer = answer
+        except Exception:
+            pass  # as above: each is done alone
         finally:
             self._queue.out -= 1
             self._over(batch)

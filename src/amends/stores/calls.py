@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from amends.encoding.canonical import quoted
 from amends.encoding.chain import proof
-from amends.encoding.dataclass import dataclass
+from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id, number_of
 from amends.ledger.events import call_columns_digest
 from amends.ledger.rows import CallRow, EventRow
@@ -27,6 +27,8 @@ DIGEST: Final = 32
 READ_KEY: Final = 40
 """The key of a read: the digest of its request, and the number of its call."""
 _OTHER: Final = b"~"
+_PADDED: Final = b"^"
+"""As ``_OTHER``, of a text that would be as long as a digest or a key, and has one byte more for that reason."""
 
 
 def pack(text: str) -> bytes:
@@ -42,8 +44,8 @@ def pack(text: str) -> bytes:
         raw, number = pack(text[: 2 * DIGEST]), number_of(text[2 * DIGEST + 1 :])
         if len(raw) == DIGEST and number is not None:
             return raw + number.to_bytes(8, "big")
-    other = _OTHER + text.encode("utf-8", "surrogatepass")
-    return other + b"\0" if len(other) in (DIGEST, READ_KEY) else other
+    other = text.encode("utf-8", "surrogatepass")
+    return _PADDED + other + b"\0" if len(other) + 1 in (DIGEST, READ_KEY) else _OTHER + other
 
 
 def unpack(raw: bytes) -> str:
@@ -53,8 +55,8 @@ def unpack(raw: bytes) -> str:
         return raw.hex()
     if len(raw) == READ_KEY:
         return f"{raw[:DIGEST].hex()}:{call_id(int.from_bytes(raw[DIGEST:], 'big'))}"
-    if len(raw) in (DIGEST + 1, READ_KEY + 1) and raw.endswith(b"\0"):
-        raw = raw[:-1]
+    if raw.startswith(_PADDED):
+        raw = _OTHER + raw[1:-1]
     return raw[1:].decode("utf-8", "surrogatepass") if raw.startswith(_OTHER) else f"bytes {raw.hex()}"
 
 
@@ -268,6 +270,12 @@ COVERED: Final = (
     ("undone_hash", ("comp_attempt", "comp_settled_at")),
 )
 """The columns that a folded event was made from: before one of them changes, the event becomes a row."""
+
+
+def only(folded: Folded, name: str) -> Folded:
+    """Return one of these folded events, named by its hash."""
+    others = {other: b"" for other in ("hash", "settled_hash", "comp_hash", "undone_hash") if other != name}
+    return changed(folded, others)
 
 
 def read_owners(text: str) -> dict[int, str]:

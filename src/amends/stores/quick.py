@@ -81,6 +81,8 @@ class Undo:
 
     touch: int
     left: list[tuple[int, str]]
+    rows: dict[str, CallRow]
+    """The calls by id: a plain answer is made from what its caller has seen, which must be this."""
     going: str = ""
 
 
@@ -92,8 +94,8 @@ def undo_of(answer: Rollback, touch: int) -> Undo | None:
     effects = [call for call in tree.calls if call.kind != "read"]
     if any(call.state in ("started", "compensating") for call in effects):
         return None
-    left = [(call.settled_seq, call.id) for call in effects if call.state == "succeeded" and call.undoable]
-    return Undo(touch, sorted(left))
+    rows = {call.id: call for call in effects if call.state == "succeeded" and call.undoable}
+    return Undo(touch, sorted((call.settled_seq, call.id) for call in rows.values()), rows)
 
 
 def is_plain_beginning(op: BeginCompensation, undo: Undo | None) -> bool:
@@ -103,20 +105,25 @@ def is_plain_beginning(op: BeginCompensation, undo: Undo | None) -> bool:
         return False
     plain = seen.state == "succeeded" and seen.run == seen.root and not seen.comp_attempt and not seen.shared
     plain = plain and not seen.cost and not seen.grp and seen.lost_at is None and number_of(seen.id) is not None
-    return plain and bool(undo.left) and undo.left[-1] == (seen.settled_seq, seen.id)
+    return plain and bool(undo.left) and undo.left[-1][1] == seen.id and undo.rows[seen.id] == seen
 
 
 def begun(op: BeginCompensation, at: float) -> CallRow:
     """Return the answer to a plain beginning."""
     assert op.seen is not None, "a plain compensation knows its call"
-    return changed(op.seen, {"state": "compensating", "comp_attempt": 1, "comp_at": at, "quiet_left": None})
+    return _begun(op.seen, at)
+
+
+def _begun(row: CallRow, at: float) -> CallRow:
+    return changed(row, {"state": "compensating", "comp_attempt": 1, "comp_at": at, "quiet_left": None})
 
 
 def is_plain_end(op: SettleCompensation, undo: Undo | None) -> bool:
     """Return whether the compensation that ends is the one that began by a plain statement, and succeeded."""
     if undo is None or op.seen is None or op.repeated or op.to != "compensated" or op.attempt != 1:
         return False
-    return undo.going == op.call_id and not op.error and op.retry_s is None and not op.gave_up
+    plain = undo.going == op.call_id and not op.error and op.retry_s is None and not op.gave_up
+    return plain and op.seen.comp_at is not None and _begun(undo.rows[op.call_id], op.seen.comp_at) == op.seen
 
 
 def undone(op: SettleCompensation, at: float) -> Settled:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from amends.errors import LedgerCorrupt, LedgerMissing, LedgerUnavailable
 from amends.model import Schema
-from amends.stores.migrations import check_usable, migrations, schema_of
+from amends.stores.migrations import check_usable, migrations, refuse_old, schema_of
 from amends.stores.mysql.errors import NO_TABLE, THERE, code_of
 from amends.stores.sql import MYSQL
 from amends.visible import visible_log
@@ -50,7 +50,7 @@ def check_server(ask: Ask, where: str) -> int:
     return int(packet)
 
 
-def read_schema(ask: Ask) -> Schema:
+def read_schema(ask: Ask, where: str) -> Schema:
     """Return the schema version of the database; changes nothing."""
     try:
         [(version, needs, ledger)] = ask("select max(version), max(needs), max(ledger) from amends_schema")
@@ -58,12 +58,19 @@ def read_schema(ask: Ask) -> Schema:
         if code_of(error) != NO_TABLE:
             raise
         return schema_of(MYSQL.name, 0, 0, "")
+    if version:
+        try:
+            ask("select 1 from amends_run limit 0")
+        except Exception as error:
+            if code_of(error) == NO_TABLE:
+                raise refuse_old(where) from error
+            raise
     return schema_of(MYSQL.name, version or 0, needs or 0, ledger or "")
 
 
 def check_ledger(ask: Ask, where: str, *, create: bool) -> bool:
     """Return whether a migration is pending. Raises if this amends may not use or create the ledger."""
-    found = read_schema(ask)
+    found = read_schema(ask, where)
     if found.version == 0 and not create:
         raise LedgerMissing(
             f"no ledger at {where}: the database has none, and creating one was not allowed",
@@ -89,7 +96,7 @@ def _lock(ask: Ask, where: str, wait_s: float) -> None:
 
 
 def _migrate(ask: Ask, where: str) -> bool:
-    found = read_schema(ask)  # another process may have been faster
+    found = read_schema(ask, where)  # another process may have been faster
     if found.version == 0:
         _check_free(ask, where)
     ledger = found.ledger or secrets.token_hex(8)

@@ -58,6 +58,8 @@ class MysqlStore:
     ``lock_wait_s`` replace the options of the URL.
     """
 
+    dialect = "mysql"
+
     def __init__(
         self,
         url: str,
@@ -115,7 +117,7 @@ class MysqlStore:
 
     def schema(self) -> Schema:
         """Return the schema version that the database has and the one that this amends has; changes nothing."""
-        return self._with_connection(lambda connection: read_schema(connection.ask))
+        return self._with_connection(lambda connection: read_schema(connection.ask, self.url))
 
     def migrate(self) -> Schema:
         """Migrate the ledger, or create it; return the schema version that it has now."""

@@ -30,32 +30,26 @@ RUNS: Final = "select 1 from pg_class where relname = 'amends_run' and pg_table_
 
 def read_schema(connection: Blocking, address: Address) -> Schema:
     """Return the schema version that the ledger has and the one that this amends has; changes nothing."""
-    found, _ = _looked_at(connection, address)
-    return found
-
-
-def _looked_at(connection: Blocking, address: Address) -> tuple[Schema, bool]:
-    """Return the schema version, and whether the ledger has tables of these names; 0.1.0.dev0 had others."""
     try:
         connection.command(Preamble(address).reading)
         found = _schema(connection)
-        has_tables = bool(connection.execute(Execute(RUNS, ()))[0])
+        is_old = found.version > 0 and not connection.execute(Execute(RUNS, ()))[0]
         connection.command("commit")
-        return found, has_tables
     except psycopg.Error as error:
         raise explained(error, address.shown, op=None, fate=fate_of(error, committing=False)) from error
+    if is_old:
+        raise refuse_old(address.shown)
+    return found
 
 
 def establish(connection: Blocking, address: Address, *, create: bool, clock: Callable[[], float] | None) -> bool:
     """Create or migrate the ledger if needed; return whether this call created it."""
-    found, has_tables = _looked_at(connection, address)
+    found = read_schema(connection, address)
     if found.version == 0 and not create:
         raise LedgerMissing(
             f"no ledger at {address.shown}: the database has none, and creating one was not allowed",
             hint="check the URL and its schema=; amends db migrate, or a first start with create=True, creates it",
         )
-    if found.version and not has_tables:
-        raise refuse_old(address.shown)
     check_usable(found, address.shown)
     if found.version >= found.newest:
         return False

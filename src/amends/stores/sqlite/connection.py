@@ -26,6 +26,8 @@ SQLITE_MIN: Final = (3, 37, 0)
 """For strict tables."""
 BUSY_S_MAX: Final = 1.0
 """How long SQLite itself waits for a lock before we check the deadline."""
+PAUSE_S_MAX: Final = 0.016
+"""The longest pause, on average, between two attempts to get a lock."""
 STATEMENTS_MAX: Final = 256
 """Prepared statements kept per connection; there are about 60 shapes."""
 UNDECODABLE: Final = "Could not decode to UTF-8"
@@ -121,6 +123,7 @@ def fill_log(connection: sqlite3.Connection, path: Path) -> None:
 def patiently(path: Path, wait_s: float, act: Callable[[], T]) -> T:
     """Call ``act`` as soon as the file's lock allows; give up after ``wait_s``."""
     until = time.monotonic() + wait_s
+    pause_s = 0.001
     while True:
         try:
             return act()
@@ -130,7 +133,8 @@ def patiently(path: Path, wait_s: float, act: Callable[[], T]) -> T:
             if time.monotonic() >= until:
                 raise locked(path, wait_s) from error
         # Jitter: processes that were refused at the same moment must not retry at the same moment.
-        time.sleep(random.uniform(0.001, 0.02))
+        time.sleep(random.uniform(0.5, 1.5) * pause_s)
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 
 def _check_place(path: Path, *, create: bool) -> None:
@@ -179,20 +183,25 @@ def read_schema(path: Path, *, wait_s: float) -> Schema:
         return schema_of("sqlite", 0, 0, "")
     try:
         with closing(connect(path, create=False, synchronous="FULL", wait_s=wait_s)) as connection:
-            return patiently(path, wait_s, lambda: _schema(connection, _names(connection)))
+            return patiently(path, wait_s, lambda: _current_schema(connection, path))
     except sqlite3.Error as error:
         raise explained(error, path) from error
 
 
 def _checked_version(connection: sqlite3.Connection, path: Path, *, create: bool) -> int:
-    names = _names(connection)
-    found = _schema(connection, names)
+    found = _current_schema(connection, path)
     if found.version == 0 and not create:
         raise _missing(path, "the file has none")
-    if found.version and "amends_run" not in names:
-        raise refuse_old(str(path))
     check_usable(found, str(path))
     return found.version
+
+
+def _current_schema(connection: sqlite3.Connection, path: Path) -> Schema:
+    names = _names(connection)
+    found = _schema(connection, names)
+    if found.version and "amends_run" not in names:
+        raise refuse_old(str(path))
+    return found
 
 
 def _names(connection: sqlite3.Connection) -> set[str]:

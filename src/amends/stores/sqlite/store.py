@@ -136,6 +136,7 @@ class SqliteStore:
                 clock=self._clock,
                 wait_s=self._lock_wait_s,
             )
+            raw.execute("pragma busy_timeout = 0")  # an event loop may not wait; a thread that may uses patiently()
             self._writer = Connection(raw, raw.cursor(), inode_of(self.path))
             if made:
                 fill_log(raw, self.path)
@@ -194,12 +195,9 @@ class SqliteStore:
             return None
         try:
             return plain(self._plain, writer.cursor, op)
-        except sqlite3.OperationalError as error:
-            self._forget()
-            if is_busy(error):
-                return None  # the flow waits for the lock
-            raise self._copy_of(error) from error
         except sqlite3.Error as error:
+            if is_busy(error):
+                return None  # nothing was done; the flow waits for the lock
             self._forget()
             raise self._copy_of(error) from error
         except BaseException:
@@ -402,7 +400,7 @@ class SqliteStore:
                 self.open(create=self._create)
         raw = connect(self.path, create=False, synchronous=self.synchronous, wait_s=self._lock_wait_s)
         raw.execute("pragma query_only = 1")
-        raw.execute("pragma busy_timeout = 0")  # an event loop may not wait; callers that may wait use patiently()
+        raw.execute("pragma busy_timeout = 0")  # as above
         return Connection(raw, raw.cursor())
 
     # ---- Forks
