@@ -1414,14 +1414,14 @@ async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[Eve
     return events[: op.limit]
 
 
-def _enough(trees: Sequence[Sequence[Any]], limit: int) -> str:
+def _enough(trees: Sequence[Sequence[Any]], limit: int) -> Any:
     """Return the last of the first trees that have so many events together: what is beyond would be read in vain."""
     count = 0
     for root, n in trees:
         count += max(1, n)
         if count >= limit:
-            return str(root)
-    return str(trees[-1][0])
+            return root
+    return trees[-1][0]
 
 
 EVENTS_AT_ONCE: Final = 50_000
