@@ -88,8 +88,8 @@ class Forger:
         if table == "events":
             return self._events()
         if table == "calls":
-            found = [stored.join(values)[0] for values in self.execute(f"{self._calls} order by c.no")]
-            return [{name: getattr(one, name) for name in CALL_COLUMNS} for one in found]
+            calls = [stored.join(values)[0] for values in self.execute(f"{self._calls} order by c.no")]
+            return [{name: getattr(one, name) for name in CALL_COLUMNS} for one in calls]
         columns = COLUMNS[table]
         names = ", ".join(map(self._name, columns))
         [physical] = TABLES[table]

@@ -250,6 +250,6 @@ def test_a_cancellation_is_raised_when_the_step_is_over_and_has_its_answer(undon
             await tasks[1]
         outcome = getattr(cancelled.value, OUTCOME)
         assert outcome() == ("alone op 1" if undone else "together op 1")
-        assert await asyncio.gather(tasks[0], tasks[2]) == ["together op 0", "together op 2"]
+        assert list(await asyncio.gather(tasks[0], tasks[2])) == ["together op 0", "together op 2"]
 
     on_loop(play, undone=undone)

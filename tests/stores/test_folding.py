@@ -138,7 +138,7 @@ def test_encrypting_again_keeps_what_proves_the_payloads(ledger: Ledger, edit: E
     call = done(ledger, run, args="[1]")
     before = ledger.events()
     for round in ("one", "two"):
-        was = {"args": ledger.look(call).args, "result": ledger.look(call).result}
+        was = {"args": ledger.look(call).args, "result": ledger.look(call).result or ""}
         assert ledger(RewriteTexts(call.id, True, was, {"args": f"sealed {round}", "result": f"sealed {round}"})) == 2
         assert ledger.events() == before
         assert edit(f"{FOLDED} where no = ?", number_of(call.id)) == [(1, 1, 0, 0)]

@@ -99,10 +99,12 @@ def whoever_judges_an_expiry_moves_ledger_time_for_all_runs(ledger: Ledger, judg
     ledger.clock.now += EXPIRES_S + 1
     match judge:
         case "start":
+            assert asked is not None
             _started(ledger, ledger.look(asked))
         case "request":
             ledger.admit(other, need=need(ledger))
         case "decision":
+            assert asked is not None
             assert ledger(yes_op(ledger, asked)).void == "expired"
         case "staged":
             assert ledger.commit(other).how == "unsettled"
