@@ -82,9 +82,8 @@ def test_a_call_comes_back_from_its_columns(row: CallRow) -> None:
 @settings(max_examples=100, deadline=None)
 @given(call_rows(), st.sets(st.sampled_from(["hash", "settled_hash", "comp_hash", "undone_hash"])), HEX | st.just(""))
 def test_folded_events_come_back_from_their_columns(row: CallRow, which: set[str], digest: str) -> None:
-    given = Folded(
-        **{name: bytes([len(name)]) * DIGEST for name in which}, comp_n=3, comp_epoch=2, undone_n=4, args_proof=digest
-    )
+    hashes: dict[str, Any] = {name: bytes([len(name)]) * DIGEST for name in which}
+    given = Folded(**hashes, comp_n=3, comp_epoch=2, undone_n=4, args_proof=digest)
     back, folded = join(columns_of(row, given))
     assert back == row
     if which:
@@ -95,7 +94,7 @@ def test_folded_events_come_back_from_their_columns(row: CallRow, which: set[str
 
 
 def test_more_is_a_json_text_that_every_database_can_keep() -> None:
-    values = {field.name: {"str": "x"}.get(str(field.type), 1) for field in fields(CallRow)}
+    values: dict[str, Any] = {field.name: {"str": "x"}.get(str(field.type), 1) for field in fields(CallRow)}
     odd = CallRow(**values | {"error": "nul \x00, half \ud800, \N{SNOWMAN}", "id": "from elsewhere"})
     text = more(odd, hot(odd), ROOT)
     assert text is not None

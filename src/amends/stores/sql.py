@@ -42,7 +42,7 @@ from amends.ledger.rows import (
     SliceRow,
     WaitRow,
 )
-from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
+from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, CallState, call_sources, run_sources
 from amends.stores import calls as stored
 from amends.stores.calls import Folded, RootFacts
 
@@ -594,7 +594,7 @@ class CallStatements:
         self.find_tool = f"select no from amends_tool where {' and '.join(f'{one} = {mark}' for one in tools)}"
         self.add_tool = dialect.if_absent.format(_into(dialect, "amends_tool", tools))
 
-    def update(self, columns: tuple[str, ...], to: str | None) -> str:
+    def update(self, columns: tuple[str, ...], to: CallState | None) -> str:
         """Return the update of these columns of a call that is still in the state that was read; see ``update_run``."""
         shape = ("update", to, *columns)
         text = self._shapes.get(shape)
@@ -779,7 +779,8 @@ async def _unfold(tx: Transaction, old: CallRow, new: CallRow, folded: Folded) -
         if not getattr(folded, name) or all(getattr(new, column) == getattr(old, column) for column in columns):
             continue
         tail = await tail_of(tx, old.root)
-        alone = replace(stored.NOT_FOLDED, **{name: getattr(folded, name)}, comp_n=folded.comp_n,
+        only: dict[str, Any] = {name: getattr(folded, name)}
+        alone = replace(stored.NOT_FOLDED, **only, comp_n=folded.comp_n,
                         comp_epoch=folded.comp_epoch, undone_n=folded.undone_n, result_proof=folded.result_proof)  # fmt: skip
         for event in stored.events_of(old, alone, tail.owners):
             await Execute(tx.statements.events.insert, (*EVENT_VALUES(event), bytes.fromhex(event.hash)))
