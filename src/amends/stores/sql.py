@@ -42,7 +42,7 @@ from amends.ledger.rows import (
     SliceRow,
     WaitRow,
 )
-from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
+from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, CallState, call_sources, run_sources
 from amends.stores import calls as stored
 from amends.stores.calls import Folded, RootFacts
 
@@ -616,7 +616,7 @@ class CallStatements:
         self.find_tool = f"select no from amends_tool where {' and '.join(f'{one} = {mark}' for one in tools)}"
         self.add_tool = dialect.if_absent.format(_into(dialect, "amends_tool", tools))
 
-    def update(self, columns: tuple[str, ...], to: Any) -> str:
+    def update(self, columns: tuple[str, ...], to: CallState | None) -> str:
         """Return the update of these columns of a call that is still in the state that was read; see ``update_run``."""
         shape = ("update", to, *columns)
         text = self._shapes.get(shape)
