@@ -424,7 +424,7 @@ def test_a_run_asks_its_ledger_for_nothing_more(tmp_path: Path) -> None:
         rt.close()
     without, beside = asked
     assert beside == without
-    assert {"OpenRun", "AdmitCall", "SettleCall", "DecideCommit"} <= set(beside)
+    assert {"OpenRun", "AdmitPlain", "SettlePlain", "DecideCommit"} <= set(beside)
     assert not {"DraftCheckpoint", "WriteCheckpoint"} & set(beside)
 
 
