@@ -801,9 +801,10 @@ async def _unfold(tx: Transaction, old: CallRow, new: CallRow, folded: Folded) -
             if not event.hash:
                 continue
             await Execute(tx.statements.events.insert, (*EVENT_VALUES(event), bytes.fromhex(event.hash)))
-        kept = replace(kept, **{name: b""})
+        gone: dict[str, Any] = {name: b""}
         if name != "settled_hash":
-            kept = replace(kept, **{"comp_n" if name == "comp_hash" else "undone_n": 0})
+            gone[name.replace("hash", "n")] = 0
+        kept = replace(kept, **gone)
     if not kept.comp_hash and not kept.undone_hash:
         kept = replace(kept, comp_epoch=0)
     if kept.settled_hash and new.result != old.result and not folded.result_proof:
