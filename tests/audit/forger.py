@@ -46,6 +46,7 @@ TABLES = {
 }
 ORDER = {"runs": "no", "approvals": "no", "checkpoints": "n", "delegations": "id"}
 KEYS = {"runs": "uid", "calls": "id", "events": "place", "approvals": "id", "checkpoints": "n", "delegations": "id"}
+GENERATED = ("unsealed", "attention")
 NO_RUN = -1
 """The number of the run of a call whose root does not exist."""
 
@@ -264,7 +265,7 @@ class Forger:
         with self._at_once():
             for table in tables or COLUMNS:
                 for one in TABLES[table]:
-                    columns, rows = copy.stored[one]
+                    columns, rows = _written(*copy.stored[one])
                     self.execute(f"delete from {one}")
                     names, marks = ", ".join(map(self._name, columns)), ", ".join("?" * len(columns))
                     over = " overriding system value" if self.kind == "postgresql" else ""
@@ -294,6 +295,12 @@ class Forger:
                 else:
                     prev = row["hash"]
             self._write_tail(root)
+
+
+def _written(columns: list[str], rows: list[tuple[Any, ...]]) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Without the columns that the database makes itself."""
+    kept = [place for place, name in enumerate(columns) if name not in GENERATED]
+    return [columns[place] for place in kept], [tuple(row[place] for place in kept) for row in rows]
 
 
 def _raw(hash: str) -> bytes:

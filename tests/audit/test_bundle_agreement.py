@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -76,7 +77,8 @@ def tamper(luck: random.Random, file: Path) -> None:
         _swap(raw, table, where, keys, row, luck.choice(rows))
     else:
         name = luck.choice([name for name in row if name not in NEVER and (table, name) not in OF_THE_STORE])
-        raw.execute(f'update or ignore {table} set "{name}" = ? where {where}', (other(luck, row[name]), *key))
+        with suppress(sqlite3.IntegrityError):  # not of its type: nothing is changed
+            raw.execute(f'update or ignore {table} set "{name}" = ? where {where}', (other(luck, row[name]), *key))
     raw.commit()
     raw.close()
 

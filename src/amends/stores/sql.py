@@ -914,17 +914,22 @@ async def _add_event(tx: Transaction, op: rows.AddEvent) -> int:
     return tail.n
 
 
+LOWEST: Final = -(2**31)
+"""Below every number of an event, also of one that was changed."""
+
+
 async def chain_of(tx: Transaction, root: str, after: int, limit: int) -> list[EventRow]:
     """Return the events of a tree above this number, in order."""
     statements = tx.statements.events
-    found, _, _ = await Execute(statements.of_root, (root, after, limit))
+    low, high = after or LOWEST, after + limit
+    found, _, _ = await Execute(statements.of_root, (root, low, limit))
     events = [_event(values) for values in found]
     # The numbers of a chain have no gaps: first only those of one page. What has gaps, and the end, is read whole.
-    found, _, _ = await Execute(statements.page_of_root, (root, *(after, after + limit) * len(_GROUPS)))
-    folded = [event for event in folded_events(found, tx.joined) if after < event.n <= after + limit]
-    if sum(event.n <= after + limit for event in events) + len(folded) < limit:
-        found, _, _ = await Execute(statements.folded_of_root, (root, *(after,) * len(_GROUPS)))
-        folded = [event for event in folded_events(found, tx.joined) if event.n > after]
+    found, _, _ = await Execute(statements.page_of_root, (root, *(low, high) * len(_GROUPS)))
+    folded = [event for event in folded_events(found, tx.joined) if low < event.n <= high]
+    if sum(event.n <= high for event in events) + len(folded) < limit:
+        found, _, _ = await Execute(statements.folded_of_root, (root, *(low,) * len(_GROUPS)))
+        folded = [event for event in folded_events(found, tx.joined) if event.n > low]
     events += folded
     events.sort(key=lambda event: event.n)
     return events[:limit]
