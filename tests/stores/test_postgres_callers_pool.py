@@ -86,8 +86,8 @@ def states_of(pool: "ConnectionPool[Any]") -> dict[int, tuple[Any, ...]]:
 def pool_of(url: str, *, autocommit: bool = False, **given: Any) -> "Iterator[ConnectionPool[Any]]":
     """A pool of connections with the program's own settings."""
     execute(url, ["create schema if not exists theirs"])
-    given = {"configure": unusual, "min_size": SIZE, "max_size": SIZE} | given
-    with ConnectionPool(url, open=True, kwargs={"autocommit": autocommit}, **given) as pool:
+    options: dict[str, Any] = {"configure": unusual, "min_size": SIZE, "max_size": SIZE} | given
+    with ConnectionPool(url, open=True, kwargs={"autocommit": autocommit}, **options) as pool:
         yield pool
 
 
