@@ -62,7 +62,7 @@ QUICK_EVENTS: Final = 10_000
 QUICK_BYTES_CALLS: Final = 1_000
 FILL_S: Final = 100.0
 """Seconds to create a large ledger, and to measure it."""
-MINUTES: Final = 13.0
+MINUTES: Final = 18.0
 ABANDONED: Final = "it was interrupted"
 
 

@@ -268,7 +268,8 @@ async def test_a_timeout_of_the_sdk_is_doubt(shop: Shop) -> None:
         await asyncio.Event().wait()
         return order
 
-    guarded = amends_tools([function_tool(slow, timeout=0.05)])
+    # Long enough for the body to begin on a busy machine: a call that was not sent is in no doubt.
+    guarded = amends_tools([function_tool(slow, timeout=0.5)])
     async with amends.AsyncRuntime(shop.url, tools=[amends.declare("slow", kind="pivot")]) as rt:
         agent = Agent(name="clerk", model=model_saying([[("slow", {"order": "A1"})], "hm"]), tools=guarded)
         with pytest.raises(amends.RunBlocked):

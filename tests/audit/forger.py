@@ -1,4 +1,9 @@
-"""Somebody who can write the database, who knows how amends hashes, and who has no key."""
+"""Somebody who can write the database, who knows how amends stores and hashes, and who has no key.
+
+The tables here are those that the ledger's flows see: ``runs``, ``calls``, ``events``, ``approvals``, ``checkpoints`` and
+``delegations``. An event that is folded into its call is made a row before it, or its call, is changed, deleted or
+written anew: both are the same record to every reader. ``test_folded`` changes the columns as they are stored.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from amends.encoding.chain import GENESIS, body_of, link
+from amends.encoding.ids import new_number, number_of
 from amends.ledger.rows import (
     APPROVAL_COLUMNS,
     CALL_COLUMNS,
@@ -15,7 +21,11 @@ from amends.ledger.rows import (
     DELEGATION_COLUMNS,
     EVENT_COLUMNS,
     RUN_COLUMNS,
+    CallRow,
 )
+from amends.stores import calls as stored
+from amends.stores.sql import EVENT_COLUMNS as EVENTS_STORED
+from amends.stores.sql import FROM_CALLS, folded_events
 from tests.servers.databases import connect
 
 COLUMNS = {
@@ -26,18 +36,28 @@ COLUMNS = {
     "checkpoints": CHECKPOINT_COLUMNS,
     "delegations": DELEGATION_COLUMNS,
 }
-ORDER = {
-    "runs": "place",
-    "calls": "place",
-    "events": "place",
-    "approvals": "place",
-    "checkpoints": "n",
-    "delegations": "id",
+TABLES = {
+    "runs": ("amends_run",),
+    "calls": ("amends_call", "amends_tool", "amends_ledger_key", "amends_call_name"),
+    "events": ("amends_event",),
+    "approvals": ("amends_approval",),
+    "checkpoints": ("amends_checkpoint",),
+    "delegations": ("amends_delegation",),
 }
+ORDER = {"runs": "no", "approvals": "no", "checkpoints": "n", "delegations": "id"}
 KEYS = {"runs": "uid", "calls": "id", "events": "place", "approvals": "id", "checkpoints": "n", "delegations": "id"}
+NO_RUN = -1
+"""The number of the run of a call whose root does not exist."""
 
 Row = dict[str, Any]
-Copy = Mapping[str, list[Row]]
+
+
+class Copy(dict[str, list[Row]]):
+    """Everything that is audited, as rows of the flows and, in ``stored``, as it is in the tables."""
+
+    def __init__(self, rows: Mapping[str, list[Row]], stored: Mapping[str, tuple[list[str], list[tuple[Any, ...]]]]):
+        super().__init__(rows)
+        self.stored = stored
 
 
 OPEN: list[Forger] = []
@@ -65,29 +85,132 @@ class Forger:
 
     def rows(self, table: str) -> list[Row]:
         """All rows of a table, in their order."""
+        if table == "events":
+            return self._events()
+        if table == "calls":
+            found = [stored.join(values)[0] for values in self.execute(f"{self._calls} order by c.no")]
+            return [{name: getattr(one, name) for name in CALL_COLUMNS} for one in found]
         columns = COLUMNS[table]
         names = ", ".join(map(self._name, columns))
-        order = "rowid" if (self.kind, table) == ("sqlite", "runs") else ORDER[table]
-        found = self.execute(f"select {names} from {table} order by {order}")
+        [physical] = TABLES[table]
+        found = self.execute(f"select {names} from {physical} order by {ORDER[table]}")
         return [dict(zip(columns, map(_text, row), strict=True)) for row in found]
+
+    def _events(self) -> list[Row]:
+        """The events of all trees in the order of time, the rows and the folded ones."""
+        names = ", ".join(map(self._name, EVENTS_STORED))
+        found = [
+            dict(zip(EVENTS_STORED, row, strict=True)) for row in self.execute(f"select {names} from amends_event")
+        ]
+        made: list[Row] = [{**row, "hash": bytes(row["hash"]).hex()} for row in found]
+        folded = folded_events(self.execute(f"{self._folded} order by c.no"))
+        made += [{name: getattr(one, name) for name in EVENT_COLUMNS} for one in folded]
+        made.sort(key=lambda row: (row["at"], row["root"], row["n"]))
+        order = ("place", *EVENT_COLUMNS)
+        return [{name: {**row, "place": place}[name] for name in order} for place, row in enumerate(made, 1)]
+
+    @property
+    def _calls(self) -> str:
+        return f"select {', '.join(f'{one[:2]}{self._name(one[2:])}' for one in stored.READ)}{FROM_CALLS}"
+
+    @property
+    def _folded(self) -> str:
+        return self._calls.replace(FROM_CALLS, f", r.owners{FROM_CALLS}")
 
     def change(self, table: str, row: Row, **changes: Any) -> None:
         """Some columns of one row."""
+        changes.pop("place", None)
+        if table == "events":
+            self.unfold(row["root"])
+            if "hash" in changes:
+                changes["hash"] = _raw(changes["hash"])
+            self._set("amends_event", changes, {"root": row["root"], "n": row["n"]})
+        elif table == "calls":
+            self._change_call(row, changes)
+        else:
+            self._set(TABLES[table][0], changes, {KEYS[table]: row[KEYS[table]]})
+
+    def _set(self, table: str, changes: Mapping[str, Any], where: Mapping[str, Any]) -> None:
         sets = ", ".join(f"{self._name(name)} = ?" for name in changes)
-        self.execute(f"update {table} set {sets} where {KEYS[table]} = ?", (*changes.values(), row[KEYS[table]]))
+        terms = " and ".join(f"{self._name(name)} = ?" for name in where)
+        self.execute(f"update {table} set {sets} where {terms}", (*changes.values(), *where.values()))
+
+    def _change_call(self, row: Row, changes: Row) -> None:
+        self.unfold(row["root"])
+        number = self._number(row["id"])
+        [values] = self.execute(f"{self._calls} where c.no = ?", (number,))
+        new = {**{name: getattr(stored.join(values)[0], name) for name in CALL_COLUMNS}, **changes}
+        self._set("amends_call", self._stored_call(new, number), {"no": number})
+
+    def _number(self, id: str) -> int:
+        number = number_of(id)
+        if number is not None:
+            return number
+        [found] = self.execute(f"select {self._name('call')} from amends_call_name where id = ?", (id,))
+        return int(found[0])
+
+    def _stored_call(self, row: Row, number: int) -> Row:
+        """A call that is not folded, as it is stored."""
+        made = CallRow(**row)
+        found = self.execute("select no, uid, id, tenant, agent, principal from amends_run where uid = ?", (made.root,))
+        root = stored.RootFacts(*(found[0] if found else (NO_RUN, made.root, "", "", "", "")))
+        values = {**stored.hot(made), "no": number}
+        values |= {"root": root.no, "tool": self._tool(made), "more": stored.more(made, values, root)}
+        if number_of(made.id) != number and values["more"] is None:
+            values["more"] = f'{{"id":"{made.id}"}}'
+        return values
+
+    def _tool(self, row: CallRow) -> int:
+        columns = ("name", *stored.TOOL[1:])
+        facts = tuple(getattr(row, name) for name in stored.TOOL)
+        terms = " and ".join(f"{name} = ?" for name in columns)
+        for _ in range(2):
+            found = self.execute(f"select no from amends_tool where {terms}", facts)
+            if found:
+                return int(found[0][0])
+            self.execute(
+                f"insert into amends_tool ({', '.join(columns)}) values ({', '.join('?' * len(columns))})", facts
+            )
+        raise AssertionError("the tool was just added")
 
     def delete(self, table: str, rows: Iterable[Row]) -> None:
         for row in rows:
-            self.execute(f"delete from {table} where {KEYS[table]} = ?", (row[KEYS[table]],))
+            if table == "events":
+                self.unfold(row["root"])
+                self.execute("delete from amends_event where root = ? and n = ?", (row["root"], row["n"]))
+            elif table == "calls":
+                self.unfold(row["root"])
+                number = self._number(row["id"])
+                self.execute(f"delete from amends_ledger_key where {self._name('call')} = ?", (number,))
+                self.execute(f"delete from amends_call_name where {self._name('call')} = ?", (number,))
+                self.execute("delete from amends_call where no = ?", (number,))
+            else:
+                if table == "runs":  # its calls are told apart by it: their events stay what they are
+                    self.unfold(row["root"])
+                self.execute(f"delete from {TABLES[table][0]} where {KEYS[table]} = ?", (row[KEYS[table]],))
 
     def insert(self, table: str, *rows: Row) -> None:
-        columns = COLUMNS[table]
-        names, marks = ", ".join(map(self._name, columns)), ", ".join("?" * len(columns))
-        over = " overriding system value" if self.kind == "postgresql" and table == "events" else ""
-        sql = f"insert into {table} ({names}){over} values ({marks})"
-        values = [tuple(row[name] for name in columns) for row in rows]
-        if values:
-            self._connection.cursor().executemany(sql if self.kind == "sqlite" else sql.replace("?", "%s"), values)
+        for row in rows:
+            if table == "calls":
+                self._insert_call(row)
+            elif table == "events":
+                self._insert("amends_event", {**{name: row[name] for name in EVENTS_STORED}, "hash": _raw(row["hash"])})
+            else:
+                self._insert(TABLES[table][0], {name: row[name] for name in COLUMNS[table]})
+
+    def _insert_call(self, row: Row) -> None:
+        number = number_of(row["id"])
+        if number is None:
+            number = new_number()
+            self._insert("amends_call_name", {"id": row["id"], "call": number})
+        values = self._stored_call(row, number)
+        self._insert("amends_call", values)
+        if row["scope"] == "ledger":
+            self._insert("amends_ledger_key", {"key": values["key"], "gen": values["gen"], "call": number})
+
+    def _insert(self, table: str, row: Row) -> None:
+        names, marks = ", ".join(map(self._name, row)), ", ".join("?" * len(row))
+        self.execute(f"insert into {table} ({names}) values ({marks})", tuple(row.values()))
 
     def execute(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         cursor = self._connection.cursor()
@@ -97,18 +220,58 @@ class Forger:
     def _name(self, column: str) -> str:
         return f"`{column}`" if self.kind == "mysql" else f'"{column}"'
 
+    # ---- folded events ------------------------------------------------------------------------
+
+    def unfold(self, root: str) -> None:
+        """Every event of this tree is a row."""
+        events = folded_events(self.execute(f"{self._folded} where r.uid = ?", (root,)))
+        if not events:
+            return
+        with self._at_once():
+            for one in events:
+                row = {name: getattr(one, name) for name in EVENT_COLUMNS}
+                self._insert("amends_event", {**{name: row[name] for name in EVENTS_STORED}, "hash": _raw(one.hash)})
+            self.execute(
+                "update amends_call set hash = null, settled_hash = null, comp_n = null, comp_epoch = null,"
+                " comp_hash = null, undone_n = null, undone_hash = null"
+                " where root = (select no from amends_run where uid = ?)",
+                (root,),
+            )
+            self._write_tail(root)
+
+    def _write_tail(self, root: str) -> None:
+        """The row of the run names the last event, as after every write of an event row."""
+        found = self.execute("select n, at, hash from amends_event where root = ? order by n desc limit 1", (root,))
+        if found:
+            n, at, hash = found[0]
+            self.execute("update amends_run set n = ?, at = ?, head = ? where uid = ?", (n, at, hash, root))
+
     # ---- all of it ----------------------------------------------------------------------------
 
     def copy(self) -> Copy:
         """Everything that is audited, as it is now."""
-        return {table: self.rows(table) for table in COLUMNS}
+        raw = {one: self.stored(one) for tables in TABLES.values() for one in tables}
+        return Copy({table: self.rows(table) for table in COLUMNS}, raw)
+
+    def stored(self, table: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """The columns and the rows of a table of the database."""
+        cursor = self._connection.cursor()
+        cursor.execute(f"select * from {table}")
+        return [one[0] for one in cursor.description], list(cursor.fetchall())
 
     def put_back(self, copy: Copy, *tables: str) -> None:
         """These tables (or all) are as they were then."""
         with self._at_once():
             for table in tables or COLUMNS:
-                self.execute(f"delete from {table}")
-                self.insert(table, *copy[table])
+                for one in TABLES[table]:
+                    columns, rows = copy.stored[one]
+                    self.execute(f"delete from {one}")
+                    names, marks = ", ".join(map(self._name, columns)), ", ".join("?" * len(columns))
+                    over = " overriding system value" if self.kind == "postgresql" else ""
+                    sql = f"insert into {one} ({names}){over} values ({marks})"
+                    if rows:
+                        sql = sql if self.kind == "sqlite" else sql.replace("?", "%s")
+                        self._connection.cursor().executemany(sql, rows)
 
     @contextmanager
     def _at_once(self) -> Iterator[None]:
@@ -120,16 +283,26 @@ class Forger:
 
     def hash_anew(self, root: str, start: int) -> None:
         """The chain of a tree is right again from this event on, whatever was done to it."""
+        self.unfold(root)
         events = sorted((row for row in self.rows("events") if row["root"] == root), key=lambda row: int(row["n"]))
         prev = GENESIS
         with self._at_once():
             for row in events:
                 if row["n"] >= start:
-                    hash = link(prev, row["n"], row["at"], body_of(*(row[name] for name in EVENT_COLUMNS[1:-2])))
-                    self.change("events", row, hash=hash)
-                    prev = hash
+                    prev = link(prev, row["n"], row["at"], body_of(*(row[name] for name in EVENT_COLUMNS[1:-2])))
+                    self._set("amends_event", {"hash": _raw(prev)}, {"root": root, "n": row["n"]})
                 else:
                     prev = row["hash"]
+            self._write_tail(root)
+
+
+def _raw(hash: str) -> bytes:
+    """A hash as it is stored; what is none as some other bytes."""
+    try:
+        raw = bytes.fromhex(hash)
+    except ValueError:
+        raw = b""
+    return raw if raw.hex() == hash else hash.encode()
 
 
 def _text(value: Any) -> Any:

@@ -90,8 +90,8 @@ def test_a_call_that_is_no_record_is_not_kept_apart_as_one(path: Path, forger: F
 
 def test_a_run_that_nobody_loaded_is_no_record(path: Path, forger: Forger) -> None:
     """As one it could lose what was said in it, as if gc of its ledger had removed it."""
-    forger.execute("update runs set origin = 'ldg_other' where id = 'order-1'")
-    forger.execute("update calls set args = 'gone:1.0' where run_id = 'order-1'")
+    forger.change("runs", only(forger.rows("runs"), id="order-1"), origin="ldg_other")
+    forger.change("calls", only(forger.rows("calls"), run_id="order-1"), args="gone:1.0")
     found = verify(path)
     assert [(one.run_id, one.how) for one in found.problems] == [("order-1", "row_changed")], str(found)
 
@@ -107,7 +107,7 @@ def test_a_record_stays_one(path: Path, tmp_path: Path) -> None:
     assert verify(there).ok
     forger = Forger(f"sqlite:///{there}")
     call = only(forger.rows("calls"))
-    forger.execute("update runs set origin = '' where id = 'order-1'")
+    forger.change("runs", only(forger.rows("runs"), id="order-1"), origin="")
     forger.change("calls", call, key=call["key"].removeprefix(f"loaded:{call['id']}:"))
     assert [(one.run_id, one.how) for one in verify(there).problems] == [("order-1", "row_changed")]
     third = runtime(tmp_path / "third.db")
@@ -159,10 +159,10 @@ def test_the_manifest_of_a_bundle_tells_what_its_rows_do(path: Path, column: str
 @pytest.mark.parametrize(
     "table, column, how",
     [
-        ("events", "by_whom", "edited"),
-        ("calls", "args", "payload_changed"),
-        ("runs", "agent", "row_changed"),
-        ("checkpoints", "heads", "edited"),
+        ("amends_event", "by_whom", "edited"),
+        ("amends_call", "args", "payload_changed"),
+        ("amends_run", "agent", "row_changed"),
+        ("amends_checkpoint", "heads", "edited"),
     ],
 )
 def test_a_byte_that_is_no_text_is_named_like_any_other(path: Path, table: str, column: str, how: str) -> None:
@@ -215,13 +215,12 @@ def test_an_anchor_that_makes_no_sense_is_said_to_be_none(path: Path, text: str)
 
 
 def test_an_event_with_an_earlier_moment_is_behind_no_checkpoint(path: Path, forger: Forger) -> None:
-    """Only a checkpoint that names an event stands behind it, whatever its moment and its place in the table are."""
-    forger.execute("update events set place = place * 10")
+    """Only a checkpoint that names an event stands behind it, whatever its moment is."""
     rt = runtime(path)
     rt.checkpoint()
     assert (rt.verify().ok, rt.verify().unanchored) == (True, 0)
     last = [row for row in forger.rows("events") if row["run_id"] == "order-1"][-1]
-    forger.insert("events", {**last, "place": last["place"] + 1, "n": last["n"] + 1, "what": "told", "hash": "-"})
+    forger.insert("events", {**last, "at": last["at"] - 1, "n": last["n"] + 1, "what": "told", "hash": "-"})
     forger.hash_anew(last["root"], last["n"] + 1)
     assert rt.verify().unanchored == 1
     rt.close()

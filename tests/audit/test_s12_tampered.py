@@ -175,7 +175,7 @@ def _found_by_what_others_know(audited: Audited, tmp_path: Path) -> None:
     with audited.tampered() as events:
         forger.change("events", events[299], by_whom="somebody else")
         forger.hash_anew(events[0]["root"], 300)
-        forger.execute("delete from checkpoints")
+        forger.execute("delete from amends_checkpoint")
         away = tmp_path / "away"
         forging = Runtime(audited.url, tools=[migrate, switch], anchor=str(away), checkpoint="off")
         forging.checkpoint()

@@ -114,14 +114,14 @@ def delete_and_close_up(forger: Forger, events: list[Row]) -> None:
 
 def insert(forger: Forger, events: list[Row]) -> None:
     for event in reversed(events[2:]):
-        forger.execute("update events set n = n + 1 where place = ?", (event["place"],))
+        forger.change("events", event, n=event["n"] + 1)
     forger.insert("events", {**events[2], "what": "told", "place": events[2]["place"] + 500})
 
 
 def swap(forger: Forger, events: list[Row]) -> None:
     forger.change("events", events[2], n=-1)
     forger.change("events", events[3], n=events[2]["n"])
-    forger.change("events", events[2], n=events[3]["n"])
+    forger.change("events", {**events[2], "n": -1}, n=events[3]["n"])
 
 
 @pytest.mark.parametrize(

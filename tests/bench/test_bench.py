@@ -196,9 +196,12 @@ def test_an_audit_finds_a_changed_copy(tmp_path: Path) -> None:
         assert not rt.verify().ok
 
 
-def test_a_filled_ledger_on_a_server_is_a_true_one(postgres_url: str) -> None:
-    fill("postgres", postgres_url, 200)
-    with Runtime(postgres_url, create=False, tools=[pay]) as rt:
+@pytest.mark.parametrize("store", ["postgres", "mariadb"])
+def test_a_filled_ledger_on_a_server_is_a_true_one(store: str, request: pytest.FixtureRequest) -> None:
+    url: str = request.getfixturevalue("postgres_url" if store == "postgres" else "mysql_url")
+    fill(store, url, 200)
+    with Runtime(url, create=False, tools=[pay]) as rt:
+        assert len(list(rt.runs())) == 200 / CALLS_PER_RUN + PATTERN_RUNS
         found = rt.verify()
         assert found.ok, str(found)
         with rt.run("after"):

@@ -100,6 +100,7 @@ def check(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     assert len(text.encode()) <= ARGS_BYTES_MAX
     all_of_it = canonical(expected, shape=spec.shape)
     intent = canonical(spec.intent(expected), shape=spec.shape) if spec.ignore else all_of_it
+    assert not callable(spec.key), "a key function is not compiled"
     ident = intent if spec.key is None else canonical({name: expected[name] for name in spec.key}, shape=spec.shape)
     assert (named, meaning, whole) == (part(ident), part(intent), part(all_of_it))
     key, same, digest = digests(key_head("t", "run_1", spec.name), tool.digest_head, named, meaning, whole)

@@ -78,7 +78,7 @@ def test_a_page_of_ten_thousand_is_found_by_its_index(tmp_path: Path) -> None:
     with sqlite3.connect(path) as raw:
         raw.execute(
             f"with recursive n(i) as (select 100 union all select i + 1 from n where i < {PENDING + 98})"
-            f" insert into approvals (id, seq, {names}) select 'x' || i, i, {names} from n, approvals"
+            f" insert into amends_approval (id, seq, {names}) select 'x' || i, i, {names} from n, amends_approval"
         )
     raw.close()
     begun = time.process_time()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from amends import Runtime, current_run, tool
 from amends.errors import CannotFork
+from tests.audit.forger import Forger
 from tests.world import World, runtime
 
 
@@ -131,7 +131,7 @@ def test_a_fork_that_was_made_to_share_something_else_is_found_out(tmp_path: Pat
         ("shared", "call_x"),
         ("result", '"other"'),
         ("args", "{}"),
-        ("undoable", "1"),
+        ("undoable", 1),
         ("error", "x"),
     ):
         path = tmp_path / f"{column}.db"
@@ -143,9 +143,10 @@ def test_a_fork_that_was_made_to_share_something_else_is_found_out(tmp_path: Pat
                     b("1")
             rt.fork("r", at=rt.report("r").calls[1].id, id="f")
             assert rt.verify().ok
-            with closing(sqlite3.connect(path)) as raw, raw:
-                which = "state = 'failed'" if column == "error" else "state = 'succeeded'"
-                raw.execute(f"update calls set {column} = ? where shared <> '' and {which}", (value,))
+            with closing(Forger(f"sqlite:///{path}")) as forger:
+                state = "failed" if column == "error" else "succeeded"
+                [row] = [one for one in forger.rows("calls") if one["shared"] and one["state"] == state]
+                forger.change("calls", row, **{column: value})
             problems = rt.verify().problems
             assert problems, f"{column} was changed"
             assert problems[0].run_id == "f"

@@ -25,7 +25,7 @@ from amends.errors import (
 from amends.ledger import operations as ops
 from amends.model import Schema
 from amends.stores import store_for
-from amends.stores.migrations import migrations
+from amends.stores.migrations import migrations, sql_of
 from amends.stores.postgres import connection, schema
 from amends.stores.postgres.store import PostgresStore
 from amends.stores.postgres.url import read_url
@@ -192,6 +192,15 @@ def test_tables_of_something_else_are_not_touched(make: Make, postgres_url: str)
     assert "?schema=amends" in corrupt.value.hint
     assert execute(postgres_url, ["select * from amends_event"]) == [("precious",)]
     assert make().schema().version == 0
+
+
+def test_who_creates_the_tables_by_hand_gets_a_ledger(make: Make, postgres_url: str) -> None:
+    """``amends db sql`` prints all of it: a first start then has nothing to create."""
+    execute(postgres_url, [sql_of("postgresql")])
+    store = make()
+    assert store.open(create=False) is False
+    assert (store.schema().version, len(store.schema().ledger)) == (len(migrations("postgresql")), 16)
+    assert Ledger(store).do(Ledger(store).run()).state == "succeeded"
 
 
 def test_a_ledger_lives_beside_the_tables_of_somebody_else(make: Make, postgres_url: str) -> None:

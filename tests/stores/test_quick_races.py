@@ -1,4 +1,4 @@
-"""A quick statement that waited for its run does what the flow would have done after whoever kept it waiting."""
+"""A plain statement that waited for its run does what the flow would have done after whoever kept it waiting."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +12,7 @@ import pytest
 from amends.ledger import operations as ops
 from amends.ledger.dispatch import intent
 from amends.ledger.flow import run_flow
+from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.stores.memory import MemoryStore
 from amends.stores.sql import Transaction, as_sql
 from amends.testing.conformance.equivalence import answered
@@ -44,59 +45,59 @@ WAITING = {
 def taken_over(ledger: Ledger) -> Asked:
     run = ledger.run()
     ledger.clock.now += LEASE_S + 1
-    return ledger.claim_op(run), ledger.admit_op(run, expected=False)
+    return ledger.claim_op(run), ledger.plain_op(run)
 
 
 def told_to_go_back(ledger: Ledger) -> Asked:
     run = ledger.run()
-    return ops.BeginRollback(run.uid, "ann", "no", True), ledger.admit_op(run, expected=False)
+    return ops.BeginRollback(run.uid, "ann", "no", True), ledger.plain_op(run)
 
 
 def turned_back(ledger: Ledger) -> Asked:
     run = ledger.run()
-    return ops.BeginRollback(run.uid, "a", "no", False, owner="a", epoch=1), ledger.admit_op(run, expected=False)
+    return ops.BeginRollback(run.uid, "a", "no", False, owner="a", epoch=1), ledger.plain_op(run)
 
 
 def pivot_started(ledger: Ledger) -> Asked:
     run = ledger.run()
-    return ledger.admit_op(run, "wire", kind="pivot"), ledger.admit_op(run, expected=False)
+    return ledger.admit_op(run, "wire", kind="pivot"), ledger.plain_op(run)
 
 
 def committed(ledger: Ledger) -> Asked:
     run = ledger.run()
     ledger.do(run)
-    return ops.DecideCommit(run.uid, "a", 1), ledger.admit_op(run, "other", expected=False)
+    return ops.DecideCommit(run.uid, "a", 1), ledger.plain_op(run)
 
 
 def committed_read(ledger: Ledger) -> Asked:
     run = ledger.run()
     ledger.do(run)
-    return ops.DecideCommit(run.uid, "a", 1), ledger.admit_op(run, "look", kind="read", expected=False)
+    return ops.DecideCommit(run.uid, "a", 1), ledger.plain_op(run, "look", kind="read")
 
 
 def same_key(ledger: Ledger) -> Asked:
     run = ledger.run()
-    return ledger.admit_op(run), ledger.admit_op(run, expected=False)
+    return ledger.plain_op(run).general(), ledger.plain_op(run)
 
 
 def same_key_other_words(ledger: Ledger) -> Asked:
     run = ledger.run()
-    return ledger.admit_op(run), ledger.admit_op(run, args="[]", expected=False)
+    return ledger.plain_op(run).general(), replace(ledger.plain_op(run), ident=bytes(32))
 
 
 def let_go(ledger: Ledger) -> Asked:
     run = ledger.run()
-    return ops.ReleaseLease(run.uid, "a", 1, None), ledger.admit_op(run, expected=False)
+    return ops.ReleaseLease(run.uid, "a", 1, None), ledger.plain_op(run)
 
 
 def abandoned(ledger: Ledger) -> Asked:
     run = ledger.run()
-    return ops.AbandonRun(run.uid, "ann", "enough"), ledger.admit_op(run, expected=False)
+    return ops.AbandonRun(run.uid, "ann", "enough"), ledger.plain_op(run)
 
 
 def blocked(ledger: Ledger) -> Asked:
     run = ledger.run()
-    return ops.CloseRun(run.uid, "a", 1, "blocked", causes=("one",)), ledger.admit_op(run, expected=False)
+    return ops.CloseRun(run.uid, "a", 1, "blocked", causes=("one",)), ledger.plain_op(run)
 
 
 def failed_meanwhile(ledger: Ledger) -> Asked:
@@ -108,7 +109,7 @@ def failed_meanwhile(ledger: Ledger) -> Asked:
 def doomed(ledger: Ledger) -> Asked:
     run = ledger.run()
     call = ledger.start(run)
-    return ledger.settle_op(call, "failed", doom=True), ledger.admit_op(run, "other", expected=False)
+    return ledger.settle_op(call, "failed", doom=True), ledger.plain_op(run)
 
 
 # ---- a settlement -------------------------------------------------------------------------
@@ -116,32 +117,31 @@ def doomed(ledger: Ledger) -> Asked:
 
 def settled_by_a_takeover(ledger: Ledger) -> Asked:
     run = ledger.run()
-    call = ledger.start(run)
+    started = ledger.start_plain(run)
     ledger.clock.now += LEASE_S + 1
-    return ledger.claim_op(run), ledger.settle_op(call)
+    return ledger.claim_op(run), SettlePlain(started, '"ok"')
 
 
 def evidence_came(ledger: Ledger) -> Asked:
-    run = ledger.run()
-    call = ledger.start(run)
-    return ops.NoteEvidence(call.id, 1, **EVIDENCE), ledger.settle_op(call, "failed")
+    started = ledger.start_plain(ledger.run())
+    return ops.NoteEvidence(started.row.id, 1, **EVIDENCE), SettlePlain(started, '"ok"')
 
 
 def settled_twice(ledger: Ledger) -> Asked:
-    call = ledger.start(ledger.run())
-    return ledger.settle_op(call, "failed", seen=None), ledger.settle_op(call)
+    started = ledger.start_plain(ledger.run())
+    return ledger.settle_op(started.row, "failed", seen=None), SettlePlain(started, '"ok"')
 
 
 def restarted(ledger: Ledger) -> Asked:
-    call = ledger.start(ledger.run())
-    ledger.settle(call, "backing_off", retry_s=0.0)
-    return ops.StartCall(call.id, "a", 1, 2), ledger.settle_op(call)
+    started = ledger.start_plain(ledger.run())
+    ledger.settle(started.row, "backing_off", retry_s=0.0)
+    return ops.StartCall(started.row.id, "a", 1, 2), SettlePlain(started, '"ok"')
 
 
 def goal_while_settling(ledger: Ledger) -> Asked:
     run = ledger.run()
-    call = ledger.start(run)
-    return ops.BeginRollback(run.uid, "ann", "no", True), ledger.settle_op(call)
+    started = ledger.start_plain(run)
+    return ops.BeginRollback(run.uid, "ann", "no", True), SettlePlain(started, '"ok"')
 
 
 # ---- a compensation -----------------------------------------------------------------------
@@ -225,14 +225,14 @@ def test_who_waited_does_what_the_flow_would_do(request: pytest.FixtureRequest, 
     harness: Harness = request.getfixturevalue(f"{'postgresql' if kind == 'postgres' else kind}_harness")
     url, clock = harness.url, Clock()
     memory = Ledger(MemoryStore(clock), clock=clock)
-    first, second = case(memory)
+    first, second = warmed(memory, case)
     root = root_of(memory, second)
     expected = [answered(memory, replace(first)), answered(memory, replace(second))]
     clock.now = Clock().now
     with closing(harness.make(clock)) as store:
         store.open(create=True)
         ledger = Ledger(store, clock=clock)
-        asked = case(ledger)
+        asked = warmed(ledger, case)
         with ThreadPoolExecutor(1) as pool, held(kind, url, root, clock) as perform:
             waiting = pool.submit(answered, ledger, asked[1])
             wait_for(lambda: _somebody_waits(kind, url))
@@ -243,15 +243,33 @@ def test_who_waited_does_what_the_flow_would_do(request: pytest.FixtureRequest, 
 
 
 def root_of(ledger: Ledger, op: Any) -> str:
-    found: str = op.root if isinstance(op, ops.AdmitCall) else ledger(ops.ReadCall(op.call_id)).root
+    match op:
+        case AdmitPlain() | ops.AdmitCall():
+            found = op.run.root if isinstance(op, AdmitPlain) else op.root
+        case SettlePlain():
+            found = op.started.op.run.root
+        case _:
+            found = ledger(ops.ReadCall(op.call_id)).root
+    assert isinstance(found, str)
     return found
 
 
-def store_of(kind: str, url: str, clock: Clock) -> Any:
-    from amends.stores.mysql.store import MysqlStore
-    from amends.stores.postgres.store import PostgresStore
+def warmed(ledger: Ledger, case: Case) -> Asked:
+    """Let the store know the tools first: a call of an unknown one goes through the flow."""
+    run = ledger.run("before")
+    ledger.start_plain(run)
+    ledger.start_plain(run, "look", kind="read")
+    return case(ledger)
 
-    return (PostgresStore if kind == "postgres" else MysqlStore)(url, clock=clock)
+
+def store_of(kind: str, url: str, clock: Clock) -> Any:
+    if kind == "postgres":
+        from amends.stores.postgres.store import PostgresStore
+
+        return PostgresStore(url, clock=clock)
+    from amends.stores.mysql.store import MysqlStore
+
+    return MysqlStore(url, clock=clock)
 
 
 @contextmanager

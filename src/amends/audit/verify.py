@@ -34,6 +34,7 @@ from amends.ledger.operations import (
     Chains,
     FindTrees,
     ListRuns,
+    Misfit,
     Place,
     ReadChains,
     ReadCheckpoints,
@@ -137,6 +138,8 @@ NO_HEADS: Final[Heads] = {}
 MALFORMED: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """Raised by values that amends never writes: they were changed, and are reported as such."""
 PAGES_MAX: Final = 10**9
+EVENTS_PAGE: Final = 10_000
+"""Events per page: a tree that ends on the next page is read again there, so that a page is longer than most trees."""
 WALKS_MAX: Final = 3
 """How often the ledger is walked if loaded records do not match their events: a run may be loaded meanwhile."""
 
@@ -285,9 +288,11 @@ class Found:
         self._delegated: dict[str, EventRow] = {}
         self._uses: list[Use] = []
         self._records: dict[Load, str] = {}
+        self._misfits: dict[Misfit, None] = {}
 
     def page(self, page: Chains) -> None:
         """Take in a page of trees; a tree that continues on the next page stays open."""
+        self._misfits |= dict.fromkeys(page.misfits)
         runs, calls = _by_root(page.runs), _by_root(page.calls)
         approvals, delegations = _by_root(page.approvals), _by_root(page.delegations)
         of_root = _by_root(page.events)
@@ -374,7 +379,12 @@ class Found:
                 self.problems.append(Problem(event.run_id, event.root, event.n, "row_forged", text))
 
     def verified(self) -> Verified:
-        """Return the result of the walk."""
+        """Return the result of the walk. What does not fit a tree is told only if nothing else is wrong with it."""
+        known = {one.root for one in self.problems}
+        for one in self._misfits:
+            if one.root not in known and self._audit.tenant in (None, one.tenant):
+                self.problems.append(Problem(one.run_id, one.root, 0, "row_changed", one.text))
+        self._misfits.clear()
         problems = tuple(sorted(self.problems, key=_place)[:PROBLEMS_MAX])
         return Verified(self.runs, self.events, unanchored=self.young, unproved=self.unproved, problems=problems)
 
@@ -418,7 +428,7 @@ async def _walked(audit: Audit) -> Found:
     )  # rows without a tree: amends writes none, and no page follows them
     place: Place | None = Place()
     for _ in range(PAGES_MAX):
-        page = await ReadChains(place or Place())
+        page = await ReadChains(place or Place(), limit=EVENTS_PAGE)
         found.page(page)
         place = page.next
         if place is None:
@@ -430,7 +440,7 @@ async def verify_tree(found: Found, root: str) -> None:
     """Check one tree."""
     place: Place | None = Place(within=root)
     while place is not None:
-        page = await ReadChains(place, alone=True)
+        page = await ReadChains(place, alone=True, limit=EVENTS_PAGE)
         found.page(page)
         place = page.next
 
@@ -852,7 +862,11 @@ class Standing:
         if row.state != subject.state:
             text = f"{kind} {id} is {row.state}, and its last event says {subject.state}"
             yield "row_changed", text, last.n, last.run_id
-        for how, text in compare(row, subject):
+        try:
+            said = list(compare(row, subject))
+        except MALFORMED:
+            said = [("row_changed", "its content makes no sense")]
+        for how, text in said:
             yield how, f"{kind} {id}: {text}", last.n, last.run_id
 
     def _run(self, row: RunRow, subject: Subject) -> Iterator[Said]:

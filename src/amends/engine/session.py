@@ -818,12 +818,11 @@ def first_result(session: Session, spec: Spec, row: CallRow) -> Any:
 
 def recorded_result(session: Session, spec: Spec, row: CallRow) -> Any:
     """Return the result as the ledger has it; raise ``ResultLost`` if it has none."""
-    call = call_of(row, spec)
     if (gone_at := moment(lost_at(row.result))) is not None:
-        raise ResultGone(f"{row.tool} ({row.id})", gone_at=gone_at, call=call, run_id=session.id)
+        raise ResultGone(f"{row.tool} ({row.id})", gone_at=gone_at, call=call_of(row, spec), run_id=session.id)
     if row.result is None:
         why = row.loss or "nobody knows its result"
-        raise ResultLost(f"{row.tool} ({row.id})", why=why, call=call, run_id=session.id)
+        raise ResultLost(f"{row.tool} ({row.id})", why=why, call=call_of(row, spec), run_id=session.id)
     return result_of(session, spec, row)
 
 

@@ -14,6 +14,7 @@ from amends.ledger.operations import (
     ChainsAbove,
     DelegationsBetween,
     FindDelegation,
+    Misfits,
     Place,
     ReadChains,
     ReadHashes,
@@ -61,7 +62,8 @@ async def _alone(op: ReadChains, events: list[EventRow]) -> Chains:
     runs, calls = await ListTree(root), await ListCalls(root)
     delegation = await FindDelegation(root)
     delegations = () if delegation is None else (delegation,)
-    return Chains(tuple(events), tuple(runs), tuple(calls), tuple(await ApprovalsOf(root)), delegations)
+    approvals, misfits = await ApprovalsOf(root), await Misfits(root)
+    return Chains(tuple(events), tuple(runs), tuple(calls), tuple(approvals), delegations, misfits=tuple(misfits))
 
 
 # ---- Hashes of events

@@ -8,7 +8,7 @@ What an operation does is found in the other modules of ``ledger/`` (``dispatch`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from amends.encoding.chain import HEADS_MAX
 from amends.encoding.dataclass import dataclass, field
@@ -731,6 +731,16 @@ class Place:
     n: int = 0
 
 
+class Misfit(NamedTuple):
+    """Something that the store keeps beside the rows (a number, an index, the end of a chain) and that does not fit."""
+
+    root: str
+    run_id: str
+    tenant: str | None
+    """None: it belongs to no run."""
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Chains:
     """Some trees, in the order of their roots, each with its events in order.
@@ -746,6 +756,8 @@ class Chains:
     delegations: tuple[DelegationRow, ...] = ()
     next: Place | None = None
     """Where to continue; None: this was the last page."""
+    misfits: tuple[Misfit, ...] = ()
+    """Only if one tree was read alone: what in the store's own tables does not fit it; without a root, all of it."""
 
 
 @dataclass(slots=True)
@@ -812,6 +824,13 @@ class DelegationsBetween(Op[list[DelegationRow]]):
     above: str
     upto: str | None
     limit: int = ROWS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Misfits(Op[list[Misfit]]):
+    """Return what in the store's own tables does not fit the rows of this tree; an empty root: of any, or of none."""
+
+    root: str
 
 
 @dataclass(frozen=True, slots=True)

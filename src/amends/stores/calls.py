@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from amends.encoding.canonical import quoted
 from amends.encoding.chain import proof
-from amends.encoding.dataclass import dataclass
+from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id, number_of
 from amends.ledger.events import call_columns_digest
 from amends.ledger.rows import CallRow, EventRow
@@ -57,7 +57,12 @@ def unpack(raw: bytes) -> str:
         return f"{raw[:DIGEST].hex()}:{call_id(int.from_bytes(raw[DIGEST:], 'big'))}"
     if raw.startswith(_PADDED):
         raw = _OTHER + raw[1:-1]
-    return raw[1:].decode("utf-8", "surrogatepass") if raw.startswith(_OTHER) else f"bytes {raw.hex()}"
+    if raw.startswith(_OTHER):
+        try:
+            return raw[1:].decode("utf-8", "surrogatepass")
+        except ValueError:  # amends never wrote it
+            pass
+    return f"bytes {raw.hex()}"
 
 
 # ---- A call taken apart
@@ -92,6 +97,15 @@ _DEFAULTS: Final[dict[str, Any]] = {
     name: None if _FIELDS[name].default is MISSING else _FIELDS[name].default for name in _MORE
 }
 """The fields that are kept in ``more`` unless they have these values; ``_derived`` has the others."""
+_TYPES: Final = {
+    "str": (str,), "int": (int,), "float": (float, int), "float | None": (float, int, type(None)),
+    "str | None": (str, type(None)),
+}  # fmt: skip
+_MAY_BE: Final = {name: _TYPES[str(_FIELDS[name].type)] for name in _MORE} | dict.fromkeys(
+    ("id", "args_proof", "result_proof"), (str,)
+)
+UNREADABLE: Final = "unreadable"
+"""The state and the key of a call whose ``more`` was changed to something that amends never writes."""
 PROOFS: Final = ("args_proof", "result_proof")
 """Also in ``more``: the digest of a payload that was encrypted or removed, which the folded event proves."""
 
@@ -173,6 +187,17 @@ def more(row: CallRow, values: Mapping[str, Any], root: RootFacts, folded: Folde
     return json.dumps(kept, separators=(",", ":")) if kept else None
 
 
+def read_more(text: str) -> dict[str, Any] | None:
+    """Return what ``more`` says; None: amends never wrote it."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict) or not all(type(said[name]) in _MAY_BE.get(name, ()) for name in said):
+        return None
+    return said
+
+
 def join(values: Sequence[Any]) -> tuple[CallRow, Folded]:
     """Return the call of these values of ``READ``, and its folded events."""
     (
@@ -187,7 +212,9 @@ def join(values: Sequence[Any]) -> tuple[CallRow, Folded]:
     }  # fmt: skip
     name, args_proof, result_proof = call_id(no), "", ""
     if text is not None:
-        said = json.loads(text)
+        said = read_more(text)
+        if said is None:
+            said, state, key = {}, UNREADABLE, pack(UNREADABLE)
         name, args_proof = said.pop("id", name), said.pop("args_proof", "")
         result_proof = said.pop("result_proof", "")
         fields |= said
@@ -198,7 +225,10 @@ def join(values: Sequence[Any]) -> tuple[CallRow, Folded]:
         result=result, settled_at=settled_at, settled_seq=settled_n or 0, comp_at=comp_at, comp_settled_at=undone_at,
         **fields,
     )  # fmt: skip
-    if hash is None and settled_hash is None and comp_hash is None and undone_hash is None:
+    if (
+        hash is None and settled_hash is None and comp_hash is None and undone_hash is None
+        and comp_n is None and comp_epoch is None and undone_n is None
+    ):  # fmt: skip
         return row, NOT_FOLDED if not args_proof and not result_proof else Folded(
             args_proof=args_proof, result_proof=result_proof
         )
@@ -231,7 +261,11 @@ def attempt_facts(attempt: int) -> str:
 
 
 def events_of(row: CallRow, folded: Folded, owners: Mapping[int, str]) -> Iterator[EventRow]:
-    """Yield the folded events of a call; ``owners``: who owned the tree in which epoch."""
+    """Yield the folded events of a call; ``owners``: who owned the tree in which epoch.
+
+    Of an event that is not folded neither number nor hash is set: one without the other is yielded as an event that
+    fits no chain.
+    """
     if folded.hash:
         facts = admission_facts(row, folded.args_proof)
         yield _event(row, row.created_at, NEW, "started", row.created_epoch, owners, facts, row.seq, folded.hash)
@@ -243,12 +277,12 @@ def events_of(row: CallRow, folded: Folded, owners: Mapping[int, str]) -> Iterat
             row, at, "started", "succeeded", row.created_epoch, owners, facts, row.settled_seq, folded.settled_hash
         )
     facts = attempt_facts(row.comp_attempt)
-    if folded.comp_hash:
+    if folded.comp_hash or folded.comp_n or (folded.comp_epoch and not folded.undone_hash):
         yield _event(
             row, row.comp_at or 0.0, "succeeded", "compensating", folded.comp_epoch, owners, facts, folded.comp_n,
             folded.comp_hash,
         )  # fmt: skip
-    if folded.undone_hash:
+    if folded.undone_hash or folded.undone_n:
         yield _event(
             row, row.comp_settled_at or 0.0, "compensating", "compensated", folded.comp_epoch, owners, facts,
             folded.undone_n, folded.undone_hash,
@@ -272,9 +306,18 @@ COVERED: Final = (
 """The columns that a folded event was made from: before one of them changes, the event becomes a row."""
 
 
+def only(folded: Folded, name: str) -> Folded:
+    """Return one of these folded events, named by its hash."""
+    others = {other: b"" for other in ("hash", "settled_hash", "comp_hash", "undone_hash") if other != name}
+    return changed(folded, others)
+
+
 def read_owners(text: str) -> dict[int, str]:
     """Return who owned a tree in which epoch."""
-    return {int(epoch): owner for epoch, owner in json.loads(text).items()} if text else {}
+    try:
+        return {int(epoch): str(owner) for epoch, owner in json.loads(text).items()} if text else {}
+    except (ValueError, AttributeError, RecursionError):  # amends never wrote it: the events of the owners show that
+        return {}
 
 
 def written_owners(owners: Mapping[int, str]) -> str:

@@ -22,6 +22,7 @@ from amends.ledger.operations import (
     ChainsAbove,
     DelegationsBetween,
     FindDelegation,
+    Misfits,
     RunsBetween,
     RunsOf,
     StoreOp,
@@ -727,6 +728,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     ApprovalsBetween: lambda store, op: _between(store.approvals.values(), op),
     DelegationsBetween: lambda store, op: _between(store.delegations.values(), op),
     FindDelegation: lambda store, op: store.delegations.get(op.id),
+    Misfits: lambda _store, _op: [],
 }
 
 QUICK: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {

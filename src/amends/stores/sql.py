@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from amends.encoding.chain import GENESIS, link, moment, proof, read_place
 from amends.encoding.dataclass import changed, dataclass, field
-from amends.encoding.ids import RANDOM_BITS, made_at, number_at, number_of
+from amends.encoding.ids import RANDOM_BITS, call_id, made_at, number_at, number_of
 from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
 from amends.ledger.flow import Flow, Op
@@ -199,7 +199,19 @@ class Transaction:
     A row stays as it was read: nobody else can change it before the transaction ends.
     """
 
-    __slots__ = ("calls", "clock", "facts", "folded", "kept", "mark", "numbers", "runs", "statements", "tails")
+    __slots__ = (
+        "calls",
+        "clock",
+        "facts",
+        "folded",
+        "joined",
+        "kept",
+        "mark",
+        "numbers",
+        "runs",
+        "statements",
+        "tails",
+    )
 
     def __init__(
         self, statements: Statements, clock: Callable[[], float] | None, kept: Mapping[str, Kept] | None = None
@@ -214,6 +226,8 @@ class Transaction:
         self.folded: dict[str, Folded] = {}
         self.numbers: dict[str, int] = {}
         """The numbers of calls, by id."""
+        self.joined: dict[int, CallRow] = {}
+        """Of an audit, which changes nothing: the calls whose events were read, by number."""
         self.tails: dict[str, Tail] = {}
         self.facts: dict[str, RootFacts] = {}
 
@@ -602,7 +616,7 @@ class CallStatements:
         self.find_tool = f"select no from amends_tool where {' and '.join(f'{one} = {mark}' for one in tools)}"
         self.add_tool = dialect.if_absent.format(_into(dialect, "amends_tool", tools))
 
-    def update(self, columns: tuple[str, ...], to: str | None) -> str:
+    def update(self, columns: tuple[str, ...], to: Any) -> str:
         """Return the update of these columns of a call that is still in the state that was read; see ``update_run``."""
         shape = ("update", to, *columns)
         text = self._shapes.get(shape)
@@ -758,6 +772,8 @@ async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
         kept = await _unfold(tx, old, new, folded)
         sets |= {name: None for name in ("settled_hash", "comp_hash", "undone_hash")
                  if getattr(folded, name) and not getattr(kept, name)}  # fmt: skip
+        sets |= {name: None for name in ("comp_n", "comp_epoch", "undone_n")
+                 if getattr(folded, name) and not getattr(kept, name)}  # fmt: skip
     was, text = stored.more(old, before, root, folded), stored.more(new, after, root, kept)
     if text != was:
         sets["more"] = text
@@ -788,11 +804,16 @@ async def _unfold(tx: Transaction, old: CallRow, new: CallRow, folded: Folded) -
         if not getattr(folded, name) or all(getattr(new, column) == getattr(old, column) for column in columns):
             continue
         tail = await tail_of(tx, old.root)
-        alone = replace(stored.NOT_FOLDED, **{name: getattr(folded, name)}, comp_n=folded.comp_n,
-                        comp_epoch=folded.comp_epoch, undone_n=folded.undone_n, result_proof=folded.result_proof)  # fmt: skip
+        alone = stored.only(folded, name)
         for event in stored.events_of(old, alone, tail.owners):
+            if not event.hash:
+                continue
             await Execute(tx.statements.events.insert, (*EVENT_VALUES(event), bytes.fromhex(event.hash)))
         kept = replace(kept, **{name: b""})
+        if name != "settled_hash":
+            kept = replace(kept, **{"comp_n" if name == "comp_hash" else "undone_n": 0})
+    if not kept.comp_hash and not kept.undone_hash:
+        kept = replace(kept, comp_epoch=0)
     if kept.settled_hash and new.result != old.result and not folded.result_proof:
         kept = replace(kept, result_proof=proof(old.result or ""))
     return kept
@@ -841,6 +862,8 @@ class EventStatements:
         )
         some = " or ".join(f"c.{n} > {mark}" for n, _, _ in _GROUPS)
         self.folded_of_root = f"{rooted} where r.uid = {mark} and ({some})"
+        some = " or ".join(f"c.{n} > {mark} and c.{n} <= {mark}" for n, _, _ in _GROUPS)
+        self.page_of_root = f"{rooted} where r.uid = {mark} and ({some})"
         by_time = dialect.index.format("amends_event_at") if dialect.index else ""
         self.since = f"{select}{by_time} where at >= {mark} order by at, root, n limit {mark}"
         self.newest = f"{select}{by_time} order by at desc, root desc, n desc limit 100"
@@ -858,13 +881,18 @@ def _event(values: Sequence[Any]) -> EventRow:
     )  # fmt: skip
 
 
-def folded_events(found: Iterable[Sequence[Any]]) -> list[EventRow]:
-    """Return the folded events of these calls; each has the owners of its tree as its last value."""
+def folded_events(found: Iterable[Sequence[Any]], joined: dict[int, CallRow] | None = None) -> list[EventRow]:
+    """Return the folded events of these calls; each has the owners of its tree as its last value.
+
+    ``joined``: remember the calls here, by number.
+    """
     owners: dict[str, dict[int, str]] = {}
     events: list[EventRow] = []
     for values in found:
         *of_call, text = values
         row, folded = stored.join(of_call)
+        if joined is not None:
+            joined[values[0]] = row
         if folded is not stored.NOT_FOLDED:
             if text not in owners:
                 owners[text] = stored.read_owners(text)
@@ -890,8 +918,13 @@ async def chain_of(tx: Transaction, root: str, after: int, limit: int) -> list[E
     statements = tx.statements.events
     found, _, _ = await Execute(statements.of_root, (root, after, limit))
     events = [_event(values) for values in found]
-    found, _, _ = await Execute(statements.folded_of_root, (root, *(after,) * len(_GROUPS)))
-    events += [event for event in folded_events(found) if event.n > after]
+    # The numbers of a chain have no gaps: first only those of one page. What has gaps, and the end, is read whole.
+    found, _, _ = await Execute(statements.page_of_root, (root, *(after, after + limit) * len(_GROUPS)))
+    folded = [event for event in folded_events(found, tx.joined) if after < event.n <= after + limit]
+    if sum(event.n <= after + limit for event in events) + len(folded) < limit:
+        found, _, _ = await Execute(statements.folded_of_root, (root, *(after,) * len(_GROUPS)))
+        folded = [event for event in folded_events(found, tx.joined) if event.n > after]
+    events += folded
     events.sort(key=lambda event: event.n)
     return events[:limit]
 
@@ -1028,6 +1061,7 @@ async def _approvals_of(tx: Transaction, op: rows.ApprovalsOf) -> list[ApprovalR
 
 
 BEFORE: Final = "no < (select last.no from amends_approval last where last.id = ?)"
+"""Requests are ordered by their numbers; a page begins below the last one of the page before."""
 
 
 async def _page_approvals(tx: Transaction, op: rows.PageApprovals) -> list[ApprovalRow]:
@@ -1365,7 +1399,7 @@ class AuditStatements:
             f" limit {mark}) r order by 1 limit {mark}"
         )
         self.events_between = f"{events} where root > {mark} and root <= {mark} order by root, n limit {mark}"
-        self.folded_between = f"{calls} where r.uid > {mark} and r.uid <= {mark} order by r.uid"
+        self.folded_between = f"{calls} where r.uid > {mark} and r.uid <= {mark} order by r.uid limit {mark}"
         self.between: dict[tuple[str, bool], str] = {}
         for ends in (True, False):
             upto = f" and {{0}} <= {mark}" if ends else ""
@@ -1383,6 +1417,7 @@ class AuditStatements:
                 select = f"{_select(dialect, table, fields_of)}{hint} where {root} > {mark}"
                 self.between[table, ends] = f"{select}{upto.format(root)} order by {root} limit {mark}"
         self.delegation = f"{_select(dialect, 'amends_delegation', DELEGATION_COLUMNS)} where id = {mark}"
+        self.misfits = {name: text.replace("?", mark) for name, text in _misfits(name).items()}
 
 
 async def _chain_of(tx: Transaction, op: operations.ChainOf) -> list[EventRow]:
@@ -1397,33 +1432,120 @@ async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[Eve
         found, _, _ = await Execute(statements.roots, (above, TREES_AT_ONCE, above, TREES_AT_ONCE, TREES_AT_ONCE))
         if not found:
             break
-        upto = found[-1][0]
-        found, _, _ = await Execute(statements.events_between, (above, upto, EVENTS_AT_ONCE))
-        if len(found) == EVENTS_AT_ONCE:
-            # One huge tree among them: read the first tree alone.
-            whole = await chain_of(tx, found[0][0], 0, op.limit - len(events))
-            events += whole
-            above = found[0][0]
+        roots = [values[0] for values in found]
+        need = op.limit - len(events)
+        found, _, _ = await Execute(statements.events_between, (above, roots[-1], need + 1))
+        if len(found) > need:
+            # Its last tree may have more, and what follows is not needed.
+            roots = [root for root in roots if root < found[-1][0]]
+        called: Sequence[Sequence[Any]] = ()
+        if roots:
+            size = need // 2 + 1  # an ordinary call has two events
+            called, _, _ = await Execute(statements.folded_between, (above, roots[-1], size))
+            if len(called) == size:
+                roots = [root for root in roots if root < called[-1][1]]
+        if not roots:
+            first = min(rows_of[0] for rows_of in (found[0][:1], *(values[1:2] for values in called[:1])))
+            events += await chain_of(tx, first, 0, need)
+            above = first
             continue
-        some = [_event(values) for values in found]
-        found, _, _ = await Execute(statements.folded_between, (above, upto))
-        some += folded_events(found)
+        above = roots[-1]
+        some = [_event(values) for values in found if values[0] <= above]
+        some += folded_events((values for values in called if values[1] <= above), tx.joined)
         some.sort(key=lambda event: (event.root, event.n))
         events += some
-        above = upto
     return events[: op.limit]
 
 
-EVENTS_AT_ONCE: Final = 50_000
+def _audited_call(tx: Transaction, values: Sequence[Any]) -> CallRow:
+    """Return a call; one whose events were read in the same snapshot is not put together again."""
+    return tx.joined.get(values[0]) or stored.join(values[:-1])[0]
 
 
-def _between(table: str, make: Callable[[Sequence[Any]], Any]) -> Callable[[Transaction, Any], Flow[Any]]:
+def _between(table: str, make: Callable[[Transaction, Sequence[Any]], Any]) -> Callable[[Transaction, Any], Flow[Any]]:
     async def between(tx: Transaction, op: operations.RunsBetween) -> list[Any]:
         params = (op.above, op.limit) if op.upto is None else (op.above, op.upto, op.limit)
         found, _, _ = await Execute(tx.statements.audit.between[table, op.upto is not None], params)
-        return [make(values) for values in found]
+        return [make(tx, values) for values in found]
 
     return between
+
+
+# ---- Audits: what the store keeps beside the rows
+
+
+def _misfits(name: Callable[[str], str]) -> dict[str, str]:
+    """Return the statements that find what does not fit; each with a condition for the calls or runs of one tree."""
+    call, key = name("call"), name("key")
+    whose = "select c.no, r.uid, r.id, r.tenant"
+    calls = (
+        " from amends_call c left join amends_run r on r.no = c.root left join amends_tool t on t.no = c.tool"
+        f" left join amends_ledger_key k on k.{key} = c.{key} and k.gen = c.gen and t.scope = 'ledger'"
+        f" where (r.no is null or t.no is null or r.root <> r.uid"
+        f" or (t.scope = 'ledger' and (k.{call} is null or k.{call} <> c.no)))"
+    )
+    keys = (
+        f" from amends_ledger_key k left join amends_call c on c.no = k.{call} left join amends_run r on r.no = c.root"
+        " left join amends_tool t on t.no = c.tool"
+        f" where (c.no is null or c.{key} <> k.{key} or c.gen <> k.gen or t.no is null or t.scope <> 'ledger')"
+    )
+    names = (
+        f"select n.id, n.{call}, c.more, r.uid, r.id, r.tenant from amends_call_name n"
+        f" left join amends_call c on c.no = n.{call} left join amends_run r on r.no = c.root"
+    )
+    named = (
+        "select c.no, c.more, r.uid, r.id, r.tenant from amends_call c left join amends_run r on r.no = c.root"
+        " where c.more is not null and c.more <> replace(c.more, '\"id\":', '')"
+    )
+    ends = (
+        "select r.uid, r.id, r.tenant, r.n, r.head, e.hash,"
+        " (select max(x.n) from amends_event x where x.root = r.uid)"
+        " from amends_run r left join amends_event e on e.root = r.uid and e.n = r.n"
+        " where ((r.root = r.uid and (e.hash is null or e.hash <> r.head or e.at <> r.at or r.head is null"
+        " or exists (select 1 from amends_event y where y.root = r.uid and y.n > r.n)))"
+        " or (r.root <> r.uid and (r.n <> 0 or r.head is not null or r.at <> 0)))"
+    )
+    return {
+        "calls": f"{whose}{calls}", "calls of": f"{whose}{calls} and r.uid = ?",
+        "keys": f"{whose}{keys}", "keys of": f"{whose}{keys} and r.uid = ?",
+        "names": names, "names of": f"{names} where r.uid = ?",
+        "named": named, "named of": f"{named} and r.uid = ?",
+        "ends": ends, "ends of": f"{ends} and r.root = ?",
+    }  # fmt: skip
+
+
+async def _misfits_of(tx: Transaction, op: operations.Misfits) -> list[operations.Misfit]:
+    statements, found = tx.statements.audit.misfits, list[operations.Misfit]()
+
+    async def select(name: str) -> list[Any]:
+        sql, params = (statements[f"{name} of"], (op.root,)) if op.root else (statements[name], ())
+        values, _, _ = await Execute(sql, params)
+        return values
+
+    def add(of: Sequence[Any], text: str) -> None:
+        uid, id, tenant = of
+        found.append(operations.Misfit(uid or "", id or "", tenant, text))
+
+    for no, *of in await select("calls"):
+        add(of, f"call {call_id(no)} names a run, a tool or a key of the ledger that is not there")
+    for no, *of in await select("keys"):
+        add(of, "a key of the ledger names " + (f"call {call_id(no)}, which has another" if no else "no call"))
+    names = dict[int, str]()
+    for id, no, text, *of in await select("names"):
+        names[no] = id
+        if text is None or (stored.read_more(text) or {}).get("id") != id:
+            add(of, f"call {id} has another number")
+    for no, text, *of in await select("named"):
+        said = (stored.read_more(text) or {}).get("id")
+        if said is not None and names.get(no) != said:
+            add(of, f"call {said} cannot be found by its name")
+    for uid, id, tenant, n, head, hash, newest in await select("ends"):
+        if hash is None and tx.statements.dialect.remembers and (newest or 0) < n:
+            folded, _, _ = await Execute(tx.statements.checkpoints.folded, (uid, n) * len(_GROUPS))
+            if folded and head is not None and bytes(folded[0][1]) == bytes(head):
+                continue
+        add((uid, id, tenant), f"its row says that event {n} is the last one that was written as a row")
+    return found
 
 
 async def _find_delegation(tx: Transaction, op: operations.FindDelegation) -> DelegationRow | None:
@@ -1489,9 +1611,10 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.HashesAt: _hashes_at,
     operations.ChainOf: _chain_of,
     operations.ChainsAbove: _chains_above,
-    operations.RunsBetween: _between("runs", lambda values: RunRow(*values)),
-    operations.CallsBetween: _between("calls", lambda values: stored.join(values[:-1])[0]),
-    operations.ApprovalsBetween: _between("amends_approval", lambda values: ApprovalRow(*values)),
-    operations.DelegationsBetween: _between("amends_delegation", lambda values: DelegationRow(*values)),
+    operations.RunsBetween: _between("runs", lambda _tx, values: RunRow(*values)),
+    operations.CallsBetween: _between("calls", _audited_call),
+    operations.ApprovalsBetween: _between("amends_approval", lambda _tx, values: ApprovalRow(*values)),
+    operations.DelegationsBetween: _between("amends_delegation", lambda _tx, values: DelegationRow(*values)),
     operations.FindDelegation: _find_delegation,
+    operations.Misfits: _misfits_of,
 }

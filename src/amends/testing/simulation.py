@@ -179,7 +179,7 @@ class Simulation:
         self.processes.append(process)
         return process
 
-    def store_of(self, process: Process) -> MemoryStore:
+    def _store_of(self, process: Process) -> MemoryStore:
         """Return the ledger as this process has it: what a store remembers, only its own process knows."""
         of = getattr(self.store, "of", None)
         store: MemoryStore = self.store if of is None else of(process.owner)
@@ -319,7 +319,7 @@ class Simulation:
             return
         epochs = {root: lease.epoch for root, lease in leases.items()}
         clocks = self.clock.read(process.host)
-        renewed = self.store_of(process).perform(
+        renewed = self._store_of(process).perform(
             RenewLeases(process.owner, epochs, self.lease_s, boot=clocks.boot, mono=clocks.mono)
         )
         for root, lease in leases.items():
@@ -366,13 +366,13 @@ class Simulation:
             case "cancel before" if isinstance(op, Invoke):
                 raise Cancelled
             case "lost" if isinstance(op, StoreOp):
-                self.store_of(process).perform(op)  # committed, and the answer was lost
+                self._store_of(process).perform(op)  # committed, and the answer was lost
                 op.repeated = True
             case "unsent" if isinstance(op, StoreOp):
                 self._leave_undone(process, op)
             case "redeliver" if process.settles:
                 again: StoreOp[Any] = process.settles[0]
-                self.store_of(process).perform(again)  # an old message arrives again
+                self._store_of(process).perform(again)  # an old message arrives again
             case "slow" if isinstance(op, Invoke):
                 # Almost the whole lease passes before the request leaves; it lands late; then the process dies.
                 self.clock.advance(self.lease_s * 0.85)
@@ -399,7 +399,7 @@ class Simulation:
 
     def _leave_undone(self, process: Process, op: StoreOp[Any]) -> None:
         """Get no answer of an operation that never arrived, or whose commit failed."""
-        fail = getattr(self.store_of(process), "fail", None)
+        fail = getattr(self._store_of(process), "fail", None)
         if fail is not None:
             fail(op)
         op.repeated = True
@@ -407,7 +407,7 @@ class Simulation:
     def _answer(self, process: Process, op: StoreOp[Any] | Invoke | KeepCheckpoint, fault: str) -> Any:
         if isinstance(op, KeepCheckpoint):
             return op.anchor.keep_checkpoint(op.newest)
-        return self._invoke(process, op, fault) if isinstance(op, Invoke) else self.store_of(process).perform(op)
+        return self._invoke(process, op, fault) if isinstance(op, Invoke) else self._store_of(process).perform(op)
 
     def _watch_owners(self, seen: int) -> None:
         """Note every run that was taken over from a process that lives and kept its lease."""

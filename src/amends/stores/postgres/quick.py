@@ -73,11 +73,12 @@ _SETTLE: Final = (
     _NOW
     + _STEP.format(
         " and m.now <= %s and exists (select 1 from amends_call o where o.no = %s and o.root = x.no"
-        " and o.state = 'started' and o.attempt = 1 and o.settled_n is null)"
+        " and o.state = 'started' and o.attempt = 1 and o.settled_n is null and o.more is not distinct from %s::text)"
     )
     + ", u as (update amends_call c set state = 'succeeded', result = %s::text, settled_n = r.n, settled_at = r.at,"
     " settled_hash = r.head{} from r where c.no = %s and c.root = r.no and c.state = 'started' and c.attempt = 1"
-    " and c.settled_n is null returning 1) select r.n, r.at, 1 / (select count(*) from u) from r"
+    " and c.settled_n is null and c.more is not distinct from %s::text returning 1)"
+    " select r.n, r.at, 1 / (select count(*) from u) from r"
 )
 _SETTLE_SEALED: Final = _SETTLE.format(", more = %s::text")
 """The same with an encrypted result, whose digest is kept as well."""
@@ -108,12 +109,12 @@ _TOGETHER: Final = (
     _NOW
     + ", j as materialized (select * from json_to_recordset(%s::json) as j(i bigint, uid text, owner text, epoch bigint,"
     ' body text, no bigint, lo float8, hi float8, "key" text, tool bigint, ident text, digest text, args text,'
-    " result text, more text))"
+    " result text, more text, was text))"
     f", r as (update amends_run x set n = x.n + 1, at = {_AT} / 1e6::float8, head = sha256(convert_to("
     f"encode(x.head, 'hex') || ':' || (x.n + 1) || ':' || {_AT}::bigint || ':' || j.body, 'UTF8'))"
     " from m, j where x.uid = j.uid and x.owner = j.owner and x.epoch = j.epoch and m.now <= j.hi"
     f" and case when j.tool is null then exists (select 1 from amends_call o where o.no = j.no and o.root = x.no"
-    " and o.state = 'started' and o.attempt = 1 and o.settled_n is null)"
+    " and o.state = 'started' and o.attempt = 1 and o.settled_n is null and o.more is not distinct from j.was)"
     f" else {_OPEN} and m.now >= j.lo and (select halt from amends_ledger) = %s and not exists (select 1"
     ' from amends_call o where o.root = x.no and o."key" = decode(j."key", \'hex\')) end'
     " returning j.i, x.no, x.n, x.at, x.head)"
@@ -123,7 +124,8 @@ _TOGETHER: Final = (
     " where j.tool is not null)"
     ", u as (update amends_call c set state = 'succeeded', result = j.result, settled_n = r.n, settled_at = r.at,"
     " settled_hash = r.head, more = coalesce(j.more, c.more) from r join j on j.i = r.i where j.tool is null"
-    " and c.no = j.no and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null returning 1)"
+    " and c.no = j.no and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
+    " and c.more is not distinct from j.was returning 1)"
     " select r.i, r.n, r.at, 1 / (case when (select count(*) from u) = (select count(*) from r join j on j.i = r.i"
     " where j.tool is null) then 1 else 0 end) from r"
 )
@@ -194,12 +196,13 @@ class Plain:
             return None
         started, first = op.started, op.started.op
         run = first.run
+        was = more_of(first)  # another text: something was learned of the call meanwhile
         sealed = (more_of(first, op.proof),) if op.proof else ()
         found, _, _ = await Execute(
             _SETTLE_SEALED if op.proof else _SETTLE_PLAIN,
             (
                 self._now(), success_body(op), run.root, run.owner, run.epoch, started.at + FOLD_WINDOW_S, first.number,
-                op.result, *sealed, first.number,
+                was, op.result, *sealed, first.number, was,
             ),
             prepare=True,
         )  # fmt: skip
@@ -271,7 +274,7 @@ class Plain:
             return {
                 "i": place, "uid": run.root, "owner": run.owner, "epoch": run.epoch, "body": success_body(op),
                 "no": first.number, "hi": op.started.at + FOLD_WINDOW_S, "result": op.result,
-                "more": more_of(first, op.proof) if op.proof else None,
+                "more": more_of(first, op.proof) if op.proof else None, "was": more_of(first),
             }  # fmt: skip
         tool, made, run = self.tools.get(op.tool), made_at(op.number), op.run
         if tool is None or not is_plain(op):

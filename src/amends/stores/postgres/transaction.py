@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from amends.encoding.chain import storable
 from amends.ledger.dispatch import READS, intent
-from amends.ledger.operations import ListRuns, ReadCall, ReadEvents, SearchCalls, StoreOp
+from amends.ledger.operations import ListRuns, ReadCall, SearchCalls, StoreOp
 from amends.stores.postgres import errors
 from amends.stores.postgres.quick import QUICK, Plain
 from amends.stores.postgres.url import Address
@@ -27,7 +27,7 @@ PAUSE_S: Final = 0.01
 WRITING: Final = Statements(POSTGRES)
 READING: Final = Statements(replace(POSTGRES, lock="", skip=""))
 """A transaction that only reads may not lock, and need not: it reads one snapshot."""
-ALONE: Final = (ReadCall, ListRuns, SearchCalls, ReadEvents)
+ALONE: Final = (ReadCall, ListRuns, SearchCalls)
 """Reads of one statement, which is a snapshot of its own."""
 
 

@@ -42,7 +42,7 @@ ADMIT: Final = (
 )
 _SETTLE: Final = (
     "update amends_call set state = 'succeeded', result = ?, settled_n = ?, settled_at = ?, settled_hash = ?{}"
-    " where no = ? and root = ? and state = 'started' and attempt = 1 and settled_n is null"
+    " where no = ? and root = ? and state = 'started' and attempt = 1 and settled_n is null and more is ?"
     f" and exists (select 1 from amends_run where {_OWNED})"
 )
 SETTLE_SEALED: Final = _SETTLE.format(", more = ?")
@@ -157,7 +157,7 @@ class Plain:
         if at - started.at > FOLD_WINDOW_S:
             return None
         hash = sha256(f"{kept.head}:{n}:{micros}:{success_body(op)}".encode("ascii"))
-        guard = (first.number, kept.no, kept.no, run.owner, run.epoch, kept.touch)
+        guard = (first.number, kept.no, more_of(first), kept.no, run.owner, run.epoch, kept.touch)
         if op.proof:
             cursor.execute(SETTLE_SEALED, (op.result, n, at, hash.digest(), more_of(first, op.proof), *guard))
         else:

@@ -46,6 +46,105 @@ def compare_with_memory(ledger: Ledger, seed: int, asked: int = ASKED) -> Ledger
     return memory
 
 
+# ---- Ordinary lives
+
+
+LIVES: Final = 4
+
+
+@check_each({f"seed {seed}": seed for seed in range(SEEDS)})
+def ordinary_lives_are_recorded_as_in_the_memory(ledger: Ledger, seed: int) -> None:
+    compare_lives(ledger, seed)
+
+
+def compare_lives(ledger: Ledger, seed: int, lives: int = LIVES) -> None:
+    """Lead runs as an engine does: plain calls, some at once, then a commit or a rollback; compare after each.
+
+    Random operations seldom come in the order in which a store may take its short ways; these nearly always do.
+    """
+    luck = random.Random(seed)
+    memory = Ledger(MemoryStore(ledger.clock), clock=ledger.clock)
+    for number in range(lives):
+        _Life(ledger, memory, luck).lead(f"life {number}")
+        assert ledger.everything() == memory.everything(), f"after life {number}"
+
+
+class _Life:
+    def __init__(self, ledger: Ledger, memory: Ledger, luck: random.Random) -> None:
+        self.ledger, self.memory, self.luck = ledger, memory, luck
+        self.made = 0
+
+    def both(self, op: ops.StoreOp[Any]) -> Any:
+        """Ask both; the answers are equal."""
+        self.ledger.clock.now += 70.0 if self.luck.random() < 0.01 else self.luck.random() / 10
+        answer = answered(self.ledger, replace(op))
+        assert answer == answered(self.memory, op), op
+        return answer
+
+    def lead(self, id: str) -> None:
+        luck = self.luck
+        run = self.both(self.memory.open_op(id)).run
+        plain = PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, "a", run.epoch)
+        started: list[Started] = []
+        for _ in range(luck.randint(2, 14)):
+            if luck.random() < 0.55 or not started:
+                self.admit(run, plain, started)
+            else:
+                self.settle(started.pop(luck.randrange(len(started))))
+            if seldom(luck):
+                self.interrupt(run, started)
+        for one in started:
+            self.settle(one)
+        if luck.random() < 0.3:
+            self.both(ops.DecideCommit(run.uid, "a", run.epoch))
+        else:
+            self.take_back(run)
+
+    def admit(self, run: RunRow, plain: PlainRun, started: list[Started]) -> None:
+        self.made += 1
+        tool = self.luck.choice(["charge", "charge", "charge", "look"])
+        args = f'{{"n":{self.luck.randint(1, self.made) if seldom(self.luck) else 100 + self.made}}}'
+        op = self.memory.plain_op(run, tool, kind=KINDS[tool], args=args, call_ref=self.luck.choice(["", "ref"]))
+        op.run = plain
+        answer = self.both(op)
+        if isinstance(answer, ops.Admission) and answer.verdict == "start" and answer.call is not None:
+            started.append(Started(op, answer.call.seq, answer.call.created_at))
+
+    def settle(self, started: Started) -> None:
+        if self.luck.random() < 0.85:
+            self.both(SettlePlain(started, self.luck.choice(['"ok"', "null", "[1]"])))
+        else:
+            to = self.luck.choice(["failed", "in_doubt"])
+            self.both(self.memory.settle_op(self.memory.look(started.row), to, error="broken"))
+
+    def interrupt(self, run: RunRow, started: list[Started]) -> None:
+        """Let something happen that is not plain, and moves the chain or nothing."""
+        choices: list[ops.StoreOp[Any]] = [
+            ops.RenewLeases("a", {run.uid: run.epoch}, LEASE_S, boot="boot", mono=1e6),
+            self.memory.child_op(run, f"child {self.made}"),
+            self.memory.admit_op(run, "mail", kind="retriable", key=f"mail {self.made} of {run.uid}"),
+        ]
+        choices += [
+            ops.NoteEvidence(one.row.id, 1, True, '"late"', "", "boot", 9.0, "late") for one in started[:1]
+        ]  # fmt: skip
+        self.both(self.luck.choice(choices))
+
+    def take_back(self, run: RunRow) -> None:
+        self.both(ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=run.epoch))
+        calls = [call for call in self.memory.calls() if call.root == run.uid and call.state == "succeeded"]
+        for call in sorted(calls, key=lambda call: -call.settled_seq):
+            if call.kind == "read":
+                continue
+            begun = self.both(ops.BeginCompensation(call.id, "a", run.epoch, 1, seen=call))
+            if isinstance(begun, CallRow):
+                to = "compensation_failed" if seldom(self.luck) else "compensated"
+                self.both(ops.SettleCompensation(call.id, "a", run.epoch, 1, to, mono=9.0, seen=begun))
+        self.both(ops.CloseRun(run.uid, "a", run.epoch, "rolled_back"))
+
+
+# ---- Answers
+
+
 def answered(ledger: Ledger, op: ops.StoreOp[Any]) -> Any:
     """Return the answer, or the error with its facts."""
     try:

@@ -1,0 +1,55 @@
+"""An audit reads the whole ledger in pages of any size: every event once, in order, with the rows of its tree."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from amends import Runtime
+from amends.ledger.operations import Place, ReadChains
+from amends.stores import store_for
+from bench.sides.ours import pay
+from bench.sides.timing import args_of
+
+SIZES = (0, 1, 9, 30, 2, 0, 5, 1)
+"""Calls of the runs: some trees are longer than a page, and some pages hold many trees."""
+
+
+@pytest.fixture(params=["sqlite", "postgres", "mysql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.db'}"
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+def test_pages_of_every_size_have_every_event_once_with_its_tree(url: str) -> None:
+    with Runtime(url, tools=[pay]) as rt:
+        for place, calls in enumerate(SIZES):
+            with rt.run(f"run-{place}"):
+                for number in range(calls):
+                    pay(**args_of(f"o-{number}"))
+        whole = [(event.run_id, event.seq) for run in rt.runs() for event in rt.events(run.id)]
+    with contextlib.closing(store_for(url)) as store:
+        store.open(create=False)
+        for limit in (1, 2, 7, 23, 2_000):
+            at: Place | None = Place()
+            events, runs, calls_read = [], [], []
+            for _ in range(2 * len(whole) + 2):
+                if at is None:
+                    break
+                page = store.perform(ReadChains(at, limit=limit))
+                assert len(page.events) <= limit
+                events += [(event.run_id, event.n) for event in page.events]
+                runs += [run.id for run in page.runs]
+                calls_read += [call.id for call in page.calls]
+                at = page.next
+            assert at is None, "the pages come to an end"
+            assert sorted(events) == sorted(whole)
+            assert sorted(runs) == sorted(f"run-{place}" for place in range(len(SIZES)))
+            assert len(set(calls_read)) == len(calls_read) == sum(SIZES)
+            for run in set(runs):
+                numbers = [n for id, n in events if id == run]
+                assert numbers == list(range(1, len(numbers) + 1))

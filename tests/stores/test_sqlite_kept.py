@@ -1,0 +1,256 @@
+"""What the owner of a run remembers of its chain: never more than the file says, whoever else has written meanwhile."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amends.encoding.chain import proof
+from amends.errors import LeaseLost, LedgerUnavailable
+from amends.ledger import operations as ops
+from amends.ledger.plain import SettledPlain, SettlePlain, Started
+from amends.ledger.rows import RunRow
+from amends.stores.migrations import migrations, sql_of
+from amends.stores.sqlite.connection import WAL_BYTES, fill_log
+from amends.stores.sqlite.store import SqliteStore
+from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger, audit
+
+Make = Callable[[], Ledger]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def make(path: Path) -> Iterator[Make]:
+    """Handles on one file, as several processes have them; they share a clock."""
+    clock, made = Clock(), list[SqliteStore]()
+
+    def one() -> Ledger:
+        made.append(SqliteStore(path, "NORMAL", clock))
+        return Ledger(made[-1], clock=clock, made=1000 * len(made))
+
+    yield one
+    for store in made:
+        store.close()
+
+
+def warm(ledger: Ledger) -> RunRow:
+    """Open a run in which plain statements are done: the tool is known, and the end of the chain is."""
+    run = ledger.run()
+    ledger(SettlePlain(ledger.start_plain(run, args="[0]"), '"ok"'))
+    return run
+
+
+def folded(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as raw:
+        found: int = raw.execute("select count(hash) + count(settled_hash) from amends_call").fetchone()[0]
+    return found
+
+
+MEANWHILE: dict[str, Callable[[RunRow, Started], ops.StoreOp[Any]]] = {
+    "a person's rollback": lambda run, _: ops.BeginRollback(run.uid, "ann", "no", True),
+    "evidence": lambda _, started: ops.NoteEvidence(
+        started.row.id, 1, happened=True, result='"late"', error="", boot="boot", mono=9.0, source="late"
+    ),
+    "a child": lambda run, _: ops.OpenChild("uid of the child", "child", run.uid, 1, "a", "", ""),
+}
+
+
+@pytest.mark.parametrize("what", MEANWHILE)
+def test_a_decision_of_another_process_between_two_plain_steps_is_seen(make: Make, path: Path, what: str) -> None:
+    """The settlement continues the chain after it, by the flow or by a plain statement that has read the chain again."""
+    mine, other = make(), make()
+    run = warm(mine)
+    started = mine.raw(mine.plain_op(run, args="[1]"))
+    assert isinstance(started, Started), "it was a plain statement"
+    other(MEANWHILE[what](run, started))
+    answer = mine(SettlePlain(started, '"ok"'))
+    assert answer.call.state == "succeeded" or answer.fenced
+    numbers = [event.n for event in mine.events()]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert mine.everything() == other.everything()
+    audit(mine)
+
+
+def test_after_another_process_has_written_the_next_admission_is_plain_again(make: Make, path: Path) -> None:
+    mine, other = make(), make()
+    run = warm(mine)
+    before = folded(path)
+    other(ops.BeginRollback(other.run("another").uid, "ann", "no", True))  # another tree: nothing to notice
+    assert isinstance(mine.raw(mine.plain_op(run, args="[1]")), Started)
+    assert folded(path) == before + 1
+    audit(mine)
+
+
+def test_a_run_that_was_taken_over_admits_and_settles_nothing_of_its_old_owner(make: Make) -> None:
+    mine, other = make(), make()
+    run = warm(mine)
+    plain_run = mine.plain_op(run).run
+    started = mine.start_plain(run, args="[1]")
+    assert plain_run.kept is None or plain_run.kept.touch >= 0
+    other.clock.now += LEASE_S + 1
+    assert other.claim(run) is not None
+    before = other.everything()
+    with pytest.raises(LeaseLost):
+        mine(mine.plain_op(run, args="[2]"))
+    assert other.everything() == before
+    assert mine(SettlePlain(started, '"ok"')).fenced
+    audit(other)
+
+
+class Failing:
+    """A cursor whose next commit fails."""
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+    def execute(self, sql: str, *params: Any) -> Any:
+        if sql == "commit":
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._cursor.execute(sql, *params)
+
+
+def test_a_batch_that_was_not_committed_is_not_remembered(make: Make, path: Path) -> None:
+    """The plain steps in it had continued the chain in memory: what comes next begins where the file is."""
+    ledger = make()
+    store: Any = ledger.store
+    run = warm(ledger)
+    started = ledger.start_plain(run, args="[1]")
+    before = ledger.everything()
+    writer = store._writer
+    writer.cursor = Failing(writer.cursor)
+    with pytest.raises(LedgerUnavailable):
+        ledger(ledger.admit_op(run, "through the flow"))
+    store._writer = store._writer or writer
+    assert ledger.everything() == before
+    store._drop_writer()
+    assert ledger(SettlePlain(started, '"ok"')).call.state == "succeeded"
+    assert isinstance(ledger.raw(ledger.plain_op(run, args="[2]")), Started)
+    audit(ledger)
+
+
+def test_a_plain_step_inside_a_batch_that_fails_is_not_remembered(make: Make) -> None:
+    ledger = make()
+    store: Any = ledger.store
+    run = warm(ledger)
+    op = ledger.plain_op(run, args="[1]")
+    before = ledger.everything()
+    writer = store._writer
+    writer.cursor = Failing(writer.cursor)
+    store._alone_before, store._commits._alone = store._commits._alone, lambda op: None  # as when others are queued
+    with pytest.raises(LedgerUnavailable):
+        ledger(op)
+    assert ledger.everything() == before
+    op.repeated = True
+    assert ledger(op).verdict == "start"
+    store._commits._alone = store._alone_before
+    assert isinstance(ledger.raw(ledger.plain_op(run, args="[2]")), Started)
+    audit(ledger)
+
+
+def test_a_step_that_meets_a_locked_file_is_plain_all_the_same(make: Make, path: Path) -> None:
+    """Nothing was done, so nothing is forgotten: the step waits and is folded like any other."""
+    ledger = make()
+    run = warm(ledger)
+    started = ledger.start_plain(run, args="[1]")
+    before = folded(path)
+    store: Any = ledger.store
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        begin = store._begin
+
+        def freed(*given: Any) -> None:
+            other.execute("rollback")
+            begin(*given)
+
+        store._begin = freed
+        settled = ledger.raw(SettlePlain(started, '"ok"'))
+    assert isinstance(settled, SettledPlain)
+    assert folded(path) == before + 1
+    audit(ledger)
+
+
+# ---- the log and the schema ---------------------------------------------------------------
+
+
+def test_the_log_of_a_new_ledger_has_its_full_size_and_the_file_has_not(make: Make, path: Path) -> None:
+    ledger = make()
+    assert ledger.store.open(create=True) is True
+    log = path.with_name(f"{path.name}-wal")
+    assert log.stat().st_size >= WAL_BYTES
+    warm(ledger)
+    assert log.stat().st_size < 2 * WAL_BYTES
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("select name from sqlite_master where name like '%fill%'").fetchall() == []
+        [(pages,)] = raw.execute("pragma page_count").fetchall()
+        assert pages < 200, "filling the log has not filled the file"
+        assert raw.execute("pragma integrity_check").fetchall() == [("ok",)]
+    audit(ledger)
+
+
+def test_a_log_that_cannot_be_filled_is_no_error(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as raw:
+        raw.execute("pragma journal_mode = wal")
+        raw.execute("create table kept (it)")
+        [cache] = raw.execute("pragma cache_size").fetchone()
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("begin immediate")
+            fill_log(raw, path)
+            other.execute("rollback")
+        assert raw.execute("select * from kept").fetchall() == []
+        assert raw.execute("pragma cache_size").fetchone() == (cache,)
+        assert not raw.in_transaction
+
+
+def test_who_creates_the_tables_by_hand_gets_the_same_ledger(make: Make, path: Path, tmp_path: Path) -> None:
+    """``amends db sql`` prints all of it: a first start then has nothing to create."""
+    by_hand = tmp_path / "by_hand.db"
+    with closing(sqlite3.connect(by_hand)) as raw:
+        raw.executescript(sql_of("sqlite"))
+        made = set(raw.execute("select name, sql from sqlite_master").fetchall())
+    make().store.open(create=True)
+    with closing(sqlite3.connect(path)) as raw:
+        assert made == set(raw.execute("select name, sql from sqlite_master").fetchall())
+        tables = ("amends_ledger", "amends_mark")
+        usual = [raw.execute(f"select * from {table}").fetchall() for table in tables]
+    with closing(sqlite3.connect(by_hand)) as raw:
+        assert [raw.execute(f"select * from {table}").fetchall() for table in tables] == usual
+    with closing(SqliteStore(by_hand, "NORMAL")) as store:
+        assert store.open(create=False) is False
+        schema = store.schema()
+        assert (schema.version, schema.pending) == (len(migrations("sqlite")), ())
+        assert len(schema.ledger) == 16
+        audit(Ledger(store))
+        assert Ledger(store).do(Ledger(store).run()).state == "succeeded"
+
+
+def test_two_ledgers_that_were_made_by_hand_have_two_names(tmp_path: Path) -> None:
+    names = set()
+    for file in ("one.db", "two.db"):
+        with closing(sqlite3.connect(tmp_path / file)) as raw:
+            raw.executescript(sql_of("sqlite"))
+        with closing(SqliteStore(tmp_path / file)) as store:
+            names.add(store.schema().ledger)
+    assert len(names) == 2
+
+
+def test_what_was_learned_meanwhile_is_kept_when_an_encrypted_result_is_settled(make: Make) -> None:
+    """Its digest is written into the same column as the evidence."""
+    ledger = make()
+    run = warm(ledger)
+    started = ledger.start_plain(run, args="[1]")
+    evidence = ops.NoteEvidence(started.row.id, 1, True, '"late"', "", "boot", 9.0, "late")
+    learned = ledger(evidence).evidence
+    assert learned
+    ledger(SettlePlain(started, "sealed", proof=proof('"ok"')))
+    settled = ledger.look(started.row)
+    assert (settled.state, settled.result, settled.evidence) == ("succeeded", "sealed", learned)
