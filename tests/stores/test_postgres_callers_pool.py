@@ -88,6 +88,7 @@ def pool_of(url: str, *, autocommit: bool = False, **given: Any) -> "Iterator[Co
     execute(url, ["create schema if not exists theirs"])
     options: dict[str, Any] = {"configure": unusual, "min_size": SIZE, "max_size": SIZE} | given
     with ConnectionPool(url, open=True, kwargs={"autocommit": autocommit}, **options) as pool:
+        pool.wait(60.0)  # until all are connected
         yield pool
 
 
@@ -220,7 +221,7 @@ def test_a_session_that_ends_is_replaced_by_the_pool(postgres_url: str) -> None:
 
 def test_a_pool_without_a_free_or_any_connection_is_an_unavailable_ledger(postgres_url: str) -> None:
     with pool_of(postgres_url) as pool:
-        ledger = Ledger(PostgresStore(pool=pool, lock_wait_s=0.05))
+        ledger = Ledger(PostgresStore(pool=pool, lock_wait_s=0.5))
         run = ledger.run()
         taken = [pool.getconn() for _ in range(SIZE)]
         with pytest.raises(LedgerUnavailable) as error:

@@ -61,7 +61,7 @@ class Connection:
             cursor.nextset()
         return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
 
-    def step(self, text: str, root: str) -> tuple[int, int] | None:
+    def call_procedure(self, text: str, root: str) -> tuple[int, int] | None:
         """Call a procedure that is a whole transaction on this run; return the two numbers of its answer, if it has one.
 
         An error that the server reports came before the commit; a lost connection leaves that unknown.

@@ -103,7 +103,7 @@ class Plain:
             number = self.tools[tool] = found[0][0]
         made, quoted = made_at(op.number), connection.quoted
         more = more_of(op)
-        said = connection.step(
+        said = connection.call_procedure(
             f"call amends_admit_1({quoted(run.root)},{quoted(run.owner)},{run.epoch},{self._now()},"
             f"'{admission_body(op)}',{_double(made - SKEW_S)},{_double(made + SKEW_S)},{self.halt},{op.number},"
             f"x'{key_of(op).hex()}',{number},x'{op.ident.hex()}',x'{op.digest.hex()}',{quoted(op.args)},"
@@ -119,7 +119,7 @@ class Plain:
         started, first, quoted = op.started, op.started.op, connection.quoted
         run = first.run
         more = more_of(first, op.proof) if op.proof else None
-        said = connection.step(
+        said = connection.call_procedure(
             f"call amends_settle_1({quoted(run.root)},{quoted(run.owner)},{run.epoch},{self._now()},"
             f"'{success_body(op)}',{_double(started.at + FOLD_WINDOW_S)},{first.number},{quoted(op.result)},"
             f"{'null' if more is None else quoted(more)})",
@@ -133,7 +133,7 @@ class Plain:
         undo = None if seen is None else self._undo.get(seen.root)
         if seen is None or undo is None or not is_plain_beginning(op, undo):
             return None
-        said = connection.step(
+        said = connection.call_procedure(
             f"call amends_begin_1({quoted(seen.root)},{quoted(op.owner)},{op.epoch},{self._now()},"
             f"'{compensation_body(op, 'succeeded', 'compensating')}',{_double(seen.created_at + FOLD_WINDOW_S)},"
             f"{number_of(op.call_id)},{undo.touch},{seen.settled_seq})",
@@ -151,7 +151,7 @@ class Plain:
         undo = None if seen is None else self._undo.get(seen.root)
         if seen is None or undo is None or not is_plain_end(op, undo):
             return None
-        said = connection.step(
+        said = connection.call_procedure(
             f"call amends_end_1({quoted(seen.root)},{quoted(op.owner)},{op.epoch},{self._now()},"
             f"'{compensation_body(op, 'compensating', 'compensated')}',{_double(seen.created_at + FOLD_WINDOW_S)},"
             f"{number_of(op.call_id)},{undo.touch})",
