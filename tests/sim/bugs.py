@@ -554,7 +554,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((rollback, "_one_pass", "if not todo:", "if not todo or any(row.comp_gave_up for row in tree.calls):")),
         ("work_left",), ("F7",)),
     Bug("19b", "the run still says rolled_back",
-        lambda: rewritten((rollback, "_close", "if left:", "if False:"), (store_ending, "_close_rolled_back", 'call.state in STANDING | UNSETTLED | {"residue"}', "False")),
+        lambda: rewritten((rollback, "_close", "if left:", "if False:"), (store_ending, "_close_rolled_back", 'if call.run in inside and call.kind != "read"', 'if False and call.kind != "read"')),
         ("ledger_against_world",), ("F7", "F6")),
     Bug("20", "approval looked at, but used up in a second transaction", yes_too_late,
         ("approvals_against_starts",), ("F20",)),

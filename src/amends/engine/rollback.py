@@ -26,8 +26,8 @@ from amends.engine.session import (
     POLL_S_MAX,
     POLL_S_MIN,
     Session,
-    call_of,
     companion_args,
+    compensation_args,
     describe_error,
     missing,
     read_tree,
@@ -233,8 +233,9 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
         wait = await _not_before(session, spec, compensation, row)
         if wait > 0:
             return wait
-        may_repeat = compensation.idempotent and not _lacks(session, spec, compensation, row)
-        if row.state == "compensation_in_doubt" and not may_repeat:
+        if row.state == "compensation_in_doubt" and (
+            not compensation.idempotent or _lacks(session, spec, compensation, row)
+        ):
             # Not started again without what it needs: that would record an attempt as failed that may have happened.
             row, wait = await _probe_compensation(session, spec, compensation, row)
             if wait > 0:
@@ -277,11 +278,7 @@ async def _attempt(session: Session, spec: Spec, compensation: CompensationSpec,
         held = await _guard(session, spec, row)
         if held is not None:
             return await _settle(session, row, held, spec, compensation, refused=GUARDED)
-    given = revealed_call(session, spec, row)
-    kwargs, _ = companion_args(session, spec, compensation, row, call=given)
-    _, call = companion_args(
-        session, spec, compensation, row, call=call_of(row, spec, phase="compensate", args=given.args)
-    )
+    kwargs, call = compensation_args(session, spec, compensation, row)
     ended = await Invoke(
         fn=compensation.fn,
         kwargs=kwargs,

@@ -628,12 +628,16 @@ class CallStatements:
             self._shapes[shape] = text
         return text
 
-    def of_root(self, states: int) -> str:
-        """Return the select of a root's calls, in this number of states; 0: in any."""
+    def of_root(self, states: tuple[str, ...]) -> str:
+        """Return the select of a root's calls, in these states; none: in any.
+
+        The states are part of the text: SQLite plans a statement anew each time if their values could decide the plan.
+        """
         shape = ("of root", states)
         text = self._shapes.get(shape)
         if text is None:
-            some = f" and {_is_one_of(states, 'c.state')}" if states else ""
+            assert set(states) <= set(CALL_STATES), f"not all of {states} are states of calls"
+            some = f" and {among(states, 'c.state')}" if states else ""
             text = f"{self.rooted} where r.uid = ?{some} order by c.n".replace("?", self._dialect.mark)
             self._shapes[shape] = text
         return text
@@ -704,7 +708,7 @@ async def _list_generations(tx: Transaction, op: rows.ListGenerations) -> list[C
 
 
 async def _list_calls(tx: Transaction, op: rows.ListCalls) -> list[CallRow]:
-    return await _calls(tx.statements.calls.of_root(len(op.states)), (op.root, *op.states))
+    return await _calls(tx.statements.calls.of_root(op.states), (op.root,))
 
 
 async def _page_calls(tx: Transaction, op: rows.PageCalls) -> list[CallRow]:

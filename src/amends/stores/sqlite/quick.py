@@ -190,8 +190,7 @@ class Plain:
             kept.undo = None
             return None
         kept.n, kept.head, kept.at = n, hash.hexdigest(), at
-        undo.going = op.call_id
-        return begun(op, at)
+        return begun(op, at, undo)
 
     def end(self, cursor: sqlite3.Cursor, op: SettleCompensation) -> Settled | None:
         """Settle the compensation; return None if nothing was changed and the flow must decide."""
