@@ -264,7 +264,7 @@ def touch_not_moved() -> Iterator[None]:
 def touch_ignored() -> Iterator[None]:
     """A plain statement is done whatever ``touch`` is."""
     with contextlib.ExitStack() as planted:
-        for name in ("ADMIT", "SETTLE", "SETTLE_SEALED", "BEGIN", "END"):
+        for name in ("ADMIT", "SETTLE", "SETTLE_SEALED", "FAIL", "BEGIN", "END"):
             text = getattr(sqlite_quick, name)
             assert "touch = ?" in text, f"{name} no longer compares touch"
             mutant = text.replace("touch = ?", "? is not null")

@@ -14,7 +14,16 @@ from typing import Any, Final
 from amends.encoding.chain import body_of, proof
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id, number_of
-from amends.ledger.operations import Admission, AdmitCall, BeginCompensation, Rollback, SettleCompensation, Settled
+from amends.ledger.events import call_facts, settlement_facts, written_facts
+from amends.ledger.operations import (
+    Admission,
+    AdmitCall,
+    BeginCompensation,
+    Rollback,
+    SettleCall,
+    SettleCompensation,
+    Settled,
+)
 from amends.ledger.plain import AdmitPlain, SettlePlain, admission_facts
 from amends.ledger.rows import CallRow
 from amends.states import NEW
@@ -66,6 +75,31 @@ def more_of(op: AdmitPlain, result_proof: str = "") -> str | None:
         return None
     said = (("call_ref", op.call_ref), ("args_proof", op.proof), ("result_proof", result_proof))
     return json.dumps({name: value for name, value in said if value}, separators=(",", ":"))
+
+
+def is_plain_failure(op: SettleCall, seen: CallRow) -> bool:
+    """Return whether a plain call failed for good, and nothing but the call and the end of the chain changes."""
+    if op.to != "failed" or op.repeated or op.attempt != 1 or op.doom or op.spent or op.wants or op.retry_s is not None:
+        return False
+    plain = seen.id == op.call_id and seen.state == "started" and seen.attempt == 1 and seen.run == seen.root
+    plain = plain and seen.kind != "pivot" and not seen.cost and not seen.evidence and op.result is None and not op.loss
+    return plain and seen.settled_at is None and seen.result is None and number_of(seen.id) is not None
+
+
+def failed(op: SettleCall, seen: CallRow, at: float) -> CallRow:
+    """Return the call after a plain failure."""
+    return changed(
+        seen,
+        {
+            "state": "failed", "quiet_boot": op.boot, "quiet_mono": op.mono, "loss": "", "error": op.error, "why": op.why,
+            "settled_at": at, "retry_at": None,
+        },
+    )  # fmt: skip
+
+
+def failure_facts(op: SettleCall) -> str:
+    """Return the facts of the event of a plain failure, as the flow writes them."""
+    return written_facts({**call_facts("failed", {"why": op.why}), **settlement_facts(op)})
 
 
 # ---- Plain compensations

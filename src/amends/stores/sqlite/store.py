@@ -24,6 +24,7 @@ from amends.ledger.operations import (
     OpenRun,
     ReadChains,
     ReadCheckpoints,
+    SettleCall,
     SettleCompensation,
     StoreOp,
 )
@@ -70,6 +71,8 @@ PLAIN: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
     BeginCompensation: Plain.begin,
     SettleCompensation: Plain.end,
 }
+INSIDE: Final = {**PLAIN, SettleCall: Plain.fail}
+"""Also those of several statements, which are done inside a transaction only."""
 BEFORE_BODIES: Final = frozenset({AdmitPlain, BeginCompensation})
 """The plain operations after which a body runs: nobody may run it by a record that is in a deleted file."""
 INLINE_MAX: Final = 64
@@ -120,7 +123,7 @@ class SqliteStore:
         """How long a flush took lately."""
         self._kept: dict[str, Kept] = {}
         """The ends of the chains of the runs that this store's process owns, by uid."""
-        self._plain = Plain(self._clock, self._kept, STATEMENTS.events.folded_tail)
+        self._plain = Plain(self._clock, self._kept, STATEMENTS.events)
 
     # ---- The protocol of a store
 
@@ -263,7 +266,7 @@ class SqliteStore:
         """Run one operation; return whether it succeeded. Errors of the file are raised: they concern the whole batch."""
         try:
             op = pending.op
-            plain = PLAIN.get(type(op))
+            plain = INSIDE.get(type(op))
             pending.answer = None if plain is None else plain(self._plain, connection.cursor, op)
             if pending.answer is None:
                 # A reader sees a snapshot, and what is remembered may be newer than that, or never be committed.
