@@ -210,6 +210,55 @@ def test_a_reader_does_not_see_what_is_not_committed_yet(make: Make, batched: bo
     audit(ledger)
 
 
+FAILURES = {
+    "plain": {},
+    "with words": {"error": '["ValueError", "n\\u00f6"]', "why": "permanent", "boot": "boot", "mono": 3.5},
+}
+
+
+@pytest.mark.parametrize("said", FAILURES.values(), ids=FAILURES)
+def test_a_plain_failure_is_what_the_flow_would_have_written(make: Make, tmp_path: Path, said: dict[str, Any]) -> None:
+    """Twice the same, once with the store's memory and once without it, so that the flow decides: nothing differs."""
+    other = Ledger(SqliteStore(tmp_path / "other.db", "NORMAL", Clock()), made=1000)
+    ends = []
+    with closing(other.store):
+        for ledger in (make(), other):
+            store: Any = ledger.store
+            run = warm(ledger)
+            started = ledger.start_plain(run, args="[1]", call_ref="ref").row
+            if ledger is other:
+                store._kept.clear()
+            before = ledger.events(run)
+            failure = ops.SettleCall(started.id, run.owner, run.epoch, 1, "failed", seen=started, **said)
+            done = store._plain.fail(store._writer.cursor, failure)
+            assert (done is None) == (ledger is other)
+            settled = ledger(failure) if done is None else done
+            assert len(ledger.events(run)) == len(before) + 1
+            ledger(SettlePlain(ledger.start_plain(run, args="[2]"), '"ok"'))
+            audit(ledger)
+            ends.append((settled, ledger.everything()))
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("what", ["another owner", "an event", "a row that was changed"])
+def test_a_plain_failure_changes_nothing_if_anything_else_changed(make: Make, path: Path, what: str) -> None:
+    ledger = make()
+    store: Any = ledger.store
+    run = warm(ledger)
+    started = ledger.start_plain(run, args="[1]")
+    failure = ops.SettleCall(started.row.id, run.owner, run.epoch, 1, "failed", seen=started.row)
+    if what == "another owner":
+        failure.epoch += 1
+    elif what == "an event":
+        make()(MEANWHILE["evidence"](run, started))
+    else:
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("update amends_call set more = '{\"replays\":1}' where settled_n is null")
+    before = ledger.everything()
+    assert store._plain.fail(store._writer.cursor, failure) is None
+    assert ledger.everything() == before
+
+
 @pytest.mark.parametrize("how", ["removed", "restored"])
 def test_no_body_runs_by_a_record_in_a_file_that_was_replaced(make: Make, path: Path, how: str) -> None:
     ledger = make()
