@@ -271,7 +271,7 @@ def is_interrupted(pool: ThreadPoolExecutor, role: str, point: int) -> bool:
         if op is mine and role == "leaves the lead to another":
             other.start()
             wait_for(lambda: bool(queue.queue))
-            queue.join = lambda _: None  # type: ignore[method-assign]
+            queue.join = lambda batch: None  # type: ignore[method-assign]
         if op is other_op and role == "waits":
             wait_for(lambda: bool(queue.queue) or returned.is_set())
 

@@ -71,7 +71,7 @@ PLAIN: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
     BeginCompensation: Plain.begin,
     SettleCompensation: Plain.end,
 }
-INSIDE: Final = {**PLAIN, SettleCall: Plain.fail}
+INSIDE: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {**PLAIN, SettleCall: Plain.fail}
 """Also those of several statements, which are done inside a transaction only."""
 BEFORE_BODIES: Final = frozenset({AdmitPlain, BeginCompensation})
 """The plain operations after which a body runs: nobody may run it by a record that is in a deleted file."""
