@@ -83,6 +83,23 @@ def test_effect_and_record_are_true_when_the_caller_commits_and_not_before(shop:
     assert run.state == "committed"
 
 
+@pytest.mark.parametrize("factory", [bytes, lambda raw: raw.decode("latin-1")], ids=["bytes", "latin-1"])
+def test_the_record_is_read_as_text_whatever_the_callers_connection_makes_of_text(tmp_path: Path, factory: Any) -> None:
+    with closing(Shop("sqlite", sqlite_url(tmp_path))) as shop:
+        tools = shop.tools()
+        with Runtime(url=shop.url, tools=list(tools.values())) as runtime:
+            shop.make(runtime)
+            with runtime.run("r") as run:
+                conn = shop.begin()
+                conn.text_factory = factory
+                place = tools["place"].with_options(connection=conn)
+                assert [place("ä"), place("ä")] == ["order ä"] * 2
+                assert conn.text_factory is factory
+                conn.commit()
+            assert [call.generation for call in runtime.report(run.id).calls] == [1]
+            assert runtime.verify().ok
+
+
 def test_rolled_back_the_call_never_was_and_the_next_is_the_first(shop: Shop, rt: Any) -> None:
     runtime, tools = rt
     events = shop.events()

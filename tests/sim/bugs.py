@@ -264,7 +264,7 @@ def touch_not_moved() -> Iterator[None]:
 def touch_ignored() -> Iterator[None]:
     """A plain statement is done whatever ``touch`` is."""
     with contextlib.ExitStack() as planted:
-        for name in ("ADMIT", "SETTLE", "SETTLE_SEALED", "BEGIN", "END"):
+        for name in ("ADMIT", "SETTLE", "SETTLE_SEALED", "FAIL", "BEGIN", "END"):
             text = getattr(sqlite_quick, name)
             assert "touch = ?" in text, f"{name} no longer compares touch"
             mutant = text.replace("touch = ?", "? is not null")
@@ -542,7 +542,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((store_ending, "_close_subtree", '("held", "ready", "backing_off")', '("backing_off",)')),
         ("assertion", "nothing_stuck", "recovery_survives"), ("F14", "F10")),
     Bug("17", "compensation restarted after a crash without idempotence or probe",
-        lambda: rewritten((rollback, "_may_compensate", "return again or compensation.probe is not None", "return True"), (rollback, "compensate", 'if row.state == "compensation_in_doubt" and not may_repeat:', "if False:")),
+        lambda: rewritten((rollback, "_may_compensate", "return again or compensation.probe is not None", "return True"), (rollback, "compensate", 'if row.state == "compensation_in_doubt" and not _may_repeat(session, spec, compensation, row):', "if False:")),
         ("compensated_once",), ("F6", "F7")),
     Bug("18a", "compensations in order of start",
         lambda: rewritten((rollback, "_reversed", "row.settled_seq", "row.seq"), (store_ending, "_comes_first", "return later and", "return False and")),
@@ -554,7 +554,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((rollback, "_one_pass", "if not todo:", "if not todo or any(row.comp_gave_up for row in tree.calls):")),
         ("work_left",), ("F7",)),
     Bug("19b", "the run still says rolled_back",
-        lambda: rewritten((rollback, "_close", "if left:", "if False:"), (store_ending, "_close_rolled_back", 'call.state in STANDING | UNSETTLED | {"residue"}', "False")),
+        lambda: rewritten((rollback, "_close", "if left:", "if False:"), (store_ending, "_close_rolled_back", 'if call.run in inside and call.kind != "read"', 'if False and call.kind != "read"')),
         ("ledger_against_world",), ("F7", "F6")),
     Bug("20", "approval looked at, but used up in a second transaction", yes_too_late,
         ("approvals_against_starts",), ("F20",)),
@@ -754,10 +754,10 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((events, "settlement_facts", '"result": proof_of(op, op.result), ', "")),
         ("record_is_whole",)),
     Bug("G2", "a lost result is handed to its compensation as None",
-        lambda: rewritten((session, "missing", 'if "result" not in asked.needs or (', "if True or ("), (session, "companion_args", "result = None if asked.takes_none and row.comp_blind else LOST", "result = None")),
+        lambda: rewritten((session, "missing", 'if "result" not in asked.needs or (', "if True or ("), (session, "_result_for", "return None if asked.takes_none and row.comp_blind else LOST, why", "return None, why")),
         ("ledger_against_world",), ("G1", "G3")),
     Bug("G3", "a compensation that tolerates absence is started in doubt without the result that it needs",
-        lambda: rewritten((doubts, "may_compensate_in_doubt", " and not compensation.needs_result", ""), (session, "missing", 'if "result" not in asked.needs or (', 'if "result" not in asked.needs or row.comp_blind or ('), (session, "companion_args", "result = None if asked.takes_none and row.comp_blind else LOST", "result = None")),
+        lambda: rewritten((doubts, "may_compensate_in_doubt", " and not compensation.needs_result", ""), (session, "missing", 'if "result" not in asked.needs or (', 'if "result" not in asked.needs or row.comp_blind or ('), (session, "_result_for", "return None if asked.takes_none and row.comp_blind else LOST, why", "return None, why")),
         ("ledger_against_world",), ("G2",)),
     Bug("G4", "asked again, a lost result is None",
         lambda: rewritten((session, "recorded_result", "if row.result is None:", "if False:")),
@@ -826,7 +826,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((sql, "_unfold", "if folded.hash and new.args != old.args and", "if False and"), (sql, "_unfold", "if kept.settled_hash and new.result != old.result and", "if False and")),
         ("record_is_whole",), ("F25", "F25b"), "sqlite"),
     Bug("S6", "the remembered order of a rollback lets any call of it be first",
-        lambda: rewritten((rollback, "_reversed", "row.settled_seq", "row.seq"), (quick, "is_plain_beginning", "undo.left[-1] == (seen.settled_seq, seen.id)", "(seen.settled_seq, seen.id) in undo.left")),
+        lambda: rewritten((rollback, "_reversed", "row.settled_seq", "row.seq"), (quick, "is_plain_beginning", "undo.left[-1][1] != seen.id", "seen.id not in undo.rows")),
         ("compensation_order", "world_order"), ("F8b",), "sqlite"),
     Bug("S7", "the remembered order of a rollback ignores a call that started later and still runs",
         lambda: rewritten((rollback, "wait_for_live", "if not await LiveCalls(session.uid):\n            return await _settle_orphans(session, seen)", "return None"), (quick, "undo_of", 'if any(call.state in ("started", "compensating") for call in effects):', "if False:")),

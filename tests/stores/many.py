@@ -68,7 +68,7 @@ def ask_together(store: SqliteStore, gate: Gate, pool: ThreadPoolExecutor, reque
     """Perform all at once; the first stays inside its transaction until all the others queue."""
     gate.once(in_line(store, len(requests) - 1))
     asked = [pool.submit(store.perform, requests[0])]
-    wait_for(lambda: store._commits._led)
+    wait_for(lambda: store._commits._leader is not None)
     return asked + [pool.submit(store.perform, request) for request in requests[1:]]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from amends import Runtime
 from amends.encoding.chain import proof
 from amends.errors import LeaseLost, LedgerUnavailable
 from amends.ledger import operations as ops
@@ -15,6 +16,7 @@ from amends.ledger.plain import SettledPlain, SettlePlain, Started
 from amends.ledger.rows import RunRow
 from amends.stores.migrations import migrations, sql_of
 from amends.stores.sqlite.connection import WAL_BYTES, fill_log
+from amends.stores.sqlite.group_commit import Pending
 from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger, audit
 
@@ -45,6 +47,17 @@ def warm(ledger: Ledger) -> RunRow:
     run = ledger.run()
     ledger(SettlePlain(ledger.start_plain(run, args="[0]"), '"ok"'))
     return run
+
+
+def replace(path: Path, how: str) -> None:
+    """Remove the file, or put a copy of it into its place."""
+    copy = path.with_name("copy.db")
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("vacuum into ?", (str(copy),))
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
+    if how == "restored":
+        copy.rename(path)
 
 
 def folded(path: Path) -> int:
@@ -155,6 +168,134 @@ def test_a_plain_step_inside_a_batch_that_fails_is_not_remembered(make: Make) ->
     store._commits._alone = store._alone_before
     assert isinstance(ledger.raw(ledger.plain_op(run, args="[2]")), Started)
     audit(ledger)
+
+
+def test_the_number_of_a_tool_whose_batch_was_not_committed_is_not_remembered(make: Make, path: Path) -> None:
+    """Otherwise the number is given to the next new tool, and the call is recorded as a call of that one."""
+    ledger = make()
+    store: Any = ledger.store
+    run = ledger.run()
+    first, second = ledger.plain_op(run, "wire", args="[0]"), ledger.plain_op(run, "wire", args="[1]")
+    second.run, second.tool = first.run, first.tool
+    batch = [Pending(first), Pending(second)]  # the flow of the first adds the tool, the second finds it
+    writer = store._writer
+    writer.cursor = Failing(writer.cursor)
+    store._flush(batch, True)
+    assert [type(one.error) for one in batch] == [LedgerUnavailable] * 2
+    ledger.start(run, "refund")
+    third = ledger.plain_op(run, "wire", args="[2]")
+    third.run, third.tool = first.run, first.tool
+    ledger(third)
+    with closing(sqlite3.connect(path)) as raw:
+        found = raw.execute("select t.name from amends_call c join amends_tool t on t.no = c.tool order by c.n")
+        assert [name for (name,) in found] == ["refund", "wire"]
+    audit(ledger)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_reader_does_not_see_what_is_not_committed_yet(make: Make, batched: bool) -> None:
+    ledger = make()
+    store: Any = ledger.store
+    run = warm(ledger)
+    newest = ledger(ops.ReadNewestEvent(None, run.root))
+    op = ledger.plain_op(run, args="[1]")
+    store._writer.cursor.execute("begin immediate")
+    pending = Pending(op)
+    if batched:  # through the flow, which remembers the end of the chain after it
+        pending.op = ledger.admit_op(run, "charge", args="[1]")
+    assert store._carry_out(pending, store._writer)
+    assert ledger(ops.ReadNewestEvent(None, run.root)) == newest
+    store._writer.cursor.execute("rollback")
+    store._forget()
+    audit(ledger)
+
+
+FAILURES = {
+    "plain": {},
+    "with words": {"error": '["ValueError", "n\\u00f6"]', "why": "permanent", "boot": "boot", "mono": 3.5},
+}
+
+
+@pytest.mark.parametrize("said", FAILURES.values(), ids=FAILURES)
+def test_a_plain_failure_is_what_the_flow_would_have_written(make: Make, tmp_path: Path, said: dict[str, Any]) -> None:
+    """Twice the same, once with the store's memory and once without it, so that the flow decides: nothing differs."""
+    other = Ledger(SqliteStore(tmp_path / "other.db", "NORMAL", Clock()), made=1000)
+    ends = []
+    with closing(other.store):
+        for ledger in (make(), other):
+            store: Any = ledger.store
+            run = warm(ledger)
+            started = ledger.start_plain(run, args="[1]", call_ref="ref").row
+            if ledger is other:
+                store._kept.clear()
+            before = ledger.events(run)
+            failure = ops.SettleCall(started.id, run.owner, run.epoch, 1, "failed", seen=started, **said)
+            done = store._plain.fail(store._writer.cursor, failure)
+            assert (done is None) == (ledger is other)
+            settled = ledger(failure) if done is None else done
+            assert len(ledger.events(run)) == len(before) + 1
+            ledger(SettlePlain(ledger.start_plain(run, args="[2]"), '"ok"'))
+            audit(ledger)
+            ends.append((settled, ledger.everything()))
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("what", ["another owner", "an event", "a row that was changed"])
+def test_a_plain_failure_changes_nothing_if_anything_else_changed(make: Make, path: Path, what: str) -> None:
+    ledger = make()
+    store: Any = ledger.store
+    run = warm(ledger)
+    started = ledger.start_plain(run, args="[1]")
+    failure = ops.SettleCall(started.row.id, run.owner, run.epoch, 1, "failed", seen=started.row)
+    if what == "another owner":
+        failure.epoch += 1
+    elif what == "an event":
+        make()(MEANWHILE["evidence"](run, started))
+    else:
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("update amends_call set more = '{\"replays\":1}' where settled_n is null")
+    before = ledger.everything()
+    assert store._plain.fail(store._writer.cursor, failure) is None
+    assert ledger.everything() == before
+
+
+@pytest.mark.parametrize("how", ["removed", "restored"])
+def test_no_body_runs_by_a_record_in_a_file_that_was_replaced(make: Make, path: Path, how: str) -> None:
+    ledger = make()
+    run = warm(ledger)
+    ledger.start_plain(run, args="[1]")  # by a plain statement, which remembers everything it needs
+    replace(path, how)
+    with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+        ledger.raw(ledger.plain_op(run, args="[2]"))
+
+
+def test_a_ledger_that_is_restored_in_place_below_a_worker_fails_its_audit(
+    make: Make, path: Path, tmp_path: Path
+) -> None:
+    """It is forbidden (see "Backup and restore") and cannot be refused: the path and the file stay the same."""
+    ledger = make()
+    run = warm(ledger)
+    with closing(sqlite3.connect(path)) as raw, closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        raw.backup(copy)
+        ledger(SettlePlain(ledger.start_plain(run, args="[1]"), '"ok"'))
+        copy.backup(raw)
+    ledger.start_plain(run, args="[2]")
+    with Runtime(f"sqlite:///{path}") as runtime:
+        assert "events 4 to 5 are missing" in str(runtime.verify())
+
+
+@pytest.mark.parametrize("how", ["removed", "restored"])
+def test_no_compensation_runs_by_a_record_in_a_file_that_was_replaced(make: Make, path: Path, how: str) -> None:
+    ledger = make()
+    run = ledger.run()
+    for number in range(2):
+        ledger(SettlePlain(ledger.start_plain(run, args=f"[{number}]"), '"ok"'))
+    rollback = ledger(ops.BeginRollback(run.uid, run.owner, "it failed", False, owner=run.owner, epoch=run.epoch))
+    assert rollback.tree is not None
+    row = max(rollback.tree.calls, key=lambda call: call.settled_seq or 0)
+    replace(path, how)
+    with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+        ledger(ops.BeginCompensation(row.id, run.owner, run.epoch, 1, seen=row))
 
 
 def test_a_step_that_meets_a_locked_file_is_plain_all_the_same(make: Make, path: Path) -> None:

@@ -84,7 +84,7 @@ def test_the_loop_goes_on_while_the_ledger_is_written(shared: SqliteStore, gate:
 
     async def main() -> None:
         asking = asyncio.ensure_future(shared.perform_async(ledger.admit_op(run)))
-        wait = asyncio.get_running_loop().run_in_executor(None, wait_for, lambda: shared._commits._led)
+        wait = asyncio.get_running_loop().run_in_executor(None, wait_for, lambda: shared._commits._leader is not None)
         await wait
         assert await shared.perform_async(ops.ReadCall("nobody")) is None, "nor do reads wait"
         ticks.set()
@@ -147,7 +147,7 @@ def test_a_loop_that_closes_early_does_not_stop_the_others(shared: SqliteStore, 
     gate.once(lambda: go.wait(60))
     with ThreadPoolExecutor(2) as pool:
         leading = pool.submit(shared.perform, first)
-        wait_for(lambda: shared._commits._led)
+        wait_for(lambda: shared._commits._leader is not None)
         loop = asyncio.new_event_loop()
         left = shared.perform_async(second)
         task = loop.create_task(left)
@@ -288,6 +288,30 @@ def test_an_operation_that_fails_on_the_loop_fails_alone(quick: SqliteStore, gat
     answers = asyncio.run(all_at_once())
     assert [type(answer) for answer in answers] == [LeaseLost, LeaseLost, ops.Admission]
     assert len(ledger.calls()) == 1
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_an_interrupt_while_the_loop_writes_tells_its_caller_and_the_next_goes_on(
+    quick: SqliteStore, gate: Gate, plain: bool
+) -> None:
+    ledger = Ledger(quick)
+    run = ledger.run()
+    ledger.start_plain(run, args="[0]")
+    ops_of = [ledger.plain_op(run, args=f"[{n}]") for n in (1, 2)] if plain else numbered(ledger, run, 2)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    loop = asyncio.new_event_loop()
+    with closing(loop):
+        gate.once(interrupt)
+        interrupted = loop.create_task(quick.perform_async(ops_of[0]))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(interrupted)
+        with pytest.raises(LedgerUnavailable, match="interrupted"):
+            loop.run_until_complete(asyncio.wait_for(interrupted, 10.0))
+        assert quick._commits._leader is None
+        assert loop.run_until_complete(asyncio.wait_for(quick.perform_async(ops_of[1]), 10.0)) is not None
 
 
 def test_a_closed_store_refuses_a_turn_of_the_loop(tmp_path: Path) -> None:

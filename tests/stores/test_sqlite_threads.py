@@ -14,7 +14,7 @@ import pytest
 from amends.errors import LeaseLost, LedgerUnavailable
 from amends.ledger import operations as ops
 from amends.ledger.rows import RunRow
-from amends.stores.sqlite import store
+from amends.stores.sqlite import group_commit, store
 from amends.stores.sqlite.group_commit import BATCH_MAX
 from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
@@ -169,7 +169,7 @@ def test_an_interrupt_in_the_middle_writes_nothing_and_the_next_goes_on(shared: 
         waiting: list[Any] = []
 
         def when_led() -> None:
-            wait_for(lambda: shared._commits._led)
+            wait_for(lambda: shared._commits._leader is not None)
             waiting.extend(pool.submit(shared.perform, request) for request in others)
 
         starter = threading.Thread(target=when_led)
@@ -198,7 +198,7 @@ def test_an_interrupt_while_leading_others_tells_them(shared: SqliteStore, gate:
         waiting: list[Any] = []
 
         def when_led() -> None:
-            wait_for(lambda: shared._commits._led)
+            wait_for(lambda: shared._commits._leader is not None)
             waiting.extend(pool.submit(shared.perform, request) for request in others)
 
         starter = threading.Thread(target=when_led)
@@ -224,11 +224,81 @@ def test_who_is_interrupted_in_line_leaves_it(shared: SqliteStore, gate: Gate) -
     gate.once(interrupt_the_other)
     with ThreadPoolExecutor(1) as pool:
         leading = pool.submit(shared.perform, first)
-        wait_for(lambda: shared._commits._led)
+        wait_for(lambda: shared._commits._leader is not None)
         with pytest.raises(KeyboardInterrupt):
             shared.perform(mine)
         assert leading.result().verdict == "start"
     assert [call.id for call in ledger.calls()] == [first.call_id]
+
+
+POINTS_MAX = 400
+"""Calls and returns inside of ``GroupCommit`` while one operation is performed: far fewer."""
+
+
+class Interrupt:
+    """Raise a KeyboardInterrupt at one of the places where CPython handles signals: calls, and returns of C functions."""
+
+    def __init__(self, point: int) -> None:
+        self.left = point
+
+    def __call__(self, frame: Any, event: str, _: Any) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename == group_commit.__file__:
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("role", ["leads", "leaves the lead to another", "waits"])
+def test_an_interrupt_at_any_point_loses_neither_the_lead_nor_an_operation(role: str) -> None:
+    """Each point of one ``perform`` in turn: whoever else is there is answered, and so is who comes next."""
+    with ThreadPoolExecutor(1) as pool:
+        for point in range(1, POINTS_MAX):
+            if not is_interrupted(pool, role, point):
+                assert point > 3, "the interrupts came inside"
+                return
+    raise AssertionError("every point was passed")
+
+
+def is_interrupted(pool: ThreadPoolExecutor, role: str, point: int) -> bool:
+    """Perform an operation that is interrupted there, and others; return whether it has so many points."""
+    interrupt, returned = Interrupt(point), threading.Event()
+    other = threading.Thread(target=lambda: queue.perform(other_op), daemon=True)
+    late = threading.Thread(target=lambda: queue.perform(late_op), daemon=True)
+    mine, other_op, late_op = (ops.ReadRun(name) for name in ("mine", "other", "late"))
+
+    def alone(op: ops.StoreOp[Any]) -> None:
+        if op is mine and role == "leaves the lead to another":
+            other.start()
+            wait_for(lambda: bool(queue.queue))
+            queue.join = lambda batch: None  # type: ignore[method-assign]
+        if op is other_op and role == "waits":
+            wait_for(lambda: bool(queue.queue) or returned.is_set())
+
+    def flush(batch: list[group_commit.Pending], _: bool) -> None:
+        for one in batch:
+            one.answer = one.op
+
+    queue = group_commit.GroupCommit(flush, alone, lambda: pool, lambda _: False)
+    if role == "waits":
+        other.start()
+        wait_for(lambda: queue._leader is not None)
+    sys.setprofile(interrupt)
+    try:
+        assert queue.perform(mine) is mine
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+        returned.set()
+    if other.ident is not None:
+        other.join(20.0)
+        assert not other.is_alive(), f"interrupted at point {point}, the other waits for ever"
+    late.start()
+    late.join(20.0)
+    assert not late.is_alive(), f"interrupted at point {point}, nobody leads"
+    assert (queue._leader, list(queue.queue)) == (None, [])
+    return interrupt.left <= 0
 
 
 def test_a_settlement_that_breaks_in_the_middle_of_a_flush_leaves_the_others_and_no_event(tmp_path: Path) -> None:

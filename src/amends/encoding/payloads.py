@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
-from functools import partial
+from functools import lru_cache, partial
 from inspect import Signature
 from typing import Any, Final, NoReturn, get_args
 
@@ -136,6 +136,14 @@ def _shaped(value: Any, text: str, annotation: object) -> Any:
 
 
 def _names_own_class(annotation: object) -> bool:
+    try:
+        return _has_own_class(annotation)
+    except TypeError:  # it holds something that has no hash, such as metadata in a list
+        return _has_own_class.__wrapped__(annotation)
+
+
+@lru_cache(maxsize=1024)
+def _has_own_class(annotation: Any) -> bool:
     if isinstance(annotation, type):
         return annotation not in PACKS and annotation not in PLAIN and annotation.__module__ != "builtins"
     return any(_names_own_class(part) for part in get_args(annotation))

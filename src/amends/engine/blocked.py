@@ -71,11 +71,10 @@ def _rollback_obstacle(session: Session, row: CallRow, run: RunRow, closing: Run
         )
     if inside and run.state == "open" and row.state != "in_doubt":
         return None  # its child waits for a decision on its pivot: that is named instead
-    spec = session.spec(row.tool)
-    call = call_of(row, spec)
     match row.state:
         case "in_doubt":
-            return Obstacle(row, "it may have happened", doubt_question(call), doubtful=True)
+            question = doubt_question(call_of(row, session.spec(row.tool)))
+            return Obstacle(row, "it may have happened", question, doubtful=True)
         case "compensation_in_doubt":
             why = "its compensation may have happened"
             verb = f"rt.resolve({row.id!r}, Happened(None) | Absent(), by=..., why=...)"

@@ -307,16 +307,17 @@ def judge(
     """
     if is_a(error, NoEffect):
         return Judgement("certain")
+    verdicts: dict[int, Verdict] = {}
     for count, (link, covered) in enumerate(_links(error, around)):
         if count >= LINKS_MAX:
             return Judgement("doubt", "connection")
-        found = _verdict_of(spec, link, nested=nested, is_undone=is_undone)
+        found = verdicts[id(link)] = _verdict_of(spec, link, nested=nested, is_undone=is_undone)
         if found == "doubt" and not (covered and _adds_nothing(link)):
             return Judgement("doubt", _doubt_reason(link))
-    leaves = list(_leaves(error))
-    if all(_verdict_of(spec, leaf, nested=nested, is_undone=is_undone) == "certain" for leaf in leaves):
-        return Judgement("certain")
-    return Judgement("ordinary")
+    for leaf in _leaves(error):
+        if (verdicts.get(id(leaf)) or _verdict_of(spec, leaf, nested=nested, is_undone=is_undone)) != "certain":
+            return Judgement("ordinary")
+    return Judgement("certain")
 
 
 # ---- Groups and chains of errors
@@ -338,11 +339,13 @@ def _links(error: BaseException, around: BaseException | None) -> Iterator[tuple
         yield link, covered
         if is_a(link, NoEffect):
             continue  # whatever it was raised over: the tool says it for certain
-        low = _is_transport_error(link)
-        covers = (covered or _verdict_by_class(link) == "certain") and not low
         if is_a(link, BaseExceptionGroup):
             todo += [(leaf, covered) for leaf in _EXCEPTIONS(link)]
         cause, context = _CAUSE(link), _CONTEXT(link)
+        if cause is None and context is None:
+            continue
+        low = _is_transport_error(link)
+        covers = (covered or _verdict_by_class(link) == "certain") and not low
         if cause is not None:
             todo.append((cause, covers or (covered and low)))
         if context is not None and context is not around and not _SUPPRESSED(link):

@@ -26,8 +26,8 @@ from amends.engine.session import (
     POLL_S_MAX,
     POLL_S_MIN,
     Session,
-    call_of,
     companion_args,
+    compensation_args,
     describe_error,
     missing,
     read_tree,
@@ -211,11 +211,7 @@ def _may_compensate(session: Session, row: CallRow) -> bool:
             return not row.comp_gave_up
         case "compensation_in_doubt":
             tried = row.comp_attempt - row.comp_from
-            again = (
-                compensation.idempotent
-                and tried < compensation.retry.attempts
-                and not _lacks(session, spec, compensation, row)
-            )
+            again = tried < compensation.retry.attempts and _may_repeat(session, spec, compensation, row)
             return again or compensation.probe is not None
     return False
 
@@ -233,8 +229,7 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
         wait = await _not_before(session, spec, compensation, row)
         if wait > 0:
             return wait
-        may_repeat = compensation.idempotent and not _lacks(session, spec, compensation, row)
-        if row.state == "compensation_in_doubt" and not may_repeat:
+        if row.state == "compensation_in_doubt" and not _may_repeat(session, spec, compensation, row):
             # Not started again without what it needs: that would record an attempt as failed that may have happened.
             row, wait = await _probe_compensation(session, spec, compensation, row)
             if wait > 0:
@@ -277,11 +272,7 @@ async def _attempt(session: Session, spec: Spec, compensation: CompensationSpec,
         held = await _guard(session, spec, row)
         if held is not None:
             return await _settle(session, row, held, spec, compensation, refused=GUARDED)
-    given = revealed_call(session, spec, row)
-    kwargs, _ = companion_args(session, spec, compensation, row, call=given)
-    _, call = companion_args(
-        session, spec, compensation, row, call=call_of(row, spec, phase="compensate", args=given.args)
-    )
+    kwargs, call = compensation_args(session, spec, compensation, row)
     ended = await Invoke(
         fn=compensation.fn,
         kwargs=kwargs,
@@ -294,6 +285,11 @@ async def _attempt(session: Session, spec: Spec, compensation: CompensationSpec,
         flight=session.memory.flights[row.id],
     )
     return await _settle(session, row, ended, spec, compensation)
+
+
+def _may_repeat(session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow) -> bool:
+    """Return whether a compensation that may have happened may be started again here."""
+    return compensation.idempotent and not _lacks(session, spec, compensation, row)
 
 
 def _lacks(session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow) -> str:

@@ -62,7 +62,7 @@ from amends.ledger.leases import Lease
 from amends.ledger.operations import ReadRun, ReleaseLease, Tree
 from amends.ledger.plain import PlainRun, SettledPlain
 from amends.ledger.rows import FREE, BudgetDemand, CallCost, CallRow, RunRow, Tell, forked_key, lost_at
-from amends.ledger.world import Await, Flight, LazyCall, ReadClocks, Watch
+from amends.ledger.world import Await, Flight, LazyCall, LazyCompensation, ReadClocks, Watch
 from amends.model import LOST, Call, Compensation, Order, Phase, Request, without_result
 from amends.tools.checks import lock_names
 from amends.tools.rules import Rule
@@ -714,9 +714,10 @@ def missing(session: Session, spec: Spec, row: CallRow, asked: CompensationSpec 
     """Return why a compensation, guard or probe cannot be started for lack of what it needs; "" if it can."""
     if gone := lacking(session, row, dict.fromkeys((*asked.params, *asked.needs))):
         return f"it asks for {', '.join(gone)}, which is redacted and not kept"
-    args = () if lost_at(row.args) is not None else decode_args(row, spec)
-    if absent := [name for name in asked.needs if name != "result" and name not in args]:
-        return f"it asks for {', '.join(absent)}, which the record of the call does not have"
+    if needed := [name for name in asked.needs if name != "result"]:
+        args = () if lost_at(row.args) is not None else decode_args(row, spec)
+        if absent := [name for name in needed if name not in args]:
+            return f"it asks for {', '.join(absent)}, which the record of the call does not have"
     if "result" not in asked.needs or (asked.takes_none and row.comp_blind):
         return ""
     why = result_loss(session, spec, row)
@@ -751,18 +752,42 @@ def companion_args(
     if EVERYTHING in asked.params and MARK in row.args:
         gone = session.redactor.lacking(row.args)
         usable = {name: value for name, value in usable.items() if name not in gone}
-    result: Any = LOST
-    if why := result_loss(session, spec, row):
-        lost = ResultLost(f"{row.tool} ({row.id})", why=why, run_id=row.run_id)
-        call = without_result(call, lost)
-        result = None if asked.takes_none and row.comp_blind else LOST
+    result, why = _result_for(session, spec, asked, row)
+    if why:
+        call = without_result(call, ResultLost(f"{row.tool} ({row.id})", why=why, run_id=row.run_id))
     else:
-        result = session.memory.results.get(row.id, LOST)
-        result = (
-            result_of(session, spec, row, hint=asked.result_type if row.loss else Any) if result is LOST else result
-        )
         call = replace(call, result=result)
     return named_arguments(asked.params, args=usable, result=result, call=call), call
+
+
+def _result_for(session: Session, spec: Spec, asked: CompensationSpec | ProbeSpec, row: CallRow) -> tuple[Any, str]:
+    """Return the result that a compensation, guard or probe gets, and why it is lost, if it is."""
+    if why := result_loss(session, spec, row):
+        return None if asked.takes_none and row.comp_blind else LOST, why
+    result = session.memory.results.get(row.id, LOST)
+    if result is LOST:
+        result = result_of(session, spec, row, hint=asked.result_type if row.loss else Any)
+    return result, ""
+
+
+def compensation_args(
+    session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow
+) -> tuple[dict[str, Any], LazyCall]:
+    """Return the arguments of a compensation, and the compensation as its function may ask for it.
+
+    Most compensations take the result and nothing else: the call is then built only if ``current_call`` asks.
+    """
+
+    def whole() -> Call:
+        call = call_of(row, spec, phase="compensate", args=_revealed_args(session, spec, row))
+        return companion_args(session, spec, compensation, row, call=call)[1]
+
+    if all(name == "result" for name in compensation.params):
+        result = _result_for(session, spec, compensation, row)[0] if compensation.params else LOST
+        kwargs = {} if result is LOST else {"result": result}
+    else:
+        kwargs, _ = companion_args(session, spec, compensation, row, call=revealed_call(session, spec, row))
+    return kwargs, LazyCompensation(row, whole)
 
 
 def revealed_call(session: Session, spec: Spec, row: CallRow, *, phase: Phase = "execute") -> Call:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from amends.errors import TransitionRefused
 from amends.ledger.admission import calls_within, make_ready, not_succeeded
@@ -61,7 +61,7 @@ from amends.ledger.rows import (
     UpdateRun,
 )
 from amends.ledger.trees import find_run, mark_of, subtree
-from amends.states import RUN_FINAL, STANDING, UNSETTLED
+from amends.states import CALL_STATES, RUN_FINAL, STANDING, UNSETTLED
 
 # ---- Rolling back
 
@@ -361,6 +361,9 @@ async def close_run(op: CloseRun) -> RunRow:
     return run
 
 
+_KEEP_FROM_END: Final = tuple(state for state in CALL_STATES if state in STANDING | UNSETTLED | {"residue"})
+
+
 async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
     everything = await subtree(run)
     kept = [row.id for row in everything if row.state not in ("rolling_back", "rolled_back")]
@@ -368,13 +371,8 @@ async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
         raise TransitionRefused(f"run {run.id} is not rolled back: {kept} are not", frm=run.state, to="rolled_back")
     turning = [row for row in everything if row.state == "rolling_back"]
     inside = {row.uid for row in turning}
-    for call in await ListCalls(run.root):
-        if (
-            call.run in inside
-            and call.kind != "read"
-            and not call.shared
-            and call.state in STANDING | UNSETTLED | {"residue"}
-        ):
+    for call in await ListCalls(run.root, _KEEP_FROM_END):
+        if call.run in inside and call.kind != "read" and not call.shared:
             raise TransitionRefused(
                 f"run {run.id} is not rolled back: {call.tool} is {call.state}", frm=run.state, to="rolled_back"
             )

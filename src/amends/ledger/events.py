@@ -47,7 +47,6 @@ async def write_event(
 ) -> int:
     """Write an event; return its number in its tree. A run loaded from another ledger is refused."""
     refuse_loaded(run)
-    kept = {name: value for name, value in facts.items() if value not in (None, "", ())}
     return await AddEvent(
         at=at,
         root=run.root,
@@ -60,16 +59,17 @@ async def write_event(
         to_state=to,
         by_whom=by,
         epoch=epoch,
-        facts=_written(kept) if kept else "{}",
+        facts=written_facts(facts),
     )
 
 
-def _written(facts: Mapping[str, Any]) -> str:
-    """Return the facts as JSON; most are a string or a number, and are written without an encoder."""
+def written_facts(facts: Mapping[str, Any]) -> str:
+    """Return the facts that are not empty as JSON; most are a string or a number, and are written without an encoder."""
+    kept = {name: value for name, value in facts.items() if value not in (None, "", ())}
     texts = []
-    for name, value in facts.items():
+    for name, value in kept.items():
         if type(value) is not str and type(value) is not int:
-            return json.dumps(facts, ensure_ascii=False, default=str)
+            return json.dumps(kept, ensure_ascii=False, default=str)
         texts.append(f'"{name}": {quoted(value) if type(value) is str else value}')
     return f"{{{', '.join(texts)}}}"
 

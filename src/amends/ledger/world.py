@@ -172,6 +172,17 @@ class LazyCall:
         return self.row.attempt
 
 
+class LazyCompensation(LazyCall):
+    """A started compensation as its function may ask for it."""
+
+    __slots__ = ()
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt of the compensation."""
+        return self.row.comp_attempt
+
+
 @dataclass(frozen=True, slots=True)
 class Invoke(Op[Ended]):
     """Run user code: the only operation with effects outside the ledger. Checks the lease last."""

@@ -11,6 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from amends.encoding.canonical import quoted
@@ -93,6 +96,8 @@ _ELSEWHERE: Final = frozenset(
 )  # fmt: skip
 _FIELDS: Final = CallRow.__dataclass_fields__
 _MORE: Final = tuple(name for name in _FIELDS if name not in _ELSEWHERE)
+_values_of: Final = attrgetter(*_MORE)
+_usual_of: Final = itemgetter(*_MORE)
 _DEFAULTS: Final[dict[str, Any]] = {
     name: None if _FIELDS[name].default is MISSING else _FIELDS[name].default for name in _MORE
 }
@@ -179,7 +184,8 @@ def hot(row: CallRow) -> dict[str, Any]:
 def more(row: CallRow, values: Mapping[str, Any], root: RootFacts, folded: Folded | None = None) -> str | None:
     """Return what the hot columns ``values`` do not say, as JSON; None: they say everything."""
     usual = _derived(values, root)
-    kept = {name: value for name in _MORE if (value := getattr(row, name)) != usual[name]}
+    both = zip(_MORE, _values_of(row), _usual_of(usual), strict=True)
+    kept: dict[str, Any] = {name: value for name, value, normal in both if value != normal}
     if values["no"] is None or number_of(row.id) is None:
         kept["id"] = row.id
     if folded is not None:
@@ -314,12 +320,18 @@ def only(folded: Folded, name: str) -> Folded:
 
 def read_owners(text: str) -> dict[int, str]:
     """Return who owned a tree in which epoch."""
+    return dict(_owners(text)) if text else {}
+
+
+@lru_cache(maxsize=256)
+def _owners(text: str) -> tuple[tuple[int, str], ...]:
     try:
-        return {int(epoch): str(owner) for epoch, owner in json.loads(text).items()} if text else {}
+        return tuple((int(epoch), str(owner)) for epoch, owner in json.loads(text).items())
     except (ValueError, AttributeError, RecursionError):  # amends never wrote it: the events of the owners show that
-        return {}
+        return ()
 
 
 def written_owners(owners: Mapping[int, str]) -> str:
     """Return them as they are stored."""
-    return json.dumps(owners, separators=(",", ":")) if owners else ""
+    said = ",".join([f'"{epoch}":{encode_basestring_ascii(owner)}' for epoch, owner in owners.items()])
+    return f"{{{said}}}" if said else ""

@@ -14,7 +14,16 @@ from typing import Any, Final
 from amends.encoding.chain import body_of, proof
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id, number_of
-from amends.ledger.operations import Admission, AdmitCall, BeginCompensation, Rollback, SettleCompensation, Settled
+from amends.ledger.events import call_facts, settlement_facts, written_facts
+from amends.ledger.operations import (
+    Admission,
+    AdmitCall,
+    BeginCompensation,
+    Rollback,
+    SettleCall,
+    SettleCompensation,
+    Settled,
+)
 from amends.ledger.plain import AdmitPlain, SettlePlain, admission_facts
 from amends.ledger.rows import CallRow
 from amends.states import NEW
@@ -68,6 +77,31 @@ def more_of(op: AdmitPlain, result_proof: str = "") -> str | None:
     return json.dumps({name: value for name, value in said if value}, separators=(",", ":"))
 
 
+def is_plain_failure(op: SettleCall, seen: CallRow) -> bool:
+    """Return whether a plain call failed for good, and nothing but the call and the end of the chain changes."""
+    if op.to != "failed" or op.repeated or op.attempt != 1 or op.doom or op.spent or op.wants or op.retry_s is not None:
+        return False
+    plain = seen.id == op.call_id and seen.state == "started" and seen.attempt == 1 and seen.run == seen.root
+    plain = plain and seen.kind != "pivot" and not seen.cost and not seen.evidence and op.result is None and not op.loss
+    return plain and seen.settled_at is None and seen.result is None and number_of(seen.id) is not None
+
+
+def failed(op: SettleCall, seen: CallRow, at: float) -> CallRow:
+    """Return the call after a plain failure."""
+    return changed(
+        seen,
+        {
+            "state": "failed", "quiet_boot": op.boot, "quiet_mono": op.mono, "loss": "", "error": op.error, "why": op.why,
+            "settled_at": at, "retry_at": None,
+        },
+    )  # fmt: skip
+
+
+def failure_facts(op: SettleCall) -> str:
+    """Return the facts of the event of a plain failure, as the flow writes them."""
+    return written_facts({**call_facts("failed", {"why": op.why}), **settlement_facts(op)})
+
+
 # ---- Plain compensations
 
 
@@ -84,6 +118,8 @@ class Undo:
     rows: dict[str, CallRow]
     """The calls by id: a plain answer is made from what its caller has seen, which must be this."""
     going: str = ""
+    begun: CallRow | None = None
+    """The call that is being compensated, as the plain statement has left it."""
 
 
 def undo_of(answer: Rollback, touch: int) -> Undo | None:
@@ -105,25 +141,27 @@ def is_plain_beginning(op: BeginCompensation, undo: Undo | None) -> bool:
         return False
     plain = seen.state == "succeeded" and seen.run == seen.root and not seen.comp_attempt and not seen.shared
     plain = plain and not seen.cost and not seen.grp and seen.lost_at is None and number_of(seen.id) is not None
-    return plain and bool(undo.left) and undo.left[-1][1] == seen.id and undo.rows[seen.id] == seen
+    if not plain or not undo.left or undo.left[-1][1] != seen.id:
+        return False
+    known = undo.rows[seen.id]
+    return known is seen or known == seen
 
 
-def begun(op: BeginCompensation, at: float) -> CallRow:
-    """Return the answer to a plain beginning."""
+def begun(op: BeginCompensation, at: float, undo: Undo) -> CallRow:
+    """Remember a plain beginning; return its answer."""
     assert op.seen is not None, "a plain compensation knows its call"
-    return _begun(op.seen, at)
-
-
-def _begun(row: CallRow, at: float) -> CallRow:
-    return changed(row, {"state": "compensating", "comp_attempt": 1, "comp_at": at, "quiet_left": None})
+    row = changed(op.seen, {"state": "compensating", "comp_attempt": 1, "comp_at": at, "quiet_left": None})
+    undo.going, undo.begun = op.call_id, row
+    return row
 
 
 def is_plain_end(op: SettleCompensation, undo: Undo | None) -> bool:
     """Return whether the compensation that ends is the one that began by a plain statement, and succeeded."""
     if undo is None or op.seen is None or op.repeated or op.to != "compensated" or op.attempt != 1:
         return False
-    plain = undo.going == op.call_id and not op.error and op.retry_s is None and not op.gave_up
-    return plain and op.seen.comp_at is not None and _begun(undo.rows[op.call_id], op.seen.comp_at) == op.seen
+    if undo.going != op.call_id or op.error or op.retry_s is not None or op.gave_up:
+        return False
+    return undo.begun is op.seen or undo.begun == op.seen
 
 
 def undone(op: SettleCompensation, at: float) -> Settled:

@@ -327,6 +327,7 @@ class Statements:
         self.find_run_by_id = f"{runs} where tenant = {mark} and id = {mark} order by generation desc limit 1{lock}"
         self.runs_of = f"{runs} where tenant = {mark} and id = {mark} order by generation"
         self.list_tree = f"{runs} where root = {mark} order by no"
+        self.list_children = f"{runs} where root = {mark} and uid <> {mark} order by no"
         self.insert_run = f"insert into {_into(dialect, 'amends_run', (*RUN_COLUMNS, 'owners'))}"
         self.touch = (
             f"update amends_run set n = {mark}, head = {mark}, at = {mark}, owners = {mark}, touch = touch + 1"
@@ -508,7 +509,14 @@ async def _runs(sql: str, params: Sequence[Any]) -> list[RunRow]:
 
 
 async def _list_tree(tx: Transaction, op: rows.ListTree) -> list[RunRow]:
-    return await _runs(tx.statements.list_tree, (op.root,))
+    root, tail, statements = tx.runs.get(op.root), tx.tails.get(op.root), tx.statements
+    if root is None or tail is None or statements.dialect.lock:
+        return await _runs(statements.list_tree, (op.root,))
+    # One writer at a time: the root is as this transaction has read it, and most trees have no other run.
+    found, _, _ = await Execute(statements.list_children, (op.root, op.root))
+    tree = [_run(values) for values in found]
+    tree.insert(sum(values[_RUN_WIDTH] < tail.no for values in found), root)
+    return tree
 
 
 async def _list_due(tx: Transaction, op: rows.ListDue) -> list[RunRow]:
@@ -628,12 +636,16 @@ class CallStatements:
             self._shapes[shape] = text
         return text
 
-    def of_root(self, states: int) -> str:
-        """Return the select of a root's calls, in this number of states; 0: in any."""
+    def of_root(self, states: tuple[str, ...]) -> str:
+        """Return the select of a root's calls, in these states; none: in any.
+
+        The states are part of the text: SQLite plans a statement anew each time if their values could decide the plan.
+        """
         shape = ("of root", states)
         text = self._shapes.get(shape)
         if text is None:
-            some = f" and {_is_one_of(states, 'c.state')}" if states else ""
+            assert set(states) <= set(CALL_STATES), f"not all of {states} are states of calls"
+            some = f" and {among(states, 'c.state')}" if states else ""
             text = f"{self.rooted} where r.uid = ?{some} order by c.n".replace("?", self._dialect.mark)
             self._shapes[shape] = text
         return text
@@ -704,7 +716,7 @@ async def _list_generations(tx: Transaction, op: rows.ListGenerations) -> list[C
 
 
 async def _list_calls(tx: Transaction, op: rows.ListCalls) -> list[CallRow]:
-    return await _calls(tx.statements.calls.of_root(len(op.states)), (op.root, *op.states))
+    return await _calls(tx.statements.calls.of_root(op.states), (op.root,))
 
 
 async def _page_calls(tx: Transaction, op: rows.PageCalls) -> list[CallRow]:
@@ -906,12 +918,16 @@ async def _add_event(tx: Transaction, op: rows.AddEvent) -> int:
     tail = await tail_of(tx, op.root)
     tail.n += 1
     tail.head, tail.at, tail.is_longer = link(tail.head, tail.n, op.at, op.body), op.at, True
-    values = (
-        op.root, tail.n, op.at, op.run, op.run_id, op.tenant, op.call, op.what, op.frm, op.to_state, op.by_whom,
-        op.epoch, op.facts, bytes.fromhex(tail.head),
-    )  # fmt: skip
-    await Execute(tx.statements.events.insert, values)
+    await Execute(tx.statements.events.insert, event_values(op, tail.n, bytes.fromhex(tail.head)))
     return tail.n
+
+
+def event_values(op: rows.AddEvent, n: int, hash: bytes) -> tuple[Any, ...]:
+    """Return the values of the row of an event."""
+    return (
+        op.root, n, op.at, op.run, op.run_id, op.tenant, op.call, op.what, op.frm, op.to_state, op.by_whom, op.epoch,
+        op.facts, hash,
+    )  # fmt: skip
 
 
 LOWEST: Final = -(2**31)

@@ -142,8 +142,7 @@ class Plain:
         if said is None:
             self._undo.pop(seen.root, None)
             return None
-        undo.going = op.call_id
-        return begun(op, said[1] / MICROS)
+        return begun(op, said[1] / MICROS, undo)
 
     def end(self, op: SettleCompensation, connection: Connection) -> Settled | None:
         """Settle the compensation; return None if nothing was changed and the flow must decide."""

@@ -226,8 +226,7 @@ class Plain:
         if not found:
             self._undo.pop(seen.root, None)
             return None
-        undo.going = op.call_id
-        return begun(op, found[0][1])
+        return begun(op, found[0][1], undo)
 
     async def end(self, op: SettleCompensation) -> Settled | None:
         """Settle the compensation; return None if nothing was changed and the flow must decide."""

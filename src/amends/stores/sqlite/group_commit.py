@@ -79,26 +79,42 @@ class GroupCommit:
         self._still = threading.Condition(self._mutex)
         self.queue: deque[Pending] = deque()
         self._turns: dict[asyncio.AbstractEventLoop, list[Pending]] = {}
-        self._led = False
+        self._leader: object | None = None
+        """Who leads: the token of a caller that leads at once, or the operation to which the lead was handed. An
+        interrupted thread finds out by it whether it must pass on the lead."""
         self._held = False
         self._closed = False
 
     def perform(self, op: StoreOp[Any]) -> Any:
         """Carry out ``op``, in this thread or in another caller's."""
-        with self._mutex:
-            pending = None if self._may_lead() else self._queued(Pending(op))
-        if pending is None:
+        me, pending = object(), None
+        try:
+            with self._mutex:
+                if not self._may_lead(me):
+                    pending = Pending(op)
+                    self._enqueue(pending)
+            if pending is not None:
+                if self._waits_for_lead(pending):
+                    self._lead(pending)
+                return pending.outcome()
+            answer = None if self.queue else self._alone(op)
+            if answer is not None:
+                return answer
+            leading = Pending(op)
+            self._write(leading)
+            return leading.outcome()
+        except BaseException:
+            if pending is not None:
+                self._leave(pending)
+            raise
+        finally:
+            # By the token, not by how far this came: an interrupt may strike between any two lines, also below.
             try:
-                answer = None if self.queue else self._alone(op)
-                if answer is not None:
-                    return answer
-                pending = Pending(op)
-                self._write(pending)
+                if self._leader is me:
+                    self._pass_on(me)
             finally:
-                self._pass_on()
-        elif self._waits_for_lead(pending):
-            self._lead(pending)
-        return pending.outcome()
+                if self._leader is me:
+                    self._pass_on(me)
 
     async def perform_async(self, op: StoreOp[Any]) -> Any:
         """Do the same on an event loop, with whatever else is ready in this turn of the loop, or queued.
@@ -138,36 +154,33 @@ class GroupCommit:
         """Let nobody lead until ``release``; return False if the present leader is not done in time."""
         with self._mutex:
             self._held = True
-            return self._still.wait_for(lambda: not self._led, timeout_s)
+            return self._still.wait_for(lambda: self._leader is None, timeout_s)
 
     def release(self) -> None:
         """Continue after ``hold``."""
         with self._mutex:
             self._held = False
-            successor = self._next_leader() if not self._led else None
-            self._led = self._led or successor is not None
-        if successor is not None:
-            self._hand_lead(successor)
+        self._pass_on(None)
 
     def close(self) -> bool:
         """Refuse new operations and wait for the queued ones; return False if it was closed before."""
         with self._mutex:
             was_closed, self._closed = self._closed, True
-            self._still.wait_for(lambda: not self._led)
+            self._still.wait_for(lambda: self._leader is None)
             return not was_closed
 
     # ---- Coming in
 
-    def _may_lead(self) -> bool:
+    def _may_lead(self, caller: object) -> bool:
         """Return whether the caller leads at once. The mutex is held."""
         if self._closed:
             raise LedgerUnavailable("the ledger is closed", hint="make a new runtime")
-        if self._led or self._held:
+        if self._leader is not None or self._held:
             return False
-        self._led = True
+        self._leader = caller
         return True
 
-    def _queued(self, pending: Pending) -> Pending:
+    def _enqueue(self, pending: Pending) -> None:
         """Queue an operation. The mutex is held."""
         if len(self.queue) >= QUEUE_MAX:
             raise LedgerUnavailable(
@@ -178,7 +191,6 @@ class GroupCommit:
             pending.gate = threading.Lock()
             pending.gate.acquire()
         self.queue.append(pending)
-        return pending
 
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Write what was asked for in one turn of the loop: here if that is quick, else in a thread."""
@@ -188,10 +200,10 @@ class GroupCommit:
         with self._mutex:
             for pending in turn:
                 try:
-                    if self._may_lead():
+                    if self._may_lead(pending):
                         first = pending
                     else:
-                        self._queued(pending)
+                        self._enqueue(pending)
                 except LedgerUnavailable as error:
                     pending.error = error
                     refused.append(pending)
@@ -206,34 +218,36 @@ class GroupCommit:
 
     def _lead_on_loop(self, first: Pending) -> None:
         """Write a batch on the event loop; if that would wait for another process, leave it to a thread."""
-        batch: list[Pending] = []
+        batch = [first]
+        alone = leads = True
         try:
             if not self.queue:
                 first.answer = self._alone(first.op)
-            if first.answer is not None:
-                _wake([first])
-            else:
-                batch.append(first)
+            alone = first.answer is not None
+            if not alone:
                 self._flush(batch, False)
         except WouldWait:
             with self._mutex:
                 self.queue.extendleft(reversed(batch[1:]))
+            leads = False
             self._hand_lead(first)
-            return
         except Exception as error:
             first.error = first.error or error
-            batch = batch or [first]
-        _answer(batch, loop=first.loop)
-        self._pass_on()
+        except BaseException:  # an interrupt; a flush has told everybody in its batch
+            if alone:
+                first.error = LedgerUnavailable("the thread that was writing was interrupted")
+            raise
+        finally:
+            if leads:
+                try:
+                    _answer(batch, loop=first.loop)
+                finally:
+                    self._pass_on(first)
 
     def _waits_for_lead(self, pending: Pending) -> bool:
         """Wait for the answer, and return False; or for the lead, and return True."""
         assert pending.gate is not None, "a queued caller has a gate"
-        try:
-            pending.gate.acquire()
-        except BaseException:
-            self._leave(pending)
-            raise
+        pending.gate.acquire()
         return pending.leads
 
     def _leave(self, pending: Pending) -> None:
@@ -242,8 +256,7 @@ class GroupCommit:
             if pending in self.queue:
                 self.queue.remove(pending)
                 return
-        if pending.leads:
-            self._pass_on()
+        self._pass_on(pending)
 
     # ---- The leader
 
@@ -262,26 +275,35 @@ class GroupCommit:
             try:
                 _answer(batch if first.loop is not None else batch[1:])
             finally:
-                self._pass_on()
+                self._pass_on(first)
 
-    def _pass_on(self) -> None:
-        with self._mutex:
-            successor = self._next_leader()
-            if successor is None:
-                self._led = False
-                if self._held or self._closed:
+    def _pass_on(self, leader: object | None) -> None:
+        """Leave the lead to the first in the queue; do nothing if ``leader`` does not have it, or no more."""
+        successor: Pending | None = None
+        try:
+            with self._mutex:
+                if self._leader is not leader:
+                    return
+                successor = None if self._held or not self.queue else self.queue[0]
+                self._leader = successor
+                if successor is not None:
+                    self.queue.popleft()
+                elif self._held or self._closed:
                     self._still.notify_all()
-        if successor is not None:
-            self._hand_lead(successor)
-
-    def _next_leader(self) -> Pending | None:
-        if self._held or not self.queue:
-            return None
-        successor = self.queue.popleft()
-        successor.leads = True
-        return successor
+            if successor is not None:
+                self._hand_lead(successor)
+        except BaseException:  # an interrupt: whoever was chosen waits for the lead
+            with self._mutex:
+                if successor is not None and self.queue and self.queue[0] is successor:
+                    self.queue.popleft()
+                if self._leader is None:
+                    self._still.notify_all()
+            if successor is not None and self._leader is successor and not successor.leads:
+                self._hand_lead(successor)
+            raise
 
     def _hand_lead(self, successor: Pending) -> None:
+        successor.leads = True
         if successor.loop is None:
             assert successor.gate is not None, "a queued caller has a gate"
             successor.gate.release()

@@ -56,10 +56,15 @@ class _CallersConnection:
 
     def execute(self, op: Execute) -> Result:
         """Carry out one statement on the caller's connection."""
-        rows, matched, made = self._connection.execute(op)
-        if self._connection.raw.text_factory is not str:
-            rows = [tuple(one.decode() if isinstance(one, bytes) else one for one in row) for row in rows]
-        return rows, matched, made
+        raw = self._connection.raw
+        theirs = raw.text_factory
+        if theirs is str:
+            return self._connection.execute(op)
+        raw.text_factory = str
+        try:
+            return self._connection.execute(op)
+        finally:
+            raw.text_factory = theirs
 
     async def verify(self, tool: str) -> None:
         """Raise ``CannotJoin`` unless the connection is to the ledger's file; take the write lock."""

@@ -14,24 +14,28 @@ from typing import Final
 
 from amends.encoding.chain import MICROS
 from amends.encoding.ids import RANDOM_BITS, number_of
-from amends.ledger.operations import BeginCompensation, SettleCompensation, Settled
+from amends.ledger.operations import BeginCompensation, SettleCall, SettleCompensation, Settled
 from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
-from amends.ledger.rows import CallRow
+from amends.ledger.rows import AddEvent, CallRow
+from amends.stores.calls import RootFacts, hot, more
 from amends.stores.quick import (
     OPEN_ROOT,
     Undo,
     admission_body,
     begun,
     compensation_body,
+    failed,
+    failure_facts,
     is_plain,
     is_plain_beginning,
     is_plain_end,
+    is_plain_failure,
     key_of,
     more_of,
     success_body,
     undone,
 )
-from amends.stores.sql import FOLD_WINDOW_S, SKEW_S, Kept
+from amends.stores.sql import FOLD_WINDOW_S, SKEW_S, EventStatements, Kept, event_values
 
 _OWNED: Final = "no = ? and owner = ? and epoch = ? and touch = ?"
 _HALT: Final = "(select halt from amends_ledger) = ?"
@@ -57,6 +61,12 @@ BEGIN: Final = (
     " where no = ? and root = ? and state = 'succeeded' and settled_n = ? and comp_at is null"
     f" and exists (select 1 from amends_run where {_OWNED} and state = 'rolling_back')"
 )
+FAIL: Final = (
+    "update amends_call set state = 'failed', settled_at = ?, more = ?"
+    " where no = ? and root = ? and state = 'started' and attempt = 1 and settled_n is null and settled_at is null"
+    f" and result is null and more is ? and exists (select 1 from amends_run where {_OWNED})"
+)
+TOUCH: Final = "update amends_run set n = ?, head = ?, at = ?, touch = touch + 1 where no = ?"
 END: Final = (
     "update amends_call set state = 'compensated', undone_n = ?, undone_at = ?, undone_hash = ?"
     " where no = ? and root = ? and state = 'compensating' and comp_at = ? and comp_hash is not null and undone_at is null"
@@ -67,8 +77,9 @@ END: Final = (
 class Plain:
     """The plain statements of one store: what it remembers of its runs and tools."""
 
-    def __init__(self, clock: Callable[[], float], kept: dict[str, Kept], folded_tail: str) -> None:
-        self._clock, self._kept, self._folded_tail = clock, kept, folded_tail
+    def __init__(self, clock: Callable[[], float], kept: dict[str, Kept], statements: EventStatements) -> None:
+        self._clock, self._kept = clock, kept
+        self._folded_tail, self._insert_event = statements.folded_tail, statements.insert
         self.tools: dict[PlainTool, int] = {}
         self.halt = 0
         self.seen = 0.0
@@ -168,6 +179,37 @@ class Plain:
         kept.n, kept.head, kept.at = n, hash.hexdigest(), at
         return SettledPlain(started, n, at, op.result, proof=op.proof)
 
+    def fail(self, cursor: sqlite3.Cursor, op: SettleCall) -> Settled | None:
+        """Settle a plain call as failed, inside a transaction; return None if nothing was changed and the flow must decide.
+
+        Its event is a row. Nothing is read: the first statement has the whole condition.
+        """
+        seen = op.seen
+        kept = None if seen is None else self._kept.get(seen.root)
+        if seen is None or kept is None or kept.touch < 0 or not is_plain_failure(op, seen):
+            return None
+        n, at, micros = self._next(kept)
+        new = failed(op, seen, at)
+        root = RootFacts(kept.no, seen.root, seen.run_id, seen.tenant, seen.agent, seen.principal)
+        event = AddEvent(
+            at, seen.root, seen.run, seen.run_id, seen.tenant, seen.id, "call", "started", "failed", op.owner, op.epoch,
+            failure_facts(op),
+        )  # fmt: skip
+        cursor.execute(
+            FAIL,
+            (
+                at, more(new, hot(new), root), number_of(seen.id), kept.no, more(seen, hot(seen), root), kept.no, op.owner,
+                op.epoch, kept.touch,
+            ),
+        )  # fmt: skip
+        if cursor.rowcount != 1:
+            return None
+        hash = sha256(f"{kept.head}:{n}:{micros}:{event.body}".encode("ascii"))
+        cursor.execute(self._insert_event, event_values(event, n, hash.digest()))
+        cursor.execute(TOUCH, (n, hash.digest(), at, kept.no))
+        kept.n, kept.head, kept.at, kept.touch, kept.undo = n, hash.hexdigest(), at, kept.touch + 1, None
+        return Settled(new)
+
     def begin(self, cursor: sqlite3.Cursor, op: BeginCompensation) -> CallRow | None:
         """Begin the compensation; return None if nothing was changed and the flow must decide."""
         kept = None if op.seen is None else self._kept.get(op.seen.root)
@@ -190,8 +232,7 @@ class Plain:
             kept.undo = None
             return None
         kept.n, kept.head, kept.at = n, hash.hexdigest(), at
-        undo.going = op.call_id
-        return begun(op, at)
+        return begun(op, at, undo)
 
     def end(self, cursor: sqlite3.Cursor, op: SettleCompensation) -> Settled | None:
         """Settle the compensation; return None if nothing was changed and the flow must decide."""

@@ -24,6 +24,7 @@ from amends.ledger.operations import (
     OpenRun,
     ReadChains,
     ReadCheckpoints,
+    SettleCall,
     SettleCompensation,
     StoreOp,
 )
@@ -70,6 +71,10 @@ PLAIN: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
     BeginCompensation: Plain.begin,
     SettleCompensation: Plain.end,
 }
+INSIDE: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {**PLAIN, SettleCall: Plain.fail}
+"""Also those of several statements, which are done inside a transaction only."""
+BEFORE_BODIES: Final = frozenset({AdmitPlain, BeginCompensation})
+"""The plain operations after which a body runs: nobody may run it by a record that is in a deleted file."""
 INLINE_MAX: Final = 64
 """The most operations of one turn of an event loop that are written on the loop."""
 INLINE_FLUSH_S: Final = 0.0003
@@ -118,7 +123,7 @@ class SqliteStore:
         """How long a flush took lately."""
         self._kept: dict[str, Kept] = {}
         """The ends of the chains of the runs that this store's process owns, by uid."""
-        self._plain = Plain(self._clock, self._kept, STATEMENTS.events.folded_tail)
+        self._plain = Plain(self._clock, self._kept, STATEMENTS.events)
 
     # ---- The protocol of a store
 
@@ -189,10 +194,13 @@ class SqliteStore:
 
     def _alone(self, op: StoreOp[Any]) -> Any:
         """Carry out a plain operation by one statement that is its own transaction; None: it was not enough."""
-        plain = PLAIN.get(type(op))
+        kind = type(op)
+        plain = PLAIN.get(kind)
         writer = self._writer
         if plain is None or writer is None:
             return None
+        if kind in BEFORE_BODIES and inode_of(self.path) != writer.inode:
+            return None  # the flow says that the file was replaced; what is written to the old one is lost
         try:
             return plain(self._plain, writer.cursor, op)
         except sqlite3.Error as error:
@@ -249,7 +257,8 @@ class SqliteStore:
             patiently(self.path, self._lock_wait_s, lambda: writer.cursor.execute("begin immediate"))
 
     def _forget(self) -> None:
-        """Read the ends of all chains again: what was remembered may not have been committed."""
+        """Read the ends of all chains and the numbers of tools again: what was remembered may not have been committed."""
+        self._plain.tools.clear()
         for kept in list(self._kept.values()):
             kept.forget()
 
@@ -257,12 +266,15 @@ class SqliteStore:
         """Run one operation; return whether it succeeded. Errors of the file are raised: they concern the whole batch."""
         try:
             op = pending.op
-            plain = PLAIN.get(type(op))
+            plain = INSIDE.get(type(op))
             pending.answer = None if plain is None else plain(self._plain, connection.cursor, op)
             if pending.answer is None:
-                tx = Transaction(STATEMENTS, self._clock, self._kept)
+                # A reader sees a snapshot, and what is remembered may be newer than that, or never be committed.
+                is_writer = connection is self._writer
+                tx = Transaction(STATEMENTS, self._clock, self._kept if is_writer else None)
                 pending.answer = run_flow(as_sql(intent(op), tx), connection.execute)
-                self._remember(op, pending.answer, tx)
+                if is_writer:
+                    self._remember(op, pending.answer, tx)
             return True
         except sqlite3.Error as error:
             if is_total(error):
