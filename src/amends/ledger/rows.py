@@ -399,9 +399,16 @@ class PageCalls(Op[list[CallRow]]):
 
 @dataclass(frozen=True, slots=True)
 class InsertCall(Op[None]):
-    """Add a call; its key and generation must be new."""
+    """Add a call; its key and generation must be new. Raises ``IdTaken`` if its id is not."""
 
     row: CallRow
+
+
+class IdTaken(AssertionError):
+    """Another call has this id; nothing was written. Whoever made the id makes another one."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"the ledger has another call {id}")
 
 
 @dataclass(frozen=True, slots=True)

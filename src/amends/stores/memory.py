@@ -64,6 +64,7 @@ from amends.ledger.rows import (
     FreeLocks,
     HashesAt,
     Head,
+    IdTaken,
     InsertApproval,
     InsertCall,
     InsertRun,
@@ -392,9 +393,10 @@ class MemoryStore:
 
     def _insert_call(self, op: InsertCall) -> None:
         row = op.row
+        if row.id in self._calls:
+            raise IdTaken(row.id)
         generations = self._keys.get(row.key, [])
         assert row.is_loaded or len(generations) == row.generation - 1, "a key's generations are counted without a gap"
-        assert row.id not in self._calls, "a call's id is new"
         self._calls[row.id] = row
         self._undo.append(lambda: self._calls.pop(row.id))
         self._index(self._keys, row.key, row.id)

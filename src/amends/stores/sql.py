@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from amends.encoding.chain import GENESIS, link, moment, proof, read_place
 from amends.encoding.dataclass import changed, dataclass, field
-from amends.encoding.ids import RANDOM_BITS, call_id, made_at, number_at, number_of
+from amends.encoding.ids import call_id, made_at, number_at, number_of
 from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
 from amends.ledger.flow import Flow, Op
@@ -95,6 +95,9 @@ class Dialect:
     is_open: str = ""
     """The condition that the index ``amends_call_open`` serves, where the database has no partial index."""
 
+    unless_taken: str = " on conflict (no) do nothing"
+    """Ends the insert of a call, so that it adds nothing if there is one of this number; empty: this is looked up before."""
+
     if_absent: str = "insert into {} on conflict do nothing"
     """An insert that does nothing, without an error, when the key exists; ``{}``: table and values."""
 
@@ -132,6 +135,7 @@ MYSQL: Final = Dialect(
     in_order="straight_join ",
     is_open="c.attention = 1",
     if_absent="insert ignore into {}",
+    unless_taken="",
     ended="ended_at",
     unsealed="unsealed = 1",
 )
@@ -609,7 +613,8 @@ class CallStatements:
         )
         self.find_wide_key = f"{wide} order by k.gen desc limit 1"
         self.wide_generations = f"{wide} order by k.gen"
-        self.insert = f"insert into {_into(dialect, 'amends_call', stored.COLUMNS)}"
+        self.insert = f"insert into {_into(dialect, 'amends_call', stored.COLUMNS)}{dialect.unless_taken}"
+        self.is_taken = "" if dialect.unless_taken else f"select 1 from amends_call where no = {mark}"
         self.insert_name = f"insert into {_into(dialect, 'amends_call_name', ('id', 'call'))}"
         self.insert_wide = f"insert into {_into(dialect, 'amends_ledger_key', ('key', 'gen', 'call'))}"
         tools = ("name", *stored.TOOL[1:])
@@ -745,9 +750,12 @@ async def _insert_call(tx: Transaction, op: rows.InsertCall) -> None:
         found, _, _ = await Execute(statements.last_number, (number_at(row.created_at + 1.0),))
         values["no"] = max(number_at(row.created_at), (found[0][0] or 0) + 1)  # after the calls that were made before
         await Execute(statements.insert_name, (row.id, values["no"]))
+    elif statements.is_taken and (await Execute(statements.is_taken, (values["no"],)))[0]:
+        raise rows.IdTaken(row.id)
     values["root"], values["tool"] = root.no, await tool_number(tx, TOOL_VALUES(row))
     values["more"] = stored.more(row, values, root)
-    await Execute(statements.insert, tuple(values.get(name) for name in stored.COLUMNS))
+    if await _count(statements.insert, tuple(values.get(name) for name in stored.COLUMNS)) != 1:
+        raise rows.IdTaken(row.id)
     if row.scope == "ledger":
         await Execute(statements.insert_wide, (values["key"], row.generation, values["no"]))
     tx.calls[row.id], tx.folded[row.id], tx.numbers[row.id] = row, stored.NOT_FOLDED, values["no"]
@@ -866,12 +874,24 @@ class EventStatements:
         some = " or ".join(f"c.{n} > {mark} and c.{n} <= {mark}" for n, _, _ in _GROUPS)
         self.page_of_root = f"{rooted} where r.uid = {mark} and ({some})"
         by_time = dialect.index.format("amends_event_at") if dialect.index else ""
-        self.since = f"{select}{by_time} where at >= {mark} order by at, root, n limit {mark}"
-        self.newest = f"{select}{by_time} order by at desc, root desc, n desc limit 100"
-        self.newest_call = "select no from amends_call order by no desc limit 1"
-        self.folded_since = (
-            f"select {dialect.in_order}{columns}, r.owners{FROM_CALLS} where c.no >= {mark} order by c.no limit {mark}"
-        )
+        # With and without a tenant. Not (at, root, n) > (?, ?, ?): MariaDB would scan every row.
+        after = f"at >= {mark} and (at > {mark} or root > {mark} or (root = {mark} and n > {mark}))"
+        mine = f"tenant = {mark}"
+        self.since = {
+            some: f"{select}{by_time} where {after}{f' and {mine}' if some else ''} order by at, root, n limit {mark}"
+            for some in (False, True)
+        }
+        self.newest = {
+            some: f"{select}{by_time}{f' where {mine}' if some else ''} order by at desc, root desc, n desc limit 1"
+            for some in (False, True)
+        }
+        late = " or ".join(f"c.{at} >= {mark}" for _, at, _ in _GROUPS)
+        folded_since = f"select {dialect.in_order}{columns}, r.owners{FROM_CALLS} where c.no between {mark} and {mark} and ({late})"
+        self.folded_since = {
+            (some, order): f"{folded_since}{f' and r.{mine}' if some else ''} order by c.no{order} limit {mark}"
+            for some in (False, True)
+            for order in ("", " desc")
+        }
 
 
 def _event(values: Sequence[Any]) -> EventRow:
@@ -949,34 +969,36 @@ async def _feed(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
     all of them up to a time are known once the calls of the window after that time were read.
     """
     statements, place = tx.statements.events, read_place(str(op.after or ""))
-    since = place[0]
-    found, _, _ = await Execute(statements.since, (since, op.limit + 1))
-    events = [event for event in map(_event, found) if _place_of(event) > place]
-    # A page of rows that is full says nothing about later ones.
-    complete = float("inf") if len(found) <= op.limit else events[-1].at if events else since
-    if len(found) > op.limit and complete <= since:
-        # More events of one moment than a page has: read all of that moment.
-        found, _, _ = await Execute(statements.since, (since, FEED_MAX))
-        events = [event for event in map(_event, found) if _place_of(event) > place]
-        complete = float("inf") if len(found) < FEED_MAX else events[-1].at
-    low = number_at(since - FOLD_WINDOW_S - SKEW_S)
-    size = max(op.limit, 256)
+    at, root, n = place
+    mine = () if op.tenant is None else (op.tenant,)
+    found, _, _ = await Execute(statements.since[bool(mine)], (at, at, root, root, n, *mine, op.limit))
+    events = [_event(values) for values in found]
+    # A full page of rows says nothing about the rows behind its last one, and needs nothing from there.
+    end = _place_of(events[-1]) if len(events) == op.limit else None
+    low, size = number_at(at - FOLD_WINDOW_S - SKEW_S), max(op.limit, FEED_AT_ONCE)
     while True:
-        found, _, _ = await Execute(statements.folded_since, (low, size))
-        events += [event for event in folded_events(found) if _place_of(event) > place]
+        params = (low, NUMBER_MAX, *(at,) * len(_GROUPS), *mine, size)
+        found, _, _ = await Execute(statements.folded_since[bool(mine), ""], params)
+        for event in folded_events(found):
+            where = _place_of(event)
+            if where > place and (end is None or where < end):
+                events.append(event)
         if len(found) < size:
             break
         low = found[-1][0] + 1
-        known = made_at(low) - SKEW_S
-        if sum(event.at <= known for event in events) >= op.limit:
-            complete = min(complete, known)
+        known = made_at(low) - SKEW_S  # the calls that were not read have no event before
+        if end is not None and end[0] < known:
             break
-    events = [event for event in events if event.at <= complete and (op.tenant is None or event.tenant == op.tenant)]
+        if sum(event.at < known for event in events) >= op.limit:
+            events = [event for event in events if event.at < known]
+            break
+    events = [event for event in events if op.tenant is None or event.tenant == op.tenant]
     events.sort(key=_place_of)
     return events[: op.limit]
 
 
-FEED_MAX: Final = 100_000
+FEED_AT_ONCE: Final = 256
+NUMBER_MAX: Final = 2**63 - 1
 
 
 def _place_of(event: EventRow) -> tuple[float, str, int]:
@@ -989,14 +1011,21 @@ async def _newest_event(tx: Transaction, op: rows.NewestEvent) -> EventRow | Non
         tail = await tail_of(tx, op.root)
         found_here = await chain_of(tx, op.root, tail.n - 1, 1) if tail.n else []
         return next((event for event in found_here if op.tenant is None or event.tenant == op.tenant), None)
-    found, _, _ = await Execute(statements.newest, ())
-    events = [event for event in map(_event, found) if op.tenant is None or event.tenant == op.tenant]
-    newest, _, _ = await Execute(statements.newest_call, ())
-    if newest:
-        low = newest[0][0] - (int((FOLD_WINDOW_S + SKEW_S) * 1e6) << RANDOM_BITS)
-        found, _, _ = await Execute(statements.folded_since, (low, FEED_MAX))
-        events += [event for event in folded_events(found) if op.tenant is None or event.tenant == op.tenant]
-    return max(events, key=_place_of, default=None)
+    mine = () if op.tenant is None else (op.tenant,)
+    found, _, _ = await Execute(statements.newest[bool(mine)], mine)
+    newest = _event(found[0]) if found else None
+    high = NUMBER_MAX
+    while True:
+        # From the newest call down, only those with an event that may be later than the latest so far.
+        at = 0.0 if newest is None else newest.at
+        params = (number_at(at - FOLD_WINDOW_S - SKEW_S), high, *(at,) * len(_GROUPS), *mine, FEED_AT_ONCE)
+        found, _, _ = await Execute(statements.folded_since[bool(mine), " desc"], params)
+        for event in folded_events(found):
+            if op.tenant in (None, event.tenant) and (newest is None or _place_of(event) > _place_of(newest)):
+                newest = event
+        if len(found) < FEED_AT_ONCE:
+            return newest
+        high = found[-1][0] - 1
 
 
 # ---- Approvals and delegations
