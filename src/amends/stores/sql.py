@@ -331,6 +331,14 @@ class Statements:
         self.find_run_by_id = f"{runs} where tenant = {mark} and id = {mark} order by generation desc limit 1{lock}"
         self.runs_of = f"{runs} where tenant = {mark} and id = {mark} order by generation"
         self.list_tree = f"{runs} where root = {mark} order by no"
+        some_roots = f"({', '.join([mark] * rows.TREES_MAX)})"
+        self.claim_trees = f"{runs} where uid in {some_roots}{dialect.skip}"
+        self.peek_trees = f"{runs} where uid in {some_roots}"
+        self.list_trees = f"{runs} where root in {some_roots} order by no"
+        hint = dialect.index.format("amends_run_forked") if dialect.index else ""
+        self.forked = (
+            f"select distinct forked_from from amends_run{hint} where forked_from in {some_roots} and forked_from <> ''"
+        )
         self.insert_run = f"insert into {_into(dialect, 'amends_run', (*RUN_COLUMNS, 'owners'))}"
         self.touch = (
             f"update amends_run set n = {mark}, head = {mark}, at = {mark}, owners = {mark}, touch = touch + 1"
@@ -431,6 +439,8 @@ async def root_facts(tx: Transaction, root: str) -> RootFacts:
 
 
 async def _now(tx: Transaction, op: rows.Now) -> float:
+    if op.known:
+        return max(op.known, (await tail_of(tx, op.root)).at)
     found, _, _ = await Execute(tx.statements.newest, ())
     server, seen = found[0]
     tx.mark = max(tx.mark, seen or 0.0)
@@ -513,6 +523,37 @@ async def _runs(sql: str, params: Sequence[Any]) -> list[RunRow]:
 
 async def _list_tree(tx: Transaction, op: rows.ListTree) -> list[RunRow]:
     return await _runs(tx.statements.list_tree, (op.root,))
+
+
+async def _read_trees(tx: Transaction, op: rows.ReadTrees) -> list[rows.WholeTree]:
+    statements = tx.statements
+    assert 0 < len(op.roots) <= rows.TREES_MAX, "so many trees are read by one statement"
+    sql = statements.peek_trees if op.peek else statements.claim_trees
+    found, _, _ = await Execute(sql, _padded(op.roots))
+    if not found:
+        return []
+    roots = {values[0]: _run(values) if op.peek else _seen_run(tx, values) for values in found}
+    # Always the same count, the last repeated: each other count would be a new statement to prepare.
+    mine = _padded(tuple(roots))
+    runs: dict[str, list[RunRow]] = {uid: [] for uid in roots}
+    calls: dict[str, list[CallRow]] = {uid: [] for uid in roots}
+    for run in await _runs(statements.list_trees, mine):
+        runs[run.root].append(run)
+    found, _, _ = await Execute(statements.calls.of_trees, mine)
+    for values in found:
+        call = stored.join(values)[0] if op.peek else _seen_call(tx, values)
+        calls[call.root].append(call)
+    found, _, _ = await Execute(statements.forked, mine)
+    forked = {uid for (uid,) in found}
+    return [
+        rows.WholeTree(roots[uid], tuple(runs[uid]), tuple(calls[uid]), uid in forked)
+        for uid in op.roots
+        if uid in roots
+    ]
+
+
+def _padded(roots: tuple[str, ...]) -> tuple[str, ...]:
+    return roots + roots[-1:] * (rows.TREES_MAX - len(roots))
 
 
 async def _list_due(tx: Transaction, op: rows.ListDue) -> list[RunRow]:
@@ -607,6 +648,7 @@ class CallStatements:
         self.find_name = f"select {name('call')} from amends_call_name where id = {mark}"
         self.find_key = f"{rooted} where r.uid = {mark} and {key} = {mark} order by c.gen desc limit 1"
         self.generations = f"{rooted} where r.uid = {mark} and {key} = {mark} order by c.gen"
+        self.of_trees = f"{rooted} where r.uid in ({', '.join([mark] * rows.TREES_MAX)}) order by c.n"
         wide = (
             f"select {columns} from amends_ledger_key k join amends_call c on c.no = k.{name('call')}"
             f" join amends_run r on r.no = c.root join amends_tool t on t.no = c.tool where k.{name('key')} = {mark}"
@@ -631,6 +673,21 @@ class CallStatements:
             guard = "" if to is None else f" and {among(state for state in call_sources(to) if state != NEW)}"
             text = f"update amends_call set {sets} where no = {mark} and state = {mark}{guard}"
             self._shapes[shape] = text
+        return text
+
+    def update_many(self, count: int) -> str:
+        """Return the update of the payloads of so many calls that are still in the states that were read.
+
+        Its values: number and value of each call, for each of ``PAYLOADS``; the numbers; then number and state of each.
+        """
+        shape = ("many", count)
+        text = self._shapes.get(shape)
+        if text is None:
+            mark = self._dialect.mark
+            values = " ".join([f"when {mark} then {mark}"] * count)
+            sets = ", ".join(f"{name} = case no {values} end" for name in PAYLOADS)
+            which = f"no in ({', '.join([mark] * count)}) and state = case no {values} end"
+            text = self._shapes[shape] = f"update amends_call set {sets} where {which}"
         return text
 
     def of_root(self, states: int) -> str:
@@ -761,8 +818,44 @@ async def _insert_call(tx: Transaction, op: rows.InsertCall) -> None:
     tx.calls[row.id], tx.folded[row.id], tx.numbers[row.id] = row, stored.NOT_FOLDED, values["no"]
 
 
-async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
-    row, changes = op.row, op.changes
+PAYLOADS: Final = ("args", "result", "more")
+"""The columns that change when payloads are removed."""
+CALLS_AT_ONCE: Final = (4, 16, 64)
+"""Of how many calls one statement changes the payloads; of fewer, the last is repeated."""
+
+
+async def _update_calls(tx: Transaction, op: rows.UpdateCalls) -> None:
+    todo: list[tuple[CallRow, int, tuple[Any, ...]]] = []
+    for row, changes in op.changes:
+        assert "state" not in changes, "many calls get no other states"
+        number, new, kept, sets = await _changed_call(tx, row, changes)
+        if not sets.keys() <= set(PAYLOADS):
+            await _write_call(tx, row, changes, number, new, kept, sets)
+        elif sets:
+            root = await root_facts(tx, row.root)
+            values = {"args": new.args, "result": new.result, "more": stored.more(new, stored.hot(new), root, kept)}
+            todo.append((row, number, tuple(values[name] for name in PAYLOADS)))
+            tx.calls[row.id], tx.folded[row.id] = new, kept
+    for start in range(0, len(todo), CALLS_AT_ONCE[-1]):
+        some = todo[start : start + CALLS_AT_ONCE[-1]]
+        count = next(size for size in CALLS_AT_ONCE if size >= len(some))
+        every = some + some[-1:] * (count - len(some))
+        params = [
+            one for place in range(len(PAYLOADS)) for _, number, values in every for one in (number, values[place])
+        ]
+        params += [number for _, number, _ in every]
+        params += [one for row, number, _ in every for one in (number, row.state)]
+        if await _count(tx.statements.calls.update_many(count), params) != len(some):
+            row = some[0][0]
+            raise TransitionRefused(
+                f"call {row.id} or another one of its tree has changed; nothing was changed",
+                frm=row.state,
+                to=row.state,
+            )
+
+
+async def _changed_call(tx: Transaction, row: CallRow, changes: Changes) -> tuple[int, CallRow, Folded, dict[str, Any]]:
+    """Return number, new row and folded events of a call that is changed, and the new values of its columns."""
     number = await _number(tx, row.id)
     assert number is not None, "a call that is changed was written before"
     if row.id not in tx.folded:
@@ -785,13 +878,25 @@ async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
     was, text = stored.more(old, before, root, folded), stored.more(new, after, root, kept)
     if text != was:
         sets["more"] = text
+    return number, new, kept, sets
+
+
+async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
+    number, new, kept, sets = await _changed_call(tx, op.row, op.changes)
+    await _write_call(tx, op.row, op.changes, number, new, kept, sets)
+    return new
+
+
+async def _write_call(
+    tx: Transaction, row: CallRow, changes: Changes, number: int, new: CallRow, kept: Folded, sets: dict[str, Any]
+) -> None:
     if "state" in changes:
         sets.setdefault("state", new.state)
     if sets:
         sql = tx.statements.calls.update(tuple(sets), changes.get("state"))
         _, matched, _ = await Execute(sql, (*sets.values(), number, row.state))
     else:
-        matched = int(old.state == row.state)
+        matched = int(tx.calls[row.id].state == row.state)
     if matched != 1:
         to = changes.get("state", row.state)
         raise TransitionRefused(
@@ -800,7 +905,6 @@ async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
             to=to,
         )
     tx.calls[row.id], tx.folded[row.id] = new, kept
-    return new
 
 
 async def _unfold(tx: Transaction, old: CallRow, new: CallRow, folded: Folded) -> Folded:
@@ -1335,10 +1439,11 @@ class CheckpointStatements:
             f"select d.id, e.n, e.hash from amends_delegation d join amends_event e on e.root = d.id"
             f" where d.sealed = 0 and d.id > {mark} order by d.id, e.n limit {mark}"
         )
-        names = " or ".join([f"uid = {mark}"] * SEALED_AT_ONCE)
-        self.unlocked = f"select uid from amends_run where {names}{dialect.skip}"
-        self.seal_run = f"update amends_run set sealed = {mark} where uid = {mark}"
-        self.seal_delegation = f"update amends_delegation set sealed = {mark} where id = {mark}"
+        names = f"({', '.join([mark] * SEALED_AT_ONCE)})"
+        self.unlocked = f"select uid from amends_run where uid in {names}{dialect.skip}"
+        ends = " ".join([f"when {mark} then {mark}"] * SEALED_AT_ONCE)
+        self.seal_runs = f"update amends_run set sealed = case uid {ends} end where uid in {names}"
+        self.seal_delegations = f"update amends_delegation set sealed = case id {ends} end where id in {names}"
         self.row = f"select n, hash from amends_event where root = {mark} and n = {mark}"
         number = f"(select no from amends_run where uid = {mark})"
         self.folded = " union all ".join(
@@ -1387,15 +1492,18 @@ async def _mark_sealed(tx: Transaction, op: rows.MarkSealed) -> None:
     statements = tx.statements.checkpoints
     for start in range(0, len(op.heads), SEALED_AT_ONCE):
         some = op.heads[start : start + SEALED_AT_ONCE]
-        # Always the same count, the last repeated: each other count would be a new statement to prepare.
-        roots = [head.root for head in some] + [some[-1].root] * (SEALED_AT_ONCE - len(some))
-        found, _, _ = await Execute(statements.unlocked, roots)
+        found, _, _ = await Execute(statements.unlocked, _sealed_at_once([head.root for head in some]))
         unlocked = {root for (root,) in found}
-        for head in some:
-            if head.root in unlocked:
-                await Execute(statements.seal_run, (head.n, head.root))
-            else:
-                await Execute(statements.seal_delegation, (head.n, head.root))
+        for sql, is_run in ((statements.seal_runs, True), (statements.seal_delegations, False)):
+            heads = _sealed_at_once([head for head in some if (head.root in unlocked) is is_run])
+            if heads:
+                ends = [one for head in heads for one in (head.root, head.n)]
+                await Execute(sql, (*ends, *(head.root for head in heads)))
+
+
+def _sealed_at_once(values: list[T]) -> list[T]:
+    """Return always the same count, the last repeated: each other count would be a new statement to prepare."""
+    return values + values[-1:] * (SEALED_AT_ONCE - len(values))
 
 
 async def _hashes_at(tx: Transaction, op: rows.HashesAt) -> list[tuple[str, int, str]]:
@@ -1594,6 +1702,7 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.FindRunById: _find_run_by_id,
     operations.RunsOf: _runs_of,
     rows.ListTree: _list_tree,
+    rows.ReadTrees: _read_trees,
     rows.ListDue: _list_due,
     rows.ListOwned: _list_owned,
     rows.ListForks: _list_forks,
@@ -1608,6 +1717,7 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.PageCalls: _page_calls,
     rows.InsertCall: _insert_call,
     rows.UpdateCall: _update_call,
+    rows.UpdateCalls: _update_calls,
     rows.AddEvent: _add_event,
     rows.PageEvents: _page_events,
     rows.NewestEvent: _newest_event,
