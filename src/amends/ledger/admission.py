@@ -110,8 +110,9 @@ async def admit_call(op: AdmitCall) -> Admission:
 
 def _is_from(op: AdmitCall, call: CallRow) -> bool:
     """Return whether this call was written for this request, and not for another one that drew the same id."""
-    keys = (op.key, f"{op.key}:{op.call_id}", forked_key(op.key, op.root))
-    return (call.root, call.run, call.tool, call.ident) == (op.root, op.run, op.tool, op.ident) and call.key in keys
+    same = (call.root, call.run, call.tool, call.ident) == (op.root, op.run, op.tool, op.ident)
+    # A read and a conflict have more behind their key.
+    return same and any(f"{call.key}:".startswith(f"{key}:") for key in (op.key, forked_key(op.key, op.root)))
 
 
 async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
