@@ -12,7 +12,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
-from amends.encoding.chain import GENESIS, link, moment, proof, read_place
+from amends.encoding.chain import GENESIS, link, moment, proof, read_heads, read_place
 from amends.encoding.dataclass import changed, dataclass, field
 from amends.encoding.ids import call_id, made_at, number_at, number_of
 from amends.errors import TransitionRefused
@@ -1560,6 +1560,10 @@ class AuditStatements:
                 select = f"{_select(dialect, table, fields_of)}{hint} where {root} > {mark}"
                 self.between[table, ends] = f"{select}{upto.format(root)} order by {root} limit {mark}"
         self.delegation = f"{_select(dialect, 'amends_delegation', DELEGATION_COLUMNS)} where id = {mark}"
+        self.sealed = (
+            f"select uid, id, tenant, sealed from amends_run where uid > {mark} and sealed <> 0 order by uid limit {mark}",
+            f"select id, '', tenant, sealed from amends_delegation where id > {mark} and sealed <> 0 order by id limit {mark}",
+        )
         self.misfits = {name: text.replace("?", mark) for name, text in _misfits(name).items()}
 
 
@@ -1587,6 +1591,8 @@ async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[Eve
             called, _, _ = await Execute(statements.folded_between, (above, roots[-1], size))
             if len(called) == size:
                 roots = [root for root in roots if root < called[-1][1]]
+        if not roots and not called:  # a tree before it may have folded events only
+            called, _, _ = await Execute(statements.folded_between, (above, found[0][0], 1))
         if not roots:
             first = min(rows_of[0] for rows_of in (found[0][:1], *(values[1:2] for values in called[:1])))
             events += await chain_of(tx, first, 0, need)
@@ -1688,7 +1694,41 @@ async def _misfits_of(tx: Transaction, op: operations.Misfits) -> list[operation
             if folded and head is not None and bytes(folded[0][1]) == bytes(head):
                 continue
         add((uid, id, tenant), f"its row says that event {n} is the last one that was written as a row")
+    return found if op.root else [*found, *await _wrongly_sealed(tx)]
+
+
+async def _wrongly_sealed(tx: Transaction) -> list[operations.Misfit]:
+    """Return the trees whose rows claim that checkpoints cover more events than they do.
+
+    No later checkpoint would name these events, so that nobody could tell whether they were changed.
+    """
+    covered, found = dict[str, int](), list[operations.Misfit]()
+    after = 0
+    while page := await _all(CheckpointRow, tx.statements.checkpoints.page, (after, CHECKPOINTS_AT_ONCE)):
+        for row in page:
+            try:
+                heads = read_heads(row.heads)
+            except ValueError:  # whoever checks the checkpoints tells it
+                continue
+            for root, n, _ in heads:
+                covered[root] = max(n, covered.get(root, 0))
+        after = max(after + 1, page[-1].n)
+    for sql in tx.statements.audit.sealed:
+        above = ""
+        while values := (await Execute(sql, (above, SEALED_PAGE)))[0]:
+            for root, id, tenant, sealed in values:
+                upto = covered.get(root, 0)
+                if sealed > upto:
+                    text = (
+                        f"its row says that checkpoints cover its events up to {sealed}; they cover those up to {upto}"
+                    )
+                    found.append(operations.Misfit(root, id, tenant, text))
+            above = values[-1][0]
     return found
+
+
+CHECKPOINTS_AT_ONCE: Final = 20
+SEALED_PAGE: Final = 10_000
 
 
 async def _find_delegation(tx: Transaction, op: operations.FindDelegation) -> DelegationRow | None:
