@@ -29,7 +29,7 @@ def test_the_numbers_of_all_threads_are_different() -> None:
 
 def test_numbers_rise_in_one_microsecond_and_after_a_small_step_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time_ns()
-    monkeypatch.setattr(ids.time, "time_ns", lambda: now)
+    monkeypatch.setattr(time, "time_ns", lambda: now)
     numbers = [new_number() for _ in range(5_000)]
     now -= 500_000_000
     numbers.append(new_number())
@@ -39,7 +39,7 @@ def test_numbers_rise_in_one_microsecond_and_after_a_small_step_back(monkeypatch
 def test_numbers_follow_a_clock_that_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     new_number()
     now = time.time_ns() - 3_600_000_000_000
-    monkeypatch.setattr(ids.time, "time_ns", lambda: now)
+    monkeypatch.setattr(time, "time_ns", lambda: now)
     number = new_number()
     assert made_at(number) == now // 1000 / 1e6
     assert number_of(call_id(number)) == number

@@ -114,7 +114,7 @@ async def _removed(tree: WholeTree, now: float, dry_run: bool) -> Removing:
     ]
     calls = [(call, _new(call, _emptied(call, now))) for call in tree.calls]
     freed = sum(_bytes(getattr(row, name)) for row, texts in (*runs, *calls) for name in texts)
-    emptied = [(call, texts) for call, texts in calls if texts]
+    emptied: list[tuple[CallRow, Changes]] = [(call, texts) for call, texts in calls if texts]
     if dry_run:
         return Removing(emptied, freed)
     for run, texts in runs:
