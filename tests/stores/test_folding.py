@@ -142,7 +142,9 @@ def test_gc_empties_many_calls_by_few_statements(ledger: Ledger, tmp_path: Path)
         for number in range(size):
             made = done(ledger, run, args=f"[{number}]", tool=f"tool {place}")
             calls.append(made)
-        failed = ledger.settle(ledger.start(run, "fails"), "failed", error='["ValueError", "secret"]').call
+        failed = ledger.settle(
+            ledger.start(run, "fails", args='["x"]'), "failed", error='["ValueError", "secret"]'
+        ).call
         calls.append(failed)
         assert ledger.commit(run).how == "committed"
     ledger.clock.now += 1000
