@@ -427,6 +427,8 @@ def _is_unquoted(text: str, prose: bool) -> bool:
     """Return whether a text without escapes needs no quotes."""
     if prose:
         return not text.startswith('"')
+    if not text[0].isalnum() and text[0] != "_":
+        return False  # as _WORD: a sign that begins a word would look like part of what is before it
     return all(one.isalnum() or one in "_.-/:@+#~%" or unicodedata.category(one)[0] == "M" for one in text)
 
 

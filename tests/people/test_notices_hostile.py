@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amends.errors import BadConfig, LinkVoid
@@ -103,6 +103,8 @@ def assert_honest(text: str) -> None:
 
 
 @given(st.text() | st.sampled_from(HOSTILE))
+@example(":À")
+@example("-À")
 def test_a_card_has_one_line_for_each_thing_and_begins_each_itself(text: str) -> None:
     lines = card(everywhere(text))
     for line in lines:

@@ -223,8 +223,8 @@ class SqliteLedger:
         return self._read
 
 
-_EVENTS = STATEMENTS.events.newest.partition(" order by ")[0]
-_FOLDED = STATEMENTS.events.folded_since.partition(" where ")[0]
+_EVENTS = STATEMENTS.events.newest[False].partition(" order by ")[0]
+_FOLDED = STATEMENTS.events.folded_since[False, ""].partition(" where ")[0]
 
 
 class OneStore:

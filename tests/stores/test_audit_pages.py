@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,22 @@ def test_pages_of_every_size_have_every_event_once_with_its_tree(url: str) -> No
             for run in set(runs):
                 numbers = [n for id, n in events if id == run]
                 assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_tree_that_has_folded_events_only_is_not_passed_over(tmp_path: Path) -> None:
+    """Somebody has deleted its event rows and moved its run; the tree after it alone has more events than a page."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with Runtime(url, tools=[pay], checkpoint="off") as rt:
+        for place in range(3):
+            with rt.run(f"run-{place}"):
+                for number in range(4):
+                    pay(**args_of(f"o-{number}"))
+    path = tmp_path / "ledger.db"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        first = database.execute("select min(uid) from amends_run").fetchone()[0]
+        database.execute("delete from amends_event where root = ?", (first,))
+        database.execute("update amends_run set root = 'elsewhere' where uid = ?", (first,))
+    with contextlib.closing(store_for(url)) as store:
+        store.open(create=False)
+        for limit in (1, 2, 3):
+            assert {event.root for event in store.perform(ReadChains(Place(), limit=limit)).events} == {first}

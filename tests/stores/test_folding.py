@@ -12,12 +12,13 @@ from amends.audit.verify import Audit, verify_chains
 from amends.encoding.ids import number_of
 from amends.ledger import operations as ops
 from amends.ledger import rows
+from amends.ledger.dispatch import intent
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import RewriteTexts
 from amends.ledger.plain import SettlePlain
-from amends.ledger.rows import CallRow, RunRow
+from amends.ledger.rows import CallRow, RunRow, lost_at
 from amends.stores.calls import COVERED
-from amends.stores.sql import _ROWS, Execute, Result, Transaction
+from amends.stores.sql import _ROWS, Execute, Result, Transaction, as_sql
 from amends.stores.sqlite.store import STATEMENTS, SqliteStore
 from amends.testing.conformance.ledger import Clock, Ledger, audit
 
@@ -129,6 +130,48 @@ def test_gc_keeps_what_proves_the_payloads_that_it_removes(ledger: Ledger, edit:
     assert (gone.args, gone.result) != (call.args, call.result)
     assert [event for event in ledger.events() if event.call == call.id][: len(before)] == before
     assert edit(f"{FOLDED} where no = ?", number_of(call.id)) == [(1, 1, 0, 0)], "they are still folded"
+    audit(ledger)
+
+
+def test_gc_empties_many_calls_by_few_statements(ledger: Ledger, tmp_path: Path) -> None:
+    """Trees of all sizes, plain and failed calls: each is emptied, nothing is unfolded, and the trees share statements."""
+    sizes = (0, 1, 3, 4, 70, 5, 1, 2, 1, 16, 17, 3)
+    calls = []
+    for place, size in enumerate(sizes):
+        run = ledger.run(f"run {place}")
+        for number in range(size):
+            made = done(ledger, run, args=f"[{number}]", tool=f"tool {place}")
+            calls.append(made)
+        failed = ledger.settle(
+            ledger.start(run, "fails", args='["x"]'), "failed", error='["ValueError", "secret"]'
+        ).call
+        calls.append(failed)
+        assert ledger.commit(run).how == "committed"
+    ledger.clock.now += 1000
+    before = {event.hash for event in ledger.events()}
+    tx, asked = Transaction(STATEMENTS, ledger.clock), list[str]()
+    with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as database:
+
+        def execute(op: Any) -> tuple[list[Any], int, int]:
+            asked.append(op.sql)
+            cursor = database.execute(op.sql, op.params)
+            return cursor.fetchall(), cursor.rowcount, 0
+
+        database.execute("begin immediate")
+        swept = run_flow(as_sql(intent(ops.CollectGarbage(10.0)), tx), execute)
+        database.execute("commit")
+    assert (swept.runs, swept.calls) == (len(sizes), len(calls))
+    assert len([sql for sql in asked if sql.startswith("update amends_call")]) == 3, (
+        "64 and 30 calls of eight trees, and 41 of four"
+    )
+    assert len(asked) <= 5 * len(sizes) + 2 * 4 + 6
+    for call in calls:
+        gone = ledger.look(call)
+        assert lost_at(gone.args) == ledger.clock.now
+        assert "secret" not in gone.error
+        assert gone.result is None or lost_at(gone.result) == ledger.clock.now
+    assert before < {event.hash for event in ledger.events()}
+    assert len(ledger.events()) == len(before) + len(sizes), "one event for each tree"
     audit(ledger)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from amends.ledger import operations as ops
 from amends.ledger.plain import SettledPlain, SettlePlain, Started
-from amends.ledger.rows import RunRow
+from amends.ledger.rows import IdTaken, RunRow
 from amends.stores.postgres.store import PostgresStore
 from amends.testing.conformance.ledger import Clock, Ledger, audit
 from tests.servers.databases import execute
@@ -87,6 +87,36 @@ def test_a_text_that_cannot_be_sent_is_the_trouble_of_its_own_caller(
     answers = asyncio.run(all_at_once())
     assert not any(isinstance(one, BaseException) for place, one in enumerate(answers) if place != 2), answers
     assert len(ledger.calls()) in (RUNS + 1, RUNS + 2)
+
+
+@pytest.mark.parametrize("colour", ["threads", "loop"])
+def test_an_id_that_is_taken_fails_no_other_step_of_its_batch(ledger: Ledger, runs: list[RunRow], colour: str) -> None:
+    [taken] = together(ledger, [ledger.plain_op(runs[0], args="[9]")])
+    asked = [ledger.plain_op(run, args="[1]") for run in runs]
+    together(ledger, [ledger.plain_op(run, args="[8]") for run in runs])
+    for op in asked:
+        ledger.store._plain.tools[op.tool] = 1  # type: ignore[attr-defined]
+    asked[2].number = taken.op.number
+    assert together(ledger, asked) == [None] * RUNS, "one statement does all of them or none"
+
+    async def all_at_once() -> list[Any]:
+        return await asyncio.gather(*map(ledger.store.perform_async, asked), return_exceptions=True)
+
+    def alone(op: Any) -> Any:
+        try:
+            return ledger.store.perform(op)
+        except AssertionError as error:
+            return error
+
+    if colour == "loop":
+        answers = asyncio.run(all_at_once())
+    else:
+        with ThreadPoolExecutor(RUNS) as threads:
+            answers = list(threads.map(alone, asked))
+    assert [type(one) for one in answers] == [IdTaken if place == 2 else Started for place in range(RUNS)]
+    assert not asked[2].repeated, "it is known that nothing was written"
+    asked[2].number = ledger.new_number()
+    assert isinstance(ledger.store.perform(asked[2]), Started)
 
 
 @pytest.mark.parametrize("colour", ["threads", "loop"])

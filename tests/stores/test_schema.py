@@ -158,6 +158,8 @@ ASKED: list[Any] = [
     rows.FindRun("u"),
     rows.FindRunById("t", "i"),
     rows.ListTree("r"),
+    rows.ReadTrees(("r", "s")),
+    rows.ReadTrees(("r",), peek=True),
     rows.ListDue(1.0, None, 9),
     rows.ListDue(1.0, "t", 9),
     rows.ListOwned(None, 9),

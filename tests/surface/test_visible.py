@@ -153,6 +153,12 @@ def test_ordinary_text_of_any_language_stays_legible(text: str) -> None:
     assert quoted(text) == f'"{text}"'
 
 
+@pytest.mark.parametrize("sign", "_.-/:@+#~%")
+def test_a_word_begins_with_no_sign_whatever_its_other_letters_are(sign: str) -> None:
+    bare = [visible(f"{sign}{rest}").startswith(sign) for rest in ("a", "\u00c0")]
+    assert bare == [sign == "_"] * 2
+
+
 def test_right_to_left_letters_change_the_order_of_nothing_else() -> None:
     assert visible("\u05e9\u05dc\u05d5\u05dd").isascii() is False
     assert visible("\u05e9\u05dc\u05d5\u05dd").endswith('"(rtl)'), "a Latin letter after it keeps the rest in place"

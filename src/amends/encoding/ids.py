@@ -5,7 +5,9 @@ A store uses the number as the primary key of a call, so that an id costs neithe
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 import time
 from typing import Final
 
@@ -17,8 +19,32 @@ _DIGITS_OF_HEX: Final = frozenset("0123456789abcdef")
 
 
 def new_number() -> int:
-    """Return a new number. Those of one host sort by time; two processes that meet in one microsecond rarely collide."""
-    return (time.time_ns() // 1000 << RANDOM_BITS) | random.getrandbits(RANDOM_BITS)
+    """Return a new number. Those of one host sort by time, and those of one process are all different.
+
+    Two processes that meet in one microsecond rarely collide; the ledger notices it, and another number is drawn.
+    """
+    global _last
+    number = (time.time_ns() // 1000 << RANDOM_BITS) | random.getrandbits(RANDOM_BITS)
+    with _drawing:
+        if _last - _SET_BACK < number <= _last:
+            number = _last + 1
+        _last = number
+    return number
+
+
+_last = 0
+_SET_BACK: Final = 1_000_000 << RANDOM_BITS
+"""A clock that goes back by more than a second was set: the numbers follow it, since stores compare them with theirs."""
+_drawing = threading.RLock()  # a signal handler may call a tool
+
+
+def _after_fork_in_child() -> None:
+    global _drawing
+    _drawing = threading.RLock()  # another thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def number_at(at: float, low: int = 0) -> int:

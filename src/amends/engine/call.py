@@ -78,6 +78,7 @@ from amends.ledger.operations import Admission, AdmitCall, ReadCall, SettleCall
 from amends.ledger.rows import (
     CallRow,
     Contention,
+    IdTaken,
     Overrun,
     TermsByCall,
     Unapproved,
@@ -91,6 +92,8 @@ from amends.tools.spec import Spec
 
 
 NO_TERMS: Final[TermsByCall] = {}
+DRAWS_MAX: Final = 8
+"""How often a call draws its id. Two processes of one microsecond draw the same one in 2,048."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +261,15 @@ async def _cached_success(session: Session, ask: Ask) -> CallRow | None:
 
 async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -> Admission:
     """Ask the ledger for a verdict on this request."""
+    for _ in range(DRAWS_MAX - 1):
+        try:
+            return await _admit(session, ask, wait, wide=wide)
+        except IdTaken:  # another process drew the same number
+            continue
+    return await _admit(session, ask, wait, wide=wide)
+
+
+async def _admit(session: Session, ask: Ask, wait: Wait, *, wide: bool) -> Admission:
     spec, asked = ask.spec, session.asked
     expected = session.resumed or ask.key in asked
     asked.add(ask.key)
@@ -277,7 +289,7 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
         expected=expected,
     )  # fmt: skip
     if answer.verdict == "again":
-        return await admit(session, ask, wait, wide=True)
+        return await _admit(session, ask, wait, wide=True)
     return await _heard(session, ask, answer)
 
 

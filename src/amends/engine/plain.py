@@ -20,7 +20,7 @@ from amends.engine.session import Ask, Session, call_of
 from amends.errors import LeaseLost
 from amends.ledger.flow import Flow
 from amends.ledger.plain import AdmitPlain, SettledPlain, SettlePlain, Started
-from amends.ledger.rows import CallRow
+from amends.ledger.rows import CallRow, IdTaken
 from amends.ledger.world import Ended, Invoke, LazyCall, ReadClocks
 from amends.model import Call
 
@@ -122,7 +122,10 @@ async def plain_call(call: PlainCall) -> Any:
         asked.add(op.key.hex())
         return (await guarded_call(session, call.ask())).value
     asked.add(op.key)
-    started = await op
+    try:
+        started = await op
+    except IdTaken:  # another process drew the same number; the general flow draws the next one
+        return (await guarded_call(session, call.ask())).value
     if type(started) is not Started:
         return (await guarded_call(session, call.ask(), started)).value  # type: ignore[arg-type]
     call.started = call.flying = started

@@ -40,6 +40,7 @@ from amends.ledger.rows import (
     FindApproval,
     FindCall,
     FindKey,
+    IdTaken,
     InsertCall,
     ListCalls,
     ListGenerations,
@@ -74,6 +75,8 @@ async def admit_call(op: AdmitCall) -> Admission:
     now = await Now(root.uid)
     if op.repeated:
         mine = await FindCall(op.call_id)
+        if mine is not None and not _is_from(op, mine):
+            raise IdTaken(op.call_id)
         if mine is not None:
             return await _first_answer(mine, run)
         over = await earlier_refusal(run, op.call_id)
@@ -103,6 +106,13 @@ async def admit_call(op: AdmitCall) -> Admission:
             call = await write_call(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
             return Admission("held", call, twin, run)
     return await admit_new_call(op, run, root, now, 1 if known is None else known.generation + 1)
+
+
+def _is_from(op: AdmitCall, call: CallRow) -> bool:
+    """Return whether this call was written for this request, and not for another one that drew the same id."""
+    same = (call.root, call.run, call.tool, call.ident) == (op.root, op.run, op.tool, op.ident)
+    # A read and a conflict have more behind their key.
+    return same and any(f"{call.key}:".startswith(f"{key}:") for key in (op.key, forked_key(op.key, op.root)))
 
 
 async def _first_answer(mine: CallRow, run: RunRow) -> Admission:

@@ -9,23 +9,27 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
+from amends.encoding.dataclass import dataclass
 from amends.ledger.events import write_event
 from amends.ledger.operations import CollectGarbage, PinKey, RewriteTexts, Swept
 from amends.ledger.rows import (
+    TREES_MAX,
     AddMark,
     CallRow,
+    Changes,
     DropSlices,
     FindCall,
     FindMark,
     FindRun,
-    ListCalls,
-    ListTree,
     MarkRow,
     Now,
     PageClosed,
+    ReadTrees,
     RunRow,
     UpdateCall,
+    UpdateCalls,
     UpdateRun,
+    WholeTree,
     removed,
 )
 from amends.ledger.trees import forks_on
@@ -47,21 +51,30 @@ async def collect_garbage(op: CollectGarbage) -> Swept:
     kept: dict[str, int] = {}
     after: tuple[float, str] | None = None
     looked = 0
-    for root in page:
-        assert root.closed_at is not None, "an ended run has its closing time"
-        after = (root.closed_at, root.uid)
-        mine = root if op.dry_run else await FindRun(root.uid, skip=True)
-        if mine is None or mine.closed_at != root.closed_at or mine.gone_at is not None:
-            kept["somebody is at it"] = kept.get("somebody is at it", 0) + 1
-            continue
-        inside = await ListCalls(root.uid)
-        forked = any(fork.closed_at is None for fork in await forks_on(root.uid))
-        why = _kept_for(mine, inside) or ("open forks" if forked else "")
-        if why:
-            kept[why] = kept.get(why, 0) + 1
-        else:
-            runs, calls, freed = runs + 1, calls + len(inside), freed + await _remove(mine, inside, op.dry_run)
-        looked += len(inside)
+    for start in range(0, len(page), TREES_MAX):
+        some = page[start : start + TREES_MAX]
+        trees = {tree.root.uid: tree for tree in await ReadTrees(tuple(root.uid for root in some), peek=op.dry_run)}
+        emptied: list[tuple[CallRow, Changes]] = []
+        for root in some:
+            assert root.closed_at is not None, "an ended run has its closing time"
+            after = (root.closed_at, root.uid)
+            tree = trees.get(root.uid)
+            if tree is None or tree.root.closed_at != root.closed_at or tree.root.gone_at is not None:
+                kept["somebody is at it"] = kept.get("somebody is at it", 0) + 1
+                continue
+            forked = tree.is_forked and any(fork.closed_at is None for fork in await forks_on(root.uid))
+            why = _kept_for(tree.root, tree.calls) or ("open forks" if forked else "")
+            if why:
+                kept[why] = kept.get(why, 0) + 1
+            else:
+                removing = await _removed(tree, now, op.dry_run)
+                emptied += removing.calls
+                runs, calls, freed = runs + 1, calls + len(tree.calls), freed + removing.freed
+            looked += len(tree.calls)
+            if looked >= CALLS_MAX:
+                break
+        if emptied and not op.dry_run:
+            await UpdateCalls(tuple(emptied))
         if looked >= CALLS_MAX:
             return Swept(runs, calls, freed, tuple(sorted(kept.items())), after)
     return Swept(runs, calls, freed, tuple(sorted(kept.items())), after if len(page) == op.limit else None)
@@ -85,31 +98,38 @@ def _open_question(root: RunRow, call: CallRow) -> str:
     return "in doubt" if call.state in (STANDING | UNSETTLED) - {"succeeded"} else ""
 
 
-async def _remove(root: RunRow, calls: Iterable[CallRow], dry_run: bool) -> int:
-    """Remove the payloads of a tree, with one event; return how many bytes they had."""
-    tree, now = await ListTree(root.uid), await Now(root.uid)
-    changes: list[tuple[RunRow | CallRow, dict[str, str]]] = [
-        *((run, {"input": removed(run.input, now), "output": removed(run.output, now)}) for run in tree),
-        *((call, _emptied(call, now)) for call in calls),
+@dataclass(frozen=True, slots=True)
+class Removing:
+    """The calls of a tree whose payloads are still to be removed, and how many bytes all its payloads had."""
+
+    calls: list[tuple[CallRow, Changes]]
+    freed: int
+
+
+async def _removed(tree: WholeTree, now: float, dry_run: bool) -> Removing:
+    """Remove the payloads of the runs of a tree, with one event; return what its calls lose."""
+    root, now = tree.root, await Now(tree.root.uid, now)
+    runs = [
+        (run, _new(run, {name: removed(getattr(run, name), now) for name in ("input", "output")})) for run in tree.runs
     ]
-    freed = sum(
-        _bytes(getattr(row, name)) for row, texts in changes for name in texts if texts[name] != getattr(row, name)
-    )
+    calls = [(call, _new(call, _emptied(call, now))) for call in tree.calls]
+    freed = sum(_bytes(getattr(row, name)) for row, texts in (*runs, *calls) for name in texts)
+    emptied: list[tuple[CallRow, Changes]] = [(call, texts) for call, texts in calls if texts]
     if dry_run:
-        return freed
-    for row, texts in changes:
-        changed_texts = {name: text for name, text in texts.items() if text != getattr(row, name)}
-        if isinstance(row, RunRow):
-            await UpdateRun(row, changed_texts | {"gone_at": now})
-        elif changed_texts:
-            await UpdateCall(row, changed_texts)
-    if any(isinstance(row, CallRow) and row.cost for row, _ in changes):
+        return Removing(emptied, freed)
+    for run, texts in runs:
+        await UpdateRun(run, texts | {"gone_at": now})
+    if any(call.cost for call in tree.calls):
         await DropSlices(root.uid)
-    count = sum(isinstance(row, CallRow) for row, _ in changes)
-    if root.origin:
-        return freed  # its events belong to another ledger: none is added, and the existing ones stay whole
-    await write_event(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=freed)
-    return freed
+    if not root.origin:  # else its events belong to another ledger: none is added, and the existing ones stay whole
+        count = len(tree.calls)
+        await write_event(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=freed)
+    return Removing(emptied, freed)
+
+
+def _new(row: RunRow | CallRow, texts: dict[str, Any]) -> dict[str, Any]:
+    """Return the texts that differ from those of the row."""
+    return {name: text for name, text in texts.items() if text != getattr(row, name)}
 
 
 def _emptied(call: CallRow, now: float) -> dict[str, Any]:

@@ -254,10 +254,12 @@ class Now(Op[float]):
     """Return ledger time for the tree of this root; an empty root: for the ledger.
 
     It is the latest of the clock, the newest event of the tree, and the mark that every heartbeat, every checkpoint and
-    every operation with an approval advances (``MoveTime``).
+    every operation with an approval advances (``MoveTime``). ``known``: ledger time as this transaction has read it
+    for the ledger, instead of the clock and the mark.
     """
 
     root: str
+    known: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +297,31 @@ class ListTree(Op[list[RunRow]]):
     """Return the root and all its descendants, parents first."""
 
     root: str
+
+
+@dataclass(frozen=True, slots=True)
+class WholeTree:
+    """A tree with its calls, in their order; ``is_forked``: another run was forked from its root."""
+
+    root: RunRow
+    runs: tuple[RunRow, ...]
+    calls: tuple[CallRow, ...]
+    is_forked: bool
+
+
+TREES_MAX: Final = 8
+"""The most trees that are read at once: each may be large."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTrees(Op[list[WholeTree]]):
+    """Return these trees, without those that another transaction has locked; the others are locked now.
+
+    ``peek``: return all of them and lock none.
+    """
+
+    roots: tuple[str, ...]
+    peek: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,9 +426,23 @@ class PageCalls(Op[list[CallRow]]):
 
 @dataclass(frozen=True, slots=True)
 class InsertCall(Op[None]):
-    """Add a call; its key and generation must be new."""
+    """Add a call; its key and generation must be new. Raises ``IdTaken`` if its id is not."""
 
     row: CallRow
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateCalls(Op[None]):
+    """Change columns of many calls, none of which gets another state; else as ``UpdateCall``."""
+
+    changes: tuple[tuple[CallRow, Changes], ...]
+
+
+class IdTaken(AssertionError):
+    """Another call has this id; nothing was written. Whoever made the id makes another one."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"the ledger has another call {id}")
 
 
 @dataclass(frozen=True, slots=True)

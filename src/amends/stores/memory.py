@@ -64,6 +64,7 @@ from amends.ledger.rows import (
     FreeLocks,
     HashesAt,
     Head,
+    IdTaken,
     InsertApproval,
     InsertCall,
     InsertRun,
@@ -92,17 +93,20 @@ from amends.ledger.rows import (
     PageRuns,
     PageSlices,
     PageUnsealed,
+    ReadTrees,
     RecordWait,
     RunRow,
     SliceRow,
     TakeLock,
     UpdateApproval,
     UpdateCall,
+    UpdateCalls,
     UpdateRun,
     UpdateSlice,
     WaitRow,
     WaitsFor,
     WaitsOf,
+    WholeTree,
 )
 
 T = TypeVar("T")
@@ -303,6 +307,8 @@ class MemoryStore:
 
     def _now(self, op: Now) -> float:
         last = self._tails.get(op.root)
+        if op.known:
+            return max(op.known, 0.0 if last is None else last.at)
         return self._ledger_time(0.0 if last is None else last.at)
 
     def _ledger_time(self, newest: float) -> float:
@@ -328,6 +334,19 @@ class MemoryStore:
 
     def _list_tree(self, op: ListTree) -> list[RunRow]:
         return [self.runs[uid] for uid in self._trees.get(op.root, ())]
+
+    def _read_trees(self, op: ReadTrees) -> list[WholeTree]:
+        forked = {run.forked_from for run in self.runs.values()}
+        return [
+            WholeTree(
+                self.runs[root],
+                tuple(self._list_tree(ListTree(root))),
+                tuple(self._list_calls(ListCalls(root))),
+                root in forked,
+            )
+            for root in op.roots
+            if root in self.runs
+        ]
 
     def _list_due(self, op: ListDue) -> list[RunRow]:
         due = [r for r in self.runs.values() if r.wake_at is not None and r.wake_at <= op.now and _of(r, op.tenant)]
@@ -392,13 +411,18 @@ class MemoryStore:
 
     def _insert_call(self, op: InsertCall) -> None:
         row = op.row
+        if row.id in self._calls:
+            raise IdTaken(row.id)
         generations = self._keys.get(row.key, [])
         assert row.is_loaded or len(generations) == row.generation - 1, "a key's generations are counted without a gap"
-        assert row.id not in self._calls, "a call's id is new"
         self._calls[row.id] = row
         self._undo.append(lambda: self._calls.pop(row.id))
         self._index(self._keys, row.key, row.id)
         self._index(self._calls_of, row.root, row.id)
+
+    def _update_calls(self, op: UpdateCalls) -> None:
+        for row, changes in op.changes:
+            self._update_call(UpdateCall(row, changes))
 
     def _update_call(self, op: UpdateCall) -> CallRow:
         old = self._calls[op.row.id]
@@ -671,6 +695,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     FindRunById: MemoryStore._find_run_by_id,
     RunsOf: MemoryStore._runs_of,
     ListTree: MemoryStore._list_tree,
+    ReadTrees: MemoryStore._read_trees,
     ListDue: MemoryStore._list_due,
     ListOwned: MemoryStore._list_owned,
     PageRuns: MemoryStore._page_runs,
@@ -685,6 +710,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     PageCalls: MemoryStore._page_calls,
     InsertCall: MemoryStore._insert_call,
     UpdateCall: MemoryStore._update_call,
+    UpdateCalls: MemoryStore._update_calls,
     AddEvent: MemoryStore._add_event,
     PageEvents: MemoryStore._page_events,
     NewestEvent: MemoryStore._newest_event,

@@ -12,9 +12,9 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
-from amends.encoding.chain import GENESIS, link, moment, proof, read_place
+from amends.encoding.chain import GENESIS, link, moment, proof, read_heads, read_place
 from amends.encoding.dataclass import changed, dataclass, field
-from amends.encoding.ids import RANDOM_BITS, call_id, made_at, number_at, number_of
+from amends.encoding.ids import call_id, made_at, number_at, number_of
 from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
 from amends.ledger.flow import Flow, Op
@@ -95,6 +95,9 @@ class Dialect:
     is_open: str = ""
     """The condition that the index ``amends_call_open`` serves, where the database has no partial index."""
 
+    unless_taken: str = " on conflict (no) do nothing"
+    """Ends the insert of a call, so that it adds nothing if there is one of this number; empty: this is looked up before."""
+
     if_absent: str = "insert into {} on conflict do nothing"
     """An insert that does nothing, without an error, when the key exists; ``{}``: table and values."""
 
@@ -132,6 +135,7 @@ MYSQL: Final = Dialect(
     in_order="straight_join ",
     is_open="c.attention = 1",
     if_absent="insert ignore into {}",
+    unless_taken="",
     ended="ended_at",
     unsealed="unsealed = 1",
 )
@@ -328,6 +332,14 @@ class Statements:
         self.runs_of = f"{runs} where tenant = {mark} and id = {mark} order by generation"
         self.list_tree = f"{runs} where root = {mark} order by no"
         self.list_children = f"{runs} where root = {mark} and uid <> {mark} order by no"
+        some_roots = f"({', '.join([mark] * rows.TREES_MAX)})"
+        self.claim_trees = f"{runs} where uid in {some_roots}{dialect.skip}"
+        self.peek_trees = f"{runs} where uid in {some_roots}"
+        self.list_trees = f"{runs} where root in {some_roots} order by no"
+        hint = dialect.index.format("amends_run_forked") if dialect.index else ""
+        self.forked = (
+            f"select distinct forked_from from amends_run{hint} where forked_from in {some_roots} and forked_from <> ''"
+        )
         self.insert_run = f"insert into {_into(dialect, 'amends_run', (*RUN_COLUMNS, 'owners'))}"
         self.touch = (
             f"update amends_run set n = {mark}, head = {mark}, at = {mark}, owners = {mark}, touch = touch + 1"
@@ -428,6 +440,8 @@ async def root_facts(tx: Transaction, root: str) -> RootFacts:
 
 
 async def _now(tx: Transaction, op: rows.Now) -> float:
+    if op.known:
+        return max(op.known, (await tail_of(tx, op.root)).at)
     found, _, _ = await Execute(tx.statements.newest, ())
     server, seen = found[0]
     tx.mark = max(tx.mark, seen or 0.0)
@@ -517,6 +531,37 @@ async def _list_tree(tx: Transaction, op: rows.ListTree) -> list[RunRow]:
     tree = [_run(values) for values in found]
     tree.insert(sum(values[_RUN_WIDTH] < tail.no for values in found), root)
     return tree
+
+
+async def _read_trees(tx: Transaction, op: rows.ReadTrees) -> list[rows.WholeTree]:
+    statements = tx.statements
+    assert 0 < len(op.roots) <= rows.TREES_MAX, "so many trees are read by one statement"
+    sql = statements.peek_trees if op.peek else statements.claim_trees
+    found, _, _ = await Execute(sql, _padded(op.roots))
+    if not found:
+        return []
+    roots = {values[0]: _run(values) if op.peek else _seen_run(tx, values) for values in found}
+    # Always the same count, the last repeated: each other count would be a new statement to prepare.
+    mine = _padded(tuple(roots))
+    runs: dict[str, list[RunRow]] = {uid: [] for uid in roots}
+    calls: dict[str, list[CallRow]] = {uid: [] for uid in roots}
+    for run in await _runs(statements.list_trees, mine):
+        runs[run.root].append(run)
+    found, _, _ = await Execute(statements.calls.of_trees, mine)
+    for values in found:
+        call = stored.join(values)[0] if op.peek else _seen_call(tx, values)
+        calls[call.root].append(call)
+    found, _, _ = await Execute(statements.forked, mine)
+    forked = {uid for (uid,) in found}
+    return [
+        rows.WholeTree(roots[uid], tuple(runs[uid]), tuple(calls[uid]), uid in forked)
+        for uid in op.roots
+        if uid in roots
+    ]
+
+
+def _padded(roots: tuple[str, ...]) -> tuple[str, ...]:
+    return roots + roots[-1:] * (rows.TREES_MAX - len(roots))
 
 
 async def _list_due(tx: Transaction, op: rows.ListDue) -> list[RunRow]:
@@ -611,13 +656,15 @@ class CallStatements:
         self.find_name = f"select {name('call')} from amends_call_name where id = {mark}"
         self.find_key = f"{rooted} where r.uid = {mark} and {key} = {mark} order by c.gen desc limit 1"
         self.generations = f"{rooted} where r.uid = {mark} and {key} = {mark} order by c.gen"
+        self.of_trees = f"{rooted} where r.uid in ({', '.join([mark] * rows.TREES_MAX)}) order by c.n"
         wide = (
             f"select {columns} from amends_ledger_key k join amends_call c on c.no = k.{name('call')}"
             f" join amends_run r on r.no = c.root join amends_tool t on t.no = c.tool where k.{name('key')} = {mark}"
         )
         self.find_wide_key = f"{wide} order by k.gen desc limit 1"
         self.wide_generations = f"{wide} order by k.gen"
-        self.insert = f"insert into {_into(dialect, 'amends_call', stored.COLUMNS)}"
+        self.insert = f"insert into {_into(dialect, 'amends_call', stored.COLUMNS)}{dialect.unless_taken}"
+        self.is_taken = "" if dialect.unless_taken else f"select 1 from amends_call where no = {mark}"
         self.insert_name = f"insert into {_into(dialect, 'amends_call_name', ('id', 'call'))}"
         self.insert_wide = f"insert into {_into(dialect, 'amends_ledger_key', ('key', 'gen', 'call'))}"
         tools = ("name", *stored.TOOL[1:])
@@ -634,6 +681,21 @@ class CallStatements:
             guard = "" if to is None else f" and {among(state for state in call_sources(to) if state != NEW)}"
             text = f"update amends_call set {sets} where no = {mark} and state = {mark}{guard}"
             self._shapes[shape] = text
+        return text
+
+    def update_many(self, count: int) -> str:
+        """Return the update of the payloads of so many calls that are still in the states that were read.
+
+        Its values: number and value of each call, for each of ``PAYLOADS``; the numbers; then number and state of each.
+        """
+        shape = ("many", count)
+        text = self._shapes.get(shape)
+        if text is None:
+            mark = self._dialect.mark
+            values = " ".join([f"when {mark} then {mark}"] * count)
+            sets = ", ".join(f"{name} = case no {values} end" for name in PAYLOADS)
+            which = f"no in ({', '.join([mark] * count)}) and state = case no {values} end"
+            text = self._shapes[shape] = f"update amends_call set {sets} where {which}"
         return text
 
     def of_root(self, states: tuple[str, ...]) -> str:
@@ -757,16 +819,55 @@ async def _insert_call(tx: Transaction, op: rows.InsertCall) -> None:
         found, _, _ = await Execute(statements.last_number, (number_at(row.created_at + 1.0),))
         values["no"] = max(number_at(row.created_at), (found[0][0] or 0) + 1)  # after the calls that were made before
         await Execute(statements.insert_name, (row.id, values["no"]))
+    elif statements.is_taken and (await Execute(statements.is_taken, (values["no"],)))[0]:
+        raise rows.IdTaken(row.id)
     values["root"], values["tool"] = root.no, await tool_number(tx, TOOL_VALUES(row))
     values["more"] = stored.more(row, values, root)
-    await Execute(statements.insert, tuple(values.get(name) for name in stored.COLUMNS))
+    if await _count(statements.insert, tuple(values.get(name) for name in stored.COLUMNS)) != 1:
+        raise rows.IdTaken(row.id)
     if row.scope == "ledger":
         await Execute(statements.insert_wide, (values["key"], row.generation, values["no"]))
     tx.calls[row.id], tx.folded[row.id], tx.numbers[row.id] = row, stored.NOT_FOLDED, values["no"]
 
 
-async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
-    row, changes = op.row, op.changes
+PAYLOADS: Final = ("args", "result", "more")
+"""The columns that change when payloads are removed."""
+CALLS_AT_ONCE: Final = (4, 16, 64)
+"""Of how many calls one statement changes the payloads; of fewer, the last is repeated."""
+
+
+async def _update_calls(tx: Transaction, op: rows.UpdateCalls) -> None:
+    todo: list[tuple[CallRow, int, tuple[Any, ...]]] = []
+    for row, changes in op.changes:
+        assert "state" not in changes, "many calls get no other states"
+        number, new, kept, sets = await _changed_call(tx, row, changes)
+        if not sets.keys() <= set(PAYLOADS):
+            await _write_call(tx, row, changes, number, new, kept, sets)
+        elif sets:
+            root = await root_facts(tx, row.root)
+            values = {"args": new.args, "result": new.result, "more": stored.more(new, stored.hot(new), root, kept)}
+            todo.append((row, number, tuple(values[name] for name in PAYLOADS)))
+            tx.calls[row.id], tx.folded[row.id] = new, kept
+    for start in range(0, len(todo), CALLS_AT_ONCE[-1]):
+        some = todo[start : start + CALLS_AT_ONCE[-1]]
+        count = next(size for size in CALLS_AT_ONCE if size >= len(some))
+        every = some + some[-1:] * (count - len(some))
+        params = [
+            one for place in range(len(PAYLOADS)) for _, number, values in every for one in (number, values[place])
+        ]
+        params += [number for _, number, _ in every]
+        params += [one for row, number, _ in every for one in (number, row.state)]
+        if await _count(tx.statements.calls.update_many(count), params) != len(some):
+            row = some[0][0]
+            raise TransitionRefused(
+                f"call {row.id} or another one of its tree has changed; nothing was changed",
+                frm=row.state,
+                to=row.state,
+            )
+
+
+async def _changed_call(tx: Transaction, row: CallRow, changes: Changes) -> tuple[int, CallRow, Folded, dict[str, Any]]:
+    """Return number, new row and folded events of a call that is changed, and the new values of its columns."""
     number = await _number(tx, row.id)
     assert number is not None, "a call that is changed was written before"
     if row.id not in tx.folded:
@@ -789,13 +890,25 @@ async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
     was, text = stored.more(old, before, root, folded), stored.more(new, after, root, kept)
     if text != was:
         sets["more"] = text
+    return number, new, kept, sets
+
+
+async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
+    number, new, kept, sets = await _changed_call(tx, op.row, op.changes)
+    await _write_call(tx, op.row, op.changes, number, new, kept, sets)
+    return new
+
+
+async def _write_call(
+    tx: Transaction, row: CallRow, changes: Changes, number: int, new: CallRow, kept: Folded, sets: dict[str, Any]
+) -> None:
     if "state" in changes:
         sets.setdefault("state", new.state)
     if sets:
         sql = tx.statements.calls.update(tuple(sets), changes.get("state"))
         _, matched, _ = await Execute(sql, (*sets.values(), number, row.state))
     else:
-        matched = int(old.state == row.state)
+        matched = int(tx.calls[row.id].state == row.state)
     if matched != 1:
         to = changes.get("state", row.state)
         raise TransitionRefused(
@@ -804,7 +917,6 @@ async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
             to=to,
         )
     tx.calls[row.id], tx.folded[row.id] = new, kept
-    return new
 
 
 async def _unfold(tx: Transaction, old: CallRow, new: CallRow, folded: Folded) -> Folded:
@@ -878,12 +990,24 @@ class EventStatements:
         some = " or ".join(f"c.{n} > {mark} and c.{n} <= {mark}" for n, _, _ in _GROUPS)
         self.page_of_root = f"{rooted} where r.uid = {mark} and ({some})"
         by_time = dialect.index.format("amends_event_at") if dialect.index else ""
-        self.since = f"{select}{by_time} where at >= {mark} order by at, root, n limit {mark}"
-        self.newest = f"{select}{by_time} order by at desc, root desc, n desc limit 100"
-        self.newest_call = "select no from amends_call order by no desc limit 1"
-        self.folded_since = (
-            f"select {dialect.in_order}{columns}, r.owners{FROM_CALLS} where c.no >= {mark} order by c.no limit {mark}"
-        )
+        # With and without a tenant. Not (at, root, n) > (?, ?, ?): MariaDB would scan every row.
+        after = f"at >= {mark} and (at > {mark} or root > {mark} or (root = {mark} and n > {mark}))"
+        mine = f"tenant = {mark}"
+        self.since = {
+            some: f"{select}{by_time} where {after}{f' and {mine}' if some else ''} order by at, root, n limit {mark}"
+            for some in (False, True)
+        }
+        self.newest = {
+            some: f"{select}{by_time}{f' where {mine}' if some else ''} order by at desc, root desc, n desc limit 1"
+            for some in (False, True)
+        }
+        late = " or ".join(f"c.{at} >= {mark}" for _, at, _ in _GROUPS)
+        folded_since = f"select {dialect.in_order}{columns}, r.owners{FROM_CALLS} where c.no between {mark} and {mark} and ({late})"
+        self.folded_since = {
+            (some, order): f"{folded_since}{f' and r.{mine}' if some else ''} order by c.no{order} limit {mark}"
+            for some in (False, True)
+            for order in ("", " desc")
+        }
 
 
 def _event(values: Sequence[Any]) -> EventRow:
@@ -965,34 +1089,36 @@ async def _feed(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
     all of them up to a time are known once the calls of the window after that time were read.
     """
     statements, place = tx.statements.events, read_place(str(op.after or ""))
-    since = place[0]
-    found, _, _ = await Execute(statements.since, (since, op.limit + 1))
-    events = [event for event in map(_event, found) if _place_of(event) > place]
-    # A page of rows that is full says nothing about later ones.
-    complete = float("inf") if len(found) <= op.limit else events[-1].at if events else since
-    if len(found) > op.limit and complete <= since:
-        # More events of one moment than a page has: read all of that moment.
-        found, _, _ = await Execute(statements.since, (since, FEED_MAX))
-        events = [event for event in map(_event, found) if _place_of(event) > place]
-        complete = float("inf") if len(found) < FEED_MAX else events[-1].at
-    low = number_at(since - FOLD_WINDOW_S - SKEW_S)
-    size = max(op.limit, 256)
+    at, root, n = place
+    mine = () if op.tenant is None else (op.tenant,)
+    found, _, _ = await Execute(statements.since[bool(mine)], (at, at, root, root, n, *mine, op.limit))
+    events = [_event(values) for values in found]
+    # A full page of rows says nothing about the rows behind its last one, and needs nothing from there.
+    end = _place_of(events[-1]) if len(events) == op.limit else None
+    low, size = number_at(at - FOLD_WINDOW_S - SKEW_S), max(op.limit, FEED_AT_ONCE)
     while True:
-        found, _, _ = await Execute(statements.folded_since, (low, size))
-        events += [event for event in folded_events(found) if _place_of(event) > place]
+        params = (low, NUMBER_MAX, *(at,) * len(_GROUPS), *mine, size)
+        found, _, _ = await Execute(statements.folded_since[bool(mine), ""], params)
+        for event in folded_events(found):
+            where = _place_of(event)
+            if where > place and (end is None or where < end):
+                events.append(event)
         if len(found) < size:
             break
         low = found[-1][0] + 1
-        known = made_at(low) - SKEW_S
-        if sum(event.at <= known for event in events) >= op.limit:
-            complete = min(complete, known)
+        known = made_at(low) - SKEW_S  # the calls that were not read have no event before
+        if end is not None and end[0] < known:
             break
-    events = [event for event in events if event.at <= complete and (op.tenant is None or event.tenant == op.tenant)]
+        if sum(event.at < known for event in events) >= op.limit:
+            events = [event for event in events if event.at < known]
+            break
+    events = [event for event in events if op.tenant is None or event.tenant == op.tenant]
     events.sort(key=_place_of)
     return events[: op.limit]
 
 
-FEED_MAX: Final = 100_000
+FEED_AT_ONCE: Final = 256
+NUMBER_MAX: Final = 2**63 - 1
 
 
 def _place_of(event: EventRow) -> tuple[float, str, int]:
@@ -1005,14 +1131,21 @@ async def _newest_event(tx: Transaction, op: rows.NewestEvent) -> EventRow | Non
         tail = await tail_of(tx, op.root)
         found_here = await chain_of(tx, op.root, tail.n - 1, 1) if tail.n else []
         return next((event for event in found_here if op.tenant is None or event.tenant == op.tenant), None)
-    found, _, _ = await Execute(statements.newest, ())
-    events = [event for event in map(_event, found) if op.tenant is None or event.tenant == op.tenant]
-    newest, _, _ = await Execute(statements.newest_call, ())
-    if newest:
-        low = newest[0][0] - (int((FOLD_WINDOW_S + SKEW_S) * 1e6) << RANDOM_BITS)
-        found, _, _ = await Execute(statements.folded_since, (low, FEED_MAX))
-        events += [event for event in folded_events(found) if op.tenant is None or event.tenant == op.tenant]
-    return max(events, key=_place_of, default=None)
+    mine = () if op.tenant is None else (op.tenant,)
+    found, _, _ = await Execute(statements.newest[bool(mine)], mine)
+    newest = _event(found[0]) if found else None
+    high = NUMBER_MAX
+    while True:
+        # From the newest call down, only those with an event that may be later than the latest so far.
+        at = 0.0 if newest is None else newest.at
+        params = (number_at(at - FOLD_WINDOW_S - SKEW_S), high, *(at,) * len(_GROUPS), *mine, FEED_AT_ONCE)
+        found, _, _ = await Execute(statements.folded_since[bool(mine), " desc"], params)
+        for event in folded_events(found):
+            if op.tenant in (None, event.tenant) and (newest is None or _place_of(event) > _place_of(newest)):
+                newest = event
+        if len(found) < FEED_AT_ONCE:
+            return newest
+        high = found[-1][0] - 1
 
 
 # ---- Approvals and delegations
@@ -1322,10 +1455,11 @@ class CheckpointStatements:
             f"select d.id, e.n, e.hash from amends_delegation d join amends_event e on e.root = d.id"
             f" where d.sealed = 0 and d.id > {mark} order by d.id, e.n limit {mark}"
         )
-        names = " or ".join([f"uid = {mark}"] * SEALED_AT_ONCE)
-        self.unlocked = f"select uid from amends_run where {names}{dialect.skip}"
-        self.seal_run = f"update amends_run set sealed = {mark} where uid = {mark}"
-        self.seal_delegation = f"update amends_delegation set sealed = {mark} where id = {mark}"
+        names = f"({', '.join([mark] * SEALED_AT_ONCE)})"
+        self.unlocked = f"select uid from amends_run where uid in {names}{dialect.skip}"
+        ends = " ".join([f"when {mark} then {mark}"] * SEALED_AT_ONCE)
+        self.seal_runs = f"update amends_run set sealed = case uid {ends} end where uid in {names}"
+        self.seal_delegations = f"update amends_delegation set sealed = case id {ends} end where id in {names}"
         self.row = f"select n, hash from amends_event where root = {mark} and n = {mark}"
         number = f"(select no from amends_run where uid = {mark})"
         self.folded = " union all ".join(
@@ -1374,15 +1508,18 @@ async def _mark_sealed(tx: Transaction, op: rows.MarkSealed) -> None:
     statements = tx.statements.checkpoints
     for start in range(0, len(op.heads), SEALED_AT_ONCE):
         some = op.heads[start : start + SEALED_AT_ONCE]
-        # Always the same count, the last repeated: each other count would be a new statement to prepare.
-        roots = [head.root for head in some] + [some[-1].root] * (SEALED_AT_ONCE - len(some))
-        found, _, _ = await Execute(statements.unlocked, roots)
+        found, _, _ = await Execute(statements.unlocked, _sealed_at_once([head.root for head in some]))
         unlocked = {root for (root,) in found}
-        for head in some:
-            if head.root in unlocked:
-                await Execute(statements.seal_run, (head.n, head.root))
-            else:
-                await Execute(statements.seal_delegation, (head.n, head.root))
+        for sql, is_run in ((statements.seal_runs, True), (statements.seal_delegations, False)):
+            heads = _sealed_at_once([head for head in some if (head.root in unlocked) is is_run])
+            if heads:
+                ends = [one for head in heads for one in (head.root, head.n)]
+                await Execute(sql, (*ends, *(head.root for head in heads)))
+
+
+def _sealed_at_once(values: list[T]) -> list[T]:
+    """Return always the same count, the last repeated: each other count would be a new statement to prepare."""
+    return values + values[-1:] * (SEALED_AT_ONCE - len(values))
 
 
 async def _hashes_at(tx: Transaction, op: rows.HashesAt) -> list[tuple[str, int, str]]:
@@ -1439,6 +1576,10 @@ class AuditStatements:
                 select = f"{_select(dialect, table, fields_of)}{hint} where {root} > {mark}"
                 self.between[table, ends] = f"{select}{upto.format(root)} order by {root} limit {mark}"
         self.delegation = f"{_select(dialect, 'amends_delegation', DELEGATION_COLUMNS)} where id = {mark}"
+        self.sealed = (
+            f"select uid, id, tenant, sealed from amends_run where uid > {mark} and sealed <> 0 order by uid limit {mark}",
+            f"select id, '', tenant, sealed from amends_delegation where id > {mark} and sealed <> 0 order by id limit {mark}",
+        )
         self.misfits = {name: text.replace("?", mark) for name, text in _misfits(name).items()}
 
 
@@ -1466,6 +1607,8 @@ async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[Eve
             called, _, _ = await Execute(statements.folded_between, (above, roots[-1], size))
             if len(called) == size:
                 roots = [root for root in roots if root < called[-1][1]]
+        if not roots and not called:  # a tree before it may have folded events only
+            called, _, _ = await Execute(statements.folded_between, (above, found[0][0], 1))
         if not roots:
             first = min(rows_of[0] for rows_of in (found[0][:1], *(values[1:2] for values in called[:1])))
             events += await chain_of(tx, first, 0, need)
@@ -1567,7 +1710,41 @@ async def _misfits_of(tx: Transaction, op: operations.Misfits) -> list[operation
             if folded and head is not None and bytes(folded[0][1]) == bytes(head):
                 continue
         add((uid, id, tenant), f"its row says that event {n} is the last one that was written as a row")
+    return found if op.root else [*found, *await _wrongly_sealed(tx)]
+
+
+async def _wrongly_sealed(tx: Transaction) -> list[operations.Misfit]:
+    """Return the trees whose rows claim that checkpoints cover more events than they do.
+
+    No later checkpoint would name these events, so that nobody could tell whether they were changed.
+    """
+    covered, found = dict[str, int](), list[operations.Misfit]()
+    after = 0
+    while page := await _all(CheckpointRow, tx.statements.checkpoints.page, (after, CHECKPOINTS_AT_ONCE)):
+        for row in page:
+            try:
+                heads = read_heads(row.heads)
+            except ValueError:  # whoever checks the checkpoints tells it
+                continue
+            for root, n, _ in heads:
+                covered[root] = max(n, covered.get(root, 0))
+        after = max(after + 1, page[-1].n)
+    for sql in tx.statements.audit.sealed:
+        above = ""
+        while values := (await Execute(sql, (above, SEALED_PAGE)))[0]:
+            for root, id, tenant, sealed in values:
+                upto = covered.get(root, 0)
+                if sealed > upto:
+                    text = (
+                        f"its row says that checkpoints cover its events up to {sealed}; they cover those up to {upto}"
+                    )
+                    found.append(operations.Misfit(root, id, tenant, text))
+            above = values[-1][0]
     return found
+
+
+CHECKPOINTS_AT_ONCE: Final = 20
+SEALED_PAGE: Final = 10_000
 
 
 async def _find_delegation(tx: Transaction, op: operations.FindDelegation) -> DelegationRow | None:
@@ -1581,6 +1758,7 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.FindRunById: _find_run_by_id,
     operations.RunsOf: _runs_of,
     rows.ListTree: _list_tree,
+    rows.ReadTrees: _read_trees,
     rows.ListDue: _list_due,
     rows.ListOwned: _list_owned,
     rows.ListForks: _list_forks,
@@ -1595,6 +1773,7 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.PageCalls: _page_calls,
     rows.InsertCall: _insert_call,
     rows.UpdateCall: _update_call,
+    rows.UpdateCalls: _update_calls,
     rows.AddEvent: _add_event,
     rows.PageEvents: _page_events,
     rows.NewestEvent: _newest_event,

@@ -6,9 +6,10 @@ from typing import Any
 
 from amends.encoding.chain import feed_place, read_heads
 from amends.ledger import operations as ops
+from amends.ledger.plain import SettlePlain
 from amends.ledger.rows import CallRow, EventRow, RunRow
 from amends.testing.conformance.ledger import Ledger
-from amends.testing.conformance.prove import check
+from amends.testing.conformance.prove import check, check_each
 
 
 def runs(ledger: Ledger, count: int) -> list[RunRow]:
@@ -138,6 +139,30 @@ def feeds_go_by_moment_tree_and_number(ledger: Ledger) -> None:
     assert ledger(ops.ReadNewestEvent(None)) == ordered[-1]
     newest = [event for event in ordered if event.tenant == "umbrella"][-1]
     assert ledger(ops.ReadNewestEvent("umbrella")) == newest
+
+
+@check_each({"1": 1, "3": 3, "10": 10, "50": 50})
+def a_page_of_events_is_short_only_at_the_end(ledger: Ledger, size: int) -> None:
+    """Plain and other calls of two tenants take turns, many of them at one moment; the second is seldom."""
+    runs = [ledger.run(f"order {number}", tenant="umbrella" if number in (0, 9) else "acme") for number in range(10)]
+    for number, run in enumerate(runs):
+        for tool in ("book", "pay"):
+            ledger.raw(SettlePlain(ledger.start_plain(run, tool), '"ok"'))
+            ledger.do(run, f"general {tool}")
+        ledger.clock.now += number % 3
+    everything = sorted(
+        (event for run in runs for event in ledger.events(run)), key=lambda event: (event.at, event.root, event.n)
+    )
+    for tenant in (None, "umbrella", "acme"):
+        whole = [event for event in everything if tenant in (None, event.tenant)]
+        found: list[EventRow] = []
+        while True:
+            page = ledger(ops.ReadEvents(tenant, None, found[-1].place if found else "", size))
+            found += page
+            if len(page) < size:
+                break
+        assert found == whole
+        assert ledger(ops.ReadNewestEvent(tenant)) == whole[-1]
 
 
 @check

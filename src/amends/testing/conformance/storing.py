@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from amends.errors import Error
 from amends.ledger import operations as ops
-from amends.ledger.rows import CallRow, RunRow
+from amends.ledger.rows import CallRow, IdTaken, RunRow
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.prove import check, check_each
 
@@ -63,6 +63,34 @@ def a_persons_word_comes_back_as_it_was_said(ledger: Ledger, text: str) -> None:
     assert ledger.look(doubt).why == text
     ledger(ops.AbandonRun(run.uid, "ann", text))
     assert ledger.read(run).goal_why == text
+
+
+@check_each({"plain": True, "general": False})
+def an_id_is_of_one_call(ledger: Ledger, is_plain: bool) -> None:
+    """Two processes may draw the same id: the second is told so, also when it repeats its request, and writes nothing."""
+    mine, other = ledger.run("mine"), ledger.run("other")
+    first = ledger.start_plain(mine, args='"mine"')
+    row = ledger.look(first.row)
+    before = ledger.events(other)
+    for repeated in (False, True):
+        if is_plain:
+            op: ops.StoreOp[Any] = ledger.plain_op(other, args='"other"')
+            op.number = first.op.number  # type: ignore[attr-defined]
+        else:
+            op = ledger.admit_op(other, args='"other"', call_id=row.id)
+        op.repeated = repeated
+        try:
+            answer = ledger.raw(op)
+        except IdTaken:
+            pass
+        else:
+            raise AssertionError(f"the call of another run was answered with {answer!r}")
+    assert ledger.look(row) == row
+    assert ledger.events(other) == before
+    assert ledger.start(other, args='"other"').root == other.uid
+    again = ledger.plain_op(mine, args='"mine"')
+    again.number, again.repeated = first.op.number, True
+    assert ledger.raw(again).call == row, "whoever repeats its own request gets its own call"
 
 
 @check_each(ALIKE)
