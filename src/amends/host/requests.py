@@ -32,9 +32,34 @@ from amends.tools.spec import Declaration, Spec
 
 def direct_ask(host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
     """Return the request for a tool that is called as a function."""
+    ask = _exact_ask(host, session, declared, options, args, kwargs)
+    if ask is not None:
+        return ask
     spec = host.spec_for(declared)
     bound = spec.bind(args, kwargs)
     return ask_for(session, spec, bound, again=options.again, timeout=options.timeout, parent=parent_call())
+
+
+def _exact_ask(
+    host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any
+) -> Ask | None:
+    """Return the same request if the compiled tool can make it: the same texts and digests, without the general path."""
+    compiled = host.compiled_for(declared)
+    if compiled is None or options.again is not None or session.kin or session.budgets:
+        return None
+    try:
+        bound = compiled.bind(*args, **kwargs)
+    except Exception:  # the general path raises what is wrong
+        return None
+    if bound is None:
+        return None
+    given, text, named, meaning, whole = bound
+    spec, first = compiled.spec, key_head(session.tenant, session.root, compiled.spec.name)
+    return Ask(
+        spec, given, text, sha256(first + named + NOT_AGAIN).hexdigest(), sha256(IDENT + meaning).hexdigest(), "",
+        compiled.fn, compiled.is_async, parent=parent_call(), timeout=options.timeout,
+        recorded_digest=sha256(compiled.digest_head + whole).hexdigest(),
+    )  # fmt: skip
 
 
 def plain_request(
