@@ -75,6 +75,7 @@ def made(url: str, elsewhere: Path) -> Runtime:
     with rt.run("plain", input={"n": 1}) as run:
         book("one")
         book("two")
+        run.answer("book", {"what": "referred"}, tool_call_id="ref-1")
         with run.child("inner"):
             book("three")
         run.output = "done"

@@ -141,7 +141,7 @@ NO_HEADS: Final[Heads] = {}
 MALFORMED: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """Raised by values that amends never writes: they were changed, and are reported as such."""
 PAGES_MAX: Final = 10**9
-EVENTS_PAGE: Final = 10_000
+EVENTS_PAGE: Final = 5_000
 """Events per page: a tree that ends on the next page is read again there, so that a page is longer than most trees."""
 WALKS_MAX: Final = 3
 """How often the ledger is walked if loaded records do not match their events: a run may be loaded meanwhile."""
@@ -200,8 +200,11 @@ class TreeCheck:
         n, folded = self._n + 1, event.folded
         if event.n != n:
             return False
-        at, hash, is_linked = folded.link_of(event.is_settlement, self._prev, n)
-        if not is_linked or at != moment(at) or self._heads.get(n, hash) != hash or not self._standing.takes(event):
+        try:
+            hash = folded.linked(event.is_settlement, self._prev, n)
+        except MALFORMED:
+            return False
+        if not hash or self._heads.get(n, hash) != hash or not self._standing.takes(event):
             return False
         self._n, self._prev = n, hash
         self._run_id, self.tenant = self._run_id or folded.run_id, self.tenant or folded.tenant

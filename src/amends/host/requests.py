@@ -16,7 +16,7 @@ from amends.encoding.annotations import shape_of_args, shape_of_given
 from amends.encoding.canonical import canonical
 from amends.encoding.secret import NOTHING, RedactionRules
 from amends.engine import rules
-from amends.engine.compiled import IDENT, NOT_AGAIN, key_head
+from amends.engine.compiled import IDENT, NOT_AGAIN, Compiled, key_head
 from amends.engine.plain import PlainCall
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, Error, UsageError, close_to
@@ -71,13 +71,34 @@ def plain_request(
     body, in a replay, beside an open transaction of the caller, or under telemetry, and arguments that are not exactly
     of the annotated types.
     """
-    run = session.plain
-    if run is None or options.again is not None or options.timeout is not None:
+    if session.plain is None or options.again is not None or options.timeout is not None:
         return None
     compiled = host.compiled_for(declared)
+    return None if compiled is None else _plain_call(host, session, compiled, args, kwargs)
+
+
+def plain_model_request(
+    host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None
+) -> PlainCall | None:
+    """Return the request for a tool that a model asks for, if it is plain; None: ``model_ask`` makes it."""
+    spec = host.specs.get(tool) if session.plain is not None else None
+    compiled = None if spec is None else host.compiled_for(spec.declaration)
     if compiled is None:
         return None
-    scope = scope_here()
+    try:
+        given = json.loads(args or "{}") if isinstance(args, str) else args
+    except ValueError:  # the general path raises it
+        return None
+    if type(given) is not dict or REPEAT in given:
+        return None
+    return _plain_call(host, session, compiled, (), given, tool_call_id or "")
+
+
+def _plain_call(
+    host: Host, session: Session, compiled: Compiled, args: Any, kwargs: Any, call_ref: str = ""
+) -> PlainCall | None:
+    run, scope = session.plain, scope_here()
+    assert run is not None, "only a session with a plain run has plain calls"
     if (
         (scope is not None and scope.call is not None)
         or session.lease.joined is not None
@@ -102,7 +123,7 @@ def plain_request(
         session, compiled, given,
         AdmitPlain(
             run, tool, host.new_number(), sha256(first + named + NOT_AGAIN).digest(), sha256(IDENT + meaning).digest(),
-            sha256(compiled.digest_head + whole).digest(), text,
+            sha256(compiled.digest_head + whole).digest(), text, call_ref,
         ),
     )  # fmt: skip
 

@@ -41,8 +41,11 @@ class FoldedCall(Protocol):
     def event(self, is_settlement: bool) -> EventRow:
         """Return one of its events as a row."""
 
-    def link_of(self, is_settlement: bool, prev: str, n: int) -> tuple[float, str, bool]:
-        """Return time and hash of an event, and whether it is linked as event ``n`` to the hash before it."""
+    def linked(self, is_settlement: bool, prev: str, n: int) -> str:
+        """Return the hash of an event that is linked as event ``n`` to the hash before it; empty if it is not.
+
+        Empty also if its time is not in whole microseconds, which amends never writes.
+        """
 
 
 class FoldedEvent(Protocol):
