@@ -47,6 +47,7 @@ from amends.host.requests import (
     foreseen_ask,
     model_ask,
     once_ask,
+    plain_model_request,
     plain_request,
     turn_asks,
     undeclared_child_name,
@@ -441,6 +442,12 @@ async def answer(
     ``again``: why this is a deliberate repeat of an earlier call.
     """
     try:
+        if handler is None and again is None and run._pid == os.getpid():
+            call = plain_model_request(run._host, run._session, tool, args, tool_call_id=tool_call_id)
+            if call is not None:
+                flight: Any = call  # it has all that a flight has
+                value = await run._watched(plain_call(call), [flight])
+                return model_answers.answer_done(run._session, call.ask(), call.outcome(value))
         ask = model_ask(run._host, run._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
         return model_answers.answer_done(run._session, ask, await run._perform(ask))
     except Exception as error:

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from amends import tool
+from amends import Runtime, tool
 from amends.encoding.canonical import ARGS_BYTES_MAX, CHARS_MAX, SAFE_INT, canonical, encode, plain_copy
 from amends.encoding.payloads import load_result
 from amends.engine.compiled import (
@@ -27,8 +27,11 @@ from amends.engine.compiled import (
     result_kinds,
 )  # fmt: skip
 from amends.engine.keys import call_key, identity_digest, request_digest
+from amends.engine.session import Ask, ask_for
 from amends.errors import Error
+from amends.host.requests import direct_ask
 from amends.tools.declarations import specs_of
+from amends.tools.scope import Options
 from amends.tools.spec import Spec
 
 SCALARS = st.one_of(
@@ -289,3 +292,22 @@ def test_another_type_anywhere_in_a_result_is_left_to_pydantic(value: Any, annot
     kinds = result_kinds(annotation)
     assert kinds
     assert not is_exact(value, kinds)
+
+
+def test_a_general_request_of_a_compiled_tool_is_the_one_that_the_general_path_makes() -> None:
+    def fields_of(ask: Ask) -> tuple[Any, ...]:
+        return ask.spec, dict(ask.args), ask.text, ask.key, ask.ident, ask.digest, ask.fn, ask.is_async, ask.timeout
+
+    with Runtime("memory:", tools=[typed, keyed, rest, ignoring]) as rt, rt.run("run") as run:
+        session, host = run._session, run._host
+        for one, args in ((typed, ("é", 5)), (keyed, (1, "o")), (rest, ("b", 0.5, 2)), (ignoring, (None, "x"))):
+            spec = host.spec_for(one.__amends__)
+            assert host.compiled_for(one.__amends__) is not None
+            for timeout in (None, 3.0):
+                ask = direct_ask(host, session, one.__amends__, Options(timeout=timeout), args, {})
+                general = ask_for(session, spec, spec.bind(args, {}), timeout=timeout)
+                assert ask.recorded_digest, "it was made by the compiled tool"
+                assert fields_of(ask) == fields_of(general)
+        again = direct_ask(host, session, keyed.__amends__, Options(again="twice"), (1, "o"), {})
+        assert again.again == "twice"
+        assert again.key != direct_ask(host, session, keyed.__amends__, Options(), (1, "o"), {}).key

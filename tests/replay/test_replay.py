@@ -17,6 +17,7 @@ import pytest
 
 from amends import Held, Runtime, Staged, current_run, tool
 from amends.errors import Diverged, ReplayDenied, ToolFailed, UsageError, Waiting
+from amends.host import requests
 from amends.run import Run
 
 
@@ -474,3 +475,36 @@ def test_a_run_that_is_let_go_and_opened_again_by_its_program_is_given_again(cli
     clinic.started.clear()
     assert clinic.rt.replay("r", client) == live
     assert clinic.started == []
+
+
+def test_plain_calls_are_answered_from_the_record_without_making_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool
+    def note(line: int) -> dict[str, int]:
+        return {"line": line}
+
+    @note.compensate
+    def erase(line: int) -> None: ...
+
+    def program(lines: int) -> list[dict[str, int]]:
+        return [note(line) for line in range(lines)]
+
+    with Runtime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=[note]) as rt:
+        with rt.run("plain"):
+            live = program(5)
+        made: list[str] = []
+
+        def direct_ask(*args: Any) -> Any:
+            made.append(args[2].name)
+            return requests.direct_ask(*args)
+
+        monkeypatch.setattr("amends.replay.run.direct_ask", direct_ask)
+        told: list[dict[str, int]] = []
+        rt.replay("plain", lambda: told.extend(program(5)))
+        assert (told, made) == (live, [])
+        with pytest.raises(Diverged):
+            rt.replay("plain", program, 6)
+        assert made == ["note"], "what the record does not have is a request, which ends the replay"
+        with pytest.raises(Diverged):
+            rt.replay("plain", program, 4)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from amends import Runtime
+from amends.ledger.folded import FoldedEvent
 from amends.ledger.operations import Place, ReadChains
+from amends.ledger.rows import EventRow
 from amends.stores import store_for
 from bench.sides.ours import pay
 from bench.sides.timing import args_of
@@ -24,6 +26,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'ledger.db'}"
     found: str = request.getfixturevalue(f"{request.param}_url")
     return found
+
+
+def run_id_of(event: EventRow | FoldedEvent) -> str:
+    return event.run_id if isinstance(event, EventRow) else event.folded.run_id
 
 
 def test_pages_of_every_size_have_every_event_once_with_its_tree(url: str) -> None:
@@ -43,7 +49,7 @@ def test_pages_of_every_size_have_every_event_once_with_its_tree(url: str) -> No
                     break
                 page = store.perform(ReadChains(at, limit=limit))
                 assert len(page.events) <= limit
-                events += [(event.run_id, event.n) for event in page.events]
+                events += [(run_id_of(event), event.n) for event in page.events]
                 runs += [run.id for run in page.runs]
                 calls_read += [call.id for call in page.calls]
                 at = page.next

@@ -83,7 +83,9 @@ def test_a_call_comes_back_from_its_columns(row: CallRow) -> None:
 @given(call_rows(), st.sets(st.sampled_from(["hash", "settled_hash", "comp_hash", "undone_hash"])), HEX | st.just(""))
 def test_folded_events_come_back_from_their_columns(row: CallRow, which: set[str], digest: str) -> None:
     hashes: dict[str, Any] = {name: bytes([len(name)]) * DIGEST for name in which}
-    given = Folded(**hashes, comp_n=3, comp_epoch=2, undone_n=4, args_proof=digest)
+    begun, undone = "comp_hash" in which, "undone_hash" in which
+    numbers: dict[str, Any] = {"comp_n": 3 * begun, "comp_epoch": 2 * (begun or undone), "undone_n": 4 * undone}
+    given = Folded(**hashes, **numbers, args_proof=digest)
     back, folded = join(columns_of(row, given))
     assert back == row
     if which:

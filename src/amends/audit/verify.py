@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from amends.encoding.chain import GENESIS, Anchored, link, moment, proof, read_heads, storable
 from amends.encoding.dataclass import changed, dataclass, field
@@ -56,6 +56,9 @@ from amends.ledger.world import ReadAnchor
 from amends.report import PROBLEMS_MAX, Problem, Tampering, Verified
 from amends.signing import AuditKey, embedded_key, load_key
 from amends.states import CALL_MOVES, NEW, RUN_MOVES
+
+if TYPE_CHECKING:
+    from amends.ledger.folded import FoldedCall, FoldedEvent
 
 # ---- The verb
 
@@ -138,7 +141,7 @@ NO_HEADS: Final[Heads] = {}
 MALFORMED: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """Raised by values that amends never writes: they were changed, and are reported as such."""
 PAGES_MAX: Final = 10**9
-EVENTS_PAGE: Final = 10_000
+EVENTS_PAGE: Final = 5_000
 """Events per page: a tree that ends on the next page is read again there, so that a page is longer than most trees."""
 WALKS_MAX: Final = 3
 """How often the ledger is walked if loaded records do not match their events: a run may be loaded meanwhile."""
@@ -164,9 +167,13 @@ class TreeCheck:
         self._broken: EventRow | None = None
         self.problems: list[Problem] = []
 
-    def event(self, event: EventRow) -> None:
+    def event(self, event: EventRow | FoldedEvent) -> None:
         """Check the next event. After the first one that is not linked, the following ones cannot be checked."""
         self.events += 1
+        if not isinstance(event, EventRow):
+            if self._broken is None and self._takes(event):
+                return
+            event = event.made
         if self._broken is not None:
             if not self.problems:
                 self._tell(self._broken, *self._how_broken(self._broken, event))
@@ -188,10 +195,25 @@ class TreeCheck:
         for how, text in said:
             self._tell(event, how, text)
 
+    def _takes(self, event: FoldedEvent) -> bool:
+        """Take in an event of a plain call with which nothing is wrong; otherwise return False and change nothing."""
+        n, folded = self._n + 1, event.folded
+        if event.n != n:
+            return False
+        try:
+            hash = folded.linked(event.is_settlement, self._prev, n)
+        except MALFORMED:
+            return False
+        if not hash or self._heads.get(n, hash) != hash or not self._standing.takes(event):
+            return False
+        self._n, self._prev = n, hash
+        self._run_id, self.tenant = self._run_id or folded.run_id, self.tenant or folded.tenant
+        return True
+
     def ended(
         self,
         runs: Iterable[RunRow],
-        calls: Iterable[CallRow],
+        calls: Iterable[CallRow | FoldedCall],
         approvals: Iterable[ApprovalRow],
         delegations: Iterable[DelegationRow] = (),
     ) -> list[Problem]:
@@ -318,7 +340,7 @@ class Found:
         self,
         tree: TreeCheck,
         runs: list[RunRow],
-        calls: list[CallRow],
+        calls: list[CallRow | FoldedCall],
         approvals: list[ApprovalRow],
         delegations: list[DelegationRow],
     ) -> None:
@@ -606,7 +628,10 @@ async def combined(found: Verified, seen: CheckpointsFound, tenant: str | None =
 async def _run_of(root: str) -> tuple[str, str | None]:
     """Return the id and the tenant of a tree's first run; no tenant if nothing is left of the tree."""
     page = await ReadChains(Place(within=root), alone=True, limit=1)
-    return (page.events[0].run_id, page.events[0].tenant) if page.events else ("", None)
+    if not page.events:
+        return "", None
+    first = page.events[0] if isinstance(page.events[0], EventRow) else page.events[0].folded
+    return first.run_id, first.tenant
 
 
 async def _end_of(root: str, below: int) -> int:
@@ -716,6 +741,8 @@ class Standing:
     def __init__(self, prove: Callable[[str, str, str], bool | None]) -> None:
         self._prove = prove
         self._subjects: dict[tuple[str, str], Subject] = {}
+        self._folded: dict[str, FoldedEvent] = {}
+        """The last event of each plain call, by its id: what its row must be is known without a subject."""
         self._runs: dict[str, EventRow] = {}
         self._emptied = False
         self.delegated: dict[str, EventRow] = {}
@@ -724,6 +751,29 @@ class Standing:
         """Decisions on behalf of another person."""
         self.loads: set[Load] = set()
         self.unproved = 0
+
+    def takes(self, event: FoldedEvent) -> bool:
+        """Apply an event of a plain call that is linked correctly; False: it is not such a call here, or not in order."""
+        folded = event.folded
+        last = self._folded.get(folded.id)
+        if event.is_settlement:
+            if last is None or last.folded is not folded or last.is_settlement:
+                return False
+        elif last is not None or ("call", folded.id) in self._subjects or self._prove is not plainly:
+            return False
+        if folded.root not in self._runs:
+            self._runs[folded.root] = event.made
+        self._folded[folded.id] = event
+        return True
+
+    def _subject(self, kind: str, id: str) -> Subject | None:
+        """Return what the events so far say about a row; None: nothing."""
+        if kind == "call" and id in self._folded:
+            last = self._folded.pop(id)
+            for event in (last.folded.event(False), last.made)[: 1 + last.is_settlement]:
+                for _ in self._moves(kind, id, event, _facts(event)):
+                    raise AssertionError("a plain call moves as every call may")
+        return self._subjects.get((kind, id))
 
     def moved(self, event: EventRow) -> Iterator[Said]:
         """Apply an event that is linked correctly, and yield what else is wrong with it."""
@@ -761,7 +811,7 @@ class Standing:
 
     def _marked(self, event: EventRow) -> None:
         """Take in an event that changes one column of a row without a transition."""
-        run, call = self._subjects.get(("run", event.run)), self._subjects.get(("call", event.call))
+        run, call = self._subject("run", event.run), self._subject("call", event.call)
         if event.what == "causes" and run is not None:
             run.causes = list(_facts(event).get("causes", ()))
         elif event.what == "passed to parent" and call is not None:
@@ -770,7 +820,7 @@ class Standing:
             call.why = ""
 
     def _moves(self, kind: str, id: str, event: EventRow, facts: dict[str, Any]) -> Iterator[Said]:
-        subject = self._subjects.get((kind, id))
+        subject = self._subject(kind, id)
         state = NEW if subject is None else subject.state
         if event.frm != state:
             yield "inserted", f"{kind} {id} was {state} then, not {event.frm}"
@@ -790,7 +840,7 @@ class Standing:
             subject.causes = list(facts.get("causes", ()))
 
     def _adds(self, kind: str, id: str, facts: dict[str, Any], *names: str) -> None:
-        subject = self._subjects.get((kind, id))
+        subject = self._subject(kind, id)
         if subject is not None:
             _updated(subject, {name: facts[name] for name in names if name in facts})
 
@@ -808,7 +858,7 @@ class Standing:
     def unlike(
         self,
         runs: Iterable[RunRow],
-        calls: Iterable[CallRow],
+        calls: Iterable[CallRow | FoldedCall],
         approvals: Iterable[ApprovalRow],
         delegations: Iterable[DelegationRow] = (),
     ) -> Iterator[Unlike]:
@@ -822,6 +872,10 @@ class Standing:
             yield from self._compared("run", run.uid, run, self._run)
         for call in calls:
             tools[call.id] = call.tool
+            if not isinstance(call, CallRow):
+                if self._is_as_taken(call, newest, by_uid):
+                    continue
+                call = call.row
             yield from self._compared("call", call.id, call, lambda one, subject: self._call(one, subject, by_uid))
             if call.approval != newest.get(call.id, ""):
                 text = f"call {call.id}: its approval is not the newest one"
@@ -833,11 +887,22 @@ class Standing:
                 "approval", asked.id, asked, lambda one, subject: self._approval(one, subject, by_uid)
             )
         yield from self._delegations(delegations)
+        for id in tuple(self._folded):
+            self._subject("call", id)
         for (kind, id), subject in self._subjects.items():
             yield "row_missing", f"{kind} {id} is missing", subject.last.n, subject.last.run_id
         for uid, event in self._runs.items():
             if uid not in by_uid and ("run", uid) not in self._subjects:
                 yield "row_missing", f"run {uid} is missing", event.n, event.run_id
+
+    def _is_as_taken(self, call: FoldedCall, asked: Mapping[str, str], runs: Mapping[str, RunRow]) -> bool:
+        """Return whether a plain call has exactly the events that were taken in, and nothing else knows of it."""
+        last, run = self._folded.get(call.id), runs.get(call.root)
+        is_same = last is not None and last.folded is call and last.is_settlement == call.is_settled
+        if not is_same or run is None or run.origin or call.id in asked:
+            return False
+        del self._folded[call.id]
+        return True
 
     def _delegations(self, rows: Iterable[DelegationRow]) -> Iterator[Unlike]:
         there = {row.id: row for row in rows}
@@ -853,7 +918,8 @@ class Standing:
     def _compared(
         self, kind: str, id: str, row: Any, compare: Callable[[Any, Subject], Iterator[Said]]
     ) -> Iterator[Unlike]:
-        subject = self._subjects.pop((kind, id), None)
+        subject = self._subject(kind, id)
+        self._subjects.pop((kind, id), None)
         if subject is None:
             run_id = row.id if kind == "run" else row.run_id
             yield "row_forged", f"{kind} {id} has no event", 0, run_id

@@ -621,4 +621,10 @@ def _revive(found: dict[str, Any]) -> object:
 
 
 dump: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
-parse: Final = json.JSONDecoder(object_hook=_revive).decode
+_parse_plain: Final = json.JSONDecoder().decode
+_parse_tagged: Final = json.JSONDecoder(object_hook=_revive).decode
+
+
+def parse(text: str) -> Any:
+    """Read a stored text; one without a dollar sign has no tags."""
+    return _parse_plain(text) if "$" not in text and "\\u" not in text else _parse_tagged(text)

@@ -50,7 +50,7 @@ def body_of(
 ) -> str:
     """Return the digest of what an event says, without its place in the ledger, which changes when a run is loaded."""
     # One text for all parts, as ``digest`` writes them; the parts that many events of a run share are cached.
-    whose, moved = _whose(root, run, run_id, tenant), _moved(what, frm, to_state, by_whom, epoch)
+    whose, moved = run_text(root, run, run_id, tenant), move_text(what, frm, to_state, by_whom, epoch)
     text = f"{whose}str{len(call)}:{call}{moved}str{len(facts)}:{facts}"
     if text.isascii() and "\x00" not in text:
         return sha256(text.encode("ascii")).hexdigest()
@@ -59,12 +59,14 @@ def body_of(
 
 
 @lru_cache(maxsize=TEXTS_MAX)
-def _whose(root: str, run: str, run_id: str, tenant: str) -> str:
+def run_text(root: str, run: str, run_id: str, tenant: str) -> str:
+    """Return the beginning of the text of ``body_of``: of which run an event is."""
     return f"str{len(root)}:{root}str{len(run)}:{run}str{len(run_id)}:{run_id}str{len(tenant)}:{tenant}"
 
 
 @lru_cache(maxsize=TEXTS_MAX)
-def _moved(what: str, frm: str, to_state: str, by_whom: str, epoch: int) -> str:
+def move_text(what: str, frm: str, to_state: str, by_whom: str, epoch: int) -> str:
+    """Return the middle of that text, after the call: what happened, and who did it."""
     moved = f"str{len(what)}:{what}str{len(frm)}:{frm}str{len(to_state)}:{to_state}"
     return f"{moved}str{len(by_whom)}:{by_whom}str{len(str(epoch))}:{epoch}"
 

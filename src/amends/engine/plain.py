@@ -36,13 +36,15 @@ class PlainCall(LazyCall):
     It has what ``Flight`` and ``LazyCall`` have. What few calls need is set when it is first asked for.
     """
 
-    __slots__ = ("args", "compiled", "doubted", "flying", "goes_on", "op", "sent", "session", "started")
+    __slots__ = ("args", "compiled", "done", "doubted", "flying", "goes_on", "op", "sent", "session", "started")
 
     op: AdmitPlain
     sent: bool
     doubted: bool
     goes_on: bool
     started: Started
+    done: Done | SettledPlain
+    """How the request was answered, once it was."""
 
     def __init__(self, session: Session, compiled: Compiled, args: dict[str, Any], op: AdmitPlain) -> None:
         self.session, self.compiled, self.args, self.op = session, compiled, args, op
@@ -97,6 +99,11 @@ class PlainCall(LazyCall):
         """The number of the attempt."""
         return 1
 
+    def outcome(self, value: Any) -> Done:
+        """Return how the request was answered; ``value`` is what ``plain_call`` has returned."""
+        done = self.done
+        return Done(done.row, value) if type(done) is SettledPlain else done  # type: ignore[return-value]
+
     def ask(self) -> Ask:
         """Return the same request for the general flow."""
         op, spec, flight = self.op, self.compiled.spec, self
@@ -120,14 +127,16 @@ async def plain_call(call: PlainCall) -> Any:
     asked = session.asked
     if op.key in asked:  # most likely answered by the record
         asked.add(op.key.hex())
-        return (await guarded_call(session, call.ask())).value
+        call.done = done = await guarded_call(session, call.ask())
+        return done.value
     asked.add(op.key)
     try:
         started = await op
     except IdTaken:  # another process drew the same number; the general flow draws the next one
         return (await guarded_call(session, call.ask())).value
     if type(started) is not Started:
-        return (await guarded_call(session, call.ask(), started)).value  # type: ignore[arg-type]
+        call.done = done = await guarded_call(session, call.ask(), started)  # type: ignore[arg-type]
+        return done.value
     call.started = call.flying = started
     id, bodies, flight = call_id(op.number), session.bodies, call
     bodies[id] = call
@@ -146,6 +155,7 @@ async def plain_call(call: PlainCall) -> Any:
             settled = await SettlePlain(started, kept[0])
             call.flying = None
             if type(settled) is SettledPlain:
+                call.done = settled
                 session.recall.keep_plain(settled)
                 return kept[1]
             if settled.fenced:  # type: ignore[union-attr]
@@ -154,10 +164,12 @@ async def plain_call(call: PlainCall) -> Any:
                     run_id=op.run.run_id,
                 )
             session.recall.keep(settled.call)
+            call.done = Done(settled.call, kept[1])
             return kept[1]
     ask = call.ask()
     after = await after_attempt(session, ask, started.row, ended, body=call)
-    return (after if isinstance(after, Done) else await run_attempts(session, ask, after)).value
+    call.done = done = after if isinstance(after, Done) else await run_attempts(session, ask, after)
+    return done.value
 
 
 def _remembered(call: PlainCall, known: SettledPlain) -> Any:
@@ -165,4 +177,5 @@ def _remembered(call: PlainCall, known: SettledPlain) -> Any:
     replays, id = call.session.replays, call_id(known.started.op.number)
     value = load_result(known.result, call.compiled.spec.result_type)
     replays[id] = replays.get(id, 0) + 1
+    call.done = Done(known.row, value, replayed=True)
     return value

@@ -16,7 +16,7 @@ from amends.encoding.annotations import shape_of_args, shape_of_given
 from amends.encoding.canonical import canonical
 from amends.encoding.secret import NOTHING, RedactionRules
 from amends.engine import rules
-from amends.engine.compiled import IDENT, NOT_AGAIN, key_head
+from amends.engine.compiled import IDENT, NOT_AGAIN, Compiled, key_head
 from amends.engine.plain import PlainCall
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, Error, UsageError, close_to
@@ -32,9 +32,34 @@ from amends.tools.spec import Declaration, Spec
 
 def direct_ask(host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
     """Return the request for a tool that is called as a function."""
+    ask = _exact_ask(host, session, declared, options, args, kwargs)
+    if ask is not None:
+        return ask
     spec = host.spec_for(declared)
     bound = spec.bind(args, kwargs)
     return ask_for(session, spec, bound, again=options.again, timeout=options.timeout, parent=parent_call())
+
+
+def _exact_ask(
+    host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any
+) -> Ask | None:
+    """Return the same request if the compiled tool can make it: the same texts and digests, without the general path."""
+    compiled = host.compiled_for(declared)
+    if compiled is None or options.again is not None or session.kin or session.budgets:
+        return None
+    try:
+        bound = compiled.bind(*args, **kwargs)
+    except Exception:  # the general path raises what is wrong
+        return None
+    if bound is None:
+        return None
+    given, text, named, meaning, whole = bound
+    spec, first = compiled.spec, key_head(session.tenant, session.root, compiled.spec.name)
+    return Ask(
+        spec, given, text, sha256(first + named + NOT_AGAIN).hexdigest(), sha256(IDENT + meaning).hexdigest(), "",
+        compiled.fn, compiled.is_async, parent=parent_call(), timeout=options.timeout,
+        recorded_digest=sha256(compiled.digest_head + whole).hexdigest(),
+    )  # fmt: skip
 
 
 def plain_request(
@@ -46,13 +71,34 @@ def plain_request(
     body, in a replay, beside an open transaction of the caller, or under telemetry, and arguments that are not exactly
     of the annotated types.
     """
-    run = session.plain
-    if run is None or options.again is not None or options.timeout is not None:
+    if session.plain is None or options.again is not None or options.timeout is not None:
         return None
     compiled = host.compiled_for(declared)
+    return None if compiled is None else _plain_call(host, session, compiled, args, kwargs)
+
+
+def plain_model_request(
+    host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None
+) -> PlainCall | None:
+    """Return the request for a tool that a model asks for, if it is plain; None: ``model_ask`` makes it."""
+    spec = host.specs.get(tool) if session.plain is not None else None
+    compiled = None if spec is None else host.compiled_for(spec.declaration)
     if compiled is None:
         return None
-    scope = scope_here()
+    try:
+        given = json.loads(args or "{}") if isinstance(args, str) else args
+    except ValueError:  # the general path raises it
+        return None
+    if type(given) is not dict or REPEAT in given:
+        return None
+    return _plain_call(host, session, compiled, (), given, tool_call_id or "")
+
+
+def _plain_call(
+    host: Host, session: Session, compiled: Compiled, args: Any, kwargs: Any, call_ref: str = ""
+) -> PlainCall | None:
+    run, scope = session.plain, scope_here()
+    assert run is not None, "only a session with a plain run has plain calls"
     if (
         (scope is not None and scope.call is not None)
         or session.lease.joined is not None
@@ -77,7 +123,7 @@ def plain_request(
         session, compiled, given,
         AdmitPlain(
             run, tool, host.new_number(), sha256(first + named + NOT_AGAIN).digest(), sha256(IDENT + meaning).digest(),
-            sha256(compiled.digest_head + whole).digest(), text,
+            sha256(compiled.digest_head + whole).digest(), text, call_ref,
         ),
     )  # fmt: skip
 

@@ -5,6 +5,8 @@ A row can be compared with its events only if both are read in one snapshot.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from amends.ledger.operations import (
     PLACES_MAX,
     ApprovalsBetween,
@@ -28,13 +30,16 @@ from amends.ledger.rows import (
     ListTree,
 )
 
+if TYPE_CHECKING:
+    from amends.ledger.folded import FoldedEvent
+
 
 async def read_chains(op: ReadChains) -> Chains:
     """Read a page of trees as they are stored (``ReadChains``)."""
     place = op.place
     if op.alone:
         return await _alone(op, await ChainOf(place.within, place.n, op.limit))
-    events: list[EventRow] = await ChainOf(place.within, place.n, op.limit) if place.within else []
+    events: list[EventRow | FoldedEvent] = list(await ChainOf(place.within, place.n, op.limit)) if place.within else []
     if len(events) < op.limit:
         events += await ChainsAbove(place.within or place.done, op.limit - len(events))
     if len(events) < op.limit:
@@ -49,7 +54,7 @@ async def read_chains(op: ReadChains) -> Chains:
     return await _ended(whole, place.done, whole[-1].root, Place(whole[-1].root))
 
 
-async def _ended(events: list[EventRow], above: str, upto: str | None, then: Place | None) -> Chains:
+async def _ended(events: list[EventRow | FoldedEvent], above: str, upto: str | None, then: Place | None) -> Chains:
     runs, calls = await RunsBetween(above, upto), await CallsBetween(above, upto)
     approvals, delegations = await ApprovalsBetween(above, upto), await DelegationsBetween(above, upto)
     return Chains(tuple(events), tuple(runs), tuple(calls), tuple(approvals), tuple(delegations), then)

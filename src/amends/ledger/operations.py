@@ -8,7 +8,7 @@ What an operation does is found in the other modules of ``ledger/`` (``dispatch`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 from amends.encoding.chain import HEADS_MAX
 from amends.encoding.dataclass import dataclass, field
@@ -37,6 +37,9 @@ from amends.ledger.rows import (
     Unapproved,
     WaitRow,
 )
+
+if TYPE_CHECKING:
+    from amends.ledger.folded import FoldedCall, FoldedEvent
 
 # ---- Answers
 
@@ -749,9 +752,9 @@ class Chains:
     is longer than a page spans several pages, and its rows come with the last one.
     """
 
-    events: tuple[EventRow, ...]
+    events: tuple[EventRow | FoldedEvent, ...]
     runs: tuple[RunRow, ...] = ()
-    calls: tuple[CallRow, ...] = ()
+    calls: tuple[CallRow | FoldedCall, ...] = ()
     approvals: tuple[ApprovalRow, ...] = ()
     delegations: tuple[DelegationRow, ...] = ()
     next: Place | None = None
@@ -783,7 +786,7 @@ class ChainOf(Op[list[EventRow]]):
 
 
 @dataclass(frozen=True, slots=True)
-class ChainsAbove(Op[list[EventRow]]):
+class ChainsAbove(Op["list[EventRow | FoldedEvent]"]):
     """Return the events of all trees whose root comes after this one, tree by tree."""
 
     root: str
@@ -800,7 +803,7 @@ class RunsBetween(Op[list[RunRow]]):
 
 
 @dataclass(frozen=True, slots=True)
-class CallsBetween(Op[list[CallRow]]):
+class CallsBetween(Op["list[CallRow | FoldedCall]"]):
     """Return the calls of the same range of trees."""
 
     above: str

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 from amends.encoding.dataclass import dataclass, field
 from amends.ledger.operations import VALUE, Tree
 from amends.ledger.rows import ApprovalRow, CallRow, EventRow, RunRow
+from amends.states import NEW
 
 Sight: TypeAlias = Literal[
     "done", "recorded", "failed", "told_failed", "staged", "held", "rejected", "doubt", "refused"
@@ -179,9 +180,13 @@ def _told(events: Iterable[EventRow], tree: Tree) -> _Events:
     told, mine = _Events(), {run.uid for run in tree.runs}
     moves = told.moves
     for event in events:
-        told.starts.setdefault(event.epoch, event.n)
+        if event.epoch not in told.starts:
+            told.starts[event.epoch] = event.n
         if event.what in ("call", "shared"):
-            moves.setdefault(event.call, []).append(event)
+            if event.call in moves:
+                moves[event.call].append(event)
+            else:
+                moves[event.call] = [event]
         elif event.what == "run":
             told.states.setdefault(event.run, []).append(event)
             if event.frm == "(new)" and event.run != tree.run.uid:
@@ -284,6 +289,11 @@ def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) ->
     ``last``: the newest epoch of the program. ``first``: the epoch in which the replayed execution began; 0 for a run
     with ``history``, whose executions are all replayed.
     """
+    if _is_plain(row, moves, last, first):
+        begun, done = moves
+        return Entry(
+            row, begun.run, row.tool, _DONE, asked_at=row.seq, answered_at=done.n, begun_at=begun.n, moves=moves
+        )  # fmt: skip
     # The run that made the request: a staged call of a child belongs to the parent after the child has committed.
     asked_in = moves[0].run if moves else row.run
     entry = Entry(row, asked_in, row.tool, (), asked_at=row.seq, nested=bool(row.parent), moves=moves)
@@ -307,6 +317,22 @@ def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) ->
     entry.sights = tuple(sights) or ("doubt",)
     entry.required = entry.needed and entry.sights != ("told_failed",)
     return entry
+
+
+_DONE: Final[tuple[Sight, ...]] = ("done",)
+
+
+def _is_plain(row: CallRow, moves: Sequence[EventRow], last: int, first: int) -> bool:
+    """Return whether the call was made in the replayed execution, started at once, and succeeded there."""
+    if len(moves) != 2 or row.parent or row.created_epoch < first or row.created_epoch != last:
+        return False
+    begun, done = moves
+    return (
+        begun.what == done.what == "call"
+        and (begun.frm, begun.to_state, done.frm, done.to_state) == (NEW, "started", "started", "succeeded")
+        and begun.epoch == done.epoch == last
+        and row.seq > 0
+    )
 
 
 def _sights_before(row: CallRow, state: str) -> list[Sight]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -19,14 +20,14 @@ from amends.ledger.rows import RunRow
 from amends.ledger.world import Flight, RunTogether, Sleep
 from amends.model import Answer, Staged, ToolCall
 from amends.replay import driver
-from amends.replay.answers import Replay, Stopped
+from amends.replay.answers import Replay, Stopped, next_answer
 from amends.replay.driver import born_in, denied
 from amends.report import Report
 from amends.run import AsyncAttempt, AsyncRun, Attempt, OpenAttempt, OpenRun, Run, awaited, blocking
 from amends.run import answer as answer_live
 from amends.run import answer_all as answer_all_live
 from amends.states import RunState
-from amends.tools.scope import Options, enter_block, leave_scope
+from amends.tools.scope import Options, enter_block, leave_scope, scope_here
 from amends.tools.spec import Declaration
 
 T = TypeVar("T")
@@ -122,6 +123,19 @@ class _RecordedRun(OpenRun):
     async def _perform_joined(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
         return await self._perform(direct_ask(self._host, self._session, declared, options, args, kwargs))
 
+    def _at_once(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> tuple[Any] | None:
+        """Return the result of a request that is due now and has nothing unusual; None: ``_perform`` answers it."""
+        compiled, scope = self._host.compiled_for(declared), scope_here()
+        if compiled is None or options.again is not None or self._pid != os.getpid():
+            return None
+        if scope is not None and (scope.call is not None or scope.caller is not self):
+            return None
+        try:
+            bound = compiled.bind(*args, **kwargs)
+        except Exception:  # the general path raises what is wrong
+            return None
+        return None if bound is None else next_answer(self._replay, self._session, compiled, bound)
+
     def _value(self, done: Done) -> Any:
         spec = self._session.spec(done.row.tool)
         if spec is None or not spec.is_staging:
@@ -201,6 +215,13 @@ async def fail(attempt: OpenAttempt, error: BaseException | str) -> None:
 class ReplayRun(_RecordedRun, Run):
     """A recorded run in the place of a ``Run``."""
 
+    def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer a tool that is called inside this run's context."""
+        found = self._at_once(declared, options, args, kwargs)
+        if found is not None:
+            return found[0]
+        return self._value(finish(self._perform_joined(declared, options, args, kwargs)))
+
     answer = blocking(answer)
     answer_all = blocking(answer_all)
 
@@ -240,6 +261,15 @@ class ReplayedAttempt(Attempt):
 
 class AsyncReplayRun(_RecordedRun, AsyncRun):
     """A recorded run in the place of an ``AsyncRun``."""
+
+    async def direct(
+        self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Answer a tool that is called inside this run's context."""
+        found = self._at_once(declared, options, args, kwargs)
+        if found is not None:
+            return found[0]
+        return self._value(await self._perform_joined(declared, options, args, kwargs))
 
     answer = awaited(answer)
     answer_all = awaited(answer_all)

@@ -459,10 +459,12 @@ class MemoryStore:
         return row.n
 
     def _page_events(self, op: PageEvents) -> list[EventRow]:
-        mine = (event for event in self._events if _of(event, op.tenant))
         if op.root is not None:
-            after = int(op.after or 0)
-            return nsmallest(op.limit, (one for one in mine if one.root == op.root and one.n > after), key=_number)
+            root, after = op.root, int(op.after or 0)
+            found = [one for one in self._events if one.root == root and one.n > after and _of(one, op.tenant)]
+            found.sort(key=_number)
+            return found[: op.limit]
+        mine = (event for event in self._events if _of(event, op.tenant))
         place = read_place(str(op.after or ""))
         return nsmallest(op.limit, (one for one in mine if _feed_order(one) > place), key=_feed_order)
 

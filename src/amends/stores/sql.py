@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from amends.encoding.chain import GENESIS, link, moment, proof, read_heads, read_place
 from amends.encoding.dataclass import changed, dataclass, field
 from amends.encoding.ids import call_id, made_at, number_at, number_of
+from amends.encoding.lazy_import import import_on_use
 from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
 from amends.ledger.flow import Flow, Op
@@ -45,6 +46,12 @@ from amends.ledger.rows import (
 from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, CallState, call_sources, run_sources
 from amends.stores import calls as stored
 from amends.stores.calls import Folded, RootFacts
+
+if TYPE_CHECKING:
+    from amends.ledger.folded import FoldedCall, FoldedEvent
+    from amends.stores import audited
+else:
+    import_on_use(globals(), audited="amends.stores.audited")
 
 T = TypeVar("T")
 Row = TypeVar("Row", RunRow, CallRow)
@@ -204,6 +211,7 @@ class Transaction:
     """
 
     __slots__ = (
+        "audited",
         "calls",
         "clock",
         "facts",
@@ -232,6 +240,8 @@ class Transaction:
         """The numbers of calls, by id."""
         self.joined: dict[int, CallRow] = {}
         """Of an audit, which changes nothing: the calls whose events were read, by number."""
+        self.audited: tuple[str, str, list[CallRow | FoldedCall]] | None = None
+        """Of an audit: all calls of the trees above a root and up to another."""
         self.tails: dict[str, Tail] = {}
         self.facts: dict[str, RootFacts] = {}
 
@@ -1587,10 +1597,11 @@ async def _chain_of(tx: Transaction, op: operations.ChainOf) -> list[EventRow]:
     return await chain_of(tx, op.root, op.after, op.limit)
 
 
-async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[EventRow]:
+async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[EventRow | FoldedEvent]:
     statements = tx.statements.audit
-    events: list[EventRow] = []
+    events: list[EventRow | FoldedEvent] = []
     above = op.root
+    tx.audited = (above, above, [])
     while len(events) < op.limit:
         found, _, _ = await Execute(statements.roots, (above, TREES_AT_ONCE, above, TREES_AT_ONCE, TREES_AT_ONCE))
         if not found:
@@ -1614,24 +1625,40 @@ async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[Eve
             events += await chain_of(tx, first, 0, need)
             above = first
             continue
+        some: list[EventRow | FoldedEvent]
+        some, calls = audited.folded(values for values in called if values[1] <= roots[-1])
+        if tx.audited[1] == above:  # else a tree was read alone in between
+            tx.audited = (tx.audited[0], roots[-1], tx.audited[2] + calls)
         above = roots[-1]
-        some = [_event(values) for values in found if values[0] <= above]
-        some += folded_events((values for values in called if values[1] <= above), tx.joined)
-        some.sort(key=lambda event: (event.root, event.n))
+        some += [_event(values) for values in found if values[0] <= above]
+        some.sort(key=_IN_TREES)
         events += some
     return events[: op.limit]
 
 
-def _audited_call(tx: Transaction, values: Sequence[Any]) -> CallRow:
-    """Return a call; one whose events were read in the same snapshot is not put together again."""
-    return tx.joined.get(values[0]) or stored.join(values[:-1])[0]
+_IN_TREES: Final = attrgetter("root", "n")
 
 
-def _between(table: str, make: Callable[[Transaction, Sequence[Any]], Any]) -> Callable[[Transaction, Any], Flow[Any]]:
+async def _calls_between(tx: Transaction, op: operations.CallsBetween) -> list[CallRow | FoldedCall]:
+    """Return the calls of some trees; those whose events were read in the same snapshot are not read again."""
+    above = op.above
+    known: list[CallRow | FoldedCall] = []
+    if tx.audited is not None and tx.audited[0] == above:
+        _, end, calls = tx.audited
+        known = calls if op.upto is None else [call for call in calls if call.root <= op.upto]
+        if op.upto is not None and op.upto <= end:
+            return known
+        above = end
+    params = (above, op.limit) if op.upto is None else (above, op.upto, op.limit)
+    found, _, _ = await Execute(tx.statements.audit.between["calls", op.upto is not None], params)
+    return known + [tx.joined.get(values[0]) or stored.join(values[:-1])[0] for values in found]
+
+
+def _between(table: str, make: Callable[..., Any]) -> Callable[[Transaction, Any], Flow[Any]]:
     async def between(tx: Transaction, op: operations.RunsBetween) -> list[Any]:
         params = (op.above, op.limit) if op.upto is None else (op.above, op.upto, op.limit)
         found, _, _ = await Execute(tx.statements.audit.between[table, op.upto is not None], params)
-        return [make(tx, values) for values in found]
+        return [make(*values) for values in found]
 
     return between
 
@@ -1812,10 +1839,10 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.HashesAt: _hashes_at,
     operations.ChainOf: _chain_of,
     operations.ChainsAbove: _chains_above,
-    operations.RunsBetween: _between("runs", lambda _tx, values: RunRow(*values)),
-    operations.CallsBetween: _between("calls", _audited_call),
-    operations.ApprovalsBetween: _between("amends_approval", lambda _tx, values: ApprovalRow(*values)),
-    operations.DelegationsBetween: _between("amends_delegation", lambda _tx, values: DelegationRow(*values)),
+    operations.RunsBetween: _between("runs", RunRow),
+    operations.CallsBetween: _calls_between,
+    operations.ApprovalsBetween: _between("amends_approval", ApprovalRow),
+    operations.DelegationsBetween: _between("amends_delegation", DelegationRow),
     operations.FindDelegation: _find_delegation,
     operations.Misfits: _misfits_of,
 }

@@ -18,12 +18,12 @@ from amends.drivers.context import inside
 from amends.encoding.ids import call_id, number_at
 from amends.engine import ending, model_plans, opening, recovery, rollback
 from amends.engine.call import Done, guarded_call
-from amends.engine.plain import plain_call
+from amends.engine.plain import PlainCall, plain_call
 from amends.engine.session import Ask, Session, release_tree
 from amends.errors import LedgerError
 from amends.host import runs
 from amends.host.host import Host, View
-from amends.host.requests import direct_ask, model_ask, plain_request
+from amends.host.requests import direct_ask, model_ask, plain_model_request, plain_request
 from amends.ledger.flow import Op
 from amends.ledger.leases import Lease
 from amends.ledger.operations import ClaimRun, OpenRun, RenewLeases, SettleCall, StoreOp
@@ -626,18 +626,24 @@ class SimulatedRun:
         declared, _ = runs.declared_as(tool)
         options = Options(again=again)
         call = plain_request(self.inside.host, self.session, declared, options, (), args)
-        process, lease = self.inside.process, self.session.lease
         if call is not None:
-            points = process.points
-            value = await self._counted(plain_call(call), call)
-            if process.points == points and not lease.is_ours(self.inside.sim.clock.mono):
-                self.inside.sim.remembered.append(f"{declared.name} was answered from memory without a lease")
-            return value
+            return await self._plainly(call)
         return (await self.do(direct_ask(self.inside.host, self.session, declared, options, (), args))).value
+
+    async def _plainly(self, call: PlainCall) -> Any:
+        process, lease = self.inside.process, self.session.lease
+        points = process.points
+        value = await self._counted(plain_call(call), call)
+        if process.points == points and not lease.is_ours(self.inside.sim.clock.mono):
+            self.inside.sim.remembered.append(f"{call.tool} was answered from memory without a lease")
+        return value
 
     async def ask(self, tool: str, args: Mapping[str, Any]) -> Any:
         """Call a tool as a model does: by its name, with plain data."""
         host = self.inside.host
+        call = plain_model_request(host, self.session, tool, args, tool_call_id=None)
+        if call is not None:
+            return await self._plainly(call)
         asked = model_ask(host, self.session, tool, args, handler=None, tool_call_id=None, again=None)
         return (await self.do(asked)).value
 
