@@ -41,10 +41,7 @@ class Heartbeat:
 
     def keep(self, lease: Lease, on_lost: Callable[[], Any] | None = None) -> None:
         """Renew this lease until ``forget``; call ``on_lost`` if it is lost."""
-        if self._pid != os.getpid():
-            # A forked child owns no run of its parent. If it renewed those leases, nobody could recover the runs.
-            self._pid, self._leases, self._thread = os.getpid(), {}, None
-            self._changed = threading.Condition()
+        self._start_fresh_after_fork()
         with self._changed:
             self._leases[lease.root] = (lease, on_lost)
             if not self._beats:
@@ -56,6 +53,7 @@ class Heartbeat:
 
     def forget(self, lease: Lease) -> None:
         """Stop renewing: the run was released."""
+        self._start_fresh_after_fork()
         with self._changed:
             kept = self._leases.get(lease.root)
             if kept is not None and kept[0] is lease:
@@ -63,12 +61,23 @@ class Heartbeat:
 
     def close(self) -> None:
         """Stop the thread; leases that are still held expire."""
+        self._start_fresh_after_fork()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5.0)
+
+    def _start_fresh_after_fork(self) -> None:
+        """Forget the leases, the thread and the lock of the parent process.
+
+        A forked child owns no run of its parent. If it renewed those leases, nobody could recover the runs. The parent's
+        thread may have held the lock at the moment of the fork, and does not exist here: nobody would ever release it.
+        """
+        if self._pid != os.getpid():
+            self._pid, self._leases, self._thread = os.getpid(), {}, None
+            self._changed = threading.Condition()
 
     def _beat(self) -> None:
         period, soon = self._lease_s / BEATS_PER_LEASE, self._lease_s / LOOKS_PER_LEASE
@@ -87,6 +96,7 @@ class Heartbeat:
 
     def kept(self) -> list[Lease]:
         """Return the leases that are renewed now."""
+        self._start_fresh_after_fork()
         with self._changed:
             return [lease for lease, _ in self._leases.values()]
 
