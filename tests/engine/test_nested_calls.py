@@ -384,7 +384,7 @@ def test_a_request_that_runs_out_inside_a_body_is_asked_anew_and_waited_for() ->
     from amends import Rule
 
     shop = Shop()
-    rt = shop.runtime(rules=[Rule("inner", expires=0.2)])
+    rt = shop.runtime(rules=[Rule("inner", expires=1.0)])
 
     def person() -> None:
         until(lambda: bool(list(rt.approvals())))

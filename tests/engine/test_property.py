@@ -146,7 +146,7 @@ def _all(report: Report) -> list[Any]:
     return [*report.calls, *(call for child in report.children for call in _all(child))]
 
 
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
 @given(STEPS, st.sampled_from(["commit", "commit", "raise", "rollback"]), st.lists(OUTCOMES, max_size=3))
 def test_the_promises_hold_for_every_sequence(steps, end, undo) -> None:
     global world

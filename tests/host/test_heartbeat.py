@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -178,3 +180,31 @@ def test_a_root_that_another_transaction_has_does_not_cost_the_other_runs_their_
         for number, run in enumerate(runs):
             run.call(put, x=str(number))
             run.commit()
+
+
+def test_a_forked_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held() -> None:
+    never: Any = None
+    heartbeat = Heartbeat(never, LEASE_S, beats=False)
+    lease = Lease("u1", "w1", 1, LEASE_S, 1e9)
+    heartbeat.keep(lease)
+    held, enough = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with heartbeat._changed:
+            held.set()
+            enough.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    pid = os.fork()
+    if pid == 0:
+        heartbeat.forget(lease)
+        heartbeat.close()
+        os._exit(7 if heartbeat.kept() else 0)
+    try:
+        until(lambda: os.waitpid(pid, os.WNOHANG) == (pid, 0))
+    finally:
+        enough.set()
+        thread.join()
+    assert heartbeat.kept() == [lease]

@@ -117,7 +117,7 @@ def test_a_pivot_that_never_happened_is_not_started_by_a_commit_that_lacks_its_v
         return says[-1]
 
     store = MemoryStore()
-    rt = twin_of(store, wire)
+    rt = twin_of(store, wire, wait=0.2)  # the doubt lasts longer than anybody waits
     run = rt.open("r")
     with pytest.raises(InDoubt):
         run.call(wire, card=CARD)
@@ -125,7 +125,7 @@ def test_a_pivot_that_never_happened_is_not_started_by_a_commit_that_lacks_its_v
         run.commit()
     says.append(Absent())
     del run
-    worker = twin_of(store, wire)
+    worker = twin_of(store, wire, wait=0.2)
     wake(store)
     assert worker.recover()
     report = worker.report("r")

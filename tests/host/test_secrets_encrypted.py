@@ -156,7 +156,7 @@ def test_a_worker_with_the_key_takes_back_starts_and_probes_with_what_was_hidden
         seen.clear()
         late.clear()
         store = MemoryStore()
-        run = twin_of(store, *tools, encrypt=[K1]).open("r")
+        run = twin_of(store, *tools, encrypt=[K1], wait=0.2).open("r")  # a doubt lasts longer
         with suppress(InDoubt):
             act(run)
         late.append(1)

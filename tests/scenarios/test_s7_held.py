@@ -68,7 +68,7 @@ def test_what_nobody_decides_is_taken_back_once(kind: str, tmp_path: Path, reque
 
     url, world = fresh(kind, tmp_path, request), World(tmp_path)
     rt = build(url, world)
-    rt._host.rules = (Rule("open_gate", expires=0.2), Rule("scale_canary", expires=0.2))
+    rt._host.rules = (Rule("open_gate", expires=0.2), Rule("scale_canary", expires=2.0))
     assert play(rt) == "held"
     asked = {approval.call.tool: approval for approval in rt.approvals()}
     rt.approve(asked["scale_canary"].id, digest=asked["scale_canary"].digest, by="anna")

@@ -41,7 +41,7 @@ class Heartbeat:
 
     def keep(self, lease: Lease, on_lost: Callable[[], Any] | None = None) -> None:
         """Renew this lease until ``forget``; call ``on_lost`` if it is lost."""
-        self._start_fresh_after_fork()
+        self._reset_after_fork()
         with self._changed:
             self._leases[lease.root] = (lease, on_lost)
             if not self._beats:
@@ -53,7 +53,7 @@ class Heartbeat:
 
     def forget(self, lease: Lease) -> None:
         """Stop renewing: the run was released."""
-        self._start_fresh_after_fork()
+        self._reset_after_fork()
         with self._changed:
             kept = self._leases.get(lease.root)
             if kept is not None and kept[0] is lease:
@@ -61,7 +61,7 @@ class Heartbeat:
 
     def close(self) -> None:
         """Stop the thread; leases that are still held expire."""
-        self._start_fresh_after_fork()
+        self._reset_after_fork()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -69,7 +69,7 @@ class Heartbeat:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5.0)
 
-    def _start_fresh_after_fork(self) -> None:
+    def _reset_after_fork(self) -> None:
         """Forget the leases, the thread and the lock of the parent process.
 
         A forked child owns no run of its parent. If it renewed those leases, nobody could recover the runs. The parent's
@@ -96,7 +96,7 @@ class Heartbeat:
 
     def kept(self) -> list[Lease]:
         """Return the leases that are renewed now."""
-        self._start_fresh_after_fork()
+        self._reset_after_fork()
         with self._changed:
             return [lease for lease, _ in self._leases.values()]
 
