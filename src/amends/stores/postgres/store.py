@@ -248,20 +248,20 @@ class PostgresStore:
         return await uninterrupted(self._one_async(op))
 
     async def _one_async(self, op: StoreOp[Any]) -> Any:
-        answer = await self._sent_async([op], QUICK[type(op)](self._plain, op))
+        answer = await self._sent_async([op], lambda: QUICK[type(op)](self._plain, op))
         return await self._performed(op, quick=False) if answer is None else answer
 
     async def _together_async(self, ops: Sequence[Any]) -> Sequence[Any]:
         """Carry out steps of several runs by one statement; None for each that was not done."""
-        answers: Sequence[Any] | None = await uninterrupted(self._sent_async(ops, self._plain.together(ops)))
+        answers: Sequence[Any] | None = await uninterrupted(self._sent_async(ops, lambda: self._plain.together(ops)))
         return [None] * len(ops) if answers is None else answers
 
-    async def _sent_async(self, ops: Sequence[Any], flow: Flow[Any]) -> Any:
+    async def _sent_async(self, ops: Sequence[Any], flow: Callable[[], Flow[Any]]) -> Any:
         pool = self._loop_pool()
         connection = await pool.take()
         keep = False
         try:
-            answer = await run_flow_async(flow, connection.execute)
+            answer = await run_flow_async(flow(), connection.execute)
             keep = True
             return answer
         except psycopg.Error as error:
