@@ -9,7 +9,6 @@ never waits for a run that somebody else has locked; a caller alone does, and th
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -73,7 +72,7 @@ class _Queue:
 
     def remove(self, step: Queued) -> None:
         """Remove a step, if it is still queued."""
-        with contextlib.suppress(ValueError):
+        if step in self.steps:
             self.steps.remove(step)
 
 
