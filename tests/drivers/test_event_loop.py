@@ -14,12 +14,14 @@ import pytest
 from amends import AsyncRuntime, Runtime, tool
 from amends.drivers.blocking import Live
 from amends.drivers.event_loop import AsyncDriver
-from amends.errors import LeaseLost, TransitionRefused
+from amends.errors import LeaseLost, LedgerUnavailable, TransitionRefused
 from amends.ledger import operations as ops
 from amends.ledger.leases import Lease
 from amends.ledger.operations import (
     AdmitCall,
 )
+from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettlePlain
+from amends.ledger.store import OUTCOME
 from amends.ledger.world import Invoke
 from amends.model import NoEffect
 from amends.stores.memory import MemoryStore
@@ -237,3 +239,92 @@ def test_a_cancellation_is_not_lost_when_the_ledger_refuses_meanwhile(handled: b
 
     asyncio.run(play())
     assert after == ["refused"], "the flow knows what the ledger said"
+
+
+class Unsure(MemoryStore):
+    """Keeps the outcome of a cancelled operation: at first, that the ledger cannot be reached."""
+
+    url = "unsure:"
+    keeps_outcome = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.told = asyncio.Event(), asyncio.Event()
+        self.tries: list[tuple[str, bool]] = []
+        self.unsure: tuple[type[Any], ...] = ()
+
+    async def perform_async(self, op: Any) -> Any:
+        if not isinstance(op, self.unsure):
+            return self.perform(op)
+        self.tries.append((type(op).__name__, op.repeated))
+        if len(self.tries) > 1:
+            return self.perform(op)
+        self.asked.set()
+        try:
+            await self.told.wait()
+        except asyncio.CancelledError as stop:
+            setattr(stop, OUTCOME, self.fail)
+            raise
+        return self.fail()
+
+    def fail(self) -> Any:
+        raise LedgerUnavailable("nobody answers")
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("kind", [AdmitPlain, SettlePlain])
+def test_a_plain_step_that_may_not_be_written_is_repeated_even_for_a_caller_that_was_cancelled(
+    kind: type[Any], cancelled: bool
+) -> None:
+    began: list[int] = []
+
+    @tool
+    async def charge(n: int) -> str:
+        began.append(n)
+        return "ok"
+
+    @charge.compensate
+    async def refund(n: int) -> None: ...
+
+    async def main() -> None:
+        store = Unsure()
+        async with AsyncRuntime(tools=[charge], store=store, lease=LEASE_S) as rt:
+            run = await rt.open("r")
+            store.unsure = (kind,)
+            task = asyncio.ensure_future(run.call(charge, n=1))
+            await store.asked.wait()
+            if cancelled:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            else:
+                store.told.set()
+                assert await task == "ok"
+            store.unsure = ()
+            assert store.tries == [(kind.__name__, False), (kind.__name__, True)]
+            assert began == ([] if cancelled and kind is AdmitPlain else [1]), (
+                "nothing begins for a caller that is gone"
+            )
+            if kind is SettlePlain:
+                assert [call.state for call in (await rt.report("r")).calls] == ["succeeded"]
+
+    asyncio.run(main())
+
+
+def test_a_plain_step_is_not_tried_again_without_patience() -> None:
+    """A further try that does not say that it is one could meet its own call."""
+
+    async def flow(op: Any) -> Any:
+        return await op
+
+    async def main() -> None:
+        store: Any = Unsure()
+        store.unsure = (AdmitPlain,)
+        store.told.set()
+        run = PlainRun("u", "r", "", "", "", "a", 1)
+        op = AdmitPlain(run, PlainTool("charge", "1", "compensatable", 0, 1), 1, bytes(32), bytes(32), bytes(32), "{}")
+        with pytest.raises(LedgerUnavailable):
+            await AsyncDriver(store, Live(), 0.0).run(flow(op))
+        assert store.tries == [("AdmitPlain", False)]
+
+    asyncio.run(main())

@@ -1,18 +1,38 @@
 """Steps of many runs in one statement: who sends, who is taken along, and what becomes of those that were not done."""
 
 import asyncio
+import linecache
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from amends.errors import LedgerUnavailable
 from amends.ledger.store import OUTCOME
-from amends.stores.batches import BATCH_MAX, SENDERS_MAX, Batches, LoopBatches
+from amends.stores import batches as module
+from amends.stores.batches import BATCH_MAX, LATE_S, SENDERS_MAX, Batches, LoopBatches, Queued
 from tests.stores.many import wait_for
 
 PATIENCE_S = 60
+
+
+class Op(str):
+    """A step that a server does."""
+
+    __slots__ = ("repeated",)
+
+    def __new__(cls, name: str) -> "Op":
+        made = super().__new__(cls, name)
+        made.repeated = False
+        return made
+
+
+def assert_nothing_is_left(batches: Batches) -> None:
+    assert (batches._senders, batches._queue.roots, len(batches._queue.steps)) == ({}, set(), 0)
 
 
 class Server:
@@ -49,7 +69,7 @@ def queued(batches: Batches, count: int) -> Callable[[], bool]:
 
 
 def send(pool: ThreadPoolExecutor, batches: Batches, server: Server, op: str, root: str = "") -> Future[Any]:
-    return pool.submit(batches.perform, op, root or f"run of {op}", server.perform_alone)
+    return pool.submit(batches.perform, Op(op), root or f"run of {op}", server.perform_alone)
 
 
 @pytest.fixture
@@ -62,7 +82,7 @@ def filled(
     pool: ThreadPoolExecutor, server: Server, ops: Sequence[str], roots: Sequence[str] = ()
 ) -> list[Future[Any]]:
     """Let every sender be out, and queue these."""
-    batches = Batches(server.together)
+    batches = Batches(server.together, late_s=PATIENCE_S)
     first = [send(pool, batches, server, f"first {number}") for number in range(SENDERS_MAX)]
     wait_for(lambda: len(server.alone) == SENDERS_MAX)
     rest: list[Future[Any]] = []
@@ -134,7 +154,7 @@ def test_a_step_that_fails_alone_fails_its_caller_and_frees_its_sender(pool: Thr
     for number in range(2 * SENDERS_MAX):
         with pytest.raises(ValueError, match=str(number)):
             batches.perform(str(number), "run", breaks)
-    assert (batches._queue.out, batches._queue.roots) == (0, set())
+    assert (batches._senders, batches._queue.roots) == ({}, set())
 
 
 def test_many_threads_leave_nothing_behind(pool: ThreadPoolExecutor) -> None:
@@ -143,7 +163,122 @@ def test_many_threads_leave_nothing_behind(pool: ThreadPoolExecutor) -> None:
     asked = [(f"{root} {number}", root) for number in range(40) for root in "abcdefgh"]
     answers = [send(pool, batches, server, op, root) for op, root in asked]
     assert {future.result(PATIENCE_S).partition(" ")[2] for future in answers} == {op for op, _ in asked}
-    assert (batches._queue.out, batches._queue.roots, len(batches._queue.steps)) == (0, set(), 0)
+    assert_nothing_is_left(batches)
+
+
+def test_callers_that_wait_for_their_runs_do_not_stop_the_others(pool: ThreadPoolExecutor) -> None:
+    """Every sender waits for a run that somebody has locked, and one more step of such a run is queued."""
+    server = Server()
+    batches = Batches(server.together)
+    locked = [send(pool, batches, server, f"locked {number}", f"run {number}") for number in range(SENDERS_MAX)]
+    wait_for(lambda: len(server.alone) == SENDERS_MAX)
+    locked.append(send(pool, batches, server, "locked too", "run 0"))
+    wait_for(queued(batches, 1))
+    for number in range(5):
+        others = [send(pool, batches, server, f"{run} {number}", run) for run in "abcd"]
+        assert len({future.result(PATIENCE_S) for future in others}) == 4
+    begun = time.monotonic()
+    for number in range(100):
+        batches.perform(Op(f"free {number}"), "free", server.perform_alone)
+    assert time.monotonic() - begun < 100 * LATE_S, "once they are known to be late, nobody waits any more"
+    assert not any(future.done() for future in locked)
+    server.go.set()
+    assert len({future.result(PATIENCE_S) for future in locked}) == SENDERS_MAX + 1
+    assert_nothing_is_left(batches)
+
+
+def test_an_interrupted_sender_leaves_steps_that_look_whether_they_were_done(pool: ThreadPoolExecutor) -> None:
+    server = Server()
+    sent: list[Any] = []
+
+    def together(ops: Sequence[Any]) -> list[Any]:
+        sent.extend(ops)
+        raise KeyboardInterrupt  # it is committed, and its answer is on its way
+
+    server.together = together  # type: ignore[method-assign]
+    ended = [future.exception(PATIENCE_S) for future in filled(pool, server, [f"op {number}" for number in range(5)])]
+    assert {type(error) for error in ended} == {KeyboardInterrupt, type(None)}
+    assert len(sent) > 2
+    assert all(op.repeated for op in sent)
+    others = {op for op in sent if not isinstance(ended[int(op[-1])], KeyboardInterrupt)}
+    assert others <= set(server.alone), "each is done by its own caller"
+
+
+HELD: Final = ("try:", "finally:", "with self._mutex")
+"""Lines that do nothing, and the end of a block that has a lock: Python takes no interrupt there."""
+
+
+def interrupt_at(moment: int) -> Callable[..., Any]:
+    """Return a trace function that interrupts the thread at this line, counted, of the module."""
+    left = moment
+
+    def lines(frame: Any, event: str, _arg: Any) -> Any:
+        nonlocal left
+        if event == "line" and linecache.getline(module.__file__, frame.f_lineno).strip().startswith(HELD) is False:
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return lines
+
+    return lambda frame, _event, _arg: lines if frame.f_code.co_filename == module.__file__ else None
+
+
+def interrupted(moment: int, work: Callable[[], Any]) -> bool:
+    """Do the work in this thread, interrupted at this line; return whether it came to that."""
+    before = sys.gettrace()
+    sys.settrace(interrupt_at(moment))
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_an_interrupt_at_any_line_loses_no_sender() -> None:
+    moment = 1
+    server = Server(held=0)
+    batches = Batches(server.together)
+    while interrupted(moment, lambda: batches.perform(Op("one"), "run", server.perform_alone)):
+        assert_nothing_is_left(batches)
+        moment += 1
+        assert moment < 1000
+    assert moment > 10
+
+
+def test_an_interrupt_at_any_line_of_a_queued_caller_loses_nothing(pool: ThreadPoolExecutor) -> None:
+    """Whether it waits, has just become a sender, or has taken another caller along."""
+
+    def play(moment: int) -> tuple[bool, bool]:
+        server = Server(held=0)
+        batches = Batches(server.together, late_s=0.5)
+        out = [Queued(Op(name), name) for name in ("first", "second")]
+        for step in out:
+            batches._begin(step)
+        is_gone = threading.Event()
+
+        def let_go() -> Future[Any]:
+            wait_for(lambda: bool(batches._queue.steps) or is_gone.is_set())
+            other = send(pool, batches, server, "other")
+            wait_for(lambda: len(batches._queue.steps) == 2 or is_gone.is_set())
+            batches._end(out[0])
+            return other
+
+        going = pool.submit(let_go)
+        is_interrupted = interrupted(moment, lambda: batches.perform(Op("one"), "one", server.perform_alone))
+        is_gone.set()
+        other = going.result(PATIENCE_S)
+        batches._end(out[1])
+        assert other.result(PATIENCE_S) in ("alone other", "together other")
+        assert_nothing_is_left(batches)
+        return is_interrupted, bool(server.batches)
+
+    ends = [play(1)]
+    while ends[-1][0]:
+        ends.append(play(len(ends) + 1))
+        assert len(ends) < 1000
+    assert sum(was_sent for _, was_sent in ends) > 3
 
 
 # ---- on an event loop ---------------------------------------------------------------------
@@ -184,7 +319,7 @@ def on_loop(play: Callable[[LoopServer, LoopBatches], Any], **given: Any) -> Non
         batches = LoopBatches(loop, server.together)
         await asyncio.wait_for(play(server, batches), PATIENCE_S)
         await asyncio.sleep(0)
-        assert (batches._queue.out, batches._queue.roots, len(batches._queue.steps)) == (0, set(), 0)
+        assert (batches._out, batches._queue.roots, len(batches._queue.steps)) == (0, set(), 0)
         assert unhandled == []
 
     asyncio.run(main())
@@ -194,7 +329,7 @@ def test_the_steps_of_one_turn_of_a_loop_go_together() -> None:
     async def play(server: LoopServer, batches: LoopBatches) -> None:
         server.go.set()
         answers = await asyncio.gather(
-            *(batches.perform(f"op {n}", f"run {n}", server.perform_alone) for n in range(5))
+            *(batches.perform(Op(f"op {n}"), f"run {n}", server.perform_alone) for n in range(5))
         )
         assert answers == [f"together op {n}" for n in range(5)]
         assert len(server.batches) == 1
@@ -228,7 +363,7 @@ def test_on_a_loop_too_what_was_not_done_is_done_alone(breaks: bool) -> None:
     async def play(server: LoopServer, batches: LoopBatches) -> None:
         server.go.set()
         answers = await asyncio.gather(
-            *(batches.perform(f"op {n}", f"run {n}", server.perform_alone) for n in range(3))
+            *(batches.perform(Op(f"op {n}"), f"run {n}", server.perform_alone) for n in range(3))
         )
         alone = range(3) if breaks else (1,)
         assert answers == [f"{'alone' if n in alone else 'together'} op {n}" for n in range(3)]
@@ -239,7 +374,9 @@ def test_on_a_loop_too_what_was_not_done_is_done_alone(breaks: bool) -> None:
 @pytest.mark.parametrize("undone", [(), ("op 1",)])
 def test_a_cancellation_is_raised_when_the_step_is_over_and_has_its_answer(undone: tuple[str, ...]) -> None:
     async def play(server: LoopServer, batches: LoopBatches) -> None:
-        tasks = [asyncio.create_task(batches.perform(f"op {n}", f"run {n}", server.perform_alone)) for n in range(3)]
+        tasks = [
+            asyncio.create_task(batches.perform(Op(f"op {n}"), f"run {n}", server.perform_alone)) for n in range(3)
+        ]
         for _ in range(3):
             await asyncio.sleep(0)
             tasks[1].cancel()
@@ -253,3 +390,53 @@ def test_a_cancellation_is_raised_when_the_step_is_over_and_has_its_answer(undon
         assert list(await asyncio.gather(tasks[0], tasks[2])) == ["together op 0", "together op 2"]
 
     on_loop(play, undone=undone)
+
+
+CANCELLED: Final[dict[int, tuple[int, list[bool], list[str]]]] = {
+    1: (0, [False] * 3, ["together"] * 3),  # the callers have begun, their turn of the loop is not over
+    2: (0, [False] * 3, ["alone"] * 3),  # the task of the batch was made, and never begins
+    3: (1, [True] * 3, ["alone"] * 3),  # the batch was sent: perhaps it is done
+}
+
+
+@pytest.mark.parametrize("turns", CANCELLED)
+def test_who_cancels_all_tasks_of_the_loop_stops_nobody_for_ever(turns: int) -> None:
+    """As a handler of a signal does it: even the task of a batch is cancelled."""
+
+    async def play(server: LoopServer, batches: LoopBatches) -> None:
+        ops = [Op(f"op {n}") for n in range(3)]
+        before = asyncio.all_tasks()
+        tasks = [asyncio.create_task(batches.perform(op, f"run {op}", server.perform_alone)) for op in ops]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - before:
+            task.cancel()
+        sent = len(server.batches)
+        await asyncio.sleep(0)
+        server.go.set()
+        done, _ = await asyncio.wait(tasks, timeout=PATIENCE_S)
+        assert len(done) == 3
+        ends = []
+        for task in tasks:
+            with pytest.raises(asyncio.CancelledError) as cancelled:
+                await task
+            ends.append(getattr(cancelled.value, OUTCOME)().partition(" ")[0])
+        assert (sent, [op.repeated for op in ops], ends) == CANCELLED[turns]
+
+    on_loop(play)
+
+
+def test_a_cancellation_is_not_lost_when_the_step_fails_alone() -> None:
+    async def play(server: LoopServer, batches: LoopBatches) -> None:
+        async def breaks(op: str) -> str:
+            raise LedgerUnavailable(op)
+
+        task = asyncio.create_task(batches.perform(Op("one"), "run", breaks))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await task
+        with pytest.raises(LedgerUnavailable, match="one"):
+            getattr(cancelled.value, OUTCOME)()
+
+    on_loop(play)

@@ -37,10 +37,8 @@ class Plainly(Ledger):
 
     def quickly(self, op: Any) -> Any:
         """Return the answer of the step itself; None: it has changed nothing."""
-        from amends.stores.mysql.quick import QUICK
-
         assert isinstance(self.store, MysqlStore)
-        return self.store._alone(op, QUICK[type(op)])
+        return self.store._alone(op)
 
 
 @pytest.fixture
@@ -114,13 +112,15 @@ def test_a_call_whose_number_has_another_time_is_left_to_the_flow(ledger: Plainl
 
 
 def test_a_settlement_that_is_not_plain_changes_nothing(ledger: Plainly, mysql_url: str) -> None:
-    late, twice, fenced = ledger.run("late"), ledger.run("twice"), ledger.run("fenced")
-    started = {run.uid: ledger.quickly(ledger.admission(run, 7)) for run in (late, twice, fenced)}
+    late, twice, fenced, learned = (ledger.run(name) for name in ("late", "twice", "fenced", "learned"))
+    started = {run.uid: ledger.quickly(ledger.admission(run, 7)) for run in (late, twice, fenced, learned)}
+    ledger(ops.NoteEvidence(started[learned.uid].row.id, 1, True, '"late"', "", "boot", 9.0, "late"))
     assert isinstance(ledger.quickly(SettlePlain(started[twice.uid], "1")), SettledPlain)
     taken_over(ledger, fenced, mysql_url)
     before = ledger.everything()
     assert ledger.quickly(SettlePlain(started[twice.uid], "2")) is None
     assert ledger.quickly(SettlePlain(started[fenced.uid], "2")) is None
+    assert ledger.quickly(SettlePlain(started[learned.uid], "2")) is None
     ledger.clock.now += FOLD_WINDOW_S
     assert ledger.quickly(SettlePlain(started[late.uid], "2")) is None
     assert ledger.everything() == before

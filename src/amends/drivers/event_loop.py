@@ -100,23 +100,28 @@ class AsyncDriver:
 
     async def _ask_plainly(self, op: StoreOp[Any]) -> tuple[Callable[[], Any], asyncio.CancelledError | None]:
         """Do the same as ``_ask_ledger`` without a task: this store finishes an operation before it is cancelled."""
+        cancelled: asyncio.CancelledError | None = None
         try:
             answer = await self.store.perform_async(op)
         except asyncio.CancelledError as stop:
             outcome: Callable[[], Any] | None = getattr(stop, OUTCOME, None)
             if outcome is None:  # nothing was begun
                 raise
-            return outcome, stop
-        except LedgerUnavailable:
-            asked, cancelled = await self._ask_ledger(op, again=True)
-            return asked.result, cancelled
-        return (lambda: answer), None
+            first, cancelled = _unavailable(outcome), stop
+            if first is None:
+                return outcome, cancelled
+        except LedgerUnavailable as error:
+            first = error
+        else:
+            return (lambda: answer), None
+        asked, again = await self._ask_ledger(op, first=first)
+        return asked.result, cancelled or again
 
     async def _ask_ledger(
-        self, op: StoreOp[Any], *, again: bool = False
+        self, op: StoreOp[Any], *, first: LedgerUnavailable | None = None
     ) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
         """Return the answer or error of the ledger and a cancellation that came meanwhile: neither hides the other."""
-        writing = asyncio.ensure_future(self._insist(op, again=again))
+        writing = asyncio.ensure_future(self._insist(op, first))
         cancelled: asyncio.CancelledError | None = None
         while not writing.done():
             try:
@@ -127,20 +132,20 @@ class AsyncDriver:
                 break
         return writing, cancelled
 
-    async def _insist(self, op: StoreOp[Any], *, again: bool) -> Any:
-        """Perform an operation, and repeat it while there is patience; ``again``: its first try has failed."""
-        patience = Patience(op, self.lease_s) if again else None
-        if patience is not None:
-            await asyncio.sleep(patience.another(op) or 0.0)
+    async def _insist(self, op: StoreOp[Any], error: LedgerUnavailable | None) -> Any:
+        """Perform an operation, and repeat it while there is patience; ``error``: its first try has failed."""
+        patience: Patience | None = None
         while True:
-            try:
-                return await self.store.perform_async(op)
-            except LedgerUnavailable:
+            if error is not None:
                 patience = patience or Patience(op, self.lease_s)
                 pause = patience.another(op)
                 if pause is None:
-                    raise
+                    raise error
                 await asyncio.sleep(pause)
+            try:
+                return await self.store.perform_async(op)
+            except LedgerUnavailable as failed:
+                error = failed
 
     async def _world(self, op: Op[Any]) -> Any:
         if isinstance(op, Sleep):
@@ -269,6 +274,17 @@ class _Body:
         self.running = False
         if self.stopped:
             self.task.uncancel()
+
+
+def _unavailable(outcome: Callable[[], Any]) -> LedgerUnavailable | None:
+    """Return the error of an operation that may be repeated."""
+    try:
+        outcome()
+    except LedgerUnavailable as error:
+        return error
+    except Exception:
+        return None  # whoever asks for the outcome meets it
+    return None
 
 
 def _returned(running: asyncio.Future[Ended]) -> Ended:

@@ -3,36 +3,51 @@
 It needs no thread of its own. A caller that finds a free sender sends its own step. Callers that come while all senders
 are out are queued; whoever gets the next free sender takes all of them along, at most one step of a run, because a
 run's chain goes on one by one. The callers of one event loop that are ready in the same turn of the loop come together.
-A step that the statement did not do is done alone by its own caller, and so is every step of a batch that failed.
+A step that the statement did not do is done alone by its own caller, and so is every step of a batch that failed. A batch
+never waits for a run that somebody else has locked; a caller alone does, and then no longer counts as a sender.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain
 from amends.ledger.store import OUTCOME
 
 if TYPE_CHECKING:
     import asyncio
 
+STEPS: Final = frozenset({AdmitPlain, SettlePlain})
+"""The operations that can be part of a batch."""
 SENDERS_MAX: Final = 2
 """One batch is on its way while the next is filled; more connections only wait for each other's flush."""
 BATCH_MAX: Final = 64
+LATE_S: Final = 0.05
+"""A sender that has been out for this long waits for a locked run, or for a server that is slow: another may go."""
+
+
+def root_of(op: Any) -> str:
+    """Return the run whose chain this step continues."""
+    run: PlainRun = op.run if isinstance(op, AdmitPlain) else op.started.op.run
+    return run.root
 
 
 class Queued:
-    """One queued step, and then its answer."""
+    """One step, and then its answer. ``op``: an operation, with ``repeated``."""
 
-    __slots__ = ("answer", "future", "gate", "is_over", "op", "root", "sends")
+    __slots__ = ("answer", "future", "gate", "is_over", "op", "others", "root", "sends")
 
     def __init__(self, op: Any, root: str) -> None:
         self.op, self.root = op, root
         self.answer: Any = None
         self.sends = False
-        """Its caller is the next sender."""
+        """Its caller is a sender."""
+        self.others: list[Queued] = []
+        """The steps that its caller has taken along."""
         self.gate: threading.Lock | None = None
         self.future: asyncio.Future[None] | None = None
         self.is_over = False
@@ -44,113 +59,134 @@ class _Queue:
     def __init__(self) -> None:
         self.steps: deque[Queued] = deque()
         self.roots: set[str] = set()
-        self.out = 0
 
-    def may_send(self, root: str) -> bool:
-        return self.out < SENDERS_MAX and not self.steps and root not in self.roots
-
-    def taken(self, first: Queued | None = None) -> list[Queued]:
-        """Take a batch from the queue: the first step, and others of other runs."""
-        batch = [] if first is None else [first]
-        left: list[Queued] = []
-        while self.steps and len(batch) < BATCH_MAX:
-            step = self.steps.popleft()
-            if step.root in self.roots:
-                left.append(step)
-            else:
-                self.roots.add(step.root)
+    def move(self, batch: list[Queued], limit: int) -> None:
+        """Move steps of different runs from the queue to the batch; after an interrupt, one may be in both."""
+        for step in list(self.steps):
+            if step.root not in self.roots:
                 batch.append(step)
-        self.steps.extendleft(reversed(left))
-        return batch
+                self.roots.add(step.root)
+                self.steps.remove(step)
+                if len(batch) == limit:
+                    return
+
+    def remove(self, step: Queued) -> None:
+        """Remove a step, if it is still queued."""
+        if step in self.steps:
+            self.steps.remove(step)
 
 
 class Batches:
     """The batches of threads. ``together`` carries out several steps, and answers None for those that it did not do."""
 
-    def __init__(self, together: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
-        self._together = together
+    def __init__(self, together: Callable[[Sequence[Any]], Sequence[Any]], *, late_s: float = LATE_S) -> None:
+        self._together, self._late_s = together, late_s
         self._mutex = threading.Lock()
         self._queue = _Queue()
+        self._senders: dict[Queued, float] = {}
+        """Those that count, and since when they are out."""
 
     def perform(self, op: Any, root: str, alone: Callable[[Any], Any]) -> Any:
         """Carry out the step, alone or with others."""
+        step = Queued(op, root)
+        try:
+            self._begin(step)
+            if not step.sends:
+                self._wait(step)
+            if step.sends:
+                if not step.others:
+                    return alone(op)
+                self._send([step, *step.others])
+        finally:
+            try:
+                self._end(step)
+            except BaseException:  # an interrupt in the middle of it
+                self._end(step)
+                raise
+        return alone(op) if step.answer is None else step.answer
+
+    def _begin(self, step: Queued) -> None:
+        """Send this step, or queue it."""
         queue = self._queue
         with self._mutex:
-            step: Queued | None = None
-            if queue.may_send(root):
-                queue.out += 1
-                queue.roots.add(root)
+            # Whoever is queued while a sender is free waits for its own run.
+            if len(self._senders) < SENDERS_MAX and step.root not in queue.roots:
+                self._let_go(step)
             else:
-                step = Queued(op, root)
                 step.gate = threading.Lock()
                 step.gate.acquire()
                 queue.steps.append(step)
-        if step is None:
-            try:
-                return alone(op)
-            finally:
-                self._sent((root,))
-        assert step.gate is not None, "a queued step has a gate"
-        try:
-            step.gate.acquire()
-        except BaseException:
-            self._leave(step)
-            raise
-        if step.sends:
-            self._send(step, alone)
-        return alone(op) if step.answer is None else step.answer
 
-    def _send(self, first: Queued, alone: Callable[[Any], Any]) -> None:
-        """Send a batch that this step begins."""
+    def _let_go(self, step: Queued) -> None:
+        """Make its caller a sender. The mutex is held."""
+        step.sends = True  # first: from now on an interrupt frees the sender
+        self._queue.roots.add(step.root)
+        self._senders[step] = monotonic()
+
+    def _wait(self, step: Queued) -> None:
+        """Wait until the step is over, or its caller is a sender; the gate only says when to look."""
+        assert step.gate is not None, "a queued step has a gate"
+        while not (step.gate.acquire(timeout=self._late_s) or step.is_over or step.sends):
+            self._pass_by_the_late()
+        if step.sends:
+            with self._mutex:
+                self._queue.move(step.others, BATCH_MAX - 1)
+
+    def _pass_by_the_late(self) -> None:
+        """Count no longer who has been out for long."""
         with self._mutex:
-            batch = self._queue.taken(first)
+            before = monotonic() - self._late_s
+            for late in [step for step, since in self._senders.items() if since < before]:
+                del self._senders[late]
+            self._open_next()
+
+    def _open_next(self) -> None:
+        """Give a free sender to the first step that may go. The mutex is held."""
+        queue = self._queue
+        if len(self._senders) < SENDERS_MAX:
+            for step in queue.steps:
+                if step.root not in queue.roots:
+                    self._let_go(step)
+                    queue.steps.remove(step)
+                    assert step.gate is not None, "a queued step has a gate"
+                    step.gate.release()
+                    return
+
+    def _send(self, batch: Sequence[Queued]) -> None:
+        """Send a batch."""
         try:
-            if len(batch) == 1:
-                first.answer = alone(first.op)
-            else:
-                for step, answer in zip(batch, self._together([one.op for one in batch]), strict=True):
-                    step.answer = answer
-        except Exception:
-            if len(batch) == 1:
+            for step, answer in zip(batch, self._together([one.op for one in batch]), strict=True):
+                step.answer = answer
+        except BaseException as error:
+            _repeat(batch)
+            if not isinstance(error, Exception):
                 raise
             # It may be the fault of another step, such as a text that cannot be encoded: who is at fault learns it alone.
-        finally:
-            for step in batch[1:]:
-                assert step.gate is not None, "a queued step has a gate"
-                step.gate.release()
-            self._sent([step.root for step in batch])
 
-    def _sent(self, roots: Sequence[str]) -> None:
-        """Free a sender, and give it to the first step that may go."""
+    def _end(self, step: Queued) -> None:
+        """Free the sender of this step, and wake those whom it has taken along; or leave the queue, after an interrupt."""
+        if step.is_over:
+            return
         with self._mutex:
             queue = self._queue
-            queue.roots.difference_update(roots)
-            queue.out -= 1
-            heir = self._heir()
-        if heir is not None:
-            assert heir.gate is not None, "a queued step has a gate"
-            heir.gate.release()
+            queue.remove(step)
+            if step.sends:
+                self._senders.pop(step, None)
+                queue.roots.discard(step.root)
+                for other in step.others:
+                    self._wake(other)
+                self._open_next()
+            step.is_over = True
 
-    def _heir(self) -> Queued | None:
-        """Return the step that gets a free sender, out of the queue. The mutex is held."""
-        queue = self._queue
-        for step in queue.steps:
-            if step.root not in queue.roots and queue.out < SENDERS_MAX:
-                queue.steps.remove(step)
-                queue.roots.add(step.root)
-                queue.out += 1
-                step.sends = True
-                return step
-        return None
-
-    def _leave(self, step: Queued) -> None:
-        """Remove a step whose thread was interrupted, or pass on its sender."""
-        with self._mutex:
-            if step in self._queue.steps:
-                self._queue.steps.remove(step)
-                return
-        if step.sends:
-            self._sent((step.root,))
+    def _wake(self, step: Queued) -> None:
+        """Let a caller go on whose step was taken along. The mutex is held."""
+        assert step.gate is not None, "a queued step has a gate"
+        if not step.is_over:
+            self._queue.remove(step)
+            self._queue.roots.discard(step.root)
+            step.is_over = True
+        if step.gate.locked():  # else this was interrupted, and is repeated
+            step.gate.release()
 
 
 class LoopBatches:
@@ -161,6 +197,7 @@ class LoopBatches:
     ) -> None:
         self._loop, self._together = loop, together
         self._queue = _Queue()
+        self._out = 0
         self._is_due = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -175,9 +212,7 @@ class LoopBatches:
 
         step = Queued(op, root)
         self._queue.steps.append(step)
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._end_turn)
+        self._end_turn_soon()
         cancelled: CancelledError | None = None
         while not step.is_over:
             step.future = self._loop.create_future()
@@ -185,41 +220,55 @@ class LoopBatches:
                 await step.future
             except CancelledError as error:
                 cancelled = error
+        if cancelled is None:
+            return await alone(op) if step.answer is None else step.answer
+        outcome: Callable[[], Any] = lambda: step.answer  # noqa: E731
         if step.answer is None:
-            step.answer, again = await to_its_end(alone(op))
-            cancelled = cancelled or again
-        if cancelled is not None:
-            setattr(cancelled, OUTCOME, lambda: step.answer)
-            raise cancelled
-        return step.answer
+            outcome, _ = await to_its_end(alone(op))
+        setattr(cancelled, OUTCOME, outcome)
+        raise cancelled
+
+    def _end_turn_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         self._is_due = False
         queue = self._queue
-        while queue.steps and queue.out < SENDERS_MAX:
-            batch = queue.taken()
+        while queue.steps and self._out < SENDERS_MAX:
+            batch: list[Queued] = []
+            queue.move(batch, BATCH_MAX)
             if not batch:
                 return
             if len(batch) == 1:
                 self._over(batch)  # alone, by its own caller
                 continue
-            queue.out += 1
+            self._out += 1
             task = self._loop.create_task(self._send(batch))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            # Here, and not in the task: one that is cancelled before its first step never runs.
+            task.add_done_callback(lambda task, batch=batch: self._sent(task, batch))  # type: ignore[misc]
 
-    async def _send(self, batch: list[Queued]) -> None:
+    async def _send(self, batch: Sequence[Queued]) -> None:
+        from amends.stores.cancellation import to_its_end
+
         try:
-            for step, answer in zip(batch, await self._together([one.op for one in batch]), strict=True):
+            # Whoever cancels this task cancels all tasks of the loop, and those who wait for an answer learn it themselves.
+            outcome, _ = await to_its_end(self._together([one.op for one in batch]))
+            for step, answer in zip(batch, outcome(), strict=True):
                 step.answer = answer
-        except Exception:
-            pass  # as above: each is done alone
-        finally:
-            self._queue.out -= 1
-            self._over(batch)
-            if self._queue.steps and not self._is_due:
-                self._is_due = True
-                self._loop.call_soon(self._end_turn)
+        except BaseException as error:
+            _repeat(batch)
+            if not isinstance(error, Exception):
+                raise
+
+    def _sent(self, task: asyncio.Task[None], batch: Sequence[Queued]) -> None:
+        self._tasks.discard(task)
+        self._out -= 1
+        self._over(batch)
+        if self._queue.steps:
+            self._end_turn_soon()
 
     def _over(self, batch: Sequence[Queued]) -> None:
         for step in batch:
@@ -227,3 +276,31 @@ class LoopBatches:
             step.is_over = True
             if step.future is not None and not step.future.done():
                 step.future.set_result(None)
+
+
+class Loops:
+    """The batches of each event loop."""
+
+    def __init__(self, together: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]) -> None:
+        self._together = together
+        self._known: dict[asyncio.AbstractEventLoop, LoopBatches] = {}
+
+    def here(self) -> LoopBatches:
+        """Return those of the running loop."""
+        from asyncio import get_running_loop  # here: a blocking program needs no asyncio
+
+        loop = get_running_loop()
+        batches = self._known.get(loop)
+        if batches is None:
+            for old in list(self._known):  # a copy: another thread may do the same
+                if old.is_closed():
+                    self._known.pop(old, None)
+            batches = self._known[loop] = LoopBatches(loop, self._together)
+        return batches
+
+
+def _repeat(batch: Iterable[Queued]) -> None:
+    """Note that these may have been done already: the flow then gives the first answer."""
+    for step in batch:
+        if step.answer is None:
+            step.op.repeated = True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from amends.encoding.lazy_import import import_on_use
 
@@ -37,12 +38,22 @@ async def uninterrupted(work: Awaitable[T]) -> T:
     raise cancelled
 
 
-async def to_its_end(work: Awaitable[T]) -> tuple[T, asyncio.CancelledError | None]:
-    """Await ``work``, which keeps its outcome when it is cancelled; return its answer, and the cancellation."""
+async def to_its_end(work: Awaitable[T]) -> tuple[Callable[[], T], asyncio.CancelledError | None]:
+    """Await ``work``, which keeps its outcome when it is cancelled; return the outcome, and the cancellation.
+
+    The outcome returns the answer or raises the error: neither may hide the cancellation.
+    """
     try:
-        return await work, None
+        answer = await work
     except asyncio.CancelledError as stop:
-        outcome = getattr(stop, OUTCOME, None)
+        outcome: Callable[[], T] | None = getattr(stop, OUTCOME, None)
         if outcome is None:
             raise
-        return outcome(), stop
+        return outcome, stop
+    except Exception as error:
+        return partial(_raise, error), None
+    return (lambda: answer), None
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error

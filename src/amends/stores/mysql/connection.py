@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from amends.errors import LedgerUnavailable
 from amends.stores.mysql import errors
 from amends.stores.mysql.url import Address
 from amends.stores.sql import Execute, Result
+
+T = TypeVar("T")
 
 ROW_WAIT_S_MAX: Final = 5.0
 """How long the server itself waits for a row lock before we check the deadline."""
@@ -66,12 +69,31 @@ class Connection:
 
         An error that the server reports came before the commit; a lost connection leaves that unknown.
         """
-        self._check_size(text)
-        raw = self.raw
         self.last = Execute("select from amends_run", (root,))
+        return self._ask_at_once(text, _read_two_numbers)
+
+    def call_together(self, calls: Sequence[str]) -> list[tuple[int, int] | None]:
+        """Call procedures in one transaction, sent in one packet; return the answer of each."""
+        self.last = None
+
+        def answers(raw: Any) -> list[tuple[int, int] | None]:
+            _read_ok(raw)
+            found = [_read_two_numbers(raw) for _ in calls]
+            _read_ok(raw)
+            return found
+
+        return self._ask_at_once("; ".join(("begin", *calls, "commit")), answers)
+
+    def _ask_at_once(self, text: str, read: Callable[[Any], T]) -> T:
+        """Send a whole transaction, and read its answer packet by packet.
+
+        The driver would read what the columns are called, and make a result of each packet: that takes as long as all else.
+        """
+        self._check_size(text)
         self.is_open = self.at_once = self.committing = True
         try:
-            answer = _two_numbers(raw, text)
+            self.raw._execute_command(QUERY, text)
+            answer = read(self.raw)
         except Exception as error:
             self.committing = errors.code_of(error) in errors.LOST
             raise
@@ -179,12 +201,8 @@ def _open_socket(address: Address) -> socket.socket:
     return opened
 
 
-def _two_numbers(raw: Any, text: str) -> tuple[int, int] | None:
-    """Send a statement, and read the one row of its answer, if it has one, packet by packet.
-
-    The driver would read what the columns are called, and make a result of each packet: that takes as long as all else.
-    """
-    raw._execute_command(QUERY, text)
+def _read_two_numbers(raw: Any) -> tuple[int, int] | None:
+    """Read the answer of a procedure: one row, or none."""
     packet = raw._read_packet()
     if packet.is_ok_packet():
         return None
@@ -192,9 +210,14 @@ def _two_numbers(raw: Any, text: str) -> tuple[int, int] | None:
         packet = raw._read_packet()
     row = raw._read_packet()
     answer = int(row.read_length_coded_string()), int(row.read_length_coded_string())
-    for is_end in ("is_eof_packet", "is_ok_packet"):  # of the rows; of the procedure
-        assert getattr(raw._read_packet(), is_end)(), "a step answers with one row"
+    assert raw._read_packet().is_eof_packet(), "a step answers with one row"
+    _read_ok(raw)  # the end of the procedure
     return answer
+
+
+def _read_ok(raw: Any) -> None:
+    """Read the answer of a statement without rows."""
+    assert raw._read_packet().is_ok_packet(), "such a statement has no rows"
 
 
 def _is_plain(text: str) -> bool:

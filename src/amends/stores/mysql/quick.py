@@ -6,7 +6,7 @@ they change nothing, answer nothing, and the flow decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from amends.encoding.chain import MICROS
@@ -47,6 +47,8 @@ from amends.stores.sql import FOLD_WINDOW_S, MYSQL, SKEW_S, Execute, Statements,
 Clock = Callable[[], float] | None
 
 UNDO_MAX: Final = 10_000
+TOGETHER_MAX: Final = 1 << 19
+"""The characters of one batch, which must fit into a packet of the server; what is longer is sent alone."""
 _TOOL: Final = (
     "select no from amends_tool where name = %s and version = %s and kind = %s and scope = 'run' and declared = %s"
     " and undoable = %s and at_commit = 0"
@@ -91,41 +93,71 @@ class Plain:
         """Start the call; return None if nothing was changed and the flow must decide."""
         if not is_plain(op):
             return None
-        run, number = op.run, self.tools.get(op.tool)
-        if number is None:
-            tool = op.tool
+        tool = op.tool
+        if tool not in self.tools:
             connection.begin(())
             found, _, _ = connection.execute(
                 Execute(_TOOL, (tool.name, tool.version, tool.kind, tool.declared, tool.undoable))
             )
             if not found:
                 return None
-            number = self.tools[tool] = found[0][0]
-        made, quoted = made_at(op.number), connection.quoted
-        more = more_of(op)
-        said = connection.call_procedure(
-            f"call amends_admit_1({quoted(run.root)},{quoted(run.owner)},{run.epoch},{self._now()},"
-            f"'{admission_body(op)}',{_double(made - SKEW_S)},{_double(made + SKEW_S)},{self.halt},{op.number},"
-            f"x'{key_of(op).hex()}',{number},x'{op.ident.hex()}',x'{op.digest.hex()}',{quoted(op.args)},"
-            f"{'null' if more is None else quoted(more)})",
-            run.root,
-        )
+            self.tools[tool] = found[0][0]
+        said = connection.call_procedure(self._admission(op, connection, alone=1), op.run.root)
         return None if said is None else Started(op, said[0], said[1] / MICROS)
 
     def settle(self, op: SettlePlain, connection: Connection) -> SettledPlain | None:
         """Settle the call; return None if nothing was changed and the flow must decide."""
         if op.repeated:
             return None
-        started, first, quoted = op.started, op.started.op, connection.quoted
+        said = connection.call_procedure(self._settlement(op, connection, alone=1), op.started.op.run.root)
+        return None if said is None else SettledPlain(op.started, said[0], said[1] / MICROS, op.result, proof=op.proof)
+
+    def together(
+        self, ops: Sequence[AdmitPlain | SettlePlain], connection: Connection
+    ) -> list[Started | SettledPlain | None]:
+        """Carry out steps of several runs in one transaction; None for each that was not done: its caller does it alone."""
+        answers: list[Started | SettledPlain | None] = [None] * len(ops)
+        calls: dict[int, str] = {}
+        size = 0
+        for place, op in enumerate(ops):
+            if isinstance(op, SettlePlain):
+                text = self._settlement(op, connection, alone=0)
+            elif is_plain(op) and op.tool in self.tools:
+                text = self._admission(op, connection, alone=0)
+            else:
+                continue
+            if size + len(text) <= TOGETHER_MAX:
+                calls[place] = text
+                size += len(text)
+        said = connection.call_together(list(calls.values())) if calls else []
+        for place, found in zip(calls, said, strict=True):
+            if found is not None:
+                op, n, at = ops[place], found[0], found[1] / MICROS
+                answers[place] = (
+                    Started(op, n, at)
+                    if isinstance(op, AdmitPlain)
+                    else SettledPlain(op.started, n, at, op.result, proof=op.proof)
+                )
+        return answers
+
+    def _admission(self, op: AdmitPlain, connection: Connection, *, alone: int) -> str:
+        run, made, quoted = op.run, made_at(op.number), connection.quoted
+        return (
+            f"call amends_admit_1({quoted(run.root)},{quoted(run.owner)},{run.epoch},{self._now()},"
+            f"'{admission_body(op)}',{_double(made - SKEW_S)},{_double(made + SKEW_S)},{self.halt},{op.number},"
+            f"x'{key_of(op).hex()}',{self.tools[op.tool]},x'{op.ident.hex()}',x'{op.digest.hex()}',{quoted(op.args)},"
+            f"{_or_null(more_of(op), quoted)},{alone})"
+        )
+
+    def _settlement(self, op: SettlePlain, connection: Connection, *, alone: int) -> str:
+        first, quoted = op.started.op, connection.quoted
         run = first.run
         more = more_of(first, op.proof) if op.proof else None
-        said = connection.call_procedure(
+        return (
             f"call amends_settle_1({quoted(run.root)},{quoted(run.owner)},{run.epoch},{self._now()},"
-            f"'{success_body(op)}',{_double(started.at + FOLD_WINDOW_S)},{first.number},{quoted(op.result)},"
-            f"{'null' if more is None else quoted(more)})",
-            run.root,
+            f"'{success_body(op)}',{_double(op.started.at + FOLD_WINDOW_S)},{first.number},{quoted(op.result)},"
+            f"{_or_null(more, quoted)},{_or_null(more_of(first), quoted)},{alone})"
         )
-        return None if said is None else SettledPlain(started, said[0], said[1] / MICROS, op.result, proof=op.proof)
 
     def begin(self, op: BeginCompensation, connection: Connection) -> CallRow | None:
         """Begin the compensation; return None if nothing was changed and the flow must decide."""
@@ -162,6 +194,10 @@ class Plain:
         undo.going = ""
         undo.left.pop()
         return undone(op, said[1] / MICROS)
+
+
+def _or_null(text: str | None, quoted: Callable[[str], str]) -> str:
+    return "null" if text is None else quoted(text)
 
 
 def _double(value: float) -> str:

@@ -7,7 +7,7 @@ import importlib
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -18,6 +18,7 @@ from amends.ledger.flow import run_flow
 from amends.ledger.joined import Joined
 from amends.ledger.operations import StoreOp
 from amends.model import Schema
+from amends.stores.batches import STEPS, Batches, Loops, root_of
 from amends.stores.cancellation import uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.mysql import errors, joined
@@ -31,6 +32,7 @@ from amends.stores.retry import Caller, perform
 from amends.stores.sql import Execute
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 MIGRATION_S: Final = 3600.0
 """How long one statement of a migration may take: the server may have to copy a large table."""
@@ -58,6 +60,7 @@ class MysqlStore:
     ``lock_wait_s`` replace the options of the URL.
     """
 
+    keeps_outcome = True
     dialect = "mysql"
 
     def __init__(
@@ -96,6 +99,7 @@ class MysqlStore:
             self._connect, size=address.pool_max, wait_s=address.lock_wait_s, shown=self.url
         )
         self._threads: ThreadPoolExecutor | None = None
+        self._batches, self._loops = Batches(self._together), Loops(self._together_async)
 
     # ---- The protocol of a store
 
@@ -128,24 +132,33 @@ class MysqlStore:
         """Carry out one operation; return when it is durable."""
         if not self._ready:
             self.open(create=self._create)
-        step = QUICK.get(type(op))
-        if step is not None and not op.repeated:
-            done: T | None = self._alone(op, step)
-            return self._generally(op, quick=False) if done is None else done
-        _check_sizes(op)
-        return self._generally(op)
+        kind = type(op)
+        if kind not in QUICK or op.repeated:
+            _check_sizes(op)
+            return self._generally(op)
+        done: T | None = self._batches.perform(op, root_of(op), self._alone) if kind in STEPS else self._alone(op)
+        return self._generally(op, quick=False) if done is None else done
 
-    def _alone(self, op: StoreOp[T], step: Callable[[Plain, Any, Connection], T | None]) -> T | None:
+    def _alone(self, op: StoreOp[Any]) -> Any:
         """Carry out one plain step, without the flow around it; None: the flow decides."""
+        return self._sent([op], lambda connection: QUICK[type(op)](self._plain, op, connection))
+
+    def _together(self, ops: Sequence[Any]) -> Sequence[Any]:
+        """Carry out steps of several runs in one transaction; None for each that was not done."""
+        answers: Sequence[Any] | None = self._sent(ops, lambda connection: self._plain.together(ops, connection))
+        return [None] * len(ops) if answers is None else answers
+
+    def _sent(self, ops: Sequence[StoreOp[Any]], send: Callable[[Connection], Any]) -> Any:
         connection = self._pool.take()
         keep = False
         try:
-            answer = step(self._plain, op, connection)
+            answer = send(connection)
             keep = True
             return answer
         except self._driver.MySQLError:
             # Whatever went wrong, the flow meets it again and says it; what may have been done is found by repeating it.
-            op.repeated = op.repeated or connection.committing
+            for op in ops:
+                op.repeated = op.repeated or connection.committing
             return None
         finally:
             self._pool.give(connection, keep=keep)
@@ -162,11 +175,23 @@ class MysqlStore:
 
     async def perform_async(self, op: StoreOp[T]) -> T:
         """Do the same on an event loop, in a thread; a cancellation is raised when the operation is over."""
+        if type(op) in STEPS and self._ready and not op.repeated:
+            answer: T = await self._loops.here().perform(op, root_of(op), self._in_thread)
+            return answer
+        return await self._in_thread(op)
+
+    async def _in_thread(self, op: StoreOp[T]) -> T:
+        return await uninterrupted(self._submitted(self.perform, op))
+
+    async def _together_async(self, ops: Sequence[Any]) -> Sequence[Any]:
+        """Carry out steps of several runs in one transaction, in one thread; None for each that was not done."""
+        return await uninterrupted(self._submitted(self._together, ops))
+
+    def _submitted(self, work: Callable[[A], T], given: A) -> asyncio.Future[T]:
         try:
-            future = asyncio.get_running_loop().run_in_executor(self._executor(), self.perform, op)
+            return asyncio.get_running_loop().run_in_executor(self._executor(), work, given)
         except RuntimeError as error:  # the interpreter is shutting down and takes no new threads
             raise closed(self.url) from error
-        return await uninterrupted(future)
 
     def joined(self, connection: object, *, tool: str) -> Joined:
         """Return the ledger through this PyMySQL connection, inside the transaction that is open there."""

@@ -12,6 +12,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from psycopg.errors import DivisionByZero
+
 from amends.encoding.ids import made_at, number_of
 from amends.ledger.operations import (
     Admission,
@@ -49,8 +51,15 @@ from amends.stores.sql import FOLD_WINDOW_S, POSTGRES, SKEW_S, Execute, Statemen
 Clock = Callable[[], float] | None
 
 _NOW: Final = (
-    "with m as materialized (select greatest(coalesce(%s::float8, extract(epoch from clock_timestamp())::float8),"
-    " (select made_at from amends_mark where name = 'time')) as now)"
+    "with m as materialized (select g.given, greatest(coalesce(g.given, extract(epoch from clock_timestamp())::float8),"
+    " (select made_at from amends_mark where name = 'time')) as now from (select %s::float8 as given) g)"
+)
+WAIT_S: Final = 1.0
+"""A statement that has waited for its run for longer undoes itself: its event would be so much older than it becomes
+visible, and whoever follows the events may have passed that moment. The flow takes the time when it has the run."""
+_IN_TIME: Final = (
+    "1 / (case when m.given is null and extract(epoch from clock_timestamp())::float8 >"
+    f" m.now + {WAIT_S} then 0 else 1 end)"
 )
 _AT: Final = "round(greatest(m.now, x.at) * 1e6::float8)"
 _STEP: Final = (
@@ -62,23 +71,23 @@ _OPEN: Final = " and ".join(f"x.{term}" for term in OPEN_ROOT.split(" and "))
 _ADMIT: Final = (
     _NOW
     + _STEP.format(
-        f" and {_OPEN} and m.now between %s and %s and (select halt from amends_ledger) = %s"
+        f" and {_OPEN} and greatest(m.now, x.at) between %s and %s and (select halt from amends_ledger) = %s"
         ' and not exists (select 1 from amends_call o where o.root = x.no and o."key" = %s)'
     )
     + ', c as (insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash,'
     " more) select %s::bigint, r.no, %s::bytea, 1, r.n, %s::bigint, 'started', 1, %s::bytea, %s::bytea, %s::text, r.at,"
-    " %s::bigint, r.head, %s::text from r) select r.n, r.at from r"
+    f" %s::bigint, r.head, %s::text from r) select r.n, r.at, {_IN_TIME} from r, m"
 )
 _SETTLE: Final = (
     _NOW
     + _STEP.format(
-        " and m.now <= %s and exists (select 1 from amends_call o where o.no = %s and o.root = x.no"
+        " and greatest(m.now, x.at) <= %s and exists (select 1 from amends_call o where o.no = %s and o.root = x.no"
         " and o.state = 'started' and o.attempt = 1 and o.settled_n is null and o.more is not distinct from %s::text)"
     )
     + ", u as (update amends_call c set state = 'succeeded', result = %s::text, settled_n = r.n, settled_at = r.at,"
     " settled_hash = r.head{} from r where c.no = %s and c.root = r.no and c.state = 'started' and c.attempt = 1"
     " and c.settled_n is null and c.more is not distinct from %s::text returning 1)"
-    " select r.n, r.at, 1 / (select count(*) from u) from r"
+    f" select r.n, r.at, 1 / (select count(*) from u), {_IN_TIME} from r, m"
 )
 _SETTLE_SEALED: Final = _SETTLE.format(", more = %s::text")
 """The same with an encrypted result, whose digest is kept as well."""
@@ -86,36 +95,39 @@ _SETTLE_PLAIN: Final = _SETTLE.format("")
 _BEGIN: Final = (
     _NOW
     + _STEP.format(
-        " and x.state = 'rolling_back' and x.touch = %s and m.now <= %s and exists (select 1 from amends_call o"
+        " and x.state = 'rolling_back' and x.touch = %s and greatest(m.now, x.at) <= %s and exists (select 1 from amends_call o"
         " where o.no = %s and o.root = x.no and o.state = 'succeeded' and o.settled_n = %s and o.comp_at is null)"
     )
     + ", u as (update amends_call c set state = 'compensating', comp_n = r.n, comp_at = r.at, comp_epoch = %s::bigint,"
     " comp_hash = r.head from r where c.no = %s and c.root = r.no and c.state = 'succeeded' and c.comp_at is null"
-    " returning 1) select r.n, r.at, 1 / (select count(*) from u) from r"
+    f" returning 1) select r.n, r.at, 1 / (select count(*) from u), {_IN_TIME} from r, m"
 )
 _END: Final = (
     _NOW
     + _STEP.format(
-        " and x.touch = %s and m.now <= %s and exists (select 1 from amends_call o where o.no = %s and o.root = x.no"
-        " and o.state = 'compensating' and o.comp_hash is not null and o.undone_at is null)"
+        " and x.touch = %s and greatest(m.now, x.at) <= %s and exists (select 1 from amends_call o where o.no = %s"
+        " and o.root = x.no and o.state = 'compensating' and o.comp_hash is not null and o.undone_at is null)"
     )
     + ", u as (update amends_call c set state = 'compensated', undone_n = r.n, undone_at = r.at, undone_hash = r.head"
     " from r where c.no = %s and c.root = r.no and c.state = 'compensating' and c.undone_at is null returning 1)"
-    " select r.n, r.at, 1 / (select count(*) from u) from r"
+    f" select r.n, r.at, 1 / (select count(*) from u), {_IN_TIME} from r, m"
 )
 # One step of each of many runs. Whoever is missing in the answer was not done. A chain that has grown without its event
-# divides by zero, as above, which undoes all of them.
+# divides by zero, as above, which undoes all of them. It waits for nobody: whoever has locked one run would stop all.
 _TOGETHER: Final = (
     _NOW
     + ", j as materialized (select * from json_to_recordset(%s::json) as j(i bigint, uid text, owner text, epoch bigint,"
     ' body text, no bigint, lo float8, hi float8, "key" text, tool bigint, ident text, digest text, args text,'
     " result text, more text, was text))"
+    ", l as materialized (select j.i as place, x.no as free from amends_run x join j on x.uid = j.uid"
+    " for update of x skip locked)"
     f", r as (update amends_run x set n = x.n + 1, at = {_AT} / 1e6::float8, head = sha256(convert_to("
     f"encode(x.head, 'hex') || ':' || (x.n + 1) || ':' || {_AT}::bigint || ':' || j.body, 'UTF8'))"
-    " from m, j where x.uid = j.uid and x.owner = j.owner and x.epoch = j.epoch and m.now <= j.hi"
+    " from m, j, l where l.place = j.i and x.no = l.free and x.owner = j.owner and x.epoch = j.epoch"
+    " and greatest(m.now, x.at) <= j.hi"
     f" and case when j.tool is null then exists (select 1 from amends_call o where o.no = j.no and o.root = x.no"
     " and o.state = 'started' and o.attempt = 1 and o.settled_n is null and o.more is not distinct from j.was)"
-    f" else {_OPEN} and m.now >= j.lo and (select halt from amends_ledger) = %s and not exists (select 1"
+    f" else {_OPEN} and greatest(m.now, x.at) >= j.lo and (select halt from amends_ledger) = %s and not exists (select 1"
     ' from amends_call o where o.root = x.no and o."key" = decode(j."key", \'hex\')) end'
     " returning j.i, x.no, x.n, x.at, x.head)"
     ', c as (insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash,'
@@ -180,15 +192,14 @@ class Plain:
                 return None
             number = self.tools[tool] = found[0][0]
         key, made = key_of(op), made_at(op.number)
-        found, _, _ = await Execute(
+        found = await _stepped(
             _ADMIT,
             (
                 self._now(), admission_body(op), run.root, run.owner, run.epoch, made - SKEW_S, made + SKEW_S, self.halt,
                 key, op.number, key, number, op.ident, op.digest, op.args, run.epoch, more_of(op),
             ),
-            prepare=True,
         )  # fmt: skip
-        return Started(op, *found[0]) if found else None
+        return Started(op, found[0][0], found[0][1]) if found else None
 
     async def settle(self, op: SettlePlain) -> SettledPlain | None:
         """Settle the call; return None if nothing was changed and the flow must decide."""
@@ -198,13 +209,12 @@ class Plain:
         run = first.run
         was = more_of(first)  # another text: something was learned of the call meanwhile
         sealed = (more_of(first, op.proof),) if op.proof else ()
-        found, _, _ = await Execute(
+        found = await _stepped(
             _SETTLE_SEALED if op.proof else _SETTLE_PLAIN,
             (
                 self._now(), success_body(op), run.root, run.owner, run.epoch, started.at + FOLD_WINDOW_S, first.number,
                 was, op.result, *sealed, first.number, was,
             ),
-            prepare=True,
         )  # fmt: skip
         return SettledPlain(started, found[0][0], found[0][1], op.result, proof=op.proof) if found else None
 
@@ -215,13 +225,12 @@ class Plain:
         if seen is None or undo is None or not is_plain_beginning(op, undo):
             return None
         number = number_of(op.call_id)
-        found, _, _ = await Execute(
+        found = await _stepped(
             _BEGIN,
             (
                 self._now(), compensation_body(op, "succeeded", "compensating"), seen.root, op.owner, op.epoch, undo.touch,
                 seen.created_at + FOLD_WINDOW_S, number, seen.settled_seq, op.epoch, number,
             ),
-            prepare=True,
         )  # fmt: skip
         if not found:
             self._undo.pop(seen.root, None)
@@ -235,13 +244,12 @@ class Plain:
         if seen is None or undo is None or not is_plain_end(op, undo):
             return None
         number = number_of(op.call_id)
-        found, _, _ = await Execute(
+        found = await _stepped(
             _END,
             (
                 self._now(), compensation_body(op, "compensating", "compensated"), seen.root, op.owner, op.epoch,
                 undo.touch, seen.created_at + FOLD_WINDOW_S, number, number,
             ),
-            prepare=True,
         )  # fmt: skip
         if not found:
             self._undo.pop(seen.root, None)
@@ -254,7 +262,7 @@ class Plain:
         """Carry out steps of several runs by one statement; None for each that was not done: its caller does it alone."""
         asked = [self._asked(place, op) for place, op in enumerate(ops)]
         text = json.dumps([one for one in asked if one is not None], ensure_ascii=False)
-        found, _, _ = await Execute(_TOGETHER, (self._now(), text, self.halt), prepare=True)
+        found = await _stepped(_TOGETHER, (self._now(), text, self.halt))
         answers: list[Started | SettledPlain | None] = [None] * len(ops)
         for place, n, at, *_ in found:
             op = ops[place]
@@ -283,6 +291,15 @@ class Plain:
             "no": op.number, "lo": made - SKEW_S, "hi": made + SKEW_S, "key": key_of(op).hex(), "tool": tool,
             "ident": op.ident.hex(), "digest": op.digest.hex(), "args": op.args, "more": more_of(op),
         }  # fmt: skip
+
+
+async def _stepped(sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Return the answer of a statement that is its own transaction; nothing if it undid itself."""
+    try:
+        found, _, _ = await Execute(sql, params, prepare=True)
+    except DivisionByZero:
+        return []
+    return found
 
 
 UNDO_MAX: Final = 10_000

@@ -19,7 +19,6 @@ from amends.errors import BadConfig, LedgerUnavailable, NotStorable
 from amends.ledger.flow import Flow, run_flow
 from amends.ledger.joined import Joined
 from amends.ledger.operations import OpenChild, OpenRun, StoreOp
-from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain
 from amends.ledger.store import OUTCOME
 from amends.model import Schema
 from amends.stores.postgres.url import Address, check_schema, read_url
@@ -34,7 +33,7 @@ except ImportError as missing:
     ) from missing
 
 from amends.ledger.flow import run_flow_async
-from amends.stores.batches import Batches, LoopBatches
+from amends.stores.batches import STEPS, Batches, Loops, root_of
 from amends.stores.cancellation import to_its_end, uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.pool import Lender, LoopPool, Pool
@@ -49,9 +48,6 @@ from amends.stores.postgres.wakeup import Ring, Watch
 from amends.stores.retry import AsyncCaller, Caller, perform
 
 T = TypeVar("T")
-
-STEPS: Final = frozenset({AdmitPlain, SettlePlain})
-"""The operations that are one statement, and can be part of a batch."""
 
 THREADS_MAX: Final = 10
 """Threads for event loops that use the program's pool."""
@@ -135,8 +131,7 @@ class PostgresStore:
         )
         self._threads: ThreadPoolExecutor | None = None
         self._loops: dict[asyncio.AbstractEventLoop, LoopPool[AsyncConnection]] = {}
-        self._loops_batches: dict[asyncio.AbstractEventLoop, LoopBatches] = {}
-        self._batches = Batches(self._together)
+        self._batches, self._loops_batches = Batches(self._together), Loops(self._together_async)
         self._watching: Watch | None = None
 
     # ---- The protocol of a store
@@ -221,17 +216,18 @@ class PostgresStore:
         if not self._opened:
             await asyncio.get_running_loop().run_in_executor(None, self._ready, op)
         self._ready(op)
-        if type(op) in STEPS and not self._preamble.needed and not op.repeated:
-            done, cancelled = await to_its_end(self._loop_batches().perform(op, root_of(op), self._alone_async))
-            if done is None:
-                done, again = await to_its_end(uninterrupted(self._performed(op, quick=False)))
-                cancelled = cancelled or again
-            if cancelled is not None:
-                setattr(cancelled, OUTCOME, lambda: done)
-                raise cancelled
-            answer: T = done
+        if type(op) not in STEPS or self._preamble.needed or op.repeated:
+            return await uninterrupted(self._performed(op))
+        try:
+            answer: T = await self._loops_batches.here().perform(op, root_of(op), self._alone_async)
             return answer
-        return await uninterrupted(self._performed(op))
+        except asyncio.CancelledError as stop:
+            if getattr(stop, OUTCOME, None) is None:
+                # All tasks of the loop were cancelled, even the one that had sent the statement.
+                op.repeated = True
+                outcome, _ = await to_its_end(uninterrupted(self._performed(op)))
+                setattr(stop, OUTCOME, outcome)
+            raise
 
     async def _in_thread(self, op: StoreOp[T]) -> T:
         try:
@@ -248,20 +244,24 @@ class PostgresStore:
             return self._threads
 
     async def _alone_async(self, op: StoreOp[Any]) -> Any:
-        """Carry out one step by its statement; None: the flow decides."""
-        return await uninterrupted(self._sent_async([op], QUICK[type(op)](self._plain, op)))
+        """Carry out one step by its statement, or by its flow if that must decide."""
+        return await uninterrupted(self._one_async(op))
+
+    async def _one_async(self, op: StoreOp[Any]) -> Any:
+        answer = await self._sent_async([op], lambda: QUICK[type(op)](self._plain, op))
+        return await self._performed(op, quick=False) if answer is None else answer
 
     async def _together_async(self, ops: Sequence[Any]) -> Sequence[Any]:
         """Carry out steps of several runs by one statement; None for each that was not done."""
-        answers: Sequence[Any] | None = await self._sent_async(ops, self._plain.together(ops))
+        answers: Sequence[Any] | None = await uninterrupted(self._sent_async(ops, lambda: self._plain.together(ops)))
         return [None] * len(ops) if answers is None else answers
 
-    async def _sent_async(self, ops: Sequence[Any], flow: Flow[Any]) -> Any:
+    async def _sent_async(self, ops: Sequence[Any], flow: Callable[[], Flow[Any]]) -> Any:
         pool = self._loop_pool()
         connection = await pool.take()
         keep = False
         try:
-            answer = await run_flow_async(flow, connection.execute)
+            answer = await run_flow_async(flow(), connection.execute)
             keep = True
             return answer
         except psycopg.Error as error:
@@ -269,15 +269,6 @@ class PostgresStore:
             return None
         finally:
             pool.give(connection, keep=keep)
-
-    def _loop_batches(self) -> LoopBatches:
-        loop = asyncio.get_running_loop()
-        batches = self._loops_batches.get(loop)
-        if batches is None:
-            for old in [known for known in self._loops_batches if known.is_closed()]:
-                del self._loops_batches[old]
-            batches = self._loops_batches[loop] = LoopBatches(loop, self._together_async)
-        return batches
 
     def joined(self, connection: object, *, tool: str) -> Joined:
         """Return the ledger through this psycopg connection, inside the transaction that is open there."""
@@ -402,12 +393,6 @@ class PostgresStore:
         self._start_fresh()
         if self._lent is not None:
             self._pool = pool  # it refuses: the program's connections are the parent's too
-
-
-def root_of(op: Any) -> str:
-    """Return the run whose chain this step continues."""
-    run: PlainRun = op.run if isinstance(op, AdmitPlain) else op.started.op.run
-    return run.root
 
 
 def _left_by(ops: Sequence[StoreOp[Any]], error: psycopg.Error) -> bool:
