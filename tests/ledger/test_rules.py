@@ -26,7 +26,9 @@ def is_asked(kind: str, name: str, colour: Colour) -> bool:
     return ALL_COLOURS or kind == "memory" or (is_here and COLOURS[dice % 2] == colour)
 
 
-CASES = [(kind, name, colour) for kind in STORES for name in RULES for colour in COLOURS if is_asked(kind, name, colour)]
+CASES = [
+    (kind, name, colour) for kind in STORES for name in RULES for colour in COLOURS if is_asked(kind, name, colour)
+]
 
 
 @pytest.mark.parametrize("kind, name, colour", CASES)
