@@ -46,7 +46,8 @@ TABLES = {
 }
 ORDER = {"runs": "no", "approvals": "no", "checkpoints": "n", "delegations": "id"}
 KEYS = {"runs": "uid", "calls": "id", "events": "place", "approvals": "id", "checkpoints": "n", "delegations": "id"}
-GENERATED = ("unsealed", "attention")
+GENERATED = ("unsealed", "attention", "ended_at")
+BYTES = {"c.key", "c.ident", "c.digest", "c.hash", "c.settled_hash", "c.comp_hash", "c.undone_hash"}
 NO_RUN = -1
 """The number of the run of a call whose root does not exist."""
 
@@ -89,7 +90,7 @@ class Forger:
         if table == "events":
             return self._events()
         if table == "calls":
-            calls = [stored.join(values)[0] for values in self.execute(f"{self._calls} order by c.no")]
+            calls = [stored.join(values)[0] for values in self._read(f"{self._calls} order by c.no")]
             return [{name: getattr(one, name) for name in CALL_COLUMNS} for one in calls]
         columns = COLUMNS[table]
         names = ", ".join(map(self._name, columns))
@@ -101,14 +102,23 @@ class Forger:
         """The events of all trees in the order of time, the rows and the folded ones."""
         names = ", ".join(map(self._name, EVENTS_STORED))
         found = [
-            dict(zip(EVENTS_STORED, row, strict=True)) for row in self.execute(f"select {names} from amends_event")
+            {name: value if name == "hash" else _text(value) for name, value in zip(EVENTS_STORED, row, strict=True)}
+            for row in self.execute(f"select {names} from amends_event")
         ]
         made: list[Row] = [{**row, "hash": bytes(row["hash"]).hex()} for row in found]
-        folded = folded_events(self.execute(f"{self._folded} order by c.no"))
+        folded = folded_events(self._read(f"{self._folded} order by c.no"))
         made += [{name: getattr(one, name) for name in EVENT_COLUMNS} for one in folded]
         made.sort(key=lambda row: (row["at"], row["root"], row["n"]))
         order = ("place", *EVENT_COLUMNS)
         return [{name: {**row, "place": place}[name] for name in order} for place, row in enumerate(made, 1)]
+
+    def _read(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Return values of ``stored.READ`` and what follows them, with text as text: MariaDB stores some names as bytes."""
+        names = [*stored.READ, "r.owners"]
+        return [
+            tuple(value if name in BYTES else _text(value) for name, value in zip(names, row, strict=False))
+            for row in self.execute(sql, params)
+        ]
 
     @property
     def _calls(self) -> str:
@@ -225,7 +235,7 @@ class Forger:
 
     def unfold(self, root: str) -> None:
         """Every event of this tree is a row."""
-        events = folded_events(self.execute(f"{self._folded} where r.uid = ?", (root,)))
+        events = folded_events(self._read(f"{self._folded} where r.uid = ?", (root,)))
         if not events:
             return
         with self._at_once():

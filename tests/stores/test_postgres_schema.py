@@ -91,7 +91,9 @@ def test_the_columns_of_calls_and_events_are_those_that_are_written(
         (table,),
     ).fetchall()
     of = {"INTEGER": "bigint", "REAL": "double precision", "TEXT": "text", "BLOB": "bytea"}
-    assert found == [(column, of[types[column][0]], "NO" if types[column][1] else "YES") for column in columns]
+    # What a settlement changes stands together here, which makes its log record shorter: statements name their columns.
+    written = [(column, of[types[column][0]], "NO" if types[column][1] else "YES") for column in columns]
+    assert sorted(found) == sorted(written)
 
 
 def test_only_a_store_s_own_columns_have_defaults(connection: psycopg.Connection[Any]) -> None:

@@ -13,7 +13,6 @@ RECORDED = Path(__file__).with_name("public_surface.txt")
 ADDED: dict[str, str] = {
     "amends.testing.STORE_CHECKS: Suite": "a dict still, with the decorators that register a check",
     "amends.testing.Simulation.__init__(*, seed=0, lease_s=30.0, make_store=<type>)": "schedules are played on SQLite too",
-    "amends.testing.Simulation.store_of(self, process)": "each process has its own store over one SQLite ledger",
     "amends.AsyncRuntime.events(self, run_id=None, *, after='', filter='')": "feeds go by moment, tree and number",
     "amends.Runtime.events(self, run_id=None, *, after='', filter='')": "as above",
     "amends.testing.TestRuntime.events(self, run_id=None, *, after='', filter='')": "as above",
