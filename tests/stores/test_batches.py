@@ -23,6 +23,7 @@ PATIENCE_S = 60
 class Op(str):
     """A step that a server does."""
 
+    __slots__ = ("repeated",)
     repeated: bool
 
     def __new__(cls, name: str) -> "Op":
