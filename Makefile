@@ -58,8 +58,8 @@ docs: $(DEV) ## write the generated parts of docs/ again and check the links
 test-peers: $(DEV) ## failures of other packages and open reports about frameworks: amends does not repeat them
 	@$(BIN)/python -m pytest -n $(JOBS) tests/peers $(ARGS)
 
-test-colours: $(DEV) servers ## the conformance suite and the rules of the ledger on every store in both colours
-	@AMENDS_TEST_ALL_COLOURS=1 $(BIN)/python -m pytest -n $(JOBS) tests/stores/test_conformance.py tests/ledger/test_rules.py $(ARGS)
+test-colours: $(DEV) servers ## the conformance suite, the rules of the ledger and every tampering, on every store, in both colours
+	@AMENDS_TEST_ALL_COLOURS=1 $(BIN)/python -m pytest -n $(JOBS) tests/stores/test_conformance.py tests/ledger/test_rules.py tests/audit/test_folded.py $(ARGS)
 
 test-pythons: ## the quick tests on every other supported Python found here
 	@JOBS=$(JOBS) sh scripts/test-pythons
