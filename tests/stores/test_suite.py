@@ -11,7 +11,8 @@ import pytest
 
 from amends.ledger import dispatch
 from amends.ledger.flow import run_flow
-from amends.ledger.rows import FindKey, FindRunById, InsertCall, InsertRun
+from amends.ledger.rows import CALLS, RUNS
+from amends.ledger.tables import Add, List
 from amends.stores.memory import MemoryStore
 from amends.testing import STORE_CHECKS, Proof, Skipped, check_store, prove_store
 from amends.testing.conformance.ledger import Clock, Ledger, raises
@@ -62,9 +63,10 @@ class FoldsNames(MemoryStore):
 
     def _row(self, op: Any) -> Any:
         match op:
-            case FindRunById():
-                op = replace(op, id=op.id.lower())
-            case InsertRun():
+            case List(table=table) if table is RUNS:
+                lowered = [(name, how, value.lower() if name == "id" else value) for name, how, value in op.where]
+                op = replace(op, where=tuple(lowered))
+            case Add(table=table) if table is RUNS:
                 op = replace(op, row=replace(op.row, id=op.row.id.lower()))
         return super()._row(op)
 
@@ -73,7 +75,7 @@ class CutsText(MemoryStore):
     """Keeps what fits into 64 kB."""
 
     def _row(self, op: Any) -> Any:
-        if isinstance(op, InsertCall):
+        if isinstance(op, Add) and op.table is CALLS:
             op = replace(op, row=replace(op.row, args=op.row.args[:65_535]))
         return super()._row(op)
 
@@ -82,7 +84,7 @@ class RoundsTime(MemoryStore):
     """Keeps milliseconds."""
 
     def _row(self, op: Any) -> Any:
-        if isinstance(op, InsertRun):
+        if isinstance(op, Add) and op.table is RUNS:
             op = replace(op, row=replace(op.row, created_at=round(op.row.created_at, 3)))
         return super()._row(op)
 
@@ -114,7 +116,8 @@ class Unlocked(MemoryStore):
 
     def _row(self, op: Any) -> Any:
         answer = super()._row(op)
-        if isinstance(op, FindKey) and threading.current_thread() is not threading.main_thread():
+        asked = isinstance(op, List) and op.table is CALLS and op.where[0][0] == "key"
+        if asked and threading.current_thread() is not threading.main_thread():
             self._meeting.wait()
         return answer
 
