@@ -65,7 +65,7 @@ def list_tree(root: str) -> List[RunRow]:
 
 def list_forks(*roots: str) -> List[RunRow]:
     """Return the runs that were forked from these roots, oldest first, without locks: each is a tree of its own."""
-    some = (("forked_from", "<>", ""), *equal(forked_from=roots if len(roots) > 1 else roots[0]))
+    some: Where = (*equal(forked_from=roots if len(roots) > 1 else roots[0]), ("forked_from", "<>", ""))
     return List(RUNS, some, (ADDED,), FORKS_MAX, index="forked")
 
 
@@ -97,7 +97,7 @@ def page_closed(before: float, tenant: str | None, after: tuple[float, str] | No
 
 
 def _of_key(key: str, root: str) -> Where:
-    return equal(key=key, root=root) if root else equal(key=key, scope="ledger")
+    return (("key", "=", key), ("root", "=", root) if root else ("scope", "=", "ledger"))
 
 
 def newest_call(key: str, root: str) -> Flow[CallRow | None]:
@@ -115,7 +115,8 @@ def list_generations(key: str, root: str) -> List[CallRow]:
 
 def list_calls(root: str, states: tuple[str, ...] = ()) -> List[CallRow]:
     """Return the calls of a tree in the order in which they were requested; with states, only those in one of them."""
-    return List(CALLS, equal(root=root, state=states), ("seq",))
+    some: Where = (("root", "=", root), ("state", "in", states)) if states else (("root", "=", root),)
+    return List(CALLS, some, ("seq",))
 
 
 def page_calls(

@@ -239,7 +239,7 @@ def needs_tool(root: RunRow, call: CallRow) -> bool:
     return call.state != "succeeded" or (root.phase != "pivoted" and root.goal != "commit")
 
 
-RUNS: Final = Table("run", RunRow, "uid", by=("root", "id"), locks="tree", states=RUN_STATES)
+RUNS: Final = Table("run", RunRow, "uid", by=("root", "id", "forked_from"), locks="tree", states=RUN_STATES)
 CALLS: Final = Table("call", CallRow, "id", by=("key", "root"), locks="tree", states=CALL_STATES)
 RUN_COLUMNS: Final = RUNS.columns
 CALL_COLUMNS: Final = CALLS.columns

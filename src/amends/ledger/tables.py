@@ -35,7 +35,10 @@ ADDED: Final = "no"
 
 
 class Table(Generic[Row]):
-    """The rows of one kind, and the columns of their key."""
+    """The rows of one kind, and the columns of their key.
+
+    ``by``: other columns by which rows are found; like those of the key, they never change.
+    """
 
     __slots__ = ("by", "columns", "key", "key_of", "locks", "make", "name", "states", "values")
 

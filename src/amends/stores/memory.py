@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from heapq import nsmallest
 from itertools import takewhile
-from operator import attrgetter, eq, ge, gt, le, lt, ne
+from operator import attrgetter, ge, gt, le, lt, ne
 from typing import Any, Final, TypeVar
 
 from amends.encoding.chain import GENESIS, MICROS, body_of, link, moment
@@ -251,46 +251,52 @@ class MemoryStore:
 
     # ---- Tables
 
-    def _keep(self, table: Table[Row], row: Row) -> None:
-        """Have this row in its table and in the indexes."""
+    def _keep(self, table: Table[Row], row: Row) -> list[list[Any]]:
+        """Have this row in its table and in the indexes; return the lists there that end with its key."""
         key = table.key_of(row)
         getattr(self, _TABLES[table.name])[key] = row
-        for column in table.by:
-            self._index[f"{table.name}.{column}"].setdefault(getattr(row, column), []).append(key)
+        lists = [self._index[f"{table.name}.{column}"].setdefault(getattr(row, column), []) for column in table.by]
+        for keys in lists:
+            keys.append(key)
+        return lists
 
     def _find(self, op: Find[Any]) -> Any:
-        if op.table is EVENTS:
-            return next((event for event in self._events if (event.root, event.n) == op.key), None)
-        return getattr(self, _TABLES[op.table.name]).get(op.key)
+        rows = getattr(self, _TABLES[op.table.name])
+        if rows is self._events:
+            return next((event for event in rows if (event.root, event.n) == op.key), None)
+        return rows.get(op.key)
 
     def _list(self, op: List[Row]) -> list[Row]:
         found = self._matching(op.table, op.where)
         if op.after is not None:
             found = self._behind(found, op, op.after)
-        if op.order == (f"-{ADDED}",):
-            found.reverse()
-        for column in reversed(op.order):
-            name = column.lstrip("-")
-            if name != ADDED:  # sorting keeps what is equal in its order
-                found.sort(key=attrgetter(name), reverse=name != column)
+        if len(found) > 1:
+            for column in reversed(op.order):
+                name = column.lstrip("-")
+                if name != ADDED:  # sorting keeps what is equal in its order
+                    found.sort(key=attrgetter(name), reverse=name != column)
+                elif name != column:
+                    found.reverse()
         return found if op.limit is None else found[: op.limit]
 
     def _matching(self, table: Table[Row], where: Where) -> list[Row]:
         """Return the rows for which all terms hold, in the order in which they were added."""
         rows = getattr(self, _TABLES[table.name])
-        if where and where[0][0] in table.by and where[0][1] == "=":
-            (column, _, value), *rest = where
-            found = [rows[key] for key in self._index[f"{table.name}.{column}"].get(value, ())]
-        else:
-            found, rest = list(rows if table is EVENTS else rows.values()), list(where)
-        for column, comparison, value in rest:
-            holds = _HOLDS[comparison]
-            if comparison in ("=", "<>", "in"):
-                found = [row for row in found if holds(getattr(row, column), value)]
-            else:
-                some = ((row, getattr(row, column)) for row in found)
-                found = [row for row, mine in some if mine is not None and holds(mine, value)]
-        return found
+        found: list[Row] | None = None
+        for column, comparison, value in where:
+            if found is None and comparison == "=" and column in table.by:
+                found = [rows[key] for key in self._index[f"{table.name}.{column}"].get(value, ())]
+                continue
+            if found is None:
+                found = list(rows if table is EVENTS else rows.values())
+            if comparison == "=":
+                found = [row for row in found if getattr(row, column) == value]
+            elif comparison == "in":
+                found = [row for row in found if getattr(row, column) in value]
+            elif found:
+                holds, column_of = _HOLDS[comparison], attrgetter(column)
+                found = [row for row in found if (mine := column_of(row)) is not None and holds(mine, value)]
+        return list(rows if table is EVENTS else rows.values()) if found is None else found
 
     def _behind(self, found: list[Row], op: List[Row], after: tuple[Any, ...]) -> list[Row]:
         """Return the rows behind the place at which the page before ended."""
@@ -314,9 +320,8 @@ class MemoryStore:
         if table is CALLS and not row.is_loaded:
             known = len(self._index["call.key"].get(row.key, ()))
             assert known == row.generation - 1, "a key's generations are counted without a gap"
-        self._keep(table, row)
+        self._undo += [keys.pop for keys in self._keep(table, row)]
         self._undo.append(partial(rows.pop, key))
-        self._undo += [self._index[f"{table.name}.{column}"][getattr(row, column)].pop for column in table.by]
         return True
 
     def _change(self, op: Change[Any]) -> Any:
@@ -393,9 +398,7 @@ class MemoryStore:
             self._undo.append(partial(self.sealed.__setitem__, head.root, old))
 
 
-_HOLDS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge, "in": lambda mine, values: mine in values,
-}  # fmt: skip
+_HOLDS: Final[dict[str, Callable[[Any, Any], bool]]] = {"<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 _TABLES: Final = {
     "run": "runs", "call": "_calls", "event": "_events", "approval": "approvals", "delegation": "delegations",

@@ -305,7 +305,7 @@ def _terms(table: Table[Any], where: Where) -> tuple[Shape, list[Any]]:
             count = 1 << (len(value) - 1).bit_length() if value else 0
             shape.append((column, comparison, count))
             params += value + value[-1:] * (count - len(value))
-        elif value is None or value == "":
+        elif value is None or (type(value) is str and not value):
             shape.append((column, comparison, value))
         else:
             shape.append((column, comparison, 1))
@@ -349,7 +349,7 @@ async def _find(tx: Transaction, op: Find[Any]) -> Any:
     if find is not None:
         return await find(tx, op)
     statements, table = tx.statements, op.table
-    if table.locks == "tree" and statements.dialect.lock:
+    if table.locks == "tree" and statements.dialect.lock and not op.peek:
         await Execute(statements.lock_tree_of(table), (op.key,))
     lock = "skip" if op.skip else "wait" if table.locks == "row" else ""
     found, _, _ = await Execute(statements.find(table, lock), op.key if len(table.key) > 1 else (op.key,))
@@ -461,9 +461,9 @@ class Statements:
 
     def lock_tree_of(self, table: Table[Any]) -> str:
         """Return the select that locks the root of the tree of a row: as for calls, it is locked first."""
-        whose = f"(select root from {_sql_name(table)} where {_keyed(table)})"
+        root = f"select root from {_sql_name(table)} where {_keyed(table)}"
         return self._shaped(
-            ("lock", table.name), lambda: f"select uid from amends_run where uid = {whose}{self.dialect.lock}"
+            ("lock", root), lambda: f"select uid from amends_run where uid = ({root}){self.dialect.lock}"
         )
 
     def list(self, op: List[Any], select: str, terms: Shape, names: Mapping[str, str] | None, also: str) -> str:
@@ -728,6 +728,7 @@ class CallStatements:
         # From the run to its calls: a planner that begins with the calls would read them all.
         rooted = f"select {columns} from amends_run r join amends_call c on c.root = r.no join amends_tool t on t.no = c.tool"
         self.rooted = rooted
+        self.of_trees = rooted.replace("select ", f"select {dialect.in_order}", 1)
         self.is_open = dialect.is_open or among(OPEN, "c.state")
         self.find = f"{self.select} where c.no = {mark}"
         self.last_number = f"select max(no) from amends_call where no < {mark}"
@@ -803,7 +804,7 @@ async def _list_calls(tx: Transaction, op: List[CallRow]) -> Sequence[CallRow | 
         return await _calls_between(tx, op)
     calls, where, also = tx.statements.calls, op.where, ""
     columns = [column for column, _, _ in where]
-    select, names = (calls.rooted if "root" in columns else calls.paged), calls.names
+    select, names = (calls.of_trees if "root" in columns else calls.paged), calls.names
     if "key" in columns:
         where = tuple((c, how, stored.pack(value) if c == "key" else value) for c, how, value in where)
     if "scope" in columns:
@@ -1359,7 +1360,7 @@ async def _calls_between(tx: Transaction, op: List[CallRow]) -> list[CallRow | F
         if upto is not None and upto <= end:
             return known
         op = changed(op, {"where": (("root", ">", end), *op.where[1:])})
-    found = await _listed(tx, op, tx.statements.calls.rooted, tx.statements.calls.names)
+    found = await _listed(tx, op, tx.statements.calls.of_trees, tx.statements.calls.names)
     return known + [tx.joined.get(values[0]) or stored.join(values)[0] for values in found]
 
 
