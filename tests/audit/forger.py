@@ -15,10 +15,10 @@ from typing import Any
 from amends.encoding.chain import GENESIS, body_of, link
 from amends.encoding.ids import new_number, number_of
 from amends.ledger.rows import (
-    APPROVAL_COLUMNS,
+    APPROVALS,
     CALL_COLUMNS,
-    CHECKPOINT_COLUMNS,
-    DELEGATION_COLUMNS,
+    CHECKPOINTS,
+    DELEGATIONS,
     EVENT_COLUMNS,
     RUN_COLUMNS,
     CallRow,
@@ -32,9 +32,9 @@ COLUMNS = {
     "runs": RUN_COLUMNS,
     "calls": CALL_COLUMNS,
     "events": ("place", *EVENT_COLUMNS),
-    "approvals": APPROVAL_COLUMNS,
-    "checkpoints": CHECKPOINT_COLUMNS,
-    "delegations": DELEGATION_COLUMNS,
+    "approvals": APPROVALS.columns,
+    "checkpoints": CHECKPOINTS.columns,
+    "delegations": DELEGATIONS.columns,
 }
 TABLES = {
     "runs": ("amends_run",),

@@ -11,7 +11,7 @@ import pytest
 
 from amends.ledger import operations
 from amends.ledger import operations as ops
-from amends.ledger.rows import APPROVAL_COLUMNS, CallRow
+from amends.ledger.rows import APPROVALS, CallRow
 from amends.stores import store_for
 from amends.stores.memory import MemoryStore
 from amends.testing.conformance.ledger import Ledger, audit
@@ -74,7 +74,7 @@ def test_a_page_of_ten_thousand_is_found_by_its_index(tmp_path: Path) -> None:
     store.open(create=True)
     ledger = Ledger(store)
     held(ledger, ledger.run(), asks=need(ledger))
-    names = ", ".join(f'"{name}"' for name in APPROVAL_COLUMNS if name not in ("id", "seq"))
+    names = ", ".join(f'"{name}"' for name in APPROVALS.columns if name not in ("id", "seq"))
     with sqlite3.connect(path) as raw:
         raw.execute(
             f"with recursive n(i) as (select 100 union all select i + 1 from n where i < {PENDING + 98})"

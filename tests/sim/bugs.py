@@ -62,7 +62,8 @@ from amends.ledger import notices as ledger_notices
 from amends.ledger.leases import Lease
 from amends.ledger.operations import AdmitCall
 from amends.ledger.plain import AdmitPlain, SettlePlain
-from amends.ledger.rows import AddEvent, EventRow, FindKey, LockRequest, Now, TakeLock, UpdateSlice
+from amends.ledger.rows import BUDGETS, CALLS, LOCKS, AddEvent, EventRow, LockRequest, Now
+from amends.ledger.tables import Add, Change, List
 from amends.people import rollback as rollback_plans
 from amends.replay import answers
 from amends.stores import memory, quick, sql
@@ -281,15 +282,14 @@ def admission_not_durable() -> Iterator[None]:
     def volatile(store: MemoryStore, op: Any) -> Any:
         kept.clear()
         if isinstance(op, AdmitCall | AdmitPlain):
-            tables = (store.runs, store.calls, store.events, store._ids, store._trees, store._keys, store._calls_of)
-            kept.append((store, [_copied(table) for table in tables]))
+            tables = (store.runs, store.calls, store.events)
+            kept.append((store, [_copied(table) for table in tables], {k: _copied(v) for k, v in store._index.items()}))
         return perform(store, op)
 
     def dying(sim: Simulation, process: Process) -> None:
         turn(sim, process)
         if not process.alive and kept:
-            store, copies = kept.pop()
-            store.runs, store.calls, store.events, store._ids, store._trees, store._keys, store._calls_of = copies
+            store, (store.runs, store.calls, store.events), store._index = kept.pop()
 
     with mock.patch.object(MemoryStore, "perform", volatile), mock.patch.object(Simulation, "turn", dying):
         yield
@@ -407,13 +407,15 @@ def lease_unchecked() -> Iterator[None]:
 def lock_too_late() -> Iterator[None]:
     """The call is admitted, its lock taken a transaction later."""
     late = _Late()
-    take = _ROWS[TakeLock]
+    add = _ROWS[Add]
 
-    def put_off(store: MemoryStore, op: TakeLock) -> bool:
-        late.pending.append(lambda kept: take(kept, op))
+    def put_off(store: MemoryStore, op: Add[Any]) -> bool:
+        if op.table is not LOCKS:
+            return bool(add(store, op))
+        late.pending.append(lambda kept: add(kept, op))
         return True
 
-    with late.installed(), mock.patch.dict(_ROWS, {TakeLock: put_off}):
+    with late.installed(), mock.patch.dict(_ROWS, {Add: put_off}):
         yield
 
 
@@ -421,15 +423,15 @@ def lock_too_late() -> Iterator[None]:
 def reserved_too_late() -> Iterator[None]:
     """The call is admitted, what it costs is reserved a transaction later."""
     late = _Late()
-    update = _ROWS[UpdateSlice]
+    update = _ROWS[Change]
 
-    def put_off(store: MemoryStore, op: UpdateSlice) -> Any:
-        if set(op.changes) != {"reserved"}:
+    def put_off(store: MemoryStore, op: Change[Any]) -> Any:
+        if op.table is not BUDGETS or set(op.changes) != {"reserved"}:
             return update(store, op)
-        late.pending.append(lambda kept: update(kept, UpdateSlice(kept.slices[op.row.name], op.changes)))
+        late.pending.append(lambda kept: update(kept, Change(BUDGETS, kept.slices[op.row.name], op.changes)))
         return op.row
 
-    with late.installed(), mock.patch.dict(_ROWS, {UpdateSlice: put_off}):
+    with late.installed(), mock.patch.dict(_ROWS, {Change: put_off}):
         yield
 
 
@@ -482,17 +484,17 @@ def time_by_the_clock() -> Iterator[None]:
 @contextmanager
 def key_forgotten() -> Iterator[None]:
     """Retention that removes identities: an old key is as good as new."""
-    find = _ROWS[FindKey]
+    listed = _ROWS[List]
 
-    def forgetful(store: MemoryStore, op: FindKey) -> Any:
-        row = find(store, op)
-        if row is not None and row.state == "succeeded":
-            for other in list(store._keys.get(op.key, [])):
-                store._keys[op.key].remove(other)
-            return None
-        return row
+    def forgetful(store: MemoryStore, op: List[Any]) -> Any:
+        found = listed(store, op)
+        asked = op.table is CALLS and op.where[0][0] == "key" and op.limit == 1
+        if asked and found and found[0].state == "succeeded":
+            store._index["call.key"].pop(found[0].key, None)
+            return []
+        return found
 
-    with mock.patch.dict(_ROWS, {FindKey: forgetful}):
+    with mock.patch.dict(_ROWS, {List: forgetful}):
         yield
 
 
@@ -700,7 +702,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((checkpoints, "write_checkpoints", "if await WriteCheckpoint(row):", "if await _anchored(anchor, row) and await WriteCheckpoint(row):")),
         ("checkpoints_anchored",), ("F33",)),
     Bug("C2", "who is second puts its checkpoint behind the other one as it is",
-        lambda: rewritten((ledger_checkpoints, "write_checkpoint", "(op.row.n - 1, op.row.prev) != end or not await AddCheckpoint(op.row)", "not await AddCheckpoint(changed(op.row, {'n': end[0] + 1}))")),
+        lambda: rewritten((ledger_checkpoints, "write_checkpoint", "(op.row.n - 1, op.row.prev) != end or not await Add(CHECKPOINTS, op.row, if_absent=True)", "not await Add(CHECKPOINTS, changed(op.row, {'n': end[0] + 1}), if_absent=True)")),
         ("checkpoints_chain",), ("F33",)),
     Bug("C3", "who has nothing to write leaves the anchor as a dead writer left it",
         lambda: rewritten((checkpoints, "write_checkpoints", "newest = rows[-1:] or await ReadCheckpoints(-1, 1)", "newest = rows[-1:]")),

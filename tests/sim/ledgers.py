@@ -16,12 +16,12 @@ from typing import Any
 from amends.ledger.dispatch import READS
 from amends.ledger.operations import StoreOp
 from amends.ledger.rows import (
-    APPROVAL_COLUMNS,
-    CHECKPOINT_COLUMNS,
-    LOCK_COLUMNS,
+    APPROVALS,
+    BUDGETS,
+    CHECKPOINTS,
+    LOCKS,
     RUN_COLUMNS,
-    SLICE_COLUMNS,
-    WAIT_COLUMNS,
+    WAITS,
     ApprovalRow,
     CallRow,
     CheckpointRow,
@@ -150,19 +150,19 @@ class SqliteLedger:
 
     @property
     def locks(self) -> dict[tuple[str, str], LockRow]:
-        return self._table("amends_lock", LOCK_COLUMNS, LockRow, "rowid", lambda lock: (lock.tenant, lock.name))
+        return self._table("amends_lock", LOCKS.columns, LockRow, "rowid", lambda lock: (lock.tenant, lock.name))
 
     @property
     def waits(self) -> dict[tuple[str, str], WaitRow]:
-        return self._table("amends_wait", WAIT_COLUMNS, WaitRow, "rowid", lambda wait: (wait.root, wait.name))
+        return self._table("amends_wait", WAITS.columns, WaitRow, "rowid", lambda wait: (wait.root, wait.name))
 
     @property
     def slices(self) -> dict[str, SliceRow]:
-        return self._table("amends_budget", SLICE_COLUMNS, SliceRow, "rowid", lambda row: row.name)
+        return self._table("amends_budget", BUDGETS.columns, SliceRow, "rowid", lambda row: row.name)
 
     @property
     def checkpoints(self) -> list[CheckpointRow]:
-        found = self._table("amends_checkpoint", CHECKPOINT_COLUMNS, CheckpointRow, "n", lambda row: row.n)
+        found = self._table("amends_checkpoint", CHECKPOINTS.columns, CheckpointRow, "n", lambda row: row.n)
         return list(found.values())
 
     @property
@@ -172,7 +172,7 @@ class SqliteLedger:
 
     @property
     def approvals(self) -> dict[str, ApprovalRow]:
-        return self._table("amends_approval", APPROVAL_COLUMNS, ApprovalRow, "no", lambda row: row.id)
+        return self._table("amends_approval", APPROVALS.columns, ApprovalRow, "no", lambda row: row.id)
 
     @property
     def events(self) -> list[EventRow]:
@@ -195,13 +195,6 @@ class SqliteLedger:
     def _look(self) -> None:
         """Note the order of the events so far."""
         _ = self.events
-
-    @property
-    def _ids(self) -> dict[tuple[str, str], list[str]]:
-        found: dict[tuple[str, str], list[str]] = {}
-        for run in self.runs.values():
-            found.setdefault((run.tenant, run.id), []).append(run.uid)
-        return found
 
     def _table(
         self, name: str, columns: Sequence[str], kind: Callable[..., Any], order: str, key: Callable[[Any], Any]

@@ -93,7 +93,7 @@ def _program(id: str, *calls: tuple[Any, int], wait: float = LONG_S, fails: bool
                 if fails:
                     raise Fails(id)
         except Locked as no:  # at commit
-            root = inside.sim.store._ids[("", id)][-1]
+            root = [run.uid for run in inside.sim.store.runs.values() if (run.tenant, run.id) == ("", id)][-1]
             _suspect(root, no)
             raise
 

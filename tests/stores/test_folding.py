@@ -11,12 +11,12 @@ import pytest
 from amends.audit.verify import Audit, verify_chains
 from amends.encoding.ids import number_of
 from amends.ledger import operations as ops
-from amends.ledger import rows
 from amends.ledger.dispatch import intent
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import RewriteTexts
 from amends.ledger.plain import SettlePlain
-from amends.ledger.rows import CallRow, RunRow, lost_at
+from amends.ledger.rows import CALLS, CallRow, RunRow, lost_at
+from amends.ledger.tables import Change
 from amends.stores.calls import COVERED
 from amends.stores.sql import _ROWS, Execute, Result, Transaction, as_sql
 from amends.stores.sqlite.store import STATEMENTS, SqliteStore
@@ -92,8 +92,8 @@ def test_an_event_becomes_a_row_before_a_column_that_it_was_made_from_changes(
             cursor = raw.execute(op.sql, op.params)
             return cursor.fetchall(), cursor.rowcount, 0
 
-        update = rows.UpdateCall(call, {column: getattr(call, column) + 5})
-        changed = run_flow(_ROWS[rows.UpdateCall](Transaction(STATEMENTS, Clock()), update), execute)
+        update = Change(CALLS, call, {column: getattr(call, column) + 5})
+        changed = run_flow(_ROWS[Change](Transaction(STATEMENTS, Clock()), update), execute)
         raw.commit()
     assert getattr(changed, column) == getattr(call, column) + 5
     assert ledger.look(call) == changed

@@ -8,12 +8,14 @@ from typing import Any
 import pymysql  # type: ignore[import-untyped]
 import pytest
 
-from amends.ledger import rows
+from amends.ledger import queries, rows
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import OpenRun
 from amends.ledger.rows import (
     APPROVAL_STATES,
+    CALLS,
     RUN_COLUMNS,
+    RUNS,
     ApprovalRow,
     CheckpointRow,
     DelegationRow,
@@ -23,14 +25,15 @@ from amends.ledger.rows import (
     SliceRow,
     WaitRow,
 )
+from amends.ledger.tables import Find
 from amends.states import CALL_STATES, RUN_STATES
 from amends.stores.calls import COLUMNS, TOOL, pack
 from amends.stores.migrations import migrations
 from amends.stores.mysql.store import RUN_ID_BYTES_MAX, TENANT_BYTES_MAX, MysqlStore
 from amends.stores.quick import OPEN_ROOT
-from amends.stores.sql import _ROWS, EVENT_COLUMNS, MYSQL, OPEN, Execute, Result, Statements, Transaction
+from amends.stores.sql import EVENT_COLUMNS, MYSQL, OPEN, Execute, Result, Statements, Transaction, as_sql
 from tests.servers import databases
-from tests.stores.test_schema import ASKED
+from tests.stores.test_schema import ASKED, IN_ORDER, Asked
 
 TABLES = {
     "amends_run": RunRow, "amends_lock": LockRow, "amends_wait": WaitRow, "amends_budget": SliceRow,
@@ -222,7 +225,7 @@ def test_ids_as_long_as_may_be_fit_into_their_index(mysql_kept: str) -> None:
 # ---- every question has its index ---------------------------------------------------------
 
 
-def asked_of(database: Any, op: Any) -> list[dict[str, Any]]:
+def asked_of(database: Any, op: Asked) -> list[dict[str, Any]]:
     """How the server means to answer, table by table."""
     lines: list[dict[str, Any]] = []
 
@@ -233,14 +236,13 @@ def asked_of(database: Any, op: Any) -> list[dict[str, Any]]:
         return [(0.0, 0.0)] if execute.sql == statements.newest else [], 0, 0
 
     statements = Statements(MYSQL)
-    run_flow(_ROWS[type(op)](Transaction(statements, float), op), explain)
+    run_flow(as_sql(op.flow(), Transaction(statements, float)), explain)
     return [line for line in lines if line["table"] and line["select_type"] != "INSERT"]
 
 
 @pytest.mark.parametrize("op", ASKED, ids=repr)
-def test_no_question_walks_through_a_table(database: Any, op: Any) -> None:
-    in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents | rows.PageApprovals)
-    in_order = in_order or isinstance(op, rows.NewestCheckpoint | rows.NewestEvent)
+def test_no_question_walks_through_a_table(database: Any, op: Asked) -> None:
+    in_order = op.ask in IN_ORDER
     for line in asked_of(database, op):
         found = line["type"] in ("const", "ref", "eq_ref", "range")
         assert found or (in_order and line["type"] == "index"), line
@@ -251,36 +253,36 @@ def test_no_question_walks_through_a_table(database: Any, op: Any) -> None:
 @pytest.mark.parametrize(
     "op, index",
     [
-        (rows.FindRun("u7"), "amends_run_uid"),
-        (rows.FindRunById("t", "i7"), "amends_run_id"),
-        (rows.ListTree("u7"), "amends_run_root"),
-        (rows.ListDue(20.0, None, 9), "amends_run_wake"),
-        (rows.ListDue(20.0, "t", 9), "amends_run_wake"),
-        (rows.ListOwned(None, 9), "amends_run_owned"),
-        (rows.ListOwned("t", 9), "amends_run_owned"),
-        (rows.PageClosed(50.0, None, None, 9), "amends_run_closed"),
-        (rows.PageClosed(50.0, "t", (1.0, "u"), 9), "amends_run_closed"),
-        (rows.PageRuns("t", ("open",), (100.0, "u"), 9), "amends_run_created"),
-        (rows.FindCall("c7"), "PRIMARY"),
-        (rows.FindKey("k7", "u7"), "amends_call_key"),
-        (rows.FindKey("k7", ""), "PRIMARY"),
-        (rows.ListCalls("u7"), "amends_call_key"),
-        (rows.PageCalls(None, ("in_doubt",), None, 9), "amends_call_open"),
-        (rows.PageCalls("t", ("in_doubt", "held"), "c200", 9), "amends_call_open"),
-        (rows.PageEvents("u7", None, 0, 9), "PRIMARY"),
-        (rows.PageEvents(None, None, "5000000.r.1", 9), "amends_event_at"),
-        (rows.PageUnsealed("u7", 9), "amends_run_unsealed"),
-        (rows.ListDueNotices(20.0, None, 9), "amends_approval_tell"),
-        (rows.ListDueNotices(20.0, "t", 9), "amends_approval_tell"),
+        (Asked(Find, RUNS, "u7"), "amends_run_uid"),
+        (Asked(queries.newest_run, "t", "i7"), "amends_run_id"),
+        (Asked(queries.list_tree, "u7"), "amends_run_root"),
+        (Asked(queries.list_due, 20.0, None, 9), "amends_run_wake"),
+        (Asked(queries.list_due, 20.0, "t", 9), "amends_run_wake"),
+        (Asked(queries.list_owned, None, 9), "amends_run_owned"),
+        (Asked(queries.list_owned, "t", 9), "amends_run_owned"),
+        (Asked(queries.page_closed, 50.0, None, None, 9), "amends_run_closed"),
+        (Asked(queries.page_closed, 50.0, "t", (1.0, "u"), 9), "amends_run_closed"),
+        (Asked(queries.page_runs, "t", ("open",), (100.0, "u"), 9), "amends_run_created"),
+        (Asked(Find, CALLS, "c7"), "PRIMARY"),
+        (Asked(queries.newest_call, "k7", "u7"), "amends_call_key"),
+        (Asked(queries.newest_call, "k7", ""), "PRIMARY"),
+        (Asked(queries.list_calls, "u7"), "amends_call_key"),
+        (Asked(queries.page_calls, None, ("in_doubt",), None, 9), "amends_call_open"),
+        (Asked(queries.page_calls, "t", ("in_doubt", "held"), "call_0000000000001388", 9), "amends_call_open"),
+        (Asked(queries.page_events, "u7", None, 0, 9), "PRIMARY"),
+        (Asked(queries.page_events, None, None, "5000000.r.1", 9), "amends_event_at"),
+        (Asked(rows.PageUnsealed, "u7", 9), "amends_run_unsealed"),
+        (Asked(queries.list_due_notices, 20.0, None, 9), "amends_approval_tell"),
+        (Asked(queries.list_due_notices, 20.0, "t", 9), "amends_approval_tell"),
     ],
     ids=repr,
 )
-def test_what_somebody_waits_for_is_found_by_its_own_index(database: Any, op: Any, index: str) -> None:
+def test_what_somebody_waits_for_is_found_by_its_own_index(database: Any, op: Asked, index: str) -> None:
     assert any(line["key"] == index for line in asked_of(database, op))
 
 
 def test_a_page_begins_where_the_last_one_ended(database: Any) -> None:
     """Not by walking from the newest run to it."""
-    [line] = asked_of(database, rows.PageRuns(None, (), (10.0, "u5"), 9))
+    [line] = asked_of(database, Asked(queries.page_runs, None, (), (10.0, "u5"), 9))
     assert line["type"] == "range"
     assert int(line["rows"]) < 20

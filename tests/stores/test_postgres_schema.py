@@ -8,17 +8,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from amends.ledger import rows
+from amends.ledger import queries, rows
 from amends.ledger.flow import run_flow
 from amends.states import CALL_STATES, RUN_STATES
 from amends.stores import calls
 from amends.stores.migrations import migrations
 from amends.stores.postgres.store import PostgresStore
 from amends.stores.postgres.transaction import READING, WRITING
-from amends.stores.sql import _ROWS, EVENT_COLUMNS, OPEN, Execute, Result, Transaction
+from amends.stores.sql import EVENT_COLUMNS, OPEN, Execute, Result, Transaction, as_sql
 from tests.servers.databases import create_database, drop_database
 from tests.servers.fixtures import server_url
-from tests.stores.test_schema import ASKED, CALL_TYPES, EVENT_TYPES, OWN, TABLES
+from tests.stores.test_schema import ASKED, CALL_TYPES, EVENT_TYPES, OWN, TABLES, Asked
 
 TYPES = {
     "str": ("text", "NO"), "int": ("bigint", "NO"), "float": ("double precision", "NO"),
@@ -132,7 +132,7 @@ def test_migrations_are_numbered() -> None:
 # ---- every question has its index ---------------------------------------------------------
 
 
-def plan_of(connection: psycopg.Connection[Any], op: Any) -> str:
+def plan_of(connection: psycopg.Connection[Any], op: Asked) -> str:
     """How PostgreSQL means to answer."""
     lines: list[str] = []
 
@@ -141,12 +141,12 @@ def plan_of(connection: psycopg.Connection[Any], op: Any) -> str:
         lines.extend(line for (line,) in found)
         return [(None, None)] if execute.sql == READING.newest else [], 0, 0
 
-    run_flow(_ROWS[type(op)](Transaction(READING, float), op), explain)
+    run_flow(as_sql(op.flow(), Transaction(READING, float)), explain)
     return "\n".join(lines)
 
 
 @pytest.mark.parametrize("op", ASKED, ids=repr)
-def test_no_question_walks_through_a_table(connection: psycopg.Connection[Any], op: Any) -> None:
+def test_no_question_walks_through_a_table(connection: psycopg.Connection[Any], op: Asked) -> None:
     connection.execute("set enable_seqscan = off")  # a table of few rows is walked through however it is indexed
     try:
         plan = plan_of(connection, op)
@@ -159,27 +159,27 @@ def test_no_question_walks_through_a_table(connection: psycopg.Connection[Any], 
 @pytest.mark.parametrize(
     "op, index",
     [
-        (rows.ListDue(1.0, None, 9), "amends_run_wake"),
-        (rows.ListDue(1.0, "t", 9), "amends_run_wake"),
-        (rows.ListOwned(None, 9), "amends_run_owned"),
-        (rows.ListOwned("t", 9), "amends_run_owned"),
-        (rows.PageClosed(50.0, None, None, 9), "amends_run_closed"),
-        (rows.PageClosed(50.0, "t", (1.0, "u"), 9), "amends_run_closed"),
-        (rows.PageRuns("t", ("committed",), (1000.0, "u"), 9), "amends_run_created"),
-        (rows.PageRuns("t", (), None, 9), "amends_run_created"),
-        (rows.PageCalls("t", (), None, 9), "amends_call_pkey"),
-        (rows.PageCalls(None, ("in_doubt",), None, 9), "amends_call_open"),
-        (rows.PageCalls("t", ("in_doubt", "held"), "call_0000000000001388", 9), "amends_call_open"),
-        (rows.PageEvents("u5", None, 5, 9), "amends_event_pkey"),
-        (rows.FindKey("k", "u5"), "amends_call_key"),
-        (rows.ListCalls("u5"), "amends_call_key"),
-        (rows.ListTree("u5"), "amends_run_root"),
-        (rows.FindRunById("t", "i5"), "amends_run_id"),
+        (Asked(queries.list_due, 1.0, None, 9), "amends_run_wake"),
+        (Asked(queries.list_due, 1.0, "t", 9), "amends_run_wake"),
+        (Asked(queries.list_owned, None, 9), "amends_run_owned"),
+        (Asked(queries.list_owned, "t", 9), "amends_run_owned"),
+        (Asked(queries.page_closed, 50.0, None, None, 9), "amends_run_closed"),
+        (Asked(queries.page_closed, 50.0, "t", (1.0, "u"), 9), "amends_run_closed"),
+        (Asked(queries.page_runs, "t", ("committed",), (1000.0, "u"), 9), "amends_run_created"),
+        (Asked(queries.page_runs, "t", (), None, 9), "amends_run_created"),
+        (Asked(queries.page_calls, "t", (), None, 9), "amends_call_pkey"),
+        (Asked(queries.page_calls, None, ("in_doubt",), None, 9), "amends_call_open"),
+        (Asked(queries.page_calls, "t", ("in_doubt", "held"), "call_0000000000001388", 9), "amends_call_open"),
+        (Asked(queries.page_events, "u5", None, 5, 9), "amends_event_pkey"),
+        (Asked(queries.newest_call, "k", "u5"), "amends_call_key"),
+        (Asked(queries.list_calls, "u5"), "amends_call_key"),
+        (Asked(queries.list_tree, "u5"), "amends_run_root"),
+        (Asked(queries.newest_run, "t", "i5"), "amends_run_id"),
     ],
     ids=repr,
 )
 def test_what_somebody_waits_for_is_found_by_its_own_index(
-    connection: psycopg.Connection[Any], op: Any, index: str
+    connection: psycopg.Connection[Any], op: Asked, index: str
 ) -> None:
     assert index in plan_of(connection, op)
 

@@ -2,16 +2,24 @@
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from amends.ledger import rows
+from amends.ledger import queries, rows
 from amends.ledger.flow import run_flow
 from amends.ledger.rows import (
     APPROVAL_STATES,
+    APPROVALS,
+    BUDGETS,
+    CALLS,
+    DELEGATIONS,
+    EVENTS,
+    MARKS,
+    RUNS,
+    WAITS,
     ApprovalRow,
     CheckpointRow,
     DelegationRow,
@@ -22,17 +30,18 @@ from amends.ledger.rows import (
     SliceRow,
     WaitRow,
 )
+from amends.ledger.tables import ADDED, Change, Find, List
 from amends.states import CALL_STATES, RUN_STATES
 from amends.stores import calls
 from amends.stores.migrations import migrations
 from amends.stores.sql import (
-    _ROWS,
     EVENT_COLUMNS,
     OPEN,
     TAIL_COLUMNS,
     Execute,
     Result,
     Transaction,
+    as_sql,
 )
 from amends.stores.sqlite import quick
 from amends.stores.sqlite.store import STATEMENTS
@@ -153,67 +162,102 @@ def test_migrations_are_numbered_and_split_into_statements() -> None:
 
 # ---- every question has its index ---------------------------------------------------------
 
-ASKED: list[Any] = [
-    rows.Now("r"),
-    rows.FindRun("u"),
-    rows.FindRunById("t", "i"),
-    rows.ListTree("r"),
-    rows.ReadTrees(("r", "s")),
-    rows.ReadTrees(("r",), peek=True),
-    rows.ListDue(1.0, None, 9),
-    rows.ListDue(1.0, "t", 9),
-    rows.ListOwned(None, 9),
-    rows.ListOwned("t", 9),
-    rows.PageRuns(None, (), None, 9),
-    rows.PageRuns("t", ("open",), (1.0, "u"), 9),
-    rows.PageClosed(9.0, None, None, 9),
-    rows.PageClosed(9.0, "t", (1.0, "u"), 9),
-    rows.FindCall("c"),
-    rows.FindKey("k", "r"),
-    rows.FindKey("k", ""),
-    rows.ListGenerations("k", "r"),
-    rows.ListGenerations("k", ""),
-    rows.ListForks("r", 9),
-    rows.ListCalls("r"),
-    rows.ListCalls("r", ("started", "in_doubt")),
-    rows.PageCalls(None, (), None, 9),
-    rows.PageCalls("t", ("succeeded",), "c", 9),
-    rows.PageCalls(None, ("in_doubt",), None, 9),
-    rows.PageCalls("t", ("in_doubt", "held"), "c", 9),
-    rows.PageEvents(None, None, "5000000.r.1", 9),
-    rows.PageEvents(None, "t", "", 9),
-    rows.NewestEvent(None, None),
-    rows.NewestEvent("r", "t"),
-    rows.PageEvents("r", "t", 5, 9),
-    rows.FindLocks("t", ("x", "y")),
-    rows.DropLock("r", "x"),
-    rows.FreeLocks("r"),
-    rows.LocksOf("r"),
-    rows.PageLocks("t", "x", 9),
-    rows.RecordWait(rows.WaitRow("r", "t", "x", "i", "a", 1.0, 1.0)),
-    rows.WaitsOf("r"),
-    rows.WaitsFor("t", "x"),
-    rows.DropWaits("r"),
-    rows.DropWaits("r", ("x", "y")),
-    rows.NewestCheckpoint(),
-    rows.PageCheckpoints(5, 9),
-    rows.PageUnsealed("r", 9),
-    rows.MarkSealed((rows.Head("r", 1, "h"),)),
-    rows.HashesAt((("r", 1), ("r", 2))),
-    rows.FindApproval("a"),
-    rows.ApprovalsOf("r"),
-    rows.PageApprovals(None, (), None, 9),
-    rows.PageApprovals("t", ("pending",), "a", 9),
-    rows.PageApprovals("t", ("pending", "used"), "a", 9),
-    rows.ListDueNotices(20.0, None, 9),
-    rows.ListDueNotices(20.0, "t", 9),
-    rows.FindUse("u"),
-    rows.DelegationsTo("t", "b"),
-    rows.FindMark("x"),
+
+class Asked:
+    """A question to the tables, and how it is shown."""
+
+    def __init__(self, ask: Callable[..., Any], *args: Any, **options: Any) -> None:
+        self.ask, self._args, self._options = ask, args, options
+
+    def __repr__(self) -> str:
+        said = [*map(repr, self._args), *(f"{name}={value!r}" for name, value in self._options.items())]
+        return f"{self.ask.__name__}({', '.join(said)})"
+
+    async def flow(self) -> Any:
+        """Ask it."""
+        return await self.ask(*self._args, **self._options)
+
+
+IN_ORDER = (
+    rows.Now, queries.page_runs, queries.page_calls, queries.page_events, queries.page_approvals,
+    queries.newest_checkpoint, queries.newest_event,
+)  # fmt: skip
+"""What may walk through a table or an index in its order."""
+ASKED = [
+    Asked(rows.Now, "r"),
+    Asked(Find, RUNS, "u"),
+    Asked(queries.newest_run, "t", "i"),
+    Asked(queries.list_tree, "r"),
+    Asked(List, RUNS, (("uid", "in", ("r", "s", "t")),), (), lock="skip"),
+    Asked(List, RUNS, (("root", "in", ("r", "s", "t")),), (ADDED,)),
+    Asked(List, CALLS, (("root", "in", ("r", "s", "t")),), ("seq",)),
+    Asked(queries.list_forks, "r", "s", "t"),
+    Asked(queries.list_due, 1.0, None, 9),
+    Asked(queries.list_due, 1.0, "t", 9),
+    Asked(queries.list_owned, None, 9),
+    Asked(queries.list_owned, "t", 9),
+    Asked(queries.page_runs, None, (), None, 9),
+    Asked(queries.page_runs, "t", ("open",), (1.0, "u"), 9),
+    Asked(queries.page_closed, 9.0, None, None, 9),
+    Asked(queries.page_closed, 9.0, "t", (1.0, "u"), 9),
+    Asked(Find, CALLS, "c"),
+    Asked(queries.newest_call, "k", "r"),
+    Asked(queries.newest_call, "k", ""),
+    Asked(queries.list_generations, "k", "r"),
+    Asked(queries.list_generations, "k", ""),
+    Asked(queries.list_forks, "r"),
+    Asked(queries.generations_of, "t", "i"),
+    Asked(queries.runs_between, "r", None),
+    Asked(queries.runs_between, "r", "s"),
+    Asked(queries.calls_between, "r", "s"),
+    Asked(queries.approvals_between, "r", "s"),
+    Asked(queries.delegations_between, "r", "s"),
+    Asked(queries.page_slices, "t", "x", 9),
+    Asked(queries.drop_slices, "r"),
+    Asked(queries.move_time, 5.0),
+    Asked(queries.list_calls, "r"),
+    Asked(queries.list_calls, "r", ("started", "in_doubt")),
+    Asked(queries.page_calls, None, (), None, 9),
+    Asked(queries.page_calls, "t", ("succeeded",), "call_0000000000001388", 9),
+    Asked(queries.page_calls, None, ("in_doubt",), None, 9),
+    Asked(queries.page_calls, "t", ("in_doubt", "held"), "call_0000000000001388", 9),
+    Asked(queries.page_events, None, None, "5000000.r.1", 9),
+    Asked(queries.page_events, None, "t", "", 9),
+    Asked(queries.newest_event, None, None),
+    Asked(queries.newest_event, "r", "t"),
+    Asked(queries.page_events, "r", "t", 5, 9),
+    Asked(queries.find_locks, "t", ("x", "y")),
+    Asked(queries.drop_locks, "r", "x"),
+    Asked(queries.drop_locks, "r"),
+    Asked(queries.locks_of, "r"),
+    Asked(queries.page_locks, "t", "x", 9),
+    Asked(Find, WAITS, ("r", "x")),
+    Asked(Find, BUDGETS, "x"),
+    Asked(Find, DELEGATIONS, "x"),
+    Asked(Find, EVENTS, ("r", 1)),
+    Asked(Change, WAITS, rows.WaitRow("r", "t", "x", "i", "a", 1.0, 1.0), {"seen_at": 2.0}),
+    Asked(queries.waits_of, "r"),
+    Asked(queries.waits_for, "t", "x"),
+    Asked(queries.drop_waits, "r"),
+    Asked(queries.drop_waits, "r", ("x", "y")),
+    Asked(queries.newest_checkpoint),
+    Asked(queries.page_checkpoints, 5, 9),
+    Asked(rows.PageUnsealed, "r", 9),
+    Asked(rows.MarkSealed, (rows.Head("r", 1, "h"),)),
+    Asked(Find, APPROVALS, "a"),
+    Asked(queries.approvals_of, "r"),
+    Asked(queries.page_approvals, None, (), None, 9),
+    Asked(queries.page_approvals, "t", ("pending",), "a", 9),
+    Asked(queries.page_approvals, "t", ("pending", "used"), "a", 9),
+    Asked(queries.list_due_notices, 20.0, None, 9),
+    Asked(queries.list_due_notices, 20.0, "t", 9),
+    Asked(queries.used_approvals, "u"),
+    Asked(queries.delegations_to, "t", "b"),
+    Asked(Find, MARKS, "x"),
 ]
 
 
-def asked_of(database: sqlite3.Connection, op: Any) -> list[str]:
+def asked_of(database: sqlite3.Connection, op: Asked) -> list[str]:
     """How SQLite means to answer, line by line."""
     lines: list[str] = []
 
@@ -222,16 +266,14 @@ def asked_of(database: sqlite3.Connection, op: Any) -> list[str]:
         lines.extend(detail for *_, detail in found)
         return [(None, None)] if execute.sql == STATEMENTS.newest else [], 0, 0
 
-    run_flow(_ROWS[type(op)](Transaction(STATEMENTS, float), op), explain)
+    run_flow(as_sql(op.flow(), Transaction(STATEMENTS, float)), explain)
     return lines
 
 
 @pytest.mark.parametrize("op", ASKED, ids=repr)
-def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.Connection, op: Any) -> None:
-    in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents | rows.PageApprovals)
-    in_order = in_order or isinstance(op, rows.NewestCheckpoint | rows.NewestEvent)
+def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.Connection, op: Asked) -> None:
     for line in asked_of(database, op):
-        walk = line.startswith("SCAN") and (in_order or " INDEX " in line)
+        walk = line.startswith("SCAN") and (op.ask in IN_ORDER or " INDEX " in line)
         assert (
             line.startswith(
                 (
@@ -251,29 +293,29 @@ def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.C
 @pytest.mark.parametrize(
     "op, index",
     [
-        (rows.ListDue(1.0, None, 9), "INDEX amends_run_wake"),
-        (rows.ListDue(1.0, "t", 9), "INDEX amends_run_wake"),
-        (rows.ListOwned(None, 9), "INDEX amends_run_owned"),
-        (rows.ListOwned("t", 9), "INDEX amends_run_owned"),
-        (rows.PageClosed(50.0, None, None, 9), "INDEX amends_run_closed"),
-        (rows.PageClosed(50.0, "t", (1.0, "u"), 9), "INDEX amends_run_closed"),
-        (rows.PageRuns("t", ("open",), (1.0, "u"), 9), "INDEX amends_run_created"),
-        (rows.PageCalls(None, ("in_doubt",), None, 9), "INDEX amends_call_open"),
-        (rows.PageCalls("t", ("in_doubt", "held"), "c", 9), "INDEX amends_call_open"),
-        (rows.PageEvents("r", None, 5, 9), "PRIMARY KEY (root=? AND n"),
-        (rows.PageEvents(None, "t", "5000000.r.1", 9), "INDEX amends_event_at"),
-        (rows.NewestEvent(None, None), "INDEX amends_event_at"),
-        (rows.Now("r"), "PRIMARY KEY (root=?"),
-        (rows.HashesAt((("r", 1), ("r", 2))), "PRIMARY KEY (root=? AND n"),
-        (rows.ApprovalsOf("r"), "INDEX amends_approval_root"),
-        (rows.PageApprovals("t", ("pending",), "a", 9), "INDEX amends_approval_state"),
-        (rows.FindUse("u"), "INDEX amends_approval_use"),
-        (rows.ListDueNotices(20.0, None, 9), "INDEX amends_approval_tell"),
-        (rows.ListDueNotices(20.0, "t", 9), "INDEX amends_approval_tell"),
+        (Asked(queries.list_due, 1.0, None, 9), "INDEX amends_run_wake"),
+        (Asked(queries.list_due, 1.0, "t", 9), "INDEX amends_run_wake"),
+        (Asked(queries.list_owned, None, 9), "INDEX amends_run_owned"),
+        (Asked(queries.list_owned, "t", 9), "INDEX amends_run_owned"),
+        (Asked(queries.page_closed, 50.0, None, None, 9), "INDEX amends_run_closed"),
+        (Asked(queries.page_closed, 50.0, "t", (1.0, "u"), 9), "INDEX amends_run_closed"),
+        (Asked(queries.page_runs, "t", ("open",), (1.0, "u"), 9), "INDEX amends_run_created"),
+        (Asked(queries.page_calls, None, ("in_doubt",), None, 9), "INDEX amends_call_open"),
+        (Asked(queries.page_calls, "t", ("in_doubt", "held"), "call_0000000000001388", 9), "INDEX amends_call_open"),
+        (Asked(queries.page_events, "r", None, 5, 9), "PRIMARY KEY (root=? AND n"),
+        (Asked(queries.page_events, None, "t", "5000000.r.1", 9), "INDEX amends_event_at"),
+        (Asked(queries.newest_event, None, None), "INDEX amends_event_at"),
+        (Asked(rows.Now, "r"), "PRIMARY KEY (root=?"),
+        (Asked(Find, EVENTS, ("r", 1)), "PRIMARY KEY (root=? AND n"),
+        (Asked(queries.approvals_of, "r"), "INDEX amends_approval_root"),
+        (Asked(queries.page_approvals, "t", ("pending",), "a", 9), "INDEX amends_approval_state"),
+        (Asked(queries.used_approvals, "u"), "INDEX amends_approval_use"),
+        (Asked(queries.list_due_notices, 20.0, None, 9), "INDEX amends_approval_tell"),
+        (Asked(queries.list_due_notices, 20.0, "t", 9), "INDEX amends_approval_tell"),
     ],
     ids=repr,
 )
-def test_what_somebody_waits_for_is_found_by_its_own_index(database: sqlite3.Connection, op: Any, index: str) -> None:
+def test_what_somebody_waits_for_is_found_by_its_own_index(database: sqlite3.Connection, op: Asked, index: str) -> None:
     assert any(index in line for line in asked_of(database, op))
 
 

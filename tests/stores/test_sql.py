@@ -13,7 +13,8 @@ from amends.errors import TransitionRefused
 from amends.ledger import operations as ops
 from amends.ledger.dispatch import intent
 from amends.ledger.flow import Flow, run_flow
-from amends.ledger.rows import CALL_COLUMNS, CallRow, InsertCall, InsertRun, RunRow, UpdateCall
+from amends.ledger.rows import CALL_COLUMNS, CALLS, RUNS, CallRow, RunRow
+from amends.ledger.tables import Add, Change
 from amends.states import CALL_MOVES, CALL_STATES, call_may
 from amends.stores.migrations import migrations
 from amends.stores.sql import _ROWS, SQLITE, Dialect, Execute, Result, Statements, Transaction, as_sql
@@ -104,12 +105,12 @@ def test_the_same_flows_serve_another_dialect_and_an_async_connection() -> None:
 
 def test_a_text_is_built_once_per_shape() -> None:
     statements = Statements(SQLITE)
-    first = statements.update_run({"state": "blocked", "goal_why": "a"})
-    assert statements.update_run({"state": "blocked", "goal_why": "b"}) is first
-    assert statements.update_run({"state": "open", "goal_why": "b"}) != first
-    first = statements.calls.update(("state", "more"), "failed")
-    assert statements.calls.update(("state", "more"), "failed") is first
-    assert statements.calls.update(("state", "more"), "succeeded") != first
+    first = statements.change(RUNS, ("state", "goal_why"), "blocked")
+    assert statements.change(RUNS, ("state", "goal_why"), "blocked") is first
+    assert statements.change(RUNS, ("state", "goal_why"), "open") != first
+    first = statements.change(CALLS, ("state", "more"), "failed")
+    assert statements.change(CALLS, ("state", "more"), "failed") is first
+    assert statements.change(CALLS, ("state", "more"), "succeeded") != first
 
 
 # ---- the guard ----------------------------------------------------------------------------
@@ -133,8 +134,8 @@ def holding(row: CallRow) -> tuple[sqlite3.Connection, Statements, Callable[[Flo
         return run_flow(flow, execute)
 
     tx = Transaction(statements, float)
-    run(_ROWS[InsertRun](tx, InsertRun(RunRow("r", "i", "t", 1, "r", "", "open", 0.0))))
-    run(_ROWS[InsertCall](tx, InsertCall(row)))
+    run(_ROWS[Add](tx, Add(RUNS, RunRow("r", "i", "t", 1, "r", "", "open", 0.0))))
+    run(_ROWS[Add](tx, Add(CALLS, row)))
     return connection, statements, run
 
 
@@ -143,7 +144,7 @@ def holding(row: CallRow) -> tuple[sqlite3.Connection, Statements, Callable[[Flo
 def test_the_database_itself_refuses_a_move_that_the_table_does_not_have(frm: str, to: str) -> None:
     row = a_call(frm)
     connection, statements, run = holding(row)
-    update = _ROWS[UpdateCall](Transaction(statements, float), UpdateCall(row, {"state": to}))
+    update = _ROWS[Change](Transaction(statements, float), Change(CALLS, row, {"state": to}))
     if call_may(frm, to):
         assert run(update).state == to
     else:
@@ -162,7 +163,7 @@ def test_the_database_refuses_a_change_from_a_state_that_is_no_longer_there() ->
     stale = a_call("started")
     for changes in ({"state": "in_doubt"}, {"why": "x"}, {"attempt": 2}, {"result": '"x"', "state": "succeeded"}):
         with pytest.raises(TransitionRefused):
-            run(_ROWS[UpdateCall](Transaction(statements, float), UpdateCall(stale, changes)))
+            run(_ROWS[Change](Transaction(statements, float), Change(CALLS, stale, changes)))
     assert connection.execute("select * from amends_call").fetchall() == before
     connection.close()
 

@@ -11,7 +11,8 @@ import pytest
 
 from amends.ledger import dispatch
 from amends.ledger.flow import run_flow
-from amends.ledger.rows import FindKey, FindRunById, InsertCall, InsertRun
+from amends.ledger.rows import APPROVALS, CALLS, RUNS
+from amends.ledger.tables import Add, List
 from amends.stores.memory import MemoryStore
 from amends.testing import STORE_CHECKS, Proof, Skipped, check_store, prove_store
 from amends.testing.conformance.ledger import Clock, Ledger, raises
@@ -62,9 +63,10 @@ class FoldsNames(MemoryStore):
 
     def _row(self, op: Any) -> Any:
         match op:
-            case FindRunById():
-                op = replace(op, id=op.id.lower())
-            case InsertRun():
+            case List(table=table) if table is RUNS:
+                lowered = [(name, how, value.lower() if name == "id" else value) for name, how, value in op.where]
+                op = replace(op, where=tuple(lowered))
+            case Add(table=table) if table is RUNS:
                 op = replace(op, row=replace(op.row, id=op.row.id.lower()))
         return super()._row(op)
 
@@ -73,8 +75,35 @@ class CutsText(MemoryStore):
     """Keeps what fits into 64 kB."""
 
     def _row(self, op: Any) -> Any:
-        if isinstance(op, InsertCall):
+        if isinstance(op, Add) and op.table is CALLS:
             op = replace(op, row=replace(op.row, args=op.row.args[:65_535]))
+        return super()._row(op)
+
+
+class ForgetsConditions(MemoryStore):
+    """Looks at the first condition of a list only."""
+
+    def _row(self, op: Any) -> Any:
+        return super()._row(replace(op, where=op.where[:1]) if isinstance(op, List) else op)
+
+
+class CountsRowsOfPages(MemoryStore):
+    """Begins a page behind the last row that still fits."""
+
+    def _row(self, op: Any) -> Any:
+        if isinstance(op, List) and op.table is APPROVALS and op.after is not None:
+            fits = [row.id for row in super()._row(replace(op, after=None, limit=None))]
+            return super()._row(op) if op.after[0] in fits else []
+        return super()._row(op)
+
+
+class Overwrites(MemoryStore):
+    """Adds a row over the one that is there."""
+
+    def _row(self, op: Any) -> Any:
+        if isinstance(op, Add) and op.if_absent:
+            self._keep(op.table, op.row)
+            return True
         return super()._row(op)
 
 
@@ -82,7 +111,7 @@ class RoundsTime(MemoryStore):
     """Keeps milliseconds."""
 
     def _row(self, op: Any) -> Any:
-        if isinstance(op, InsertRun):
+        if isinstance(op, Add) and op.table is RUNS:
             op = replace(op, row=replace(op.row, created_at=round(op.row.created_at, 3)))
         return super()._row(op)
 
@@ -114,7 +143,8 @@ class Unlocked(MemoryStore):
 
     def _row(self, op: Any) -> Any:
         answer = super()._row(op)
-        if isinstance(op, FindKey) and threading.current_thread() is not threading.main_thread():
+        asked = isinstance(op, List) and op.table is CALLS and op.where[0][0] == "key"
+        if asked and threading.current_thread() is not threading.main_thread():
             self._meeting.wait()
         return answer
 
@@ -126,6 +156,9 @@ class Unlocked(MemoryStore):
         (ForgetsRepetitions, "atomic.a_repeated_operation_gives_the_first_answer[start]"),
         (FoldsNames, "storing.names_that_look_alike_are_two_runs[case]"),
         (CutsText, "storing.text_comes_back_as_it_was_written[long]"),
+        (ForgetsConditions, "tables.every_comparison_holds_for_the_right_rows"),
+        (CountsRowsOfPages, "tables.a_page_begins_behind_a_row_that_no_longer_fits"),
+        (Overwrites, "tables.the_first_row_of_a_key_stays"),
         (RoundsTime, "storing.time_is_kept_to_the_microsecond"),
         (HasItsOwnTime, "opening.a_new_run_is_open_and_owned"),
         (Unlocked, "racing.of_two_same_requests_one_starts_and_one_waits"),

@@ -35,27 +35,22 @@ from amends.ledger.forks import rolled_back_source
 from amends.ledger.leases import check_owner
 from amends.ledger.locks import mark_locked, merged, outbox_lock_names, take_locks
 from amends.ledger.operations import Admission, AdmitCall
+from amends.ledger.queries import list_calls, list_generations, list_tree, move_time, newest_call
 from amends.ledger.rows import (
+    APPROVALS,
+    CALLS,
+    RUNS,
     CallRow,
-    FindApproval,
-    FindCall,
-    FindKey,
     IdTaken,
-    InsertCall,
-    ListCalls,
-    ListGenerations,
-    ListTree,
-    MoveTime,
     Need,
     Now,
     Overrun,
     RunRow,
     Terms,
     TermsByCall,
-    UpdateCall,
-    UpdateRun,
     forked_key,
 )
+from amends.ledger.tables import Add, Change, Find
 from amends.ledger.trees import find_run, key_root
 from amends.states import FREES_KEY, RUN_FINAL, UNSETTLED
 
@@ -74,7 +69,7 @@ async def admit_call(op: AdmitCall) -> Admission:
     run = root if op.run == op.root else await find_run(op.run)
     now = await Now(root.uid)
     if op.repeated:
-        mine = await FindCall(op.call_id)
+        mine = await Find(CALLS, op.call_id)
         if mine is not None and not _is_from(op, mine):
             raise IdTaken(op.call_id)
         if mine is not None:
@@ -84,7 +79,7 @@ async def admit_call(op: AdmitCall) -> Admission:
             return Admission("refused", run=run, law="budget", over=over)
     if op.kind == "read":
         return await _admit_read(op, run, root, now)
-    known = await FindKey((await _with_fork_key(op, root)).key, key_root(op))
+    known = await newest_call((await _with_fork_key(op, root)).key, key_root(op))
     if known is not None:
         asked = replace(op, key=known.key) if known.shared else op
         answer = await _answer_known(asked, run, root, await with_current_caps(known, op), now)
@@ -117,8 +112,8 @@ def _is_from(op: AdmitCall, call: CallRow) -> bool:
 
 async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
     if mine.state == "held":
-        twin = await FindCall(mine.twin) if mine.twin else None
-        asked = await FindApproval(mine.approval) if mine.approval else None
+        twin = await Find(CALLS, mine.twin) if mine.twin else None
+        asked = await Find(APPROVALS, mine.approval) if mine.approval else None
         if asked is not None and asked.follows:
             return Admission("void", mine, run=run, approval=asked, void="changed")
         return Admission("staged" if mine.is_staged else "held", mine, twin, run, approval=asked)
@@ -132,7 +127,7 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
         return Admission("replay" if shared.state == "succeeded" else "failed", shared, run=run)
     closed = await closed_for_calls(op, run, root, now)
     if closed is not None and ("committed" in (root.state, run.state) or root.goal == "commit"):
-        recorded = [call for call in await ListCalls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
+        recorded = [call for call in await list_calls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
         if run.uid != root.uid and run.state == "committed":
             return await _replay_read([call for call in recorded if call.run == run.uid], root) or closed
         return Admission("replay", recorded[-1]) if recorded else closed
@@ -163,7 +158,7 @@ async def _replay_read(recorded: list[CallRow], root: RunRow) -> Admission | Non
         return None
     call = next((call for call in recorded if call.asked_epoch < root.epoch), recorded[-1])
     if call.asked_epoch < root.epoch and root.closed_at is None:
-        call = await UpdateCall(call, {"asked_epoch": root.epoch})
+        call = await Change(CALLS, call, {"asked_epoch": root.epoch})
     return Admission("replay", call)
 
 
@@ -174,12 +169,12 @@ async def _shared_read(op: AdmitCall, root: RunRow) -> CallRow | None:
     """
     if root.history:
         return None
-    calls = await ListCalls(root.uid)
+    calls = await list_calls(root.uid)
     if any(call.asked_epoch == root.epoch and not call.shared for call in calls):
         return None  # that call may have changed what is read now
     mine = (call for call in calls if call.shared and call.key.startswith(f"{op.key}:"))
     first = next((call for call in mine if call.asked_epoch < root.epoch), None)
-    return None if first is None else await UpdateCall(first, {"asked_epoch": root.epoch})
+    return None if first is None else await Change(CALLS, first, {"asked_epoch": root.epoch})
 
 
 async def _with_fork_key(op: AdmitCall, root: RunRow) -> AdmitCall:
@@ -189,7 +184,7 @@ async def _with_fork_key(op: AdmitCall, root: RunRow) -> AdmitCall:
     """
     if not root.forked_from or op.scope != "ledger":
         return op
-    mine = await FindKey(forked_key(op.key, root.uid), "")
+    mine = await newest_call(forked_key(op.key, root.uid), "")
     answers = mine is not None and (mine.state == "succeeded" or mine.asked_epoch < root.epoch)
     return replace(op, key=mine.key) if mine is not None and answers else op
 
@@ -200,7 +195,7 @@ async def _with_fork_key(op: AdmitCall, root: RunRow) -> AdmitCall:
 async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission | None:
     """Return the answer from the record, or None if the key is free for the next generation."""
     if known.alias:
-        twin = await FindCall(known.alias)
+        twin = await Find(CALLS, known.alias)
         assert twin is not None, "an alias names a call of this ledger"
         return Admission("replay", twin)
     if known.root != root.uid:
@@ -233,7 +228,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("failed", known, run=run)
         case "refused" if known.ident == op.ident:
             return Admission("rejected", known, run=run)
-    newest = known if not asked_now else await FindKey(op.key, key_root(op))
+    newest = known if not asked_now else await newest_call(op.key, key_root(op))
     assert newest is not None, "a key that is known has a newest generation"
     return await _why_no_next(op, run, root, newest)
 
@@ -244,7 +239,9 @@ async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow
     If a person refused exactly these arguments, that stays so, whatever other arguments were requested since.
     """
     same = [
-        call for call in await ListGenerations(op.key, key_root(op)) if call.root == root.uid and call.ident == op.ident
+        call
+        for call in await list_generations(op.key, key_root(op))
+        if call.root == root.uid and call.ident == op.ident
     ]
     if same and same[-1].state == "refused":
         return Admission("rejected", same[-1], run=run)
@@ -253,9 +250,9 @@ async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow
 
 async def _next_recorded(op: AdmitCall, root: RunRow) -> CallRow:
     """Return the next recorded generation: in a resumed run the nth request gets the nth recorded generation first."""
-    generations = await ListGenerations(op.key, key_root(op))
+    generations = await list_generations(op.key, key_root(op))
     chosen = next((call for call in generations if _answers(call, op, root)), generations[-1])
-    return await UpdateCall(chosen, {"asked_epoch": root.epoch})
+    return await Change(CALLS, chosen, {"asked_epoch": root.epoch})
 
 
 def _answers(call: CallRow, op: AdmitCall, root: RunRow) -> bool:
@@ -287,7 +284,7 @@ async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow,
         return await _answer_requested(op, run, root, known, now)
     if known.ident != op.ident:
         return await _conflict(op, run, root, known, now)
-    twin = await FindCall(known.twin) if known.twin else None
+    twin = await Find(CALLS, known.twin) if known.twin else None
     if known.state == "held":
         return Admission("held", known, twin, run)
     closed = await closed_for_calls(op, run, root, now, recorded=True)
@@ -304,7 +301,7 @@ async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow,
 
 async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
     """Answer that the call is held, or may start: with exactly the arguments of the request and no others."""
-    approval = await FindApproval(known.approval)
+    approval = await Find(APPROVALS, known.approval)
     assert approval is not None, "a call names a request of this ledger"
     waiting = Admission("staged" if known.is_staged else "held", known, run=run, approval=approval)
     if op.repeated and op.need is not None and op.need.id == known.approval:
@@ -319,7 +316,7 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
         return await refuse_by_rule(op, run, root, now)
     if op.digest != known.digest:
         return await _replace_held_call(op, run, root, known, now)
-    await MoveTime(now)
+    await move_time(now)
     why = why_not_startable(approval, known, Terms(op.version, need), now)
     need = need or repeat_need(op, approval)
     if why in ("expired", "changed", REVIVED) and need is not None:
@@ -344,7 +341,7 @@ async def _replace_held_call(op: AdmitCall, run: RunRow, root: RunRow, known: Ca
     why = "asked for with other arguments"
     await move_call(home, known, "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)
     if home.staged_pivot == known.id:
-        await UpdateRun(home, {"staged_pivot": ""})
+        await Change(RUNS, home, {"staged_pivot": ""})
     run = await find_run(run.uid)
     return await admit_new_call(op, run, root, now, known.generation + 1, follows=known.approval)
 
@@ -358,7 +355,7 @@ async def _answer_held_read(op: AdmitCall, run: RunRow, root: RunRow, now: float
         return None
     same = [
         call
-        for call in await ListCalls(root.uid, ("held", "ready", "refused"))
+        for call in await list_calls(root.uid, ("held", "ready", "refused"))
         if call.kind == "read" and call.approval and call.key.startswith(f"{op.key}:")
     ]
     mine = [call for call in same if call.run == run.uid]
@@ -388,7 +385,7 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
         return await refuse_by_rule(op, run, root, now)
     # The person decides about exactly these arguments, so the held call has a key of its own.
     op = replace(op, key=f"{op.key}:{op.ident}")
-    mine = await FindKey(op.key, key_root(op))
+    mine = await newest_call(op.key, key_root(op))
     if mine is None or (mine.state in FREES_KEY - {"refused"} and not mine.alias):
         generation = 1 if mine is None else mine.generation + 1
         mine = await write_call(
@@ -404,13 +401,13 @@ async def _refused_repeat(op: AdmitCall, root: RunRow) -> CallRow | None:
 
     A declared repeat (``again``) does not get around it.
     """
-    same = [call for call in await ListCalls(root.uid) if (call.tool, call.ident) == (op.tool, op.ident)]
+    same = [call for call in await list_calls(root.uid) if (call.tool, call.ident) == (op.tool, op.ident)]
     return same[-1] if same and same[-1].state == "refused" else None
 
 
 async def _drop_suspected(op: AdmitCall, root: RunRow, now: float) -> None:
     """Drop calls that are held as suspected duplicates: a declared repeat answers that question."""
-    for call in await ListCalls(root.uid, ("held",)):
+    for call in await list_calls(root.uid, ("held",)):
         if call.reason in ("duplicate", "conflict") and call.tool == op.tool and call.ident == op.ident:
             run = await find_run(call.run)
             await move_call(run, call, "dropped", at=now, by=op.owner, epoch=root.epoch, why=f"repeated: {op.again}")
@@ -418,7 +415,7 @@ async def _drop_suspected(op: AdmitCall, root: RunRow, now: float) -> None:
 
 async def _suspected_duplicate(op: AdmitCall, root: RunRow) -> CallRow | None:
     """Return a call of this tool from before the resume that was not requested again yet."""
-    for call in await ListCalls(root.uid):
+    for call in await list_calls(root.uid):
         before = call.created_epoch < root.epoch and call.asked_epoch < root.epoch
         # One that waits for approval counts too: otherwise both would run once they are approved.
         counts = call.state == "succeeded" or call.is_staged or (call.approval and call.state in ("held", "ready"))
@@ -447,7 +444,7 @@ async def closed_for_calls(
     if late and root.phase == "open" and not root.pivot and root.goal != "rollback":
         aim = {"goal": "rollback", "goal_by": "deadline", "goal_why": "the deadline passed"}
         await write_event(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback", **goal_facts(root, aim))
-        root = await UpdateRun(root, aim)
+        root = await Change(RUNS, root, aim)
         run = root if run.uid == root.uid else run
     gone = (
         await rolled_back_source(root) if root.phase == "open" and not root.pivot and root.goal != "rollback" else None
@@ -458,7 +455,7 @@ async def closed_for_calls(
         await write_event(
             root, "goal", at=now, by="fork", epoch=root.epoch, to="rollback", why=why, **goal_facts(root, aim)
         )
-        root = await UpdateRun(root, aim)
+        root = await Change(RUNS, root, aim)
         run = root if run.uid == root.uid else run
     for one in (run, root):
         if one.state in RUN_FINAL or one.phase == "rolling_back" or (one.goal == "rollback" and one.phase == "open"):
@@ -485,7 +482,7 @@ async def admit_new_call(
     if run.phase == "open" and (op.kind == "retriable" or op.at_commit):
         call = await write_call(op, run, root, now, state="held", reason="order", need=need, **facts)
         if op.at_commit:
-            run = await UpdateRun(run, {"staged_pivot": call.id})
+            run = await Change(RUNS, run, {"staged_pivot": call.id})
         return await _held_answer(op, run, root, call, need, now, follows=follows, verdict="staged")
     if need is not None:
         call = await write_call(op, run, root, now, state="held", reason="approval", need=need, **facts)
@@ -525,7 +522,7 @@ async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: di
         await use_staged(run, at=now, by=op.owner, epoch=root.epoch)
     call = await write_call(op, run, root, now, state="started", **facts, **paid)
     if pivots:
-        await UpdateRun(run, {"pivot": call.id})
+        await Change(RUNS, run, {"pivot": call.id})
     return Admission("start", call)
 
 
@@ -627,18 +624,18 @@ def not_succeeded(after: Sequence[str], calls: Iterable[CallRow]) -> tuple[str, 
 
 async def calls_within(run: RunRow) -> tuple[list[CallRow], list[RunRow]]:
     """Return the calls of a run and of its descendants, and those descendants that are not closed."""
-    tree = await ListTree(run.root)
+    tree = await list_tree(run.root)
     inside = {run.uid}
     for row in tree:  # parents come first
         if row.parent in inside:
             inside.add(row.uid)
-    calls = [call for call in await ListCalls(run.root) if call.run in inside]
+    calls = [call for call in await list_calls(run.root) if call.run in inside]
     unclosed = [row for row in tree if row.uid in inside and row.uid != run.uid and row.state not in RUN_FINAL]
     return calls, unclosed
 
 
 async def _tool_of(call_id: str) -> str:
-    call = await FindCall(call_id) if call_id else None
+    call = await Find(CALLS, call_id) if call_id else None
     return "the commit" if call is None else call.tool
 
 
@@ -665,7 +662,7 @@ async def write_call(
     if state == "started":
         facts |= {"attempt": 1, "first_at": now, "started_at": now}
     row = _row_of(op, run, root, now, seq=seq, state=state, **facts)
-    await InsertCall(row)
+    await Add(CALLS, row)
     return row
 
 

@@ -36,39 +36,39 @@ from amends.ledger.operations import (
     SearchApprovals,
     VoidApproval,
 )
+from amends.ledger.queries import (
+    approvals_of,
+    delegations_to,
+    list_calls,
+    move_time,
+    newest_call,
+    page_approvals,
+    page_events,
+    used_approvals,
+)
 from amends.ledger.rows import (
+    APPROVALS,
     BUDGET,
+    CALLS,
+    DELEGATIONS,
     OPEN,
-    AddDelegation,
+    RUNS,
     AddEvent,
     ApprovalRow,
-    ApprovalsOf,
     CallRow,
     DecisionOutcome,
     DelegationRow,
-    DelegationsTo,
     EventRow,
-    FindApproval,
-    FindCall,
-    FindKey,
-    FindUse,
-    InsertApproval,
-    ListCalls,
-    MoveTime,
     Need,
     Now,
-    PageApprovals,
-    PageEvents,
     RequestWithCall,
     RunRow,
     Terms,
     TermsByCall,
     Unapproved,
-    UpdateApproval,
-    UpdateCall,
-    UpdateRun,
     person,
 )
+from amends.ledger.tables import Add, Change, Find
 from amends.ledger.trees import find_run, key_root
 from amends.states import FREES_KEY
 
@@ -93,7 +93,7 @@ def use_digest(run: RunRow, tool: str) -> str:
 
 async def still_needed(need: Need | None, run: RunRow, tool: str) -> Need | None:
     """Return what is needed; None if only the first use needed approval and this is not the first."""
-    if need is not None and need.first_use and await FindUse(use_digest(run, tool)):
+    if need is not None and need.first_use and await used_approvals(use_digest(run, tool)):
         return None
     return need
 
@@ -106,7 +106,7 @@ async def make_request(
     ``follows``: the request that this one replaces. Further keyword arguments become facts of the event.
     """
     assert call.approval == need.id, "a call names its newest request"
-    await MoveTime(at)
+    await move_time(at)
     editors = await _editors(call, need)
     row = ApprovalRow(
         id=need.id, seq=0, call=call.id, run=call.run, root=call.root, run_id=call.run_id, tenant=call.tenant,
@@ -123,7 +123,7 @@ async def make_request(
         follows=follows, editors=editors, **facts,
     )  # fmt: skip
     row = replace(row, seq=seq, digest=bound)
-    await InsertApproval(row)
+    await Add(APPROVALS, row)
     return row
 
 
@@ -134,8 +134,8 @@ async def _editors(call: CallRow, need: Need) -> tuple[str, ...]:
     request again still asks for what the editor wrote.
     """
     found = list(need.editors)
-    for row in await ApprovalsOf(call.root):
-        asked = await FindCall(row.call) if row.editors else None
+    for row in await approvals_of(call.root):
+        asked = await Find(CALLS, row.call) if row.editors else None
         if asked is not None and asked.key == call.key:
             found += row.edited_by
     return tuple(dict.fromkeys(found))
@@ -151,7 +151,7 @@ async def make_new_request(
     if call.state == "ready" and not call.is_staged:
         call = await move_call(run, call, "held", at=at, by=by, epoch=epoch, facts={"approval": need.id}, **changes)
     else:
-        call = await UpdateCall(call, changes)
+        call = await Change(CALLS, call, changes)
     return call, await make_request(run, call, need, at=at, by=by, epoch=epoch, follows=follows, **facts)
 
 
@@ -236,9 +236,9 @@ async def may_start(
 
     If the rules are known, an approval that has expired or no longer suffices is requested anew.
     """
-    approval = await FindApproval(call.approval) if call.approval else None
+    approval = await Find(APPROVALS, call.approval) if call.approval else None
     if approval is not None:
-        await MoveTime(at)
+        await move_time(at)
     if call.attempt or (call.is_staged and (approval is None or approval.state == "used")):
         return None  # later attempts need no more approval; staged calls were decided with the pivot or the commit
     need = None if terms is None else await still_needed(terms.need, run, call.tool)
@@ -279,7 +279,7 @@ async def replace_request(
 
 async def why_replaced(approval: ApprovalRow) -> str:
     """Return why this request was made; empty: it is the first."""
-    old = await FindApproval(approval.follows) if approval.follows else None
+    old = await Find(APPROVALS, approval.follows) if approval.follows else None
     if old is None:
         return ""
     return "changed" if old.state != "expired" else REVIVED if old.reason == REVIVED else "expired"
@@ -289,7 +289,7 @@ async def first_start_answer(call: CallRow, terms: Terms | None) -> Unapproved |
     """Return the answer to a repeated start if its first try made a new request."""
     if terms is None or terms.need is None or call.approval != terms.need.id:
         return None
-    approval = await FindApproval(call.approval)
+    approval = await Find(APPROVALS, call.approval)
     assert approval is not None, "a call names a request of this ledger"
     return Unapproved(call, approval, await why_replaced(approval))
 
@@ -307,9 +307,9 @@ async def undecided_staged(run: RunRow, calls: Iterable[CallRow], outbox: TermsB
     staged = [call for call in calls if call.run == run.uid and call.is_staged and not call.attempt]
     if not any(call.approval or call.id in outbox for call in staged):
         return []
-    requests = {row.id: row for row in await ApprovalsOf(run.root)}
+    requests = {row.id: row for row in await approvals_of(run.root)}
     if requests:
-        await MoveTime(now)
+        await move_time(now)
     found: list[CallRow] = []
     for call in staged:
         terms, asked = outbox.get(call.id), requests.get(call.approval)
@@ -338,7 +338,7 @@ async def request_more(
     found: list[CallRow] = []
     for call in calls:
         terms = outbox.get(call.id)
-        approval = await FindApproval(call.approval) if call.approval else None
+        approval = await Find(APPROVALS, call.approval) if call.approval else None
         need = None if terms is None else terms.need
         if need is not None and approval is None:
             call, _ = await make_new_request(run, call, need, at=at, by=by, epoch=epoch)
@@ -363,11 +363,11 @@ def _asks_more(approval: ApprovalRow, call: CallRow, terms: Terms | None, at: fl
 
 async def use_staged(run: RunRow, *, at: float, by: str, epoch: int) -> None:
     """Use up the approvals of the staged calls, in the transaction that decides that they will be started."""
-    requests = await ApprovalsOf(run.root)
+    requests = await approvals_of(run.root)
     if requests:
-        await MoveTime(at)
+        await move_time(at)
     for row in requests:
-        call = await FindCall(row.call) if row.state == "approved" and row.lives(at) else None
+        call = await Find(CALLS, row.call) if row.state == "approved" and row.lives(at) else None
         if call is not None and call.approval == row.id and call.run == run.uid and call.is_staged:
             await use_approval(run, row, at=at, by=by, epoch=epoch)
 
@@ -379,7 +379,7 @@ async def decide_approval(op: DecideApproval) -> DecisionOutcome:
     """Apply a person's decision on a request (``DecideApproval``), or say why it does not count."""
     approval, call = await _find(op.approval)
     now = await Now(call.root)
-    await MoveTime(now)
+    await move_time(now)
     again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
     if (op.repeated or again) and _is_repeated(approval, op, again=again):
         return DecisionOutcome(
@@ -411,7 +411,7 @@ async def decide_approval(op: DecideApproval) -> DecisionOutcome:
             )
             call = await move_call(run, call, "dropped", at=now, by=op.by, epoch=epoch, why=op.why, settled_at=now)
             if run.staged_pivot == call.id:
-                await UpdateRun(run, {"staged_pivot": ""})
+                await Change(RUNS, run, {"staged_pivot": ""})
             approval = await _reread(approval)
     await wake_after_decision(call, approval, at=now, by=op.by)
     return DecisionOutcome(await _reread(approval), await _reread_call(call), now)
@@ -445,9 +445,9 @@ async def _delegation(approval: ApprovalRow, op: DecideApproval, now: float) -> 
 
     A row alone proves nothing: whoever can write to the database can add one and remove it again.
     """
-    for delegation in await DelegationsTo(approval.tenant, person(op.by)):
+    for delegation in await delegations_to(approval.tenant, person(op.by)):
         if delegation.by_whom == person(op.behalf) and delegation.made_at <= now < delegation.until_at:
-            events = await PageEvents(delegation.id, None, 0, 1)
+            events = await page_events(delegation.id, None, 0, 1)
             if events and is_delegated(delegation, events[0]):
                 return events[0]
     return None
@@ -484,7 +484,7 @@ async def _approve(
             run, "approval given", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why,
             of=approval.needed, given=proof(given), **given_by,
         )  # fmt: skip
-        return await UpdateApproval(approval, {"given": given}), call
+        return await Change(APPROVALS, approval, {"given": given}), call
     why = f"bypass: {op.why}" if op.verb == "bypass" else op.why
     approval = await move_approval(
         run, approval, "approved", at=now, by=op.by, epoch=epoch, why=why, facts=given_by, given=given, by_whom=op.by,
@@ -507,7 +507,7 @@ async def _reject(
         why = f"{op.by} rejected {call.tool}: {op.why}"
         aim = {"goal": "rollback", "goal_by": "person", "goal_why": why}
         await write_event(run, "goal", at=now, by=op.by, epoch=epoch, to="rollback", why=op.why, **goal_facts(run, aim))
-        await UpdateRun(run, {"staged_pivot": "", **aim})
+        await Change(RUNS, run, {"staged_pivot": "", **aim})
     return approval, call
 
 
@@ -525,7 +525,7 @@ async def wake_after_decision(call: CallRow, approval: ApprovalRow, *, at: float
     changes = await released_columns(root, at, at_least=approval.expires_at)
     if run.goal == "rollback":
         changes = {"suspended": 0, "wake_at": at}
-    await UpdateRun(root, changes)
+    await Change(RUNS, root, changes)
 
 
 # ---- Asking again, editing, expiring, voiding
@@ -535,9 +535,9 @@ async def ask_again(op: RenewRequest) -> DecisionOutcome:
     """Make a new request for a call whose request has expired (``RenewRequest``)."""
     approval, call = await _find(op.approval)
     now = await Now(call.root)
-    await MoveTime(now)
+    await move_time(now)
     if op.repeated and call.approval == op.id:
-        return DecisionOutcome(await _reread(await FindApproval(op.id)), call, now)
+        return DecisionOutcome(await _reread(await Find(APPROVALS, op.id)), call, now)
     run = await find_run(call.run)
     epoch = (await find_run(call.root)).epoch
     if call.state not in ("held", "ready") or call.approval != approval.id or approval.state_at(now) != "expired":
@@ -567,10 +567,10 @@ async def edit_approval(op: EditApproval, admit: Admit) -> DecisionOutcome:
     """
     approval, call = await _find(op.approval)
     now = await Now(call.root)
-    await MoveTime(now)
-    new = await FindCall(op.instead.call_id)
+    await move_time(now)
+    new = await Find(CALLS, op.instead.call_id)
     if op.repeated and new is not None:
-        return DecisionOutcome(await _reread(await FindApproval(new.approval)), new, now)
+        return DecisionOutcome(await _reread(await Find(APPROVALS, new.approval)), new, now)
     if call.state not in ("held", "ready") or call.approval != approval.id:
         raise TransitionRefused(
             f"approval {approval.id} ({approval.tool}) is {approval.state}, its call {call.state}: there is no open request",
@@ -585,13 +585,13 @@ async def edit_approval(op: EditApproval, admit: Admit) -> DecisionOutcome:
     reason = f"{op.why}; ask for it with {op.instead.args} instead"
     staged = run.staged_pivot == call.id
     if staged:
-        run = await UpdateRun(run, {"staged_pivot": ""})
+        run = await Change(RUNS, run, {"staged_pivot": ""})
     if approval.state in OPEN:
         said: dict[str, Any] = {"by_whom": op.by, "reason": reason, "decided_at": now}
         await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=root.epoch, why=reason, **said)
     error = json.dumps([op.by, reason], ensure_ascii=False)
     await move_call(run, call, "refused", at=now, by=op.by, epoch=root.epoch, why=reason, error=error, settled_at=now)
-    known = await FindKey(op.instead.key, key_root(op.instead))
+    known = await newest_call(op.instead.key, key_root(op.instead))
     if known is not None and known.state not in FREES_KEY:
         raise TransitionRefused(
             f"{known.tool} with these arguments is {known.state} already ({known.id})", frm=known.state, to="held"
@@ -620,9 +620,9 @@ async def expire_approvals(op: ExpireApprovals) -> RunRow:
     """Mark the expired requests of a tree as expired (``ExpireApprovals``)."""
     root = await find_owned(op.root, op.owner, op.epoch)
     now = await Now(root.uid)
-    await MoveTime(now)
-    waiting = {call.approval: call for call in await ListCalls(root.uid, ("held", "ready")) if call.approval}
-    for row in await ApprovalsOf(root.uid) if waiting else ():
+    await move_time(now)
+    waiting = {call.approval: call for call in await list_calls(root.uid, ("held", "ready")) if call.approval}
+    for row in await approvals_of(root.uid) if waiting else ():
         call = waiting.get(row.id)
         if call is None or row.state not in OPEN or row.lives(now):
             continue
@@ -637,7 +637,7 @@ async def void_approval(op: VoidApproval) -> DecisionOutcome:
     """Void a request after the ledger was restored from a backup (``VoidApproval``)."""
     approval, call = await _find(op.approval)
     now = await Now(call.root)
-    await MoveTime(now)
+    await move_time(now)
     if approval.state not in OPEN:
         return DecisionOutcome(approval, call, now)
     run, root = await find_run(call.run), await find_run(call.root)
@@ -654,8 +654,8 @@ async def void_approval(op: VoidApproval) -> DecisionOutcome:
 async def delegate(op: Delegate) -> DelegationRow:
     """Record a delegation (``Delegate``)."""
     now = await Now("")
-    await MoveTime(now)
-    known = [one for one in await DelegationsTo(op.tenant, person(op.to)) if one.id == op.id]
+    await move_time(now)
+    known = [one for one in await delegations_to(op.tenant, person(op.to)) if one.id == op.id]
     if known:
         return known[0]  # recorded before, and the answer was lost
     by, to, why = storable(person(op.by)), storable(person(op.to)), storable(op.why)
@@ -666,14 +666,14 @@ async def delegate(op: Delegate) -> DelegationRow:
         by_whom=op.by, epoch=0, facts=delegation_facts(row),
     )  # fmt: skip
     row = replace(row, seq=seq)
-    assert await AddDelegation(row), "the id of a delegation is new"
+    await Add(DELEGATIONS, row)
     return row
 
 
 async def read_approval(op: ReadApproval) -> RequestWithCall | None:
     """Read one request with its call (``ReadApproval``)."""
-    row = await FindApproval(op.approval)
-    call = None if row is None else await FindCall(row.call)
+    row = await Find(APPROVALS, op.approval)
+    call = None if row is None else await Find(CALLS, row.call)
     return None if row is None or call is None else RequestWithCall(row, call, await Now(row.root))
 
 
@@ -681,30 +681,30 @@ async def search_approvals(op: SearchApprovals) -> list[RequestWithCall]:
     """Read a page of requests with their calls (``SearchApprovals``)."""
     now = await Now("")
     found: list[RequestWithCall] = []
-    for row in await PageApprovals(op.tenant, op.states, op.before, op.limit):
-        call = await FindCall(row.call)
+    for row in await page_approvals(op.tenant, op.states, op.before, op.limit):
+        call = await Find(CALLS, row.call)
         assert call is not None, "a request names a call of this ledger"
         found.append(RequestWithCall(row, call, now))
     return found
 
 
 async def _find(id: str) -> tuple[ApprovalRow, CallRow]:
-    row = await FindApproval(id)
+    row = await Find(APPROVALS, id)
     if row is None:
         raise LookupError(f"there is no approval {id!r} in this ledger")
-    call = await FindCall(row.call)
+    call = await Find(CALLS, row.call)
     assert call is not None, "a request names a call of this ledger"
     return row, call
 
 
 async def _reread(approval: ApprovalRow | None) -> ApprovalRow:
     assert approval is not None, "a request is never removed"
-    row = await FindApproval(approval.id)
+    row = await Find(APPROVALS, approval.id)
     assert row is not None, "a request is never removed"
     return row
 
 
 async def _reread_call(call: CallRow) -> CallRow:
-    found = await FindCall(call.id)
+    found = await Find(CALLS, call.id)
     assert found is not None, "a call is never removed"
     return found

@@ -9,26 +9,29 @@ from typing import TYPE_CHECKING
 
 from amends.ledger.operations import (
     PLACES_MAX,
-    ApprovalsBetween,
-    CallsBetween,
-    ChainOf,
     Chains,
-    ChainsAbove,
-    DelegationsBetween,
-    FindDelegation,
     Misfits,
     Place,
     ReadChains,
     ReadHashes,
-    RunsBetween,
+)
+from amends.ledger.queries import (
+    approvals_between,
+    approvals_of,
+    calls_between,
+    chains_above,
+    delegations_between,
+    list_calls,
+    list_tree,
+    page_events,
+    runs_between,
 )
 from amends.ledger.rows import (
-    ApprovalsOf,
+    DELEGATIONS,
+    EVENTS,
     EventRow,
-    HashesAt,
-    ListCalls,
-    ListTree,
 )
+from amends.ledger.tables import Find
 
 if TYPE_CHECKING:
     from amends.ledger.folded import FoldedEvent
@@ -38,10 +41,12 @@ async def read_chains(op: ReadChains) -> Chains:
     """Read a page of trees as they are stored (``ReadChains``)."""
     place = op.place
     if op.alone:
-        return await _alone(op, await ChainOf(place.within, place.n, op.limit))
-    events: list[EventRow | FoldedEvent] = list(await ChainOf(place.within, place.n, op.limit)) if place.within else []
+        return await _alone(op, await page_events(place.within, None, place.n, op.limit))
+    events: list[EventRow | FoldedEvent] = []
+    if place.within:
+        events += await page_events(place.within, None, place.n, op.limit)
     if len(events) < op.limit:
-        events += await ChainsAbove(place.within or place.done, op.limit - len(events))
+        events += await chains_above(place.within or place.done, op.limit - len(events))
     if len(events) < op.limit:
         return await _ended(events, place.done, None, None)
     newest = events[-1]
@@ -55,8 +60,8 @@ async def read_chains(op: ReadChains) -> Chains:
 
 
 async def _ended(events: list[EventRow | FoldedEvent], above: str, upto: str | None, then: Place | None) -> Chains:
-    runs, calls = await RunsBetween(above, upto), await CallsBetween(above, upto)
-    approvals, delegations = await ApprovalsBetween(above, upto), await DelegationsBetween(above, upto)
+    runs, calls = await runs_between(above, upto), await calls_between(above, upto)
+    approvals, delegations = await approvals_between(above, upto), await delegations_between(above, upto)
     return Chains(tuple(events), tuple(runs), tuple(calls), tuple(approvals), tuple(delegations), then)
 
 
@@ -64,10 +69,10 @@ async def _alone(op: ReadChains, events: list[EventRow]) -> Chains:
     root = op.place.within
     if len(events) == op.limit:
         return Chains(tuple(events), next=Place(op.place.done, root, events[-1].n))
-    runs, calls = await ListTree(root), await ListCalls(root)
-    delegation = await FindDelegation(root)
+    runs, calls = await list_tree(root), await list_calls(root)
+    delegation = await Find(DELEGATIONS, root)
     delegations = () if delegation is None else (delegation,)
-    approvals, misfits = await ApprovalsOf(root), await Misfits(root)
+    approvals, misfits = await approvals_of(root), await Misfits(root)
     return Chains(tuple(events), tuple(runs), tuple(calls), tuple(approvals), delegations, misfits=tuple(misfits))
 
 
@@ -77,4 +82,5 @@ async def _alone(op: ReadChains, events: list[EventRow]) -> Chains:
 async def read_hashes(op: ReadHashes) -> list[tuple[str, int, str]]:
     """Read the hashes of events (``ReadHashes``)."""
     assert len(op.places) <= PLACES_MAX, "a page has its limit"
-    return await HashesAt(op.places) if op.places else []
+    found = [await Find(EVENTS, place) for place in dict.fromkeys(op.places)]
+    return [(event.root, event.n, event.hash) for event in found if event is not None]

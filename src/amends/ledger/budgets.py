@@ -20,27 +20,24 @@ from amends.encoding.dataclass import dataclass, field
 from amends.errors import limit_words
 from amends.ledger.events import goal_facts, write_event
 from amends.ledger.operations import Admission, AdmitCall, ListBudgets, SettleCall
+from amends.ledger.queries import list_calls, page_events, page_slices
 from amends.ledger.rows import (
+    APPROVALS,
     BUDGET,
-    AddSlice,
+    BUDGETS,
+    CALLS,
+    RUNS,
     ApprovalRow,
     BudgetDemand,
     CallCost,
     CallRow,
-    FindApproval,
-    FindSlice,
-    ListCalls,
     Need,
     Now,
     Overrun,
-    PageEvents,
-    PageSlices,
     RunRow,
     SliceRow,
-    UpdateCall,
-    UpdateRun,
-    UpdateSlice,
 )
+from amends.ledger.tables import Add, Change, Find
 
 _PERIODS: Final = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _SEVERITY: Final = ("rollback", "refuse", "hold")
@@ -142,7 +139,7 @@ def _counter(want: BudgetDemand, root: RunRow, now: float) -> _Counter:
 
 async def _slice(name: str, counter: _Counter, root: RunRow, *, wide: bool) -> SliceRow | None:
     """Return the slice, locked; a missing slice of a shared budget is created only if ``wide``."""
-    row = await FindSlice(name)
+    row = await Find(BUDGETS, name)
     if row is not None or (not wide and len(counter.names) > 1):
         return row
     first = name == counter.names[0]
@@ -161,7 +158,7 @@ async def _slice(name: str, counter: _Counter, root: RunRow, *, wide: bool) -> S
         spent="0",
         period=counter.period,
     )
-    return new if await AddSlice(new) else await FindSlice(name)
+    return new if await Add(BUDGETS, new, if_absent=True) else await Find(BUDGETS, name)
 
 
 def _exceeds(counter: _Counter) -> bool:
@@ -179,7 +176,7 @@ async def _take(counter: _Counter) -> None:
         await _redistribute(counter)
     home = counter.rows[counter.home]
     reserved = amount_in(home.reserved) + counter.need
-    counter.rows[counter.home] = await UpdateSlice(home, {"reserved": text_of(reserved)})
+    counter.rows[counter.home] = await Change(BUDGETS, home, {"reserved": text_of(reserved)})
 
 
 async def _redistribute(counter: _Counter) -> None:
@@ -196,7 +193,7 @@ async def _redistribute(counter: _Counter) -> None:
         allot = used + (rest + need if name == counter.home else part)
         changes = {"cap": text_of(cap), "allot": text_of(allot)}
         if any(getattr(row, column) != text for column, text in changes.items()):
-            counter.rows[name] = await UpdateSlice(row, changes)
+            counter.rows[name] = await Change(BUDGETS, row, changes)
 
 
 # ---- Costs of calls: a call's cost is reserved with its start, a staged call's with the decision to run it
@@ -263,7 +260,7 @@ async def refuse_by_budget(
     await write_event(
         run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why, **goal_facts(run, aim)
     )
-    return await UpdateRun(run, aim)
+    return await Change(RUNS, run, aim)
 
 
 async def earlier_refusal(run: RunRow, request: str) -> Overrun | None:
@@ -272,7 +269,7 @@ async def earlier_refusal(run: RunRow, request: str) -> Overrun | None:
         return None
     after, found = 0, None
     for _ in range(PAGES_MAX):
-        page = await PageEvents(run.root, None, after, EVENTS_PAGE)
+        page = await page_events(run.root, None, after, EVENTS_PAGE)
         for event in page:
             facts = json.loads(event.facts) if event.what == "refused" and event.run == run.uid else {}
             found = facts if facts.get("request") == request else found
@@ -285,7 +282,7 @@ async def earlier_refusal(run: RunRow, request: str) -> Overrun | None:
 async def initial_charge(op: AdmitCall, root: RunRow, reserved: str) -> tuple[str, dict[str, str]]:
     """Return the charge of a new call, reserved or planned, and its cost by unit."""
     if not reserved and op.costs.wants and not root.charged:
-        await UpdateRun(root, {"charged": 1})
+        await Change(RUNS, root, {"charged": 1})
     charge = planned_charge(op.costs)
     return reserved or dump_charge(charge), charge.totals(RESERVED)
 
@@ -334,12 +331,12 @@ async def with_current_caps(call: CallRow, op: AdmitCall) -> CallRow:
         return call
     if charge.costs != planned_charge(op.costs).costs:
         return call  # a person may have been shown its cost
-    return await UpdateCall(call, {"cost": dump_charge(replace(charge, wants=op.costs.wants))})
+    return await Change(CALLS, call, {"cost": dump_charge(replace(charge, wants=op.costs.wants))})
 
 
 async def staged_with_cost(run: RunRow) -> list[CallRow]:
     """Return the staged calls of this run that have a cost."""
-    waiting = await ListCalls(run.root, ("held", "ready"))
+    waiting = await list_calls(run.root, ("held", "ready"))
     return [call for call in waiting if call.run == run.uid and call.is_staged and call.cost]
 
 
@@ -404,9 +401,9 @@ def is_allowed(over: Overrun, allowed: Mapping[str, int]) -> bool:
 
 async def fresh_ids(ask: tuple[str, str], call: CallRow) -> tuple[str, str]:
     """Return id and nonce for another request: those of the call, or derived from its last request if they are used."""
-    if any(ask) and await FindApproval(ask[0]) is None:
+    if any(ask) and await Find(APPROVALS, ask[0]) is None:
         return ask
-    last = await FindApproval(call.approval)
+    last = await Find(APPROVALS, call.approval)
     assert last is not None, "a call names a request of this ledger"
     return f"apr_{digest('asked again', last.id)[:24]}", digest("asked again", last.nonce)
 
@@ -440,7 +437,7 @@ def _reserved(charge: Charge, parts: Iterable[tuple[str, str, int]]) -> Charge:
 async def _write_reserved(charges: Iterable[tuple[CallRow, Charge]], parts: list[tuple[str, str, int]]) -> None:
     for call, charge in charges:
         mine = [parts.pop(0) for want in charge.wants if want.per != "call"]
-        await UpdateCall(call, {"cost": dump_charge(_reserved(charge, mine))})
+        await Change(CALLS, call, {"cost": dump_charge(_reserved(charge, mine))})
 
 
 def _named(charges: Iterable[tuple[CallRow, Charge]]) -> list[tuple[str, tuple[BudgetDemand, ...]]]:
@@ -462,7 +459,7 @@ def is_of(over: Overrun, wants: Iterable[BudgetDemand]) -> bool:
 
 async def list_budgets(op: ListBudgets) -> tuple[list[SliceRow], float]:
     """Read a page of budget slices, and the ledger's time (``ListBudgets``)."""
-    return await PageSlices(op.tenant, op.after, op.limit), await Now("")
+    return await page_slices(op.tenant, op.after, op.limit), await Now("")
 
 
 # ---- The charge of a call, as its row stores it
@@ -630,7 +627,7 @@ async def _shift(shifts: dict[str, tuple[int, int]]) -> None:
     names = {*shifts, *(sibling for name in grown for sibling in slice_names(name))}
     rows: dict[str, SliceRow] = {}
     for name in sorted(names):  # everybody takes them in this order
-        row = await FindSlice(name)
+        row = await Find(BUDGETS, name)
         if row is not None:  # gc removes the slices of a run that ended long ago
             rows[name] = row
     for name, (reserved, spent) in shifts.items():
@@ -639,7 +636,9 @@ async def _shift(shifts: dict[str, tuple[int, int]]) -> None:
                 "reserved": amount_in(rows[name].reserved) + reserved,
                 "spent": amount_in(rows[name].spent) + spent,
             }
-            rows[name] = await UpdateSlice(rows[name], {column: text_of(amount) for column, amount in texts.items()})
+            rows[name] = await Change(
+                BUDGETS, rows[name], {column: text_of(amount) for column, amount in texts.items()}
+            )
     for name in grown:
         await _cover_overrun(name, rows)
 
@@ -651,14 +650,14 @@ async def _cover_overrun(name: str, rows: dict[str, SliceRow]) -> None:
         given = min(lack, available(rows[sibling])) if sibling != name else 0
         if given > 0:
             for one, more in ((sibling, -given), (name, given)):
-                rows[one] = await UpdateSlice(rows[one], {"allot": text_of(amount_in(rows[one].allot) + more)})
+                rows[one] = await Change(BUDGETS, rows[one], {"allot": text_of(amount_in(rows[one].allot) + more)})
     if name in rows and available(rows[name]) < 0:
         # The cap is exceeded. What a sibling returns is not available before the excess is covered, so all of them lack
         # it.
         left = amount_in(rows[name].cap) - sum(_used(rows[sibling]) for sibling in siblings)
         for sibling in siblings:
             if available(rows[sibling]) > left:
-                rows[sibling] = await UpdateSlice(rows[sibling], {"allot": text_of(_used(rows[sibling]) + left)})
+                rows[sibling] = await Change(BUDGETS, rows[sibling], {"allot": text_of(_used(rows[sibling]) + left)})
 
 
 def slice_names(name: str) -> list[str]:

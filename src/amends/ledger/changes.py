@@ -15,19 +15,17 @@ from amends.errors import TransitionRefused
 from amends.ledger.budgets import move_charge
 from amends.ledger.events import call_facts, decision_digest, goal_facts, write_event
 from amends.ledger.locks import free_locks
+from amends.ledger.queries import list_calls, move_time
 from amends.ledger.rows import (
+    APPROVALS,
+    CALLS,
     OPEN,
+    RUNS,
     ApprovalRow,
     CallRow,
-    FindApproval,
-    FindCall,
-    ListCalls,
-    MoveTime,
     RunRow,
-    UpdateApproval,
-    UpdateCall,
-    UpdateRun,
 )
+from amends.ledger.tables import Change, Find
 from amends.ledger.trees import ENDED_UNCOMMITTED, find_run, forks_on, sources
 from amends.states import call_may, run_may
 
@@ -61,7 +59,7 @@ async def move_call(
         changes["late"] = 1
     if to == "dropped" and call.approval:
         await _cancel(run, call, at=at, by=by, epoch=epoch)
-    return await UpdateCall(call, {"state": to, **changes})
+    return await Change(CALLS, call, {"state": to, **changes})
 
 
 async def move_approval(
@@ -74,7 +72,7 @@ async def move_approval(
             f"approval {row.id} ({row.tool}) is {row.state} and cannot become {to}", frm=row.state, to=to
         )
     given = proof(changes["given"]) if "given" in changes else None
-    await MoveTime(at)
+    await move_time(at)
     seq = await write_event(
         run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why,
         given=given, said=decision_digest(row, changes), **(facts or {}),
@@ -82,12 +80,12 @@ async def move_approval(
     if to == "used":
         changes["used_seq"] = seq
     # A decided, used or ended request needs no notice any more.
-    return await UpdateApproval(row, {"state": to, "tell_at": None, **changes})
+    return await Change(APPROVALS, row, {"state": to, "tell_at": None, **changes})
 
 
 async def _cancel(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> None:
     """Cancel the open request of a call that will not be made."""
-    row = await FindApproval(call.approval)
+    row = await Find(APPROVALS, call.approval)
     if row is not None and row.state in OPEN:
         await move_approval(run, row, "cancelled", at=at, by=by, epoch=epoch)
 
@@ -107,7 +105,7 @@ async def move_run(
         if run.locked and run.uid == run.root:
             await free_locks(run, at=at, by=by, epoch=epoch)
             changes["locked"] = 0
-    return await UpdateRun(run, {"state": to, **changes})
+    return await Change(RUNS, run, {"state": to, **changes})
 
 
 async def _wake_sources(fork: RunRow, *, at: float, by: str) -> None:
@@ -121,9 +119,9 @@ async def _wake_sources(fork: RunRow, *, at: float, by: str) -> None:
 async def count_replays(replays: Mapping[str, int]) -> None:
     """Add up how often calls were answered from the record; counted in memory until the run is closed."""
     for call_id, count in replays.items():
-        call = await FindCall(call_id)
+        call = await Find(CALLS, call_id)
         if call is not None and call.replays < count:
-            await UpdateCall(call, {"replays": count})
+            await Change(CALLS, call, {"replays": count})
 
 
 async def unblock(run: RunRow, *, at: float, by: str, epoch: int) -> RunRow:
@@ -134,7 +132,7 @@ async def unblock(run: RunRow, *, at: float, by: str, epoch: int) -> RunRow:
     if root.uid != run.uid and root.state == "blocked":
         root = await move_run(root, root.came_from, at=at, by=by, epoch=epoch, came_from="", causes="[]")
     if not root.owner and root.closed_at is None and not await _waits_for_a_person(root, run):
-        root = await UpdateRun(root, {"wake_at": at, "suspended": 0})
+        root = await Change(RUNS, root, {"wake_at": at, "suspended": 0})
     return root if root.uid == run.uid else run
 
 
@@ -142,4 +140,4 @@ async def _waits_for_a_person(root: RunRow, run: RunRow) -> bool:
     """Return whether it is suspended and another call is still held: one decision does not wake it then."""
     if not root.suspended or "rollback" in (root.goal, run.goal):
         return False
-    return any(not call.is_staged for call in await ListCalls(root.uid, ("held",)))
+    return any(not call.is_staged for call in await list_calls(root.uid, ("held",)))

@@ -9,22 +9,21 @@ from amends.ledger.operations import (
     ReadCheckpoints,
     WriteCheckpoint,
 )
+from amends.ledger.queries import move_time, newest_checkpoint, page_checkpoints
 from amends.ledger.rows import (
-    AddCheckpoint,
+    CHECKPOINTS,
     CheckpointRow,
     Head,
     MarkSealed,
-    MoveTime,
-    NewestCheckpoint,
     Now,
-    PageCheckpoints,
     PageUnsealed,
 )
+from amends.ledger.tables import Add
 
 
 async def draft_checkpoint(op: DraftCheckpoint) -> CheckpointRow | None:
     """Draft the next checkpoint (``DraftCheckpoint``): over the trees that have events which none covers yet."""
-    last = await NewestCheckpoint()
+    last = await newest_checkpoint()
     heads = await PageUnsealed("", op.limit)
     if not heads and (last is None or last.key == op.key):
         return None
@@ -47,12 +46,12 @@ async def write_checkpoint(op: WriteCheckpoint) -> bool:
     The chains that it names are marked as covered in the same transaction. Events that were written since the draft
     stay uncovered: the mark is the number in the checkpoint.
     """
-    last = await NewestCheckpoint()
+    last = await newest_checkpoint()
     if op.repeated and last is not None and (last.n, last.hash) == (op.row.n, op.row.hash):
         return True
     end = (0, GENESIS) if last is None else (last.n, last.hash)
-    await MoveTime(op.row.at)
-    if (op.row.n - 1, op.row.prev) != end or not await AddCheckpoint(op.row):
+    await move_time(op.row.at)
+    if (op.row.n - 1, op.row.prev) != end or not await Add(CHECKPOINTS, op.row, if_absent=True):
         return False
     await MarkSealed(tuple(Head(*head) for head in read_heads(op.row.heads)))
     return True
@@ -61,6 +60,6 @@ async def write_checkpoint(op: WriteCheckpoint) -> bool:
 async def read_checkpoints(op: ReadCheckpoints) -> list[CheckpointRow]:
     """Read a page of checkpoints (``ReadCheckpoints``)."""
     if op.after >= 0:
-        return await PageCheckpoints(op.after, op.limit)
-    last = await NewestCheckpoint()
+        return await page_checkpoints(op.after, op.limit)
+    last = await newest_checkpoint()
     return [] if last is None else [last]

@@ -42,24 +42,22 @@ from amends.ledger.operations import (
     Settled,
     Tree,
 )
+from amends.ledger.queries import list_calls, list_tree
 from amends.ledger.reading import tree_of
 from amends.ledger.rows import (
+    APPROVALS,
+    CALLS,
+    RUNS,
     ApprovalRow,
     CallRow,
-    FindApproval,
-    FindCall,
-    FindRun,
-    ListCalls,
-    ListTree,
     LockRequest,
     Need,
     Now,
     Overrun,
     RunRow,
     TermsByCall,
-    UpdateCall,
-    UpdateRun,
 )
+from amends.ledger.tables import Change, Find
 from amends.ledger.trees import find_run, mark_of, subtree
 from amends.states import CALL_STATES, RUN_FINAL, STANDING, UNSETTLED
 
@@ -81,7 +79,7 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
         if await mark_of(run) != op.mark:
             return Rollback("stale", run)
         await write_event(run, "rollback planned", at=now, by=op.by, epoch=root.epoch, plan=op.plan, why=op.why)
-        run = await UpdateRun(run, {"plan": op.plan})
+        run = await Change(RUNS, run, {"plan": op.plan})
     changes: dict[str, str] = {}
     forks = await forks_of(run)
     overrules = bool(forks) and op.person and run.goal_by != "person"
@@ -93,7 +91,7 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
             run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why, forks=named or None, **said
         )
     if changes and (op.epoch is None or run.pivot or forks or run.state != "open"):
-        run, changes = await UpdateRun(run, changes), {}  # otherwise the goal is written with the new state
+        run, changes = await Change(RUNS, run, changes), {}  # otherwise the goal is written with the new state
     if op.epoch is None:
         await unblock(run, at=now, by=op.by, epoch=root.epoch)
         return Rollback("deferred", await find_run(op.run))
@@ -123,7 +121,7 @@ async def _close_subtree(run: RunRow, op: BeginRollback, epoch: int, now: float,
             back.add(one.uid)
         runs[one.uid] = one
     calls: list[CallRow] = []
-    for call in await ListCalls(run.root):
+    for call in await list_calls(run.root):
         if call.run in back and call.state in ("held", "ready", "backing_off"):
             to = "failed" if call.state == "backing_off" else "dropped"
             call = await move_call(runs[call.run], call, to, at=now, by=op.by, epoch=epoch, settled_at=now)
@@ -137,7 +135,7 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
 
     The order is the reverse of settling; none starts while a call of the tree is started.
     """
-    call = await FindCall(op.call_id)
+    call = await Find(CALLS, op.call_id)
     assert call is not None, "a compensation is begun for a call of the ledger"
     root = await find_owned(call.root, op.owner, op.epoch)
     if op.repeated and call.state == "compensating" and call.comp_attempt == op.attempt:
@@ -151,7 +149,7 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     # Calls of a child that pivoted (or may have) do not block what is compensated now.
     runs = await subtree(run)
     inside, turning = {row.uid for row in runs}, {row.uid for row in runs if row.state == "rolling_back"}
-    for other in await ListCalls(call.root, ("started", "succeeded", "compensating")):
+    for other in await list_calls(call.root, ("started", "succeeded", "compensating")):
         if other.run in (inside if other.state == "started" else turning) and _comes_first(other, call):
             return None
     now = await Now(call.root)
@@ -174,7 +172,7 @@ def _comes_first(other: CallRow, call: CallRow) -> bool:
 
 async def settle_compensation(op: SettleCompensation) -> Settled:
     """Record the outcome of a compensation attempt (``SettleCompensation``)."""
-    call = await FindCall(op.call_id)
+    call = await Find(CALLS, op.call_id)
     assert call is not None, "a compensation is settled for a call of the ledger"
     root = await find_run(call.root)
     run = await find_run(call.run)
@@ -233,9 +231,9 @@ async def decide_commit(op: DecideCommit) -> Decision:
         elif op.output != run.output:
             await write_event(run, "output", at=now, by=op.owner, epoch=op.epoch, output=proved)
         output = run.output if op.output is None else op.output
-        run = await UpdateRun(run, {"goal": "commit", "goal_by": "self", "output": output})
+        run = await Change(RUNS, run, {"goal": "commit", "goal_by": "self", "output": output})
     if op.repeated and run.pivot and run.pivot == run.staged_pivot and run.phase == "open":
-        pivot = await FindCall(run.pivot)
+        pivot = await Find(CALLS, run.pivot)
         if pivot is not None and pivot.state == "started" and pivot.attempt == 1:
             return Decision("pivot", run, (pivot,))  # decided before, and the answer was lost
     calls, children = await calls_within(run)
@@ -262,8 +260,8 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
         if why_not is not None:
             return why_not
         await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
-        run = await UpdateRun(run, {"pivot": pivot.id})
-        pivot = await make_ready(run, await FindCall(pivot.id) or pivot, at=now, by=op.owner, epoch=op.epoch)
+        run = await Change(RUNS, run, {"pivot": pivot.id})
+        pivot = await make_ready(run, await Find(CALLS, pivot.id) or pivot, at=now, by=op.owner, epoch=op.epoch)
         pivot = await move_call(
             run, pivot, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": 1},
             attempt=1, first_at=now, started_at=now,
@@ -291,11 +289,11 @@ async def _pass_to_parent(run: RunRow, call: CallRow, op: DecideCommit, now: flo
     """
     parent = await find_run(run.parent)
     await write_event(run, "passed to parent", at=now, by=op.owner, epoch=op.epoch, call=call.id)
-    call = await UpdateCall(call, {"run": parent.uid})
-    asked = await FindApproval(call.approval) if call.approval and parent.phase == "pivoted" else None
+    call = await Change(CALLS, call, {"run": parent.uid})
+    asked = await Find(APPROVALS, call.approval) if call.approval and parent.phase == "pivoted" else None
     if asked is None or asked.state == "used":
         return
-    call = await UpdateCall(call, {"reason": "approval"})
+    call = await Change(CALLS, call, {"reason": "approval"})
     if asked.state == "approved":
         await make_ready(parent, call, at=now, by=op.owner, epoch=op.epoch)
 
@@ -350,14 +348,14 @@ async def close_run(op: CloseRun) -> RunRow:
     if run.state == "blocked":
         if causes != run.causes:
             await write_event(run, "causes", at=now, by=op.owner, epoch=root.epoch, causes=op.causes)
-        run = await UpdateRun(run, {"causes": causes, "interrupted": int(op.interrupted)})
+        run = await Change(RUNS, run, {"causes": causes, "interrupted": int(op.interrupted)})
     else:
         run = await move_run(
             run, "blocked", at=now, by=op.owner, epoch=root.epoch, facts={"causes": op.causes},
             came_from=run.state, causes=causes, interrupted=int(op.interrupted),
         )  # fmt: skip
     if run.uid == run.root:
-        run = await UpdateRun(run, {"owner": "", "lease_until": 0.0, "wake_at": wake})
+        run = await Change(RUNS, run, {"owner": "", "lease_until": 0.0, "wake_at": wake})
     return run
 
 
@@ -371,7 +369,7 @@ async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
         raise TransitionRefused(f"run {run.id} is not rolled back: {kept} are not", frm=run.state, to="rolled_back")
     turning = [row for row in everything if row.state == "rolling_back"]
     inside = {row.uid for row in turning}
-    for call in await ListCalls(run.root, _KEEP_FROM_END):
+    for call in await list_calls(run.root, _KEEP_FROM_END):
         if call.run in inside and call.kind != "read" and not call.shared:
             raise TransitionRefused(
                 f"run {run.id} is not rolled back: {call.tool} is {call.state}", frm=run.state, to="rolled_back"
@@ -384,13 +382,13 @@ async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
 
 async def abandon_run(op: AbandonRun) -> RunRow:
     """Abandon a run (``AbandonRun``). Its owner is fenced off."""
-    root = await FindRun(op.run)
+    root = await Find(RUNS, op.run)
     assert root is not None, "the runtime found this run a moment ago"
     if op.repeated and root.state == "abandoned":
         return root
     if root.state in RUN_FINAL:
         raise TransitionRefused(f"run {root.id} is {root.state} already", frm=root.state, to="abandoned")
-    calls = await ListCalls(root.uid)
+    calls = await list_calls(root.uid)
     live = [call.tool for call in calls if call.state in ("started", "compensating")]
     if live:
         raise TransitionRefused(
@@ -403,12 +401,12 @@ async def abandon_run(op: AbandonRun) -> RunRow:
     forward = root.phase == "pivoted"
     for call in calls:
         await _abandon_call(call, op, epoch, now, forward=forward)
-    for row in reversed(await ListTree(root.uid)):
+    for row in reversed(await list_tree(root.uid)):
         if row.state not in RUN_FINAL:
             aim = {"goal_by": "person", "goal_why": op.why} if row.uid == root.uid else {}
             closed = await move_run(row, "abandoned", at=now, by=op.by, epoch=epoch, facts={"why": op.why}, **aim)
             root = closed if row.uid == root.uid else root
-    return await UpdateRun(root, {"epoch": epoch})
+    return await Change(RUNS, root, {"epoch": epoch})
 
 
 async def _abandon_call(call: CallRow, op: AbandonRun, epoch: int, now: float, *, forward: bool) -> None:
@@ -464,7 +462,7 @@ async def reserve_staged(
     calls = list(calls)
     requests: dict[str, ApprovalRow] = {}
     for call in calls:
-        request = await FindApproval(call.approval) if call.cost and call.approval else None
+        request = await Find(APPROVALS, call.approval) if call.cost and call.approval else None
         if request is not None:
             requests[call.id] = request
     allowed = {id: limits_in(request) for id, request in requests.items() if request.state in ("approved", "used")}

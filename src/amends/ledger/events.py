@@ -24,14 +24,13 @@ from amends.ledger.operations import (
     SettleCall,
     StoreOp,
 )
+from amends.ledger.queries import newest_event, page_events
 from amends.ledger.rows import (
     AddEvent,
     ApprovalRow,
     CallRow,
     DelegationRow,
     EventRow,
-    NewestEvent,
-    PageEvents,
     RunRow,
 )
 
@@ -196,9 +195,9 @@ def request_columns_digest(row: ApprovalRow) -> str:
 
 async def read_events(op: ReadEvents) -> list[EventRow]:
     """Read a page of events (``ReadEvents``)."""
-    return await PageEvents(op.root, op.tenant, op.after, op.limit)
+    return await page_events(op.root, op.tenant, op.after, op.limit)
 
 
 async def read_newest_event(op: ReadNewestEvent) -> EventRow | None:
     """Read the last event (``ReadNewestEvent``)."""
-    return await NewestEvent(op.root, op.tenant)
+    return await newest_event(op.root, op.tenant)

@@ -9,17 +9,16 @@ from typing import Final
 from amends.ledger.changes import move_run
 from amends.ledger.events import call_columns_digest, payload_proof, run_columns_digest, write_event
 from amends.ledger.operations import Forked, ForkRun, ReadForks
+from amends.ledger.queries import list_calls, newest_run
 from amends.ledger.rows import (
+    CALLS,
+    RUNS,
     CallRow,
-    FindRun,
-    FindRunById,
-    InsertCall,
-    InsertRun,
-    ListCalls,
     Now,
     RunRow,
     point_of,
 )
+from amends.ledger.tables import Add, Find
 from amends.ledger.trees import find_run, forks_on, sources, subtree
 
 # ---- Forking
@@ -34,10 +33,10 @@ async def fork_run(op: ForkRun) -> Forked:
     source = await find_run(op.source)
     fork = op.runs[0]
     if op.repeated:
-        mine = await FindRun(fork.uid)
+        mine = await Find(RUNS, fork.uid)
         if mine is not None:
             return Forked("forked", mine)
-    taken = await FindRunById(fork.tenant, fork.id)
+    taken = await newest_run(fork.tenant, fork.id)
     if taken is not None:
         same = taken.forked_from == op.source and _call_at(taken) == _call_at(fork) and taken.closed_at is None
         return Forked("forked" if same else "taken", taken)
@@ -68,13 +67,13 @@ async def _as_seen(op: ForkRun, family: list[RunRow]) -> bool:
     """Return whether every call, and the call that it stands for, still is in the planned state."""
     calls: dict[str, CallRow] = {}
     for run in family:
-        calls |= {call.id: call for call in await ListCalls(run.uid)}
+        calls |= {call.id: call for call in await list_calls(run.uid)}
     return all(calls[one.of].state == one.seen and calls[one.row.shared].state == one.seen for one in op.calls)
 
 
 async def _open(row: RunRow, op: ForkRun, now: float) -> RunRow:
     born = replace(row, state="open", created_at=now, epoch=EPOCH)
-    await InsertRun(born)
+    await Add(RUNS, born)
     point = point_of(row)
     await write_event(
         born, "run", at=now, by=op.by, epoch=EPOCH, frm="(new)", to="open", generation=row.generation,
@@ -95,8 +94,8 @@ async def _share(op: ForkRun, runs: dict[str, RunRow], now: float) -> None:
             shared=row.shared,
         )  # fmt: skip
         place = seq if row.state == "succeeded" else 0
-        await InsertCall(
-            replace(row, seq=seq, created_at=now, created_epoch=EPOCH, asked_epoch=EPOCH, settled_seq=place)
+        await Add(
+            CALLS, replace(row, seq=seq, created_at=now, created_epoch=EPOCH, asked_epoch=EPOCH, settled_seq=place)
         )
 
 
@@ -119,7 +118,7 @@ async def read_forks(op: ReadForks) -> list[RunRow]:
 async def forks_sharing(root: str, calls: Collection[str]) -> list[RunRow]:
     """Return the forks on this tree that share one of these calls."""
     forks = await forks_on(root)
-    return [fork for fork in forks if any(call.shared in calls for call in await ListCalls(fork.uid))]
+    return [fork for fork in forks if any(call.shared in calls for call in await list_calls(fork.uid))]
 
 
 def is_rolling_back(run: RunRow) -> bool:
@@ -142,7 +141,7 @@ async def forks_of(run: RunRow) -> list[RunRow]:
     if run.phase not in ("open", "committed") or not await forks_on(run.root):
         return []
     inside = {row.uid for row in await subtree(run)}
-    return await forks_sharing(run.root, {call.id for call in await ListCalls(run.root) if call.run in inside})
+    return await forks_sharing(run.root, {call.id for call in await list_calls(run.root) if call.run in inside})
 
 
 async def forks_are_gone(run: RunRow) -> bool:

@@ -17,22 +17,16 @@ from amends.ledger.operations import (
     Renewed,
     RenewLeases,
 )
+from amends.ledger.queries import approvals_of, drop_waits, list_calls, list_due, list_owned, move_time
 from amends.ledger.rows import (
-    ApprovalsOf,
+    CALLS,
+    RUNS,
     CallRow,
-    DropWaits,
-    FindRun,
-    LedgerClock,
-    ListCalls,
-    ListDue,
-    ListOwned,
-    MoveTime,
     Now,
     RunRow,
-    UpdateCall,
-    UpdateRun,
     needs_tool,
 )
+from amends.ledger.tables import Change, Find
 from amends.ledger.trees import find_run
 
 STILL_S: Final = 1.0
@@ -106,7 +100,7 @@ def is_owner(root: RunRow, owner: str, epoch: int) -> bool:
 async def claim_run(op: ClaimRun) -> RunRow | None:
     """Take over an abandoned tree (``ClaimRun``). Its started calls are in doubt in the same transaction."""
     # A claimer that looks for work takes another tree; one that was asked for this tree, or may already have it, waits.
-    root = await FindRun(op.root, skip=not op.repeated and not op.force)
+    root = await Find(RUNS, op.root, skip=not op.repeated and not op.force)
     if root is None or root.closed_at is not None or root.origin:
         return None
     now = await Now(op.root)  # only now: it waits for a run that somebody else has locked
@@ -134,7 +128,7 @@ async def _is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
         # A heartbeat would have removed the note. Clocks of two boots cannot be compared: the ledger's clock passes for
         # both.
         same = root.silent_boot == op.boot
-        waited = op.mono - root.silent_mono if same else await LedgerClock() - root.silent_at
+        waited = op.mono - root.silent_mono if same else await Now(None) - root.silent_at
         if waited >= root.lease_s:
             return True
     ended = op.boot == root.lease_boot and root.lease_mono is not None and op.mono >= root.lease_mono
@@ -148,7 +142,7 @@ async def _note_silence(root: RunRow, op: OpenRun | ClaimRun, now: float) -> Run
     then every owner of another boot is watched. The start of the silence is taken from the clock; if that was set back
     since, the silence is counted from the beginning.
     """
-    clock = await LedgerClock()
+    clock = await Now(None)
     if root.silent_mono is not None and (root.silent_boot == op.boot or (root.silent_at or 0.0) <= clock):
         return root
     if op.boot == root.lease_boot and root.lease_mono is not None:
@@ -158,7 +152,7 @@ async def _note_silence(root: RunRow, op: OpenRun | ClaimRun, now: float) -> Run
     if not seems_ended:
         return root
     seen = {"silent_boot": op.boot, "silent_mono": op.mono, "silent_at": clock, "wake_at": now + root.lease_s}
-    return await UpdateRun(root, seen)
+    return await Change(RUNS, root, seen)
 
 
 async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, history: int) -> RunRow:
@@ -168,15 +162,16 @@ async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, histor
     certain = root.owner in ("", op.dead_owner)
     quiet = op.mono if certain else op.mono + root.lease_s
     await write_event(root, "taken over", at=now, by=op.owner, epoch=epoch, from_owner=root.owner, certain=certain)
-    for call in await ListCalls(root.uid, ("started", "compensating", "in_doubt", "compensation_in_doubt")):
+    for call in await list_calls(root.uid, ("started", "compensating", "in_doubt", "compensation_in_doubt")):
         run = await find_run(call.run)
         # A body that outlived its timeout may still run in a process that released the run.
         undoing = call.state in ("compensating", "compensation_in_doubt")
         in_flight = not root.owner and (call.comp_mono if undoing else call.quiet_mono) is None
         await _doubt_started(run, call, op, epoch, now=now, quiet=op.mono + root.lease_s if in_flight else quiet)
     if root.locked:
-        await DropWaits(root.uid)  # the process that asked is gone; the new owner asks again
-    return await UpdateRun(
+        await drop_waits(root.uid)  # the process that asked is gone; the new owner asks again
+    return await Change(
+        RUNS,
         root,
         {
             "owner": op.owner,
@@ -222,9 +217,9 @@ async def _doubt_started(
             comp_boot=op.boot, comp_mono=quiet,
         )  # fmt: skip
     elif call.state == "in_doubt" and call.quiet_mono is None:
-        await UpdateCall(call, {"quiet_boot": op.boot, "quiet_mono": quiet})
+        await Change(CALLS, call, {"quiet_boot": op.boot, "quiet_mono": quiet})
     elif call.state == "compensation_in_doubt" and call.comp_mono is None:
-        await UpdateCall(call, {"comp_boot": op.boot, "comp_mono": quiet})
+        await Change(CALLS, call, {"comp_boot": op.boot, "comp_mono": quiet})
 
 
 # ---- Renewing and releasing
@@ -237,7 +232,7 @@ async def renew_leases(op: RenewLeases) -> Renewed:
     given_back: set[str] = set()
     busy: set[str] = set()
     for uid, epoch in sorted(op.epochs.items()):  # in one order: rows are locked, and others renew as well
-        root = await FindRun(uid, skip=not op.waits)
+        root = await Find(RUNS, uid, skip=not op.waits)
         if root is None and not op.waits:
             busy.add(uid)
         if root is not None and root.epoch == epoch and not root.owner:
@@ -247,9 +242,11 @@ async def renew_leases(op: RenewLeases) -> Renewed:
         now = await Now(root.uid)
         seen, until = max(seen, now), now + op.lease_s
         clock = (op.boot, op.mono + op.lease_s) if op.boot else (root.lease_boot, root.lease_mono or 0.0)
-        await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s, **_lease_columns(*clock)})
+        await Change(
+            RUNS, root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s, **_lease_columns(*clock)}
+        )
         goals[uid] = root.goal if root.goal_by in ("person", "deadline", "deadlock") else ""
-    await MoveTime(seen or await Now(""))
+    await move_time(seen or await Now(""))
     return Renewed(goals, frozenset(given_back), frozenset(busy))
 
 
@@ -267,20 +264,20 @@ async def release_lease(op: ReleaseLease) -> RunRow:
     if op.suspended and op.wake_s is None:
         # If it was decided meanwhile, there is nobody to wait for; and when nobody can approve any more, the policy
         # applies.
-        return await UpdateRun(root, {**given_back, **await released_columns(root, now)})
+        return await Change(RUNS, root, {**given_back, **await released_columns(root, now)})
     wake_at = None if op.wake_s is None else now + op.wake_s
-    return await UpdateRun(root, {**given_back, "wake_at": wake_at, "suspended": int(op.suspended)})
+    return await Change(RUNS, root, {**given_back, "wake_at": wake_at, "suspended": int(op.suspended)})
 
 
 async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:
     """List the trees that recovery should look at (``DueRuns``)."""
-    clock = await LedgerClock()
-    due = await ListDue(await Now(""), op.tenant, op.limit)
+    clock = await Now(None)
+    due = await list_due(await Now(""), op.tenant, op.limit)
     seen = {root.uid for root in due}
-    others = [root for root in await ListOwned(op.tenant, op.limit) if root.uid not in seen]
+    others = [root for root in await list_owned(op.tenant, op.limit) if root.uid not in seen]
     found: list[tuple[RunRow, tuple[str, ...], bool]] = []
     for root in [*due, *others]:
-        calls = await ListCalls(root.uid)
+        calls = await list_calls(root.uid)
         tools = tuple(sorted({call.tool for call in calls if needs_tool(root, call)}))
         stands_still = root.uid not in seen and await Now(root.uid) - clock > STILL_S
         found.append((root, tools, root.uid in seen or stands_still))
@@ -292,13 +289,13 @@ async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:
 
 async def waits_until(root: str, now: float) -> tuple[bool, float | None]:
     """Return whether a person is asked in this tree, and when the last of those requests expires; None: never."""
-    held = [call for call in await ListCalls(root, ("held", "ready")) if not call.attempt]
+    held = [call for call in await list_calls(root, ("held", "ready")) if not call.attempt]
     if any(call.state == "held" and not call.is_staged and not call.approval for call in held):
         return True, None
     asked = {call.approval for call in held if call.approval}
     if asked:
-        await MoveTime(now)
-    living = [row for row in await ApprovalsOf(root) if row.id in asked and row.lives(now)] if asked else []
+        await move_time(now)
+    living = [row for row in await approvals_of(root) if row.id in asked and row.lives(now)] if asked else []
     return any(row.state == "pending" for row in living), max((row.expires_at for row in living), default=None)
 
 

@@ -10,28 +10,29 @@ from typing import Final
 from amends.encoding.dataclass import dataclass
 from amends.ledger.events import goal_facts, write_event
 from amends.ledger.operations import HeldLock, ListLocks
+from amends.ledger.queries import (
+    drop_locks,
+    drop_waits,
+    find_locks,
+    list_calls,
+    list_tree,
+    page_locks,
+    waits_for,
+    waits_of,
+)
 from amends.ledger.rows import (
+    LOCKS,
+    RUNS,
+    WAITS,
     CallRow,
     Contention,
-    DropLock,
-    DropWaits,
-    FindLocks,
-    FindRun,
-    FreeLocks,
-    ListCalls,
-    ListTree,
     LockRequest,
     LockRow,
     Now,
-    PageLocks,
-    RecordWait,
     RunRow,
-    TakeLock,
-    UpdateRun,
     WaitRow,
-    WaitsFor,
-    WaitsOf,
 )
+from amends.ledger.tables import Add, Change, Find
 from amends.ledger.trees import find_run
 
 WAIT_FRESH_S: Final = 5.0
@@ -58,7 +59,7 @@ async def lock_names_for(call: CallRow, run: RunRow, root: RunRow) -> tuple[str,
 
 async def outbox_lock_names(run: RunRow) -> tuple[str, ...]:
     """Return the lock names that the staged calls of this run will need."""
-    waiting = await ListCalls(run.root, ("held", "ready"))
+    waiting = await list_calls(run.root, ("held", "ready"))
     return lock_names_of(call for call in waiting if call.run == run.uid and call.is_staged)
 
 
@@ -79,7 +80,7 @@ async def take_locks(
     root: RunRow, wanted: LockRequest, *, call: str, tool: str, at: float, by: str
 ) -> Contention | None:
     """Take all of these locks for the tree, or none; return who holds one."""
-    known = await FindLocks(root.tenant, wanted.names)
+    known = await find_locks(root.tenant, wanted.names)
     others = [row for row in known if row.root != root.uid]
     if others:
         return await _wait_for(root, others, wanted, tool=tool, at=at, by=by)
@@ -89,20 +90,20 @@ async def take_locks(
     for name in wanted.names:
         if name in mine:
             continue
-        if not await TakeLock(LockRow(root.tenant, name, root.uid, root.id, call, tool, at)):
+        if not await Add(LOCKS, LockRow(root.tenant, name, root.uid, root.id, call, tool, at), if_absent=True):
             for one in taken:
-                await DropLock(root.uid, one)
+                await drop_locks(root.uid, one)
             return Contention(name, "", "", at, at)
         taken.append(name)
     if wanted.waited:
-        await DropWaits(root.uid, wanted.names)
+        await drop_waits(root.uid, wanted.names)
     return None
 
 
 async def mark_locked(root: RunRow) -> None:
     """Mark that the tree has named locks: only then are locks looked for when it pivots or ends."""
     if not root.locked:
-        await UpdateRun(root, {"locked": 1})
+        await Change(RUNS, root, {"locked": 1})
 
 
 def waits_now(wait: WaitRow, root: RunRow, now: float) -> bool:
@@ -124,11 +125,11 @@ async def _wait_for(
     why_not = Contention(first.name, first.run_id, first.root, first.taken_at, at)
     if not wanted.waits:
         if wanted.waited:
-            await DropWaits(root.uid, wanted.names)
+            await drop_waits(root.uid, wanted.names)
         return why_not
     await mark_locked(root)
     for row in others:
-        if await RecordWait(WaitRow(root.uid, root.tenant, row.name, root.id, tool, at, at)):
+        if await _record_wait(WaitRow(root.uid, root.tenant, row.name, root.id, tool, at, at)):
             await write_event(
                 root, "waits", at=at, by=by, epoch=root.epoch, lock=row.name, held_by=row.run_id, tool=tool
             )
@@ -144,17 +145,27 @@ async def _wait_for(
 # ---- Deadlocks
 
 
+async def _record_wait(row: WaitRow) -> bool:
+    """Record that this root still waits for this name; return whether the wait is new."""
+    known = await Find(WAITS, (row.root, row.name))
+    if known is None:
+        await Add(WAITS, row)
+    else:
+        await Change(WAITS, known, {"seen_at": row.seen_at})
+    return known is None
+
+
 async def _find_cycle(root: RunRow, others: list[LockRow], now: float) -> list[_Link]:
     """Return the cycle of runs that wait for each other and for this one; empty: waiting may end by itself."""
     came: dict[str, _Link] = {row.root: _Link(root, row) for row in others}
     queue = list(came)
     for uid in queue:  # it grows while it is walked through
         # Skip locked rows: two transactions that read each other's runs would wait for ever. The next try sees it.
-        holder = await FindRun(uid, skip=True)
+        holder = await Find(RUNS, uid, skip=True)
         if holder is None:
             continue
-        names = tuple(wait.name for wait in await WaitsOf(uid) if waits_now(wait, holder, now))
-        for lock in await FindLocks(root.tenant, names) if names else ():
+        names = tuple(wait.name for wait in await waits_of(uid) if waits_now(wait, holder, now))
+        for lock in await find_locks(root.tenant, names) if names else ():
             if lock.root == root.uid:
                 return _cycle_links(_Link(holder, lock), came, root.uid)
             if lock.root not in came and len(queue) < CYCLE_ROOTS_MAX:
@@ -180,7 +191,7 @@ async def _may_roll_back(root: RunRow) -> bool:
     """Return whether the run may be rolled back: never past a pivot, its own or a child's, passed or in flight."""
     if root.state != "open" or root.pivot:
         return False
-    return not any(run.pivot or run.phase == "pivoted" for run in await ListTree(root.uid))
+    return not any(run.pivot or run.phase == "pivoted" for run in await list_tree(root.uid))
 
 
 async def _roll_back_victim(victim: RunRow, circle: list[_Link]) -> str:
@@ -194,7 +205,7 @@ async def _roll_back_victim(victim: RunRow, circle: list[_Link]) -> str:
         victim, "goal", at=now, by="deadlock", epoch=victim.epoch, to="rollback", why=why, locks=names, **said
     )
     woken = {} if victim.owner else {"wake_at": now, "suspended": 0}
-    await UpdateRun(victim, {**aim, **woken})
+    await Change(RUNS, victim, {**aim, **woken})
     return why
 
 
@@ -207,7 +218,7 @@ async def _free_one_lock(circle: list[_Link]) -> None:
     for link in circle:
         holder, name = runs[link.lock.root], link.lock.name
         if holder.phase == "pivoted" and not await _is_in_use(holder, name):
-            await DropLock(holder.uid, name)
+            await drop_locks(holder.uid, name)
             at = await Now(holder.uid)
             await write_event(
                 holder, "lock let go", at=at, by="deadlock", epoch=holder.epoch, lock=name, wanted_by=link.waiter.id
@@ -217,7 +228,7 @@ async def _free_one_lock(circle: list[_Link]) -> None:
 
 async def _is_in_use(root: RunRow, name: str) -> bool:
     """Return whether a call that was started, and has no result yet, named this lock."""
-    calls = await ListCalls(root.uid, ("started", "backing_off", "in_doubt"))
+    calls = await list_calls(root.uid, ("started", "backing_off", "in_doubt"))
     return any(name in json.loads(call.locks) for call in calls if call.locks and call.attempt)
 
 
@@ -226,8 +237,8 @@ async def _is_in_use(root: RunRow, name: str) -> bool:
 
 async def free_locks(root: RunRow, *, at: float, by: str, epoch: int) -> None:
     """Free the locks of a tree that has ended, and forget what it waited for."""
-    count = await FreeLocks(root.uid)
-    await DropWaits(root.uid)
+    count = await drop_locks(root.uid)
+    await drop_waits(root.uid)
     if count:
         await write_event(root, "locks freed", at=at, by=by, epoch=epoch, count=count)
 
@@ -236,9 +247,9 @@ async def list_locks(op: ListLocks) -> list[HeldLock]:
     """Read a page of locks, with the runs that wait for them (``ListLocks``)."""
     now = await Now("")
     held: list[HeldLock] = []
-    for lock in await PageLocks(op.tenant, op.after, op.limit):
+    for lock in await page_locks(op.tenant, op.after, op.limit):
         root = await find_run(lock.root)
-        asked = await WaitsFor(lock.tenant, lock.name)
+        asked = await waits_for(lock.tenant, lock.name)
         waits = [wait for wait in asked if waits_now(wait, await find_run(wait.root), now)]
         held.append(HeldLock(lock, root, tuple(waits), now))
     return held

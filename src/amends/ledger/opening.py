@@ -8,19 +8,19 @@ from amends.ledger.changes import move_run
 from amends.ledger.events import proof_of, refuse_loaded, run_columns_digest, write_event
 from amends.ledger.leases import _is_free, _note_silence, _take_over, find_owned
 from amends.ledger.operations import OpenChild, Opened, OpenRun
+from amends.ledger.queries import newest_run
 from amends.ledger.rows import (
-    FindRunById,
-    InsertRun,
+    RUNS,
     Now,
     RunRow,
-    UpdateRun,
 )
+from amends.ledger.tables import Add, Change
 from amends.ledger.trees import find_run
 
 
 async def open_run(op: OpenRun) -> Opened:
     """Open a run (``OpenRun``). The started calls of a resumed run are in doubt when this returns."""
-    row = await FindRunById(op.tenant, op.id)
+    row = await newest_run(op.tenant, op.id)
     # After the lock: its last holder may have written later than we began.
     now = await Now("" if row is None else row.root)
     if row is None:
@@ -49,7 +49,7 @@ async def open_run(op: OpenRun) -> Opened:
         row = await move_run(row, row.came_from, at=now, by=op.owner, epoch=row.epoch, causes="[]", interrupted=0)
     if op.budgets and op.budgets != row.budgets:
         await write_event(row, "budgets", at=now, by=op.owner, epoch=row.epoch, budgets=proof(op.budgets))
-        row = await UpdateRun(row, {"budgets": op.budgets})
+        row = await Change(RUNS, row, {"budgets": op.budgets})
     return Opened("resumed", row, now)
 
 
@@ -81,7 +81,7 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
         lease_boot=op.boot,
         lease_mono=op.mono + op.lease_s,
     )
-    await InsertRun(row)
+    await Add(RUNS, row)
     await write_event(
         row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation,
         input=proof_of(op, op.input or None), row=run_columns_digest(row), budgets=proof(op.budgets) if op.budgets else None,
@@ -96,7 +96,7 @@ async def open_child(op: OpenChild) -> Opened:
     if root.closed_at is None:  # a closed run opens nothing, and shows the children that it had
         root = await find_owned(parent.root, op.owner, op.epoch)
     now = await Now(root.uid)
-    row = await FindRunById(parent.tenant, op.id)
+    row = await newest_run(parent.tenant, op.id)
     mine = row is not None and row.root == parent.root
     if row is not None:
         refuse_loaded(row)
@@ -129,7 +129,7 @@ async def open_child(op: OpenChild) -> Opened:
         input_digest=op.input_digest,
         epoch=op.epoch,
     )
-    await InsertRun(child)
+    await Add(RUNS, child)
     await write_event(
         child, "run", at=now, by=op.owner, epoch=op.epoch, frm="(new)", to="open", parent=parent.id,
         input=proof_of(op, op.input or None), row=run_columns_digest(child),

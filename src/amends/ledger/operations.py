@@ -777,70 +777,10 @@ class ReadChains(StoreOp[Chains]):
 
 
 @dataclass(frozen=True, slots=True)
-class ChainOf(Op[list[EventRow]]):
-    """Return the events of a tree above this number, in order."""
-
-    root: str
-    after: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChainsAbove(Op["list[EventRow | FoldedEvent]"]):
-    """Return the events of all trees whose root comes after this one, tree by tree."""
-
-    root: str
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunsBetween(Op[list[RunRow]]):
-    """Return the runs of the trees whose roots lie above one and up to another; None: to the end."""
-
-    above: str
-    upto: str | None
-    limit: int = ROWS_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class CallsBetween(Op["list[CallRow | FoldedCall]"]):
-    """Return the calls of the same range of trees."""
-
-    above: str
-    upto: str | None
-    limit: int = ROWS_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalsBetween(Op[list[ApprovalRow]]):
-    """Return the approval requests of the same range of trees."""
-
-    above: str
-    upto: str | None
-    limit: int = ROWS_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class DelegationsBetween(Op[list[DelegationRow]]):
-    """Return the delegations of the same range: each is the root of its own chain."""
-
-    above: str
-    upto: str | None
-    limit: int = ROWS_MAX
-
-
-@dataclass(frozen=True, slots=True)
 class Misfits(Op[list[Misfit]]):
     """Return what in the store's own tables does not fit the rows of this tree; an empty root: of any, or of none."""
 
     root: str
-
-
-@dataclass(frozen=True, slots=True)
-class FindDelegation(Op["DelegationRow | None"]):
-    """Return the delegation with this id."""
-
-    id: str
 
 
 # ---- Operations of budgets (besides the reservations made by starting and settling calls)
@@ -911,17 +851,6 @@ class LoadRecords(StoreOp[list[str]]):
 @dataclass(slots=True)
 class HasLoaded(StoreOp[bool]):
     """Return whether runs of other ledgers were ever loaded: then times do not ascend with places."""
-
-
-# ---- Row operations of bundles
-
-
-@dataclass(frozen=True, slots=True)
-class RunsOf(Op[list[RunRow]]):
-    """Return every generation of the run with this id, oldest first."""
-
-    tenant: str
-    id: str
 
 
 # ---- Operations of checkpoints: the ledger's own hash chain

@@ -10,29 +10,23 @@ from typing import Any, Final, TypeVar
 from amends.encoding.chain import storable
 from amends.errors import BadBundle, LedgerTampered, RunTaken
 from amends.ledger.events import run_columns_digest, write_event
-from amends.ledger.operations import EVENTS_MAX, FindTrees, HasLoaded, LoadRecords, ReadRecord, Record, RunsOf
+from amends.ledger.operations import EVENTS_MAX, FindTrees, HasLoaded, LoadRecords, ReadRecord, Record
+from amends.ledger.queries import approvals_of, generations_of, list_calls, list_tree, page_events
 from amends.ledger.rows import (
+    APPROVALS,
+    CALLS,
     LOADED,
+    MARKS,
+    RUNS,
     AddEvent,
-    AddMark,
     ApprovalRow,
-    ApprovalsOf,
     CallRow,
     EventRow,
-    FindApproval,
-    FindCall,
-    FindMark,
-    FindRun,
-    InsertApproval,
-    InsertCall,
-    InsertRun,
-    ListCalls,
-    ListTree,
     MarkRow,
     Now,
-    PageEvents,
     RunRow,
 )
+from amends.ledger.tables import Add, Find
 
 MARK: Final = "loaded"
 PAGE: Final = 500
@@ -42,8 +36,8 @@ T = TypeVar("T", RunRow, CallRow, ApprovalRow)
 async def find_trees(op: FindTrees) -> list[RunRow]:
     """List the roots of every generation of a run (``FindTrees``)."""
     found: dict[str, RunRow] = {}
-    for run in await RunsOf(op.tenant, op.id):
-        root = run if run.uid == run.root else await FindRun(run.root)
+    for run in await generations_of(op.tenant, op.id):
+        root = run if run.uid == run.root else await Find(RUNS, run.root)
         assert root is not None, "a child has a root"
         found.setdefault(root.uid, root)
     return list(found.values())
@@ -51,26 +45,26 @@ async def find_trees(op: FindTrees) -> list[RunRow]:
 
 async def read_record(op: ReadRecord) -> Record | None:
     """Read one whole tree (``ReadRecord``). Its root is locked first, so that the tree does not change meanwhile."""
-    if await FindRun(op.root) is None:
+    if await Find(RUNS, op.root) is None:
         return None
     events: list[EventRow] = []
-    while page := await PageEvents(op.root, None, events[-1].n if events else 0, PAGE):
+    while page := await page_events(op.root, None, events[-1].n if events else 0, PAGE):
         events += page
         if len(events) > EVENTS_MAX:
             raise BadBundle(f"run tree {op.root} has more than {EVENTS_MAX:,} events")
-    runs, calls, approvals = await ListTree(op.root), await ListCalls(op.root), await ApprovalsOf(op.root)
+    runs, calls, approvals = await list_tree(op.root), await list_calls(op.root), await approvals_of(op.root)
     return Record(tuple(runs), tuple(calls), tuple(events), tuple(approvals))
 
 
 async def has_loaded(_op: HasLoaded) -> bool:
     """Return whether runs of other ledgers were ever loaded (``HasLoaded``)."""
-    return await FindMark(MARK) is not None
+    return await Find(MARKS, MARK) is not None
 
 
 async def load_records(op: LoadRecords) -> list[str]:
     """Load trees of other ledgers (``LoadRecords``)."""
     coming_in = sorted(op.records, key=lambda one: one.root.uid)
-    if op.repeated and await FindRun(op.uid, peek=True) is not None:
+    if op.repeated and await Find(RUNS, op.uid, peek=True) is not None:
         heads = await _loaded_heads(op.uid)
         return [one.root.uid for one in coming_in if one.events[-1].hash in heads]
     coming = {run.uid for record in coming_in for run in record.runs}
@@ -78,29 +72,29 @@ async def load_records(op: LoadRecords) -> list[str]:
     if not fresh:
         return []
     now = await Now("")
-    await AddMark(MarkRow(MARK, "", now))
+    await Add(MARKS, MarkRow(MARK, "", now), if_absent=True)
     # Runs first, in one order: whoever loads the same trees at the same time waits here, and then finds them.
     for record in fresh:
         for run in record.runs:
-            await InsertRun(_without_owner(run))
+            await Add(RUNS, _without_owner(run))
     await _add_events(fresh)
     for record in fresh:
         for call in record.calls:
-            await InsertCall(_with_loaded_key(call))
+            await Add(CALLS, _with_loaded_key(call))
         for asked in record.approvals:
-            await InsertApproval(_without_notice(asked))
+            await Add(APPROVALS, _without_notice(asked))
     await _record_load(op, fresh, now)
     return [record.root.uid for record in fresh]
 
 
 async def _is_here(record: Record) -> bool:
     """Return whether the ledger has this very tree, at least as far as the bundle has it."""
-    mine = await FindRun(record.root.uid, peek=True)
+    mine = await Find(RUNS, record.root.uid, peek=True)
     if mine is None:
         return False
     chain = {event.n: event.hash for event in record.events}
     newest = 0
-    while page := await PageEvents(mine.root, None, newest, PAGE):
+    while page := await page_events(mine.root, None, newest, PAGE):
         newest = page[-1].n
         if any(chain.get(event.n, event.hash) != event.hash for event in page):
             raise RunTaken(
@@ -130,17 +124,17 @@ async def _is_free(record: Record, coming: set[str]) -> bool:
 
 async def _taken(record: Record, coming: set[str]) -> RunTaken | None:
     for run in record.runs:
-        if await FindRun(run.uid, peek=True) is not None:
+        if await Find(RUNS, run.uid, peek=True) is not None:
             return RunTaken(f"the uid {run.uid} of run {run.id} is another run's here", run_id=run.id)
-        for other in await RunsOf(run.tenant, run.id):
+        for other in await generations_of(run.tenant, run.id):
             if other.uid not in coming and (other.origin != run.origin or other.generation == run.generation):
                 whose = f"loaded from {other.origin}" if other.origin else "of this ledger"
                 return RunTaken(f"the id {run.id} is taken by a run {whose}", run_id=run.id)
     for call in record.calls:
-        if await FindCall(call.id) is not None:
+        if await Find(CALLS, call.id) is not None:
             return RunTaken(f"call {call.id} of run {call.run_id} is another run's here", run_id=call.run_id)
     for asked in record.approvals:
-        if await FindApproval(asked.id) is not None:
+        if await Find(APPROVALS, asked.id) is not None:
             return RunTaken(f"approval {asked.id} of run {asked.run_id} is another run's here", run_id=asked.run_id)
     return None
 
@@ -152,7 +146,7 @@ async def _add_events(records: Iterable[Record]) -> None:
             columns = {field.name: getattr(event, field.name) for field in fields(AddEvent)}
             await AddEvent(**{name: _storable(value) for name, value in columns.items()})
         last = record.events[-1]
-        page = await PageEvents(last.root, None, last.n - 1, 2)
+        page = await page_events(last.root, None, last.n - 1, 2)
         if [(event.n, event.hash) for event in page] != [(last.n, last.hash)]:
             raise LedgerTampered(f"the events of run {record.root.id} do not form one chain", run_id=record.root.id)
 
@@ -182,7 +176,7 @@ async def _record_load(op: LoadRecords, records: list[Record], now: float) -> No
         uid=op.uid, id=op.id, tenant=op.tenant, generation=1, root=op.uid, parent="", state="open", created_at=now,
         epoch=1,
     )  # fmt: skip
-    await InsertRun(replace(run, state="committed", closed_at=now))
+    await Add(RUNS, replace(run, state="committed", closed_at=now))
     await write_event(
         run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1, row=run_columns_digest(run)
     )
@@ -192,7 +186,7 @@ async def _record_load(op: LoadRecords, records: list[Record], now: float) -> No
 
 async def _loaded_heads(uid: str) -> set[str]:
     """Return the newest hashes of the trees that this load has added."""
-    loads = [event for event in await PageEvents(uid, None, 0, PAGE) if event.what == "runs loaded"]
+    loads = [event for event in await page_events(uid, None, 0, PAGE) if event.what == "runs loaded"]
     return {head[-1] for event in loads for head in json.loads(event.facts)["heads"]}
 
 

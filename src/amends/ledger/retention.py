@@ -12,29 +12,23 @@ from typing import Any, Final
 from amends.encoding.dataclass import dataclass
 from amends.ledger.events import write_event
 from amends.ledger.operations import CollectGarbage, PinKey, RewriteTexts, Swept
+from amends.ledger.queries import drop_slices, list_forks, page_closed
 from amends.ledger.rows import (
-    TREES_MAX,
-    AddMark,
+    CALLS,
+    MARKS,
+    RUNS,
     CallRow,
-    Changes,
-    DropSlices,
-    FindCall,
-    FindMark,
-    FindRun,
     MarkRow,
     Now,
-    PageClosed,
-    ReadTrees,
     RunRow,
-    UpdateCall,
-    UpdateCalls,
-    UpdateRun,
-    WholeTree,
     removed,
 )
+from amends.ledger.tables import ADDED, Add, Change, ChangeMany, Changes, Find, List
 from amends.ledger.trees import forks_on
 from amends.states import STANDING, UNSETTLED
 
+TREES_MAX: Final = 8
+"""The most trees that are read at once: each may be large."""
 CALLS_MAX: Final = 1_000
 """A transaction of gc takes no further tree after so many calls: others wait for the ledger meanwhile."""
 
@@ -46,14 +40,14 @@ async def collect_garbage(op: CollectGarbage) -> Swept:
     """Remove the payloads of some ended trees (``CollectGarbage``). A tree is emptied in one transaction, or stays."""
     now = await Now("")
     before = now - op.older_than_s
-    page = await PageClosed(before, op.tenant, op.after, op.limit)
+    page = await page_closed(before, op.tenant, op.after, op.limit)
     runs = calls = freed = 0
     kept: dict[str, int] = {}
     after: tuple[float, str] | None = None
     looked = 0
     for start in range(0, len(page), TREES_MAX):
         some = page[start : start + TREES_MAX]
-        trees = {tree.root.uid: tree for tree in await ReadTrees(tuple(root.uid for root in some), peek=op.dry_run)}
+        trees = await _read_trees(tuple(root.uid for root in some), peek=op.dry_run)
         emptied: list[tuple[CallRow, Changes]] = []
         for root in some:
             assert root.closed_at is not None, "an ended run has its closing time"
@@ -74,10 +68,43 @@ async def collect_garbage(op: CollectGarbage) -> Swept:
             if looked >= CALLS_MAX:
                 break
         if emptied and not op.dry_run:
-            await UpdateCalls(tuple(emptied))
+            await ChangeMany(CALLS, tuple(emptied))
         if looked >= CALLS_MAX:
             return Swept(runs, calls, freed, tuple(sorted(kept.items())), after)
     return Swept(runs, calls, freed, tuple(sorted(kept.items())), after if len(page) == op.limit else None)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeTree:
+    """A tree with its calls, in their order; ``is_forked``: another run was forked from its root."""
+
+    root: RunRow
+    runs: tuple[RunRow, ...]
+    calls: tuple[CallRow, ...]
+    is_forked: bool
+
+
+async def _read_trees(uids: tuple[str, ...], *, peek: bool) -> dict[str, WholeTree]:
+    """Return these trees, without those that another transaction has locked; the others are locked now.
+
+    ``peek``: return all of them and lock none.
+    """
+    roots = await List(RUNS, (("uid", "in", uids),), (), lock="" if peek else "skip")
+    mine = tuple(root.uid for root in roots)
+    if not mine:
+        return {}
+    runs = await List(RUNS, (("root", "in", mine),), (ADDED,))
+    calls = await List(CALLS, (("root", "in", mine),), ("seq",))
+    forked = {fork.forked_from for fork in await list_forks(*mine)}
+    return {
+        root.uid: WholeTree(
+            root,
+            tuple(run for run in runs if run.root == root.uid),
+            tuple(call for call in calls if call.root == root.uid),
+            root.uid in forked,
+        )
+        for root in roots
+    }
 
 
 def _kept_for(root: RunRow, calls: Iterable[CallRow]) -> str:
@@ -118,9 +145,9 @@ async def _removed(tree: WholeTree, now: float, dry_run: bool) -> Removing:
     if dry_run:
         return Removing(emptied, freed)
     for run, texts in runs:
-        await UpdateRun(run, texts | {"gone_at": now})
+        await Change(RUNS, run, texts | {"gone_at": now})
     if any(call.cost for call in tree.calls):
-        await DropSlices(root.uid)
+        await drop_slices(root.uid)
     if not root.origin:  # else its events belong to another ledger: none is added, and the existing ones stay whole
         count = len(tree.calls)
         await write_event(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=freed)
@@ -178,23 +205,23 @@ async def pin_key(op: PinKey) -> str:
 
     The first one stays: another key would not recognise recorded values.
     """
-    found = await FindMark(KEY)
+    found = await Find(MARKS, KEY)
     if found is None and op.fingerprint:
-        if await AddMark(MarkRow(KEY, op.fingerprint, await Now(""))):
+        if await Add(MARKS, MarkRow(KEY, op.fingerprint, await Now("")), if_absent=True):
             return op.fingerprint
-        found = await FindMark(KEY)
+        found = await Find(MARKS, KEY)
     return "" if found is None else found.value
 
 
 async def rewrite_texts(op: RewriteTexts) -> int:
     """Replace payloads (``RewriteTexts``). No state changes, so there is nothing that an event would record."""
-    row = await (FindCall(op.row) if op.is_call else FindRun(op.row))
+    row = await (Find(CALLS, op.row) if op.is_call else Find(RUNS, op.row))
     assert row is not None, "calls and runs are never deleted"
     fresh = {name: text for name, text in op.now.items() if getattr(row, name) == op.was[name]}
     # Written before, and the answer was lost: they count as they did then.
     written = [name for name, text in op.now.items() if op.repeated and getattr(row, name) == text]
     if fresh and isinstance(row, CallRow):
-        await UpdateCall(row, fresh)
+        await Change(CALLS, row, fresh)
     elif fresh and isinstance(row, RunRow):
-        await UpdateRun(row, fresh)
+        await Change(RUNS, row, fresh)
     return len({*fresh, *written})

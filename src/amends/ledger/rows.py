@@ -1,15 +1,12 @@
-"""Define the ledger's rows and the row operations: what a store can do with rows inside one transaction.
+"""Define the ledger's rows, their tables, and the special row operations: those that no table alone can answer.
 
-The decisions in the other modules of ``ledger/`` are flows over these operations. They are written once and run on
-dicts in memory, on SQL through a blocking connection, and on SQL through an async one. Conditions are only ever
-equality on indexed columns, so that a new store has little to prove.
+The operations of tables, which the decisions mostly use, are in ``tables.py``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -18,7 +15,9 @@ from unicodedata import category, normalize
 from amends.encoding.chain import Anchored, Checkpoint, body_of, checkpoint_hash, feed_place, read_heads
 from amends.encoding.dataclass import dataclass
 from amends.ledger.flow import Flow, Op
+from amends.ledger.tables import Table
 from amends.model import ApprovalState
+from amends.states import CALL_STATES, RUN_STATES
 
 # ---- Runs and calls
 
@@ -240,13 +239,10 @@ def needs_tool(root: RunRow, call: CallRow) -> bool:
     return call.state != "succeeded" or (root.phase != "pivoted" and root.goal != "commit")
 
 
-RUN_COLUMNS: Final = tuple(field.name for field in fields(RunRow))
-CALL_COLUMNS: Final = tuple(field.name for field in fields(CallRow))
-
-Changes = Mapping[str, Any]
-
-
-# ---- Row operations of runs and calls
+RUNS: Final = Table("run", RunRow, "uid", by=("root", "id", "forked_from"), locks="tree", states=RUN_STATES)
+CALLS: Final = Table("call", CallRow, "id", by=("key", "root"), locks="tree", states=CALL_STATES)
+RUN_COLUMNS: Final = RUNS.columns
+CALL_COLUMNS: Final = CALLS.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,203 +250,20 @@ class Now(Op[float]):
     """Return ledger time for the tree of this root; an empty root: for the ledger.
 
     It is the latest of the clock, the newest event of the tree, and the mark that every heartbeat, every checkpoint and
-    every operation with an approval advances (``MoveTime``). ``known``: ledger time as this transaction has read it
-    for the ledger, instead of the clock and the mark.
+    every operation with an approval advances (``move_time``). ``known``: ledger time as this transaction has read it
+    for the ledger, instead of the clock and the mark. Without a root, return the clock as it is set now: if it was set
+    back, it is behind ledger time, which then stands still.
     """
 
-    root: str
+    root: str | None
     known: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerClock(Op[float]):
-    """Return the ledger's clock as it is set now.
-
-    If it was set back, it is behind ledger time, which then stands still.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class FindRun(Op["RunRow | None"]):
-    """Return the run with this uid.
-
-    Its root stays locked until the transaction ends, if the database has such locks.
-    """
-
-    uid: str
-    skip: bool = False
-    """Return None instead of waiting if another transaction has locked it: a claimer takes the next run."""
-    peek: bool = False
-    """Only read a run of another tree, without a lock: two trees that read each other must not wait for each other."""
-
-
-@dataclass(frozen=True, slots=True)
-class FindRunById(Op["RunRow | None"]):
-    """Return the newest generation of the run with this id."""
-
-    tenant: str
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListTree(Op[list[RunRow]]):
-    """Return the root and all its descendants, parents first."""
-
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class WholeTree:
-    """A tree with its calls, in their order; ``is_forked``: another run was forked from its root."""
-
-    root: RunRow
-    runs: tuple[RunRow, ...]
-    calls: tuple[CallRow, ...]
-    is_forked: bool
-
-
-TREES_MAX: Final = 8
-"""The most trees that are read at once: each may be large."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTrees(Op[list[WholeTree]]):
-    """Return these trees, without those that another transaction has locked; the others are locked now.
-
-    ``peek``: return all of them and lock none.
-    """
-
-    roots: tuple[str, ...]
-    peek: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ListDue(Op[list[RunRow]]):
-    """Return the roots for which recovery has something to do now, longest waiting first."""
-
-    now: float
-    tenant: str | None
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class ListOwned(Op[list[RunRow]]):
-    """Return the roots that have an owner now; the caller finds out whether the owner is alive."""
-
-    tenant: str | None
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class PageRuns(Op[list[RunRow]]):
-    """Return runs, newest first, below ``before`` (the creation time and uid of a run)."""
-
-    tenant: str | None
-    states: tuple[str, ...]
-    before: tuple[float, str] | None
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class PageClosed(Op[list[RunRow]]):
-    """Return the roots that ended before this time and still have payloads, longest ended first, above ``after``."""
-
-    before: float
-    tenant: str | None
-    after: tuple[float, str] | None
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class InsertRun(Op[None]):
-    """Add a run."""
-
-    row: RunRow
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRun(Op[RunRow]):
-    """Change columns of a run; a change of ``state`` is guarded by the table of transitions."""
-
-    row: RunRow
-    changes: Changes
-
-
-@dataclass(frozen=True, slots=True)
-class FindCall(Op["CallRow | None"]):
-    """Return the call with this id; its root is locked as in ``FindRun``."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class FindKey(Op["CallRow | None"]):
-    """Return the newest generation of this key in a tree; without a root, of a key of the whole ledger.
-
-    A call of another tree may change at any time.
-    """
-
-    key: str
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListGenerations(Op[list[CallRow]]):
-    """Return every generation of this key in a tree, oldest first; without a root, of a key of the whole ledger."""
-
-    key: str
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListCalls(Op[list[CallRow]]):
-    """Return the calls of a tree, in the order in which they were requested; only those in these states if any are given."""
-
-    root: str
-    states: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PageCalls(Op[list[CallRow]]):
-    """Return calls of the whole ledger, newest first; of one tool, if one is named.
-
-    ``before``: the id of the last call of the page before.
-    """
-
-    tenant: str | None
-    states: tuple[str, ...]
-    before: str | None
-    limit: int
-    tool: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class InsertCall(Op[None]):
-    """Add a call; its key and generation must be new. Raises ``IdTaken`` if its id is not."""
-
-    row: CallRow
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateCalls(Op[None]):
-    """Change columns of many calls, none of which gets another state; else as ``UpdateCall``."""
-
-    changes: tuple[tuple[CallRow, Changes], ...]
-
-
 class IdTaken(AssertionError):
-    """Another call has this id; nothing was written. Whoever made the id makes another one."""
+    """Another call has this id, so it cannot be added; nothing was written. Whoever made the id makes another one."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"the ledger has another call {id}")
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateCall(Op[CallRow]):
-    """Change columns of a call; a change of ``state`` is guarded by the table of transitions."""
-
-    row: CallRow
-    changes: Changes
 
 
 # ---- Events
@@ -488,7 +301,9 @@ class EventRow:
         return feed_place(self.at, self.root, self.n)
 
 
-EVENT_COLUMNS: Final = tuple(field.name for field in fields(EventRow))
+EVENTS: Final = Table("event", EventRow, "root", "n")
+"""Events are only listed and found here; ``AddEvent`` appends one."""
+EVENT_COLUMNS: Final = EVENTS.columns
 SAID: Final = attrgetter(*EVENT_COLUMNS[1:-2])
 """The content of an event, without its number and time: the input of ``body_of``."""
 
@@ -514,27 +329,6 @@ class AddEvent(Op[int]):
     def body(self) -> str:
         """The digest of its content."""
         return body_of(*SAID(self))
-
-
-@dataclass(frozen=True, slots=True)
-class PageEvents(Op[list[EventRow]]):
-    """Return the events after ``after``: of one tree by number, of the ledger by moment, tree and number.
-
-    ``after`` is a number with a root, and a place (``EventRow.place``) without one; empty: from the beginning.
-    """
-
-    root: str | None
-    tenant: str | None
-    after: int | str
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class NewestEvent(Op["EventRow | None"]):
-    """Return the last event: of one tree by number, of the ledger by moment, tree and number."""
-
-    root: str | None
-    tenant: str | None
 
 
 # ---- Approvals
@@ -636,7 +430,7 @@ def person(name: str) -> str:
 Tell: TypeAlias = Callable[[ApprovalRow], Flow[None]]
 """A flow that notifies people of a request, in a process that has a notifier."""
 
-APPROVAL_COLUMNS: Final = tuple(field.name for field in fields(ApprovalRow))
+APPROVALS: Final = Table("approval", ApprovalRow, "id", by=("root",), locks="tree", states=APPROVAL_STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -659,7 +453,7 @@ class DelegationRow:
         return self.id
 
 
-DELEGATION_COLUMNS: Final = tuple(field.name for field in fields(DelegationRow))
+DELEGATIONS: Final = Table("delegation", DelegationRow, "id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -727,79 +521,6 @@ TermsByCall: TypeAlias = Mapping[str, Terms]
 """By the id of a call."""
 
 
-# ---- Row operations of approvals
-
-
-@dataclass(frozen=True, slots=True)
-class FindApproval(Op["ApprovalRow | None"]):
-    """Return the request with this id; its root is locked as in ``FindRun``."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalsOf(Op[list[ApprovalRow]]):
-    """Return every request of a tree, oldest first."""
-
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class PageApprovals(Op[list[ApprovalRow]]):
-    """Return requests of the whole ledger, newest first. ``before``: the id of the last one of the page before."""
-
-    tenant: str | None
-    states: tuple[str, ...]
-    before: str | None
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class ListDueNotices(Op[list[ApprovalRow]]):
-    """Return requests whose notice is due by now, longest waiting first."""
-
-    now: float
-    tenant: str | None
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class FindUse(Op[bool]):
-    """Return whether this agent used this tool after somebody approved it."""
-
-    use: str
-
-
-@dataclass(frozen=True, slots=True)
-class InsertApproval(Op[None]):
-    """Add a request."""
-
-    row: ApprovalRow
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateApproval(Op[ApprovalRow]):
-    """Change columns of a request that is still in the state in which it was read."""
-
-    row: ApprovalRow
-    changes: Changes
-
-
-@dataclass(frozen=True, slots=True)
-class AddDelegation(Op[bool]):
-    """Add a delegation unless it exists; false: it existed."""
-
-    row: DelegationRow
-
-
-@dataclass(frozen=True, slots=True)
-class DelegationsTo(Op[list[DelegationRow]]):
-    """Return the delegations to this person, newest last."""
-
-    tenant: str
-    to_whom: str
-
-
 # ---- Budgets
 
 # A budget that many runs share is kept in slices, each with its own part of the cap, so that they do not all wait for
@@ -824,7 +545,7 @@ class SliceRow:
     period: str
 
 
-SLICE_COLUMNS: Final = tuple(field.name for field in fields(SliceRow))
+BUDGETS: Final = Table("budget", SliceRow, "name", locks="row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -883,47 +604,6 @@ class Overrun:
         return max(0, self.want.cap - self.spent - self.reserved)
 
 
-# ---- Row operations of budgets
-
-
-@dataclass(frozen=True, slots=True)
-class FindSlice(Op["SliceRow | None"]):
-    """Return the slice of this name, locked until the transaction ends, if the database has such locks."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddSlice(Op[bool]):
-    """Add a slice unless there is one of its name; false: another transaction was faster."""
-
-    row: SliceRow
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateSlice(Op[SliceRow]):
-    """Change columns of a slice that this transaction has found."""
-
-    row: SliceRow
-    changes: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class DropSlices(Op[int]):
-    """Remove the slices of this root; return how many there were."""
-
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class PageSlices(Op[list[SliceRow]]):
-    """Return the slices of a tenant by name, above ``after``."""
-
-    tenant: str
-    after: str
-    limit: int
-
-
 # ---- Locks between runs
 
 # A lock is a name in its tenant that belongs to one root run until that run has ended. A wait records that a root wants
@@ -956,6 +636,10 @@ class WaitRow:
     seen_at: float
 
 
+LOCKS: Final = Table("lock", LockRow, "tenant", "name")
+WAITS: Final = Table("wait", WaitRow, "root", "name")
+
+
 @dataclass(frozen=True, slots=True)
 class LockRequest:
     """The lock names that a call needs. ``waits``: the caller will ask again; ``waited``: it has asked before."""
@@ -982,89 +666,6 @@ class Contention:
     """Set on a deadlock in which the asking run is the one to roll back: the explanation."""
 
 
-LOCK_COLUMNS: Final = tuple(field.name for field in fields(LockRow))
-WAIT_COLUMNS: Final = tuple(field.name for field in fields(WaitRow))
-
-
-# ---- Row operations of locks
-
-
-@dataclass(frozen=True, slots=True)
-class FindLocks(Op[list[LockRow]]):
-    """Return those of these names that somebody holds, by name."""
-
-    tenant: str
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TakeLock(Op[bool]):
-    """Add a lock unless somebody holds the name; false: another transaction was faster."""
-
-    row: LockRow
-
-
-@dataclass(frozen=True, slots=True)
-class DropLock(Op[None]):
-    """Remove one lock of this root."""
-
-    root: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class FreeLocks(Op[int]):
-    """Remove every lock of this root; return how many there were."""
-
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class LocksOf(Op[list[LockRow]]):
-    """Return the locks of this root, by name."""
-
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class PageLocks(Op[list[LockRow]]):
-    """Return the locks of a tenant by name, above ``after``."""
-
-    tenant: str
-    after: str
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecordWait(Op[bool]):
-    """Record that this root still waits for this name; true if the wait is new."""
-
-    row: WaitRow
-
-
-@dataclass(frozen=True, slots=True)
-class WaitsOf(Op[list[WaitRow]]):
-    """Return what this root waits for, by name."""
-
-    root: str
-
-
-@dataclass(frozen=True, slots=True)
-class WaitsFor(Op[list[WaitRow]]):
-    """Return who waits for this name, longest first."""
-
-    tenant: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class DropWaits(Op[None]):
-    """Forget that this root waits for these names or, without names, for any."""
-
-    root: str
-    names: tuple[str, ...] = ()
-
-
 # ---- Marks: facts about the ledger itself, each written once, by name
 
 
@@ -1077,33 +678,10 @@ class MarkRow:
     made_at: float
 
 
-MARK_COLUMNS: Final = tuple(field.name for field in fields(MarkRow))
-
-
-@dataclass(frozen=True, slots=True)
-class FindMark(Op["MarkRow | None"]):
-    """Return the mark of this name."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddMark(Op[bool]):
-    """Add a mark unless there is one of its name; false: another transaction was faster."""
-
-    row: MarkRow
-
-
+MARKS: Final = Table("mark", MarkRow, "name")
 TIME: Final = "time"
 """The mark whose ``made_at`` is the latest moment that the ledger has seen: what has expired stays expired when a clock
 is set back. Whoever judges whether an approval has expired moves it in the same transaction."""
-
-
-@dataclass(frozen=True, slots=True)
-class MoveTime(Op[None]):
-    """Advance the ledger's time to this moment, unless it is there already or another transaction is advancing it."""
-
-    at: float
 
 
 # ---- Checkpoints: the ledger's own hash chain
@@ -1147,7 +725,7 @@ class CheckpointRow:
         )
 
 
-CHECKPOINT_COLUMNS: Final = tuple(field.name for field in fields(CheckpointRow))
+CHECKPOINTS: Final = Table("checkpoint", CheckpointRow, "n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -1157,29 +735,6 @@ class Head:
     root: str
     n: int
     hash: str
-
-
-# ---- Row operations of checkpoints
-
-
-@dataclass(frozen=True, slots=True)
-class NewestCheckpoint(Op["CheckpointRow | None"]):
-    """Return the last checkpoint of the ledger's own chain."""
-
-
-@dataclass(frozen=True, slots=True)
-class PageCheckpoints(Op[list[CheckpointRow]]):
-    """Return checkpoints in order, above ``after``."""
-
-    after: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class AddCheckpoint(Op[bool]):
-    """Add a checkpoint unless there is one of its number; false: another transaction was faster."""
-
-    row: CheckpointRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -1203,26 +758,11 @@ class MarkSealed(Op[None]):
     heads: tuple[Head, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HashesAt(Op[list[tuple[str, int, str]]]):
-    """Return tree, number and hash of those of these events (tree and number) that exist, in any order."""
-
-    places: tuple[tuple[str, int], ...]
-
-
 # ---- Forks
 
 
 FORKS_MAX: Final = 10_000
 """The most forks of one run, forks of forks included, that are looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListForks(Op[list[RunRow]]):
-    """Return the runs that were forked from this root, oldest first, without locks: each is a tree of its own."""
-
-    root: str
-    limit: int = FORKS_MAX
 
 
 @dataclass(frozen=True, slots=True)

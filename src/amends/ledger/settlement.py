@@ -48,21 +48,21 @@ from amends.ledger.operations import (
     StartCall,
     WatchDoubt,
 )
+from amends.ledger.queries import page_events
 from amends.ledger.rows import (
+    CALLS,
+    RUNS,
     ApprovalRow,
     CallRow,
     Contention,
-    FindCall,
     LockRequest,
     Need,
     Now,
     Overrun,
-    PageEvents,
     RunRow,
     Unapproved,
-    UpdateCall,
-    UpdateRun,
 )
+from amends.ledger.tables import Change, Find
 from amends.ledger.trees import find_run
 from amends.states import RUN_FINAL
 
@@ -112,7 +112,7 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
     if pivots:
         if not call.attempt:
             await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
-        run = await UpdateRun(run, {"pivot": call.id})
+        run = await Change(RUNS, run, {"pivot": call.id})
     paid = {"cost": charge_of_retry(call.cost)} if '"said"' in call.cost else {}
     return await move_call(
         run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt}, **paid,
@@ -181,11 +181,11 @@ async def _after_settling(run: RunRow, call: CallRow, now: float, by: str, epoch
             run = await move_run(run, "pivoted", at=now, by=by, epoch=epoch, facts={"pivot": call.tool}, **void)
         elif call.state in ("failed", "residue"):
             staged = "" if run.staged_pivot == call.id else run.staged_pivot
-            run = await UpdateRun(run, {"pivot": "", "staged_pivot": staged})
+            run = await Change(RUNS, run, {"pivot": "", "staged_pivot": staged})
     if doom and run.phase == "open" and run.goal != "rollback":
         aim = {"goal": "rollback", "goal_by": "self", "goal_why": f"{call.tool} failed and says that the run fails"}
         await write_event(run, "goal", at=now, by=by, epoch=epoch, to="rollback", call=call.id, **goal_facts(run, aim))
-        run = await UpdateRun(run, aim)
+        run = await Change(RUNS, run, aim)
     return run
 
 
@@ -194,7 +194,7 @@ async def _after_settling(run: RunRow, call: CallRow, now: float, by: str, epoch
 
 async def note_evidence(op: NoteEvidence) -> CallRow | None:
     """Record evidence that arrived after the fact (``NoteEvidence``)."""
-    call = await FindCall(op.call_id)
+    call = await Find(CALLS, op.call_id)
     if call is None:
         return None
     return await _keep_evidence(
@@ -226,7 +226,7 @@ async def _keep_evidence(
     )  # fmt: skip
     if call.state == "in_doubt" and call.attempt == attempt and call.quiet_mono is None and mono is not None:
         changes |= {"quiet_boot": boot, "quiet_mono": mono, "probe_at": None}  # the body has returned
-    call = await UpdateCall(call, changes)
+    call = await Change(CALLS, call, changes)
     if call.state in ("in_doubt", "compensation_in_doubt"):
         await unblock(run, at=now, by=source, epoch=root.epoch)
     # Late news of an effect that was known and then compensated changes nothing. If it was compensated blindly, the
@@ -249,7 +249,7 @@ async def _reopen(
         comp_from=call.comp_attempt, comp_gave_up=0,
     )  # fmt: skip
     if call.kind == "pivot" and run.phase == "open" and not run.pivot and not call.violation:
-        run = await UpdateRun(run, {"pivot": call.id})  # it had failed, and the run went on without it
+        run = await Change(RUNS, run, {"pivot": call.id})  # it had failed, and the run went on without it
     run = await _after_settling(run, call, now, by, epoch)  # a pivot that was believed absent has happened
     root = await find_run(run.root)
     if root.uid != run.uid and root.state in ("committed", "abandoned"):
@@ -261,7 +261,7 @@ async def _reopen(
         if one.uid == one.root and one.phase == "rolling_back" and not one.owner:
             if one.state == "blocked":
                 one = await move_run(one, one.came_from, at=now, by=by, epoch=epoch, came_from="", causes="[]")
-            await UpdateRun(one, {"wake_at": now})
+            await Change(RUNS, one, {"wake_at": now})
     return call
 
 
@@ -282,9 +282,9 @@ async def note_probe(op: NoteProbe) -> CallRow:
     if not counts:
         return call  # the answer came too late: the call was started again, or is settled
     if not op.paced:
-        return await UpdateCall(call, kept)
+        return await Change(CALLS, call, kept)
     at = None if op.next_s is None else now + op.next_s
-    return await UpdateCall(call, kept | {"probes": call.probes + 1, "probe_at": at, "quiet_left": op.left_s})
+    return await Change(CALLS, call, kept | {"probes": call.probes + 1, "probe_at": at, "quiet_left": op.left_s})
 
 
 def _has_answer(call: CallRow, op: NoteProbe) -> bool:
@@ -297,8 +297,8 @@ async def watch_doubt(op: WatchDoubt) -> CallRow:
     if not _is_about(call, op.about) or call.is_loaded:
         return call
     if call.state == "in_doubt":
-        return await UpdateCall(call, {"quiet_boot": op.boot, "quiet_mono": op.mono})
-    return await UpdateCall(call, {"comp_boot": op.boot, "comp_mono": op.mono})
+        return await Change(CALLS, call, {"quiet_boot": op.boot, "quiet_mono": op.mono})
+    return await Change(CALLS, call, {"comp_boot": op.boot, "comp_mono": op.mono})
 
 
 def _is_about(call: CallRow, attempt: int) -> bool:
@@ -392,7 +392,7 @@ async def decide_call(op: DecideCall) -> CallRow:
     undecided = root.owner or root.suspended  # another process owns the run, or another call is still held
     if not undecided and root.phase == "open" and not root.goal and root.policy != "resume":
         # Its caller may open the run again for the answer, so the policy applies only after one lease.
-        await UpdateRun(root, {"wake_at": None if root.policy == "wait" else now + root.lease_s})
+        await Change(RUNS, root, {"wake_at": None if root.policy == "wait" else now + root.lease_s})
     return call
 
 
@@ -411,7 +411,7 @@ async def _make_ready(run: RunRow, call: CallRow, op: DecideCall, now: float, ep
     changes = {"reason": "order"} if stages else {}
     call = await move_call(run, call, "ready", at=now, by=op.by, epoch=epoch, facts=facts, **changes)
     if stages and call.at_commit:
-        await UpdateRun(run, {"staged_pivot": call.id})
+        await Change(RUNS, run, {"staged_pivot": call.id})
     return call
 
 
@@ -436,7 +436,8 @@ async def retry_call(op: RetryCall) -> CallRow:
     facts: dict[str, Any] = {} if op.result is None else {"result": proof_of(op, op.result)}
     await write_event(run, "retry asked", at=now, by=op.by, epoch=root.epoch, call=call.id, why=op.why, **facts)
     given = {} if op.result is None else {"result": op.result, "loss": ""}
-    call = await UpdateCall(
+    call = await Change(
+        CALLS,
         call,
         given
         | {
@@ -453,7 +454,7 @@ async def retry_call(op: RetryCall) -> CallRow:
 
 
 async def _find(call_id: str) -> CallRow:
-    call = await FindCall(call_id)
+    call = await Find(CALLS, call_id)
     if call is None:
         raise LookupError(f"there is no call {call_id!r} in this ledger")
     return call
@@ -547,7 +548,7 @@ async def note_value(op: NoteValue) -> float | None:
 async def _read_before(op: NoteValue, run: RunRow) -> float | None:
     after = 0
     for _ in range(PAGES_MAX):
-        page = await PageEvents(run.root, None, after, EVENTS_PAGE)
+        page = await page_events(run.root, None, after, EVENTS_PAGE)
         for event in page:
             if event.what == VALUE and event.run == run.uid and json.loads(event.facts).get("nonce") == op.nonce:
                 return event.at

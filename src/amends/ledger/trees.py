@@ -7,20 +7,19 @@ from typing import Final
 
 from amends.encoding.canonical import digest
 from amends.ledger.operations import AdmitCall
+from amends.ledger.queries import list_calls, list_forks, list_tree
 from amends.ledger.rows import (
     FORKS_MAX,
+    RUNS,
     CallRow,
-    FindRun,
-    ListCalls,
-    ListForks,
-    ListTree,
     RunRow,
 )
+from amends.ledger.tables import Find
 
 
 async def find_run(uid: str, *, peek: bool = False) -> RunRow:
     """Return the run with this uid, which must exist."""
-    row = await FindRun(uid, peek=peek)
+    row = await Find(RUNS, uid, peek=peek)
     assert row is not None, f"the ledger names a run that it does not have: {uid}"
     return row
 
@@ -39,7 +38,7 @@ async def forks_on(root: str) -> list[RunRow]:
     todo = [root]
     seen = 0
     while todo and seen < FORKS_MAX:
-        for fork in await ListForks(todo.pop(0)):
+        for fork in await list_forks(todo.pop(0)):
             seen += 1
             todo.append(fork.uid)
             if fork.state not in ENDED_UNCOMMITTED and not fork.origin:
@@ -55,7 +54,7 @@ async def sources(fork: RunRow, *, peek: bool = True) -> list[RunRow]:
     found: list[RunRow] = []
     uid = fork.forked_from
     while uid and len(found) < FORKS_MAX:
-        row = await FindRun(uid, peek=peek)
+        row = await Find(RUNS, uid, peek=peek)
         assert row is not None, "a fork names a run of this ledger"
         found.append(row)
         uid = row.forked_from
@@ -66,7 +65,7 @@ async def subtree(run: RunRow) -> list[RunRow]:
     """Return the run and its descendants, parents first."""
     inside = {run.uid}
     rows = [run]
-    for row in await ListTree(run.root):
+    for row in await list_tree(run.root):
         if row.parent in inside and row.uid not in inside:
             inside.add(row.uid)
             rows.append(row)
@@ -77,7 +76,7 @@ async def mark_of(run: RunRow) -> str:
     """Return the digest of the state of the run: see ``tree_mark``."""
     runs = await subtree(run)
     inside = {row.uid for row in runs}
-    calls = [call for call in await ListCalls(run.root) if call.run in inside]
+    calls = [call for call in await list_calls(run.root) if call.run in inside]
     return tree_mark(runs, calls, await forks_on(run.root))
 
 

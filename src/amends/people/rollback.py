@@ -23,7 +23,18 @@ from amends.host.runs import found
 from amends.ledger.flow import Flow, Op, run_flow
 from amends.ledger.leases import Lease
 from amends.ledger.operations import BeginRollback, ClaimRun, HeldLock, ReadForks, ReadRun, StoreOp, Tree
-from amends.ledger.rows import FORKS_MAX, AddEvent, CallRow, RunRow, SliceRow
+from amends.ledger.rows import (
+    APPROVALS,
+    BUDGETS,
+    CALLS,
+    FORKS_MAX,
+    LOCKS,
+    RUNS,
+    AddEvent,
+    CallRow,
+    RunRow,
+    SliceRow,
+)
 from amends.ledger.trees import tree_mark
 from amends.ledger.world import (
     Await,
@@ -276,24 +287,17 @@ class Stage(MemoryStore):
     def __init__(self, tree: Tree, wall: float, around: Around) -> None:
         super().__init__(clock=lambda: self.wall)
         self.wall = wall
-        self.runs = {held.root.uid: held.root for held in around.locks} | {run.uid: run for run in around.relatives}
-        for run in tree.runs:
-            self.runs[run.uid] = run
-            self._ids.setdefault((run.tenant, run.id), []).append(run.uid)
-            self._trees.setdefault(run.root, []).append(run.uid)
-        for call in around.shared:
-            self.calls[call.id] = call
-            self._calls_of.setdefault(call.root, []).append(call.id)
-        for call in tree.calls:
-            self.calls[call.id] = call
-            self._keys.setdefault(call.key, []).append(call.id)
-            self._calls_of.setdefault(call.root, []).append(call.id)
-        locks = (*(held.lock for held in around.locks), *tree.locks)
-        self.locks = {(lock.tenant, lock.name): lock for lock in locks}
-        self.slices = {row.name: row for row in around.slices}
+        for run in (*tree.runs, *around.relatives, *(held.root for held in around.locks)):
+            if run.uid not in self.runs:
+                self._keep(RUNS, run)
+        for call in (*around.shared, *tree.calls):
+            self._keep(CALLS, call)
+        for lock in (*(held.lock for held in around.locks), *tree.locks):
+            self._keep(LOCKS, lock)
+        for row in around.slices:
+            self._keep(BUDGETS, row)
         for asked in tree.approvals:
-            self.approvals[asked.id] = asked
-            self._approvals_of.setdefault(asked.root, []).append(asked.id)
+            self._keep(APPROVALS, asked)
         self._newest = max((max(call.seq, call.settled_seq) for call in tree.calls), default=0)
 
     def _row(self, op: Any) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from amends.encoding.chain import GENESIS, link, moment, proof, read_heads, read_place
+from amends.encoding.chain import GENESIS, link, moment, proof, read_heads
 from amends.encoding.dataclass import changed, dataclass, field
 from amends.encoding.ids import call_id, made_at, number_at, number_of
 from amends.encoding.lazy_import import import_on_use
@@ -20,30 +20,19 @@ from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
 from amends.ledger.flow import Flow, Op
 from amends.ledger.rows import (
-    APPROVAL_COLUMNS,
-    APPROVAL_STATES,
-    CHECKPOINT_COLUMNS,
-    DELEGATION_COLUMNS,
-    LOCK_COLUMNS,
-    MARK_COLUMNS,
+    CALLS,
+    CHECKPOINTS,
+    MARKS,
     RUN_COLUMNS,
-    SLICE_COLUMNS,
+    RUNS,
     TIME,
-    WAIT_COLUMNS,
-    ApprovalRow,
     CallRow,
-    Changes,
-    CheckpointRow,
-    DelegationRow,
     EventRow,
     Head,
-    LockRow,
-    MarkRow,
     RunRow,
-    SliceRow,
-    WaitRow,
 )
-from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, CallState, call_sources, run_sources
+from amends.ledger.tables import ADDED, Add, Change, ChangeMany, Changes, Find, List, Remove, Table, Where
+from amends.states import CALL_STATES, LIVE, NEW, STANDING, UNSETTLED, call_sources, run_sources
 from amends.stores import calls as stored
 from amends.stores.calls import Folded, RootFacts
 
@@ -276,16 +265,6 @@ async def _write_tails(tx: Transaction) -> None:
             await Execute(tx.statements.touch, params)
 
 
-async def _all(make: Callable[..., T], sql: str, params: Sequence[Any]) -> list[T]:
-    found, _, _ = await Execute(sql, params)
-    return [make(*row) for row in found]
-
-
-async def _first(make: Callable[..., T], sql: str, params: Sequence[Any]) -> T | None:
-    found, _, _ = await Execute(sql, params)
-    return make(*found[0]) if found else None
-
-
 async def _count(sql: str, params: Sequence[Any]) -> int:
     _, matched, _ = await Execute(sql, params)
     return matched
@@ -298,6 +277,138 @@ def _select(dialect: Dialect, table: str, columns: Sequence[str]) -> str:
 def _into(dialect: Dialect, table: str, columns: Sequence[str]) -> str:
     marks = ", ".join([dialect.mark] * len(columns))
     return f"{table} ({', '.join(map(dialect.name_of, columns))}) values ({marks})"
+
+
+# ---- Tables
+
+# Runs, calls and events are stored in ways of their own, and have their own handlers below. Each of those is named in
+# ``_FINDS``, ``_LISTS``, ``_ADDS`` or ``_CHANGES``.
+
+
+Shape: TypeAlias = tuple[Any, ...]
+"""What the text of a statement depends on: all of the operation but its parameters."""
+
+
+def _terms(table: Table[Any], where: Where) -> tuple[Shape, list[Any]]:
+    """Return the shape of these conditions, and their parameters.
+
+    Part of the text are states, because SQLite plans a statement anew each time if their values could decide the plan,
+    and empty texts and nulls, because a partial index is used only if its condition is part of the statement.
+    """
+    shape: list[tuple[str, str, Any]] = []
+    params: list[Any] = []
+    for column, comparison, value in where:
+        if comparison == "in" and column == "state":
+            shape.append((column, comparison, tuple(state for state in table.states if state in value)))
+        elif comparison == "in":
+            # Not many counts, the last value repeated: each other count would be a new statement to prepare.
+            count = 1 << (len(value) - 1).bit_length() if value else 0
+            shape.append((column, comparison, count))
+            params += value + value[-1:] * (count - len(value))
+        elif value is None or (type(value) is str and not value):
+            shape.append((column, comparison, value))
+        else:
+            shape.append((column, comparison, 1))
+            params.append(value)
+    return tuple(shape), params
+
+
+_EMPTY: Final = "''"
+
+
+def _condition(name: str, comparison: str, value: Any) -> str:
+    """Return the condition of this shape; ``?`` is a parameter."""
+    if comparison != "in":
+        if value is None:
+            return f"{name} is {'' if comparison == '=' else 'not '}null"
+        return f"{name} {comparison} {'?' if value else _EMPTY}"
+    if not value:
+        return "1 = 0"
+    return f"{name} in ({', '.join('?' * value)})" if isinstance(value, int) else among(value, name)
+
+
+def _behind(order: tuple[str, ...], names: list[str]) -> str:
+    """Return the condition of the rows behind a place in this order; ``?`` is a parameter.
+
+    Not ``(a, b) < (?, ?)``: MariaDB would scan every row.
+    """
+    than = "<" if order[0].startswith("-") else ">"
+    if len(names) == 1:
+        return f"{names[0]} {than} ?"
+    first, second = names
+    return f"{first} {than}= ? and ({first} {than} ? or {second} {than} ?)"
+
+
+def _place(after: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    """Return the parameters of ``_behind``."""
+    return () if after is None else after if len(after) == 1 else (after[0], *after)
+
+
+async def _find(tx: Transaction, op: Find[Any]) -> Any:
+    find = _FINDS.get(op.table.name)
+    if find is not None:
+        return await find(tx, op)
+    statements, table = tx.statements, op.table
+    if table.locks == "tree" and statements.dialect.lock and not op.peek:
+        await Execute(statements.lock_tree_of(table), (op.key,))
+    lock = "skip" if op.skip else "wait" if table.locks == "row" else ""
+    found, _, _ = await Execute(statements.find(table, lock), op.key if len(table.key) > 1 else (op.key,))
+    return table.make(*found[0]) if found else None
+
+
+async def _list(tx: Transaction, op: List[Any]) -> Sequence[Any]:
+    listed = _LISTS.get(op.table.name)
+    if listed is not None:
+        return await listed(tx, op)
+    found = await _listed(tx, op, tx.statements.select(op.table))
+    return [op.table.make(*values) for values in found]
+
+
+async def _listed(
+    tx: Transaction, op: List[Any], select: str, names: Mapping[str, str] | None = None, also: str = ""
+) -> Sequence[Sequence[Any]]:
+    """Return the values of the rows.
+
+    ``names``: what columns are called in this select, if not as in the row. ``also``: another condition.
+    """
+    shape, params = _terms(op.table, op.where)
+    sql = tx.statements.list(op, select, shape, names, also)
+    limit = () if op.limit is None else (op.limit,)
+    found, _, _ = await Execute(sql, (*params, *_place(op.after), *limit))
+    return found
+
+
+async def _add(tx: Transaction, op: Add[Any]) -> bool:
+    add = _ADDS.get(op.table.name)
+    if add is not None:
+        await add(tx, op.row)
+        return True
+    sql = tx.statements.add(op.table, if_absent=op.if_absent)
+    return await _count(sql, op.table.values(op.row)) == 1
+
+
+async def _change(tx: Transaction, op: Change[Any]) -> Any:
+    change = _CHANGES.get(op.table.name)
+    if change is not None:
+        return await change(tx, op.row, op.changes)
+    table, row, changes = op.table, op.row, op.changes
+    key = table.key_of(row) if len(table.key) > 1 else (table.key_of(row),)
+    state = (row.state,) if table.states else ()
+    matched = await _count(tx.statements.change(table, tuple(changes)), (*changes.values(), *key, *state))
+    if matched != 1 and table.states:
+        raise TransitionRefused(
+            f"{table} {row.id} is no longer {row.state}; nothing was changed",
+            frm=row.state,
+            to=changes.get("state", row.state),
+        )
+    if table is MARKS and row.name == TIME:
+        tx.mark = max(tx.mark, changes["made_at"])
+    return changed(row, changes)
+
+
+async def _remove(tx: Transaction, op: Remove[Any]) -> int:
+    shape, params = _terms(op.table, op.where)
+    return await _count(tx.statements.remove(op.table, shape), params)
 
 
 # ---- Runs
@@ -318,19 +429,12 @@ class Statements:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self._shapes: dict[tuple[Any, ...], str] = {}
-        self.locks = LockStatements(dialect)
-        self.budgets = BudgetStatements(dialect)
-        self.approvals = ApprovalStatements(dialect)
-        self.marks = MarkStatements(dialect)
         self.calls = CallStatements(dialect)
         self.events = EventStatements(dialect)
         self.checkpoints = CheckpointStatements(dialect)
         self.audit = AuditStatements(dialect)
         self.runs = runs = _select(dialect, "amends_run", (*RUN_COLUMNS, *TAIL_COLUMNS))
         mark, lock = dialect.mark, dialect.lock
-        # When a root ended whose payloads still exist, and the conditions of the partial index of those.
-        some = ("parent = ''", "gone_at is null", "closed_at is not null")
-        self.ended = (dialect.ended, ()) if dialect.ended else ("closed_at", some)
         mark_of_time = f"(select made_at from amends_mark where name = '{TIME}')"
         self.newest = f"select {dialect.clock or 'null'}, {mark_of_time}"
         self.find_run = f"{runs} where uid = {mark}"
@@ -338,50 +442,107 @@ class Statements:
         # Every transaction locks the root of a tree before it touches the tree: so there is no deadlock.
         self.root_of_run = f"{runs} where uid = (select root from amends_run where uid = {mark}){lock}" if lock else ""
         self.root_of_call = f"{runs} where no = (select root from amends_call where no = {mark}){lock}" if lock else ""
-        self.find_run_by_id = f"{runs} where tenant = {mark} and id = {mark} order by generation desc limit 1{lock}"
-        self.runs_of = f"{runs} where tenant = {mark} and id = {mark} order by generation"
-        self.list_tree = f"{runs} where root = {mark} order by no"
         self.list_children = f"{runs} where root = {mark} and uid <> {mark} order by no"
-        some_roots = f"({', '.join([mark] * rows.TREES_MAX)})"
-        self.claim_trees = f"{runs} where uid in {some_roots}{dialect.skip}"
-        self.peek_trees = f"{runs} where uid in {some_roots}"
-        self.list_trees = f"{runs} where root in {some_roots} order by no"
-        hint = dialect.index.format("amends_run_forked") if dialect.index else ""
-        self.forked = (
-            f"select distinct forked_from from amends_run{hint} where forked_from in {some_roots} and forked_from <> ''"
-        )
         self.insert_run = f"insert into {_into(dialect, 'amends_run', (*RUN_COLUMNS, 'owners'))}"
         self.touch = (
             f"update amends_run set n = {mark}, head = {mark}, at = {mark}, owners = {mark}, touch = touch + 1"
             f" where uid = {mark}"
         )
 
-    def update_run(self, changes: Changes) -> str:
-        """Return the update of these columns of a run that is still in the state that was read.
+    def select(self, table: Table[Any]) -> str:
+        """Return the select of all columns of a table."""
+        return self._shaped(("select", table.name), lambda: _select(self.dialect, _sql_name(table), table.columns))
+
+    def find(self, table: Table[Any], lock: str) -> str:
+        """Return the select of a row by its key."""
+        return self._shaped(
+            ("find", table.name, lock), lambda: f"{self.select(table)} where {_keyed(table)}{self._locking(lock)}"
+        )
+
+    def lock_tree_of(self, table: Table[Any]) -> str:
+        """Return the select that locks the root of the tree of a row: as for calls, it is locked first."""
+        root = f"select root from {_sql_name(table)} where {_keyed(table)}"
+        return self._shaped(
+            ("lock", root), lambda: f"select uid from amends_run where uid = ({root}){self.dialect.lock}"
+        )
+
+    def list(self, op: List[Any], select: str, terms: Shape, names: Mapping[str, str] | None, also: str) -> str:
+        """Return a select of rows with conditions, in an order."""
+        shape = (select, terms, op.order, op.after is None, op.limit is None, op.index, op.lock, also)
+        return self._shaped(shape, lambda: self._list(op, select, terms, names or {}, also))
+
+    def _list(self, op: List[Any], select: str, terms: Shape, names: Mapping[str, str], also: str) -> str:
+        def name(column: str) -> str:
+            return names.get(column) or self.dialect.name_of(column)
+
+        order = [name(column.lstrip("-")) for column in op.order]
+        where = [_condition(name(column), comparison, value) for column, comparison, value in terms]
+        where += [also] if also else []
+        if op.after is not None and order == [name(ADDED)] and ADDED not in names:
+            table = _sql_name(op.table)
+            where.append(
+                f"{_behind(op.order, order)[:-1]}(select last.no from {table} last where last.{op.table.key[0]} = ?)"
+            )
+        elif op.after is not None:
+            where.append(_behind(op.order, order))
+        text = select + (self.dialect.index.format(f"{_sql_name(op.table)}_{op.index}") if op.index else "")
+        text += f" where {' and '.join(where)}" if where else ""
+        if order:
+            both = zip(order, op.order, strict=True)
+            text += f" order by {', '.join(f'{one} desc' if said.startswith('-') else one for one, said in both)}"
+        return text + ("" if op.limit is None else " limit ?") + self._locking(op.lock)
+
+    def add(self, table: Table[Any], *, if_absent: bool) -> str:
+        """Return the insert of a row."""
+        form = self.dialect.if_absent if if_absent else "insert into {}"
+        return self._shaped(
+            ("add", table.name, form), lambda: form.format(_into(self.dialect, _sql_name(table), table.columns))
+        )
+
+    def change(self, table: Table[Any], columns: tuple[str, ...], to: str | None = None) -> str:
+        """Return the update of these columns of a row; if it has a state, only in the state that was read.
 
         A new state is also guarded by the table of transitions: what was read may be wrong, the table may not.
         """
-        to = changes.get("state")
-        shape = ("run", to, *changes)
+        return self._shaped(("change", table.name, to, *columns), lambda: self._change(table, columns, to))
+
+    def _change(self, table: Table[Any], columns: tuple[str, ...], to: str | None) -> str:
+        sets = ", ".join(f"{self.dialect.name_of(column)} = ?" for column in columns)
+        guard = " and state = ?" if table.states else ""
+        if to is not None and table.name in _SOURCES:
+            guard += f" and {among(state for state in _SOURCES[table.name](to) if state != NEW)}"
+        key = "no = ?" if table is CALLS else _keyed(table)
+        return f"update {_sql_name(table)} set {sets} where {key}{guard}"
+
+    def remove(self, table: Table[Any], terms: Shape) -> str:
+        """Return the delete of rows with conditions."""
+        return self._shaped(("remove", table.name, terms), lambda: self._remove(table, terms))
+
+    def _remove(self, table: Table[Any], terms: Shape) -> str:
+        some = [_condition(self.dialect.name_of(column), comparison, value) for column, comparison, value in terms]
+        return f"delete from {_sql_name(table)} where {' and '.join(some)}"
+
+    def _locking(self, lock: str) -> str:
+        return {"": "", "wait": self.dialect.lock, "skip": self.dialect.skip}[lock]
+
+    def _shaped(self, shape: Shape, build: Callable[[], str]) -> str:
+        """Return the statement of this shape, which is built once; ``?`` in it is a parameter."""
         text = self._shapes.get(shape)
         if text is None:
-            name, mark = self.dialect.name_of, self.dialect.mark
-            sets = ", ".join(f"{name(column)} = {mark}" for column in changes)
-            guard = "" if to is None else f" and {among(state for state in run_sources(to) if state != NEW)}"
-            text = f"update amends_run set {sets} where uid = {mark} and state = {mark}{guard}"
-            self._shapes[shape] = text
+            text = self._shapes[shape] = build().replace("?", self.dialect.mark)
         return text
 
-    def page(self, terms: tuple[str, ...], order: str, *, index: str = "") -> str:
-        """Return a select of runs with a limit; ``?`` in a term is a parameter."""
-        shape = ("page", terms, order)
-        text = self._shapes.get(shape)
-        if text is None:
-            where = f" where {' and '.join(terms)}" if terms else ""
-            hint = self.dialect.index.format(index) if index else ""
-            rest = f"{hint}{where} order by {order} limit ?".replace("?", self.dialect.mark)
-            text = self._shapes[shape] = self.runs + rest
-        return text
+
+_SOURCES: Final[dict[str, Callable[[Any], Iterable[str]]]] = {"run": run_sources, "call": call_sources}
+"""The tables of transitions: from which states a state is reached."""
+
+
+def _sql_name(table: Table[Any]) -> str:
+    return f"amends_{table.name}"
+
+
+def _keyed(table: Table[Any]) -> str:
+    return " and ".join(f"{column} = ?" for column in table.key)
 
 
 def _run(values: Sequence[Any]) -> RunRow:
@@ -450,33 +611,31 @@ async def root_facts(tx: Transaction, root: str) -> RootFacts:
 
 
 async def _now(tx: Transaction, op: rows.Now) -> float:
-    if op.known:
+    if op.root is None and tx.clock is not None:
+        return moment(tx.clock())
+    if op.known and op.root is not None:
         return max(op.known, (await tail_of(tx, op.root)).at)
     found, _, _ = await Execute(tx.statements.newest, ())
     server, seen = found[0]
+    if op.root is None:
+        return moment(server)
     tx.mark = max(tx.mark, seen or 0.0)
     clock: float = server if tx.clock is None else tx.clock()
     newest = (await tail_of(tx, op.root)).at if op.root else 0.0
     return moment(max(clock, newest, seen or 0.0))
 
 
-async def _ledger_clock(tx: Transaction, _op: rows.LedgerClock) -> float:
-    if tx.clock is not None:
-        return moment(tx.clock())
-    found, _, _ = await Execute(tx.statements.newest, ())
-    return moment(found[0][0])
-
-
-async def _find_run(tx: Transaction, op: rows.FindRun) -> RunRow | None:
-    seen = tx.runs.get(op.uid)
+async def _find_run(tx: Transaction, op: Find[RunRow]) -> RunRow | None:
+    uid = op.key
+    seen = tx.runs.get(uid)
     if seen is not None:
         return seen
     statements = tx.statements
     if not op.skip and not op.peek:
-        root = await _lock_tree(tx, statements.root_of_run, op.uid)
-        if root is not None and root.uid == op.uid:
+        root = await _lock_tree(tx, statements.root_of_run, uid)
+        if root is not None and root.uid == uid:
             return root
-    found, _, _ = await Execute(statements.claim_root if op.skip else statements.find_run, (op.uid,))
+    found, _, _ = await Execute(statements.claim_root if op.skip else statements.find_run, (uid,))
     if not found or op.peek:
         return _run(found[0]) if found else None
     return _seen_run(tx, found[0])
@@ -488,13 +647,7 @@ async def _lock_tree(tx: Transaction, sql: str, key: str | int) -> RunRow | None
     return _seen_run(tx, found[0]) if found else None
 
 
-async def _find_run_by_id(tx: Transaction, op: rows.FindRunById) -> RunRow | None:
-    found, _, _ = await Execute(tx.statements.find_run_by_id, (op.tenant, op.id))
-    return _seen_run(tx, found[0]) if found else None
-
-
-async def _insert_run(tx: Transaction, op: rows.InsertRun) -> None:
-    row = op.row
+async def _insert_run(tx: Transaction, row: RunRow) -> None:
     owners = {row.epoch: row.owner} if row.owner and row.uid == row.root else {}
     _, _, no = await Execute(tx.statements.insert_run, (*RUN_VALUES(row), stored.written_owners(owners)))
     tx.runs[row.uid] = row
@@ -504,9 +657,10 @@ async def _insert_run(tx: Transaction, op: rows.InsertRun) -> None:
         tx.tails[row.uid].no = no or NOT_KNOWN
 
 
-async def _update_run(tx: Transaction, op: rows.UpdateRun) -> RunRow:
-    row, changes = op.row, op.changes
-    _, matched, _ = await Execute(tx.statements.update_run(changes), (*changes.values(), row.uid, row.state))
+async def _update_run(tx: Transaction, row: RunRow, changes: Changes) -> RunRow:
+    _, matched, _ = await Execute(
+        tx.statements.change(RUNS, tuple(changes), changes.get("state")), (*changes.values(), row.uid, row.state)
+    )
     if matched != 1:
         to = changes.get("state", row.state)
         raise TransitionRefused(
@@ -523,110 +677,23 @@ async def _update_run(tx: Transaction, op: rows.UpdateRun) -> RunRow:
     return new
 
 
-async def _runs_of(tx: Transaction, op: operations.RunsOf) -> list[RunRow]:
-    return await _runs(tx.statements.runs_of, (op.tenant, op.id))
-
-
-async def _runs(sql: str, params: Sequence[Any]) -> list[RunRow]:
-    found, _, _ = await Execute(sql, params)
-    return [_run(values) for values in found]
-
-
-async def _list_tree(tx: Transaction, op: rows.ListTree) -> list[RunRow]:
-    root, tail, statements = tx.runs.get(op.root), tx.tails.get(op.root), tx.statements
-    if root is None or tail is None or statements.dialect.lock:
-        return await _runs(statements.list_tree, (op.root,))
-    # One writer at a time: the root is as this transaction has read it, and most trees have no other run.
-    found, _, _ = await Execute(statements.list_children, (op.root, op.root))
-    tree = [_run(values) for values in found]
-    tree.insert(sum(values[_RUN_WIDTH] < tail.no for values in found), root)
-    return tree
-
-
-async def _read_trees(tx: Transaction, op: rows.ReadTrees) -> list[rows.WholeTree]:
-    statements = tx.statements
-    assert 0 < len(op.roots) <= rows.TREES_MAX, "so many trees are read by one statement"
-    sql = statements.peek_trees if op.peek else statements.claim_trees
-    found, _, _ = await Execute(sql, _padded(op.roots))
-    if not found:
-        return []
-    roots = {values[0]: _run(values) if op.peek else _seen_run(tx, values) for values in found}
-    # Always the same count, the last repeated: each other count would be a new statement to prepare.
-    mine = _padded(tuple(roots))
-    runs: dict[str, list[RunRow]] = {uid: [] for uid in roots}
-    calls: dict[str, list[CallRow]] = {uid: [] for uid in roots}
-    for run in await _runs(statements.list_trees, mine):
-        runs[run.root].append(run)
-    found, _, _ = await Execute(statements.calls.of_trees, mine)
-    for values in found:
-        call = stored.join(values)[0] if op.peek else _seen_call(tx, values)
-        calls[call.root].append(call)
-    found, _, _ = await Execute(statements.forked, mine)
-    forked = {uid for (uid,) in found}
-    return [
-        rows.WholeTree(roots[uid], tuple(runs[uid]), tuple(calls[uid]), uid in forked)
-        for uid in op.roots
-        if uid in roots
-    ]
-
-
-def _padded(roots: tuple[str, ...]) -> tuple[str, ...]:
-    return roots + roots[-1:] * (rows.TREES_MAX - len(roots))
-
-
-async def _list_due(tx: Transaction, op: rows.ListDue) -> list[RunRow]:
-    terms, params = _where((("wake_at <= ?", op.now), ("tenant = ?", op.tenant)))
-    sql = tx.statements.page(terms, "wake_at, no", index="amends_run_wake")
-    return await _runs(sql, (*params, op.limit))
-
-
-async def _list_owned(tx: Transaction, op: rows.ListOwned) -> list[RunRow]:
-    terms, params = _where((("tenant = ?", op.tenant),))
-    sql = tx.statements.page(("owner <> ''", *terms), "no", index="amends_run_owned")
-    return await _runs(sql, (*params, op.limit))
-
-
-async def _list_forks(tx: Transaction, op: rows.ListForks) -> list[RunRow]:
-    # The second term is the condition of the partial index.
-    sql = tx.statements.page(("forked_from = ?", "forked_from <> ''"), "no", index="amends_run_forked")
-    return await _runs(sql, (op.root, op.limit))
-
-
-async def _page_runs(tx: Transaction, op: rows.PageRuns) -> list[RunRow]:
-    states = [state for state in RUN_STATES if state in op.states]
-    if op.states and not states:
-        return []
-    terms, params = _where((("tenant = ?", op.tenant),))
-    if states:
-        terms, params = (*terms, _is_one_of(len(states))), (*params, *states)
-    if op.before is not None:
-        # Not (created_at, uid) < (?, ?): MariaDB would scan every row.
-        created_at, uid = op.before
-        terms = (*terms, "created_at <= ? and (created_at < ? or uid < ?)")
-        params = (*params, created_at, created_at, uid)
-    sql = tx.statements.page(terms, "created_at desc, uid desc", index="amends_run_created")
-    return await _runs(sql, (*params, op.limit))
-
-
-async def _page_closed(tx: Transaction, op: rows.PageClosed) -> list[RunRow]:
-    ended, some = tx.statements.ended
-    terms, params = _where(((f"{ended} < ?", op.before), ("tenant = ?", op.tenant)))
-    if op.after is not None:
-        closed_at, uid = op.after  # not as a pair, as above
-        terms = (*terms, f"{ended} >= ? and ({ended} > ? or uid > ?)")
-        params = (*params, closed_at, closed_at, uid)
-    sql = tx.statements.page((*some, *terms), f"{ended}, uid", index="amends_run_closed")
-    return await _runs(sql, (*params, op.limit))
-
-
-def _where(terms: Iterable[tuple[str, Any]]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """Return the terms that have a value, and their values."""
-    given = [(term, value) for term, value in terms if value is not None]
-    return tuple(term for term, _ in given), tuple(value for _, value in given)
-
-
-def _is_one_of(count: int, column: str = "state") -> str:
-    return _any([f"{column} = ?"] * count)
+async def _list_runs(tx: Transaction, op: List[RunRow]) -> Sequence[RunRow]:
+    dialect, names = tx.statements.dialect, None
+    if op.order == (ADDED,) and op.where[0][:2] == ("root", "=") and not dialect.lock:
+        root, tail = tx.runs.get(op.where[0][2]), tx.tails.get(op.where[0][2])
+        if root is not None and tail is not None:
+            # One writer at a time: the root is as this transaction has read it, and most trees have no other run.
+            found, _, _ = await Execute(tx.statements.list_children, (root.uid, root.uid))
+            tree = [_run(values) for values in found]
+            tree.insert(sum(values[_RUN_WIDTH] < tail.no for values in found), root)
+            return tree
+    if op.index == "closed" and dialect.ended:
+        # The column has a value only where the conditions of the partial index hold.
+        names = {"closed_at": dialect.ended}
+        where = tuple(term for term in op.where if term[0] != "parent" and term[2] is not None)
+        op = changed(op, {"where": where})
+    values_found = await _listed(tx, op, tx.statements.runs, names)
+    return [_seen_run(tx, values) if op.lock else _run(values) for values in values_found]
 
 
 def among(states: Iterable[str], column: str = "state") -> str:
@@ -653,26 +720,28 @@ class CallStatements:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect, self._shapes = dialect, dict[tuple[Any, ...], str]()
         mark, name = dialect.mark, dialect.name_of
-        key = f"c.{name('key')}"
         columns = ", ".join(f"{one[:2]}{name(one[2:])}" for one in stored.READ)
         self.select = f"select {columns}{FROM_CALLS}"
-        self._in_order = f"select {dialect.in_order}{columns}{FROM_CALLS}"
+        self.paged = f"select {dialect.in_order}{columns}{FROM_CALLS}"
+        hint = dialect.index.format("amends_call_open")
+        self.paged_open = self.paged.replace("amends_call c", f"amends_call c{hint}")
         # From the run to its calls: a planner that begins with the calls would read them all.
         rooted = f"select {columns} from amends_run r join amends_call c on c.root = r.no join amends_tool t on t.no = c.tool"
         self.rooted = rooted
+        self.of_trees = rooted.replace("select ", f"select {dialect.in_order}", 1)
         self.is_open = dialect.is_open or among(OPEN, "c.state")
         self.find = f"{self.select} where c.no = {mark}"
         self.last_number = f"select max(no) from amends_call where no < {mark}"
         self.find_name = f"select {name('call')} from amends_call_name where id = {mark}"
-        self.find_key = f"{rooted} where r.uid = {mark} and {key} = {mark} order by c.gen desc limit 1"
-        self.generations = f"{rooted} where r.uid = {mark} and {key} = {mark} order by c.gen"
-        self.of_trees = f"{rooted} where r.uid in ({', '.join([mark] * rows.TREES_MAX)}) order by c.n"
-        wide = (
+        self.wide = (
             f"select {columns} from amends_ledger_key k join amends_call c on c.no = k.{name('call')}"
-            f" join amends_run r on r.no = c.root join amends_tool t on t.no = c.tool where k.{name('key')} = {mark}"
+            " join amends_run r on r.no = c.root join amends_tool t on t.no = c.tool"
         )
-        self.find_wide_key = f"{wide} order by k.gen desc limit 1"
-        self.wide_generations = f"{wide} order by k.gen"
+        self.names = {
+            "root": "r.uid", "tenant": "r.tenant", "tool": "t.name", "key": f"c.{name('key')}", "generation": "c.gen",
+            "state": "c.state", "seq": "c.n", ADDED: "c.no",
+        }  # fmt: skip
+        self.wide_names = self.names | {"key": f"k.{name('key')}", "generation": "k.gen"}
         self.insert = f"insert into {_into(dialect, 'amends_call', stored.COLUMNS)}{dialect.unless_taken}"
         self.is_taken = "" if dialect.unless_taken else f"select 1 from amends_call where no = {mark}"
         self.insert_name = f"insert into {_into(dialect, 'amends_call_name', ('id', 'call'))}"
@@ -680,18 +749,6 @@ class CallStatements:
         tools = ("name", *stored.TOOL[1:])
         self.find_tool = f"select no from amends_tool where {' and '.join(f'{one} = {mark}' for one in tools)}"
         self.add_tool = dialect.if_absent.format(_into(dialect, "amends_tool", tools))
-
-    def update(self, columns: tuple[str, ...], to: CallState | None) -> str:
-        """Return the update of these columns of a call that is still in the state that was read; see ``update_run``."""
-        shape = ("update", to, *columns)
-        text = self._shapes.get(shape)
-        if text is None:
-            name, mark = self._dialect.name_of, self._dialect.mark
-            sets = ", ".join(f"{name(column)} = {mark}" for column in columns)
-            guard = "" if to is None else f" and {among(state for state in call_sources(to) if state != NEW)}"
-            text = f"update amends_call set {sets} where no = {mark} and state = {mark}{guard}"
-            self._shapes[shape] = text
-        return text
 
     def update_many(self, count: int) -> str:
         """Return the update of the payloads of so many calls that are still in the states that were read.
@@ -706,32 +763,6 @@ class CallStatements:
             sets = ", ".join(f"{name} = case no {values} end" for name in PAYLOADS)
             which = f"no in ({', '.join([mark] * count)}) and state = case no {values} end"
             text = self._shapes[shape] = f"update amends_call set {sets} where {which}"
-        return text
-
-    def of_root(self, states: tuple[str, ...]) -> str:
-        """Return the select of a root's calls, in these states; none: in any.
-
-        The states are part of the text: SQLite plans a statement anew each time if their values could decide the plan.
-        """
-        shape = ("of root", states)
-        text = self._shapes.get(shape)
-        if text is None:
-            assert set(states) <= set(CALL_STATES), f"not all of {states} are states of calls"
-            some = f" and {among(states, 'c.state')}" if states else ""
-            text = f"{self.rooted} where r.uid = ?{some} order by c.n".replace("?", self._dialect.mark)
-            self._shapes[shape] = text
-        return text
-
-    def page(self, terms: tuple[str, ...], *, index: str = "") -> str:
-        """Return a select with a limit, newest first; ``?`` in a term is a parameter."""
-        shape = ("page", terms)
-        text = self._shapes.get(shape)
-        if text is None:
-            where = f" where {' and '.join(terms)}" if terms else ""
-            hint = self._dialect.index.format(index) if index else ""
-            select = self._in_order.replace("amends_call c", f"amends_call c{hint}")
-            text = f"{select}{where} order by c.no desc limit ?".replace("?", self._dialect.mark)
-            self._shapes[shape] = text
         return text
 
 
@@ -756,16 +787,11 @@ def _seen_call(tx: Transaction, values: Sequence[Any]) -> CallRow:
     return row
 
 
-async def _calls(sql: str, params: Sequence[Any]) -> list[CallRow]:
-    found, _, _ = await Execute(sql, params)
-    return [stored.join(values)[0] for values in found]
-
-
-async def _find_call(tx: Transaction, op: rows.FindCall) -> CallRow | None:
-    seen = tx.calls.get(op.id)
+async def _find_call(tx: Transaction, op: Find[CallRow]) -> CallRow | None:
+    seen = tx.calls.get(op.key)
     if seen is not None:
         return seen
-    number = await _number(tx, op.id)
+    number = await _number(tx, op.key)
     if number is None:
         return None
     await _lock_tree(tx, tx.statements.root_of_call, number)
@@ -773,38 +799,33 @@ async def _find_call(tx: Transaction, op: rows.FindCall) -> CallRow | None:
     return _seen_call(tx, found[0]) if found else None
 
 
-async def _find_key(tx: Transaction, op: rows.FindKey) -> CallRow | None:
-    calls, key = tx.statements.calls, stored.pack(op.key)
-    sql, params = (calls.find_key, (op.root, key)) if op.root else (calls.find_wide_key, (key,))
-    found, _, _ = await Execute(sql, params)
-    return _seen_call(tx, found[0]) if found else None
-
-
-async def _list_generations(tx: Transaction, op: rows.ListGenerations) -> list[CallRow]:
-    calls, key = tx.statements.calls, stored.pack(op.key)
-    if op.root:
-        return await _calls(calls.generations, (op.root, key))
-    return await _calls(calls.wide_generations, (key,))
-
-
-async def _list_calls(tx: Transaction, op: rows.ListCalls) -> list[CallRow]:
-    return await _calls(tx.statements.calls.of_root(op.states), (op.root,))
-
-
-async def _page_calls(tx: Transaction, op: rows.PageCalls) -> list[CallRow]:
-    states = [state for state in CALL_STATES if state in op.states]
-    if op.states and not states:
-        return []
-    before = None if op.before is None else await _number(tx, op.before)
-    terms, params = _where((("r.tenant = ?", op.tenant), ("c.no < ?", before), ("t.name = ?", op.tool or None)))
-    if states:
-        terms, params = (*terms, _is_one_of(len(states), "c.state")), (*params, *states)
-    is_open = bool(states) and set(states) <= set(OPEN)
-    if is_open:
-        # The index is used only if its condition is part of the statement.
-        terms = (*terms, tx.statements.calls.is_open)
-    sql = tx.statements.calls.page(terms, index="amends_call_open" if is_open else "")
-    return await _calls(sql, (*params, op.limit))
+async def _list_calls(tx: Transaction, op: List[CallRow]) -> Sequence[CallRow | FoldedCall]:
+    if op.order == ("root",):
+        return await _calls_between(tx, op)
+    calls, where, also = tx.statements.calls, op.where, ""
+    columns = [column for column, _, _ in where]
+    select, names = (calls.of_trees if "root" in columns else calls.paged), calls.names
+    if "key" in columns:
+        where = tuple((c, how, stored.pack(value) if c == "key" else value) for c, how, value in where)
+    if "scope" in columns:
+        select, names = calls.wide, calls.wide_names
+        where = tuple(term for term in where if term[0] != "scope")
+    elif select == calls.paged and "state" in columns:
+        states = next(value for column, _, value in where if column == "state")
+        if set(states) <= set(OPEN):
+            # The index is used only if its condition is part of the statement.
+            select, also = calls.paged_open, calls.is_open
+    after = op.after
+    if after is not None:
+        number = await _number(tx, after[0])
+        if number is None:
+            return []
+        after = (number,)
+    found = await _listed(tx, changed(op, {"where": where, "after": after}), select, names, also)
+    # A call stays as it was read if its tree is this transaction's.
+    return [
+        _seen_call(tx, values) if values[1] in tx.tails or op.limit == 1 else stored.join(values)[0] for values in found
+    ]
 
 
 async def tool_number(tx: Transaction, facts: tuple[Any, ...]) -> int:
@@ -821,8 +842,8 @@ async def tool_number(tx: Transaction, facts: tuple[Any, ...]) -> int:
 TOOL_VALUES: Final = attrgetter(*stored.TOOL)
 
 
-async def _insert_call(tx: Transaction, op: rows.InsertCall) -> None:
-    row, statements = op.row, tx.statements.calls
+async def _insert_call(tx: Transaction, row: CallRow) -> None:
+    statements = tx.statements.calls
     root = await root_facts(tx, row.root)
     values = stored.hot(row)
     if values["no"] is None:
@@ -846,7 +867,8 @@ CALLS_AT_ONCE: Final = (4, 16, 64)
 """Of how many calls one statement changes the payloads; of fewer, the last is repeated."""
 
 
-async def _update_calls(tx: Transaction, op: rows.UpdateCalls) -> None:
+async def _change_many(tx: Transaction, op: ChangeMany[CallRow]) -> None:
+    assert op.table is CALLS, "of no other table are many rows changed at once"
     todo: list[tuple[CallRow, int, tuple[Any, ...]]] = []
     for row, changes in op.changes:
         assert "state" not in changes, "many calls get no other states"
@@ -903,9 +925,9 @@ async def _changed_call(tx: Transaction, row: CallRow, changes: Changes) -> tupl
     return number, new, kept, sets
 
 
-async def _update_call(tx: Transaction, op: rows.UpdateCall) -> CallRow:
-    number, new, kept, sets = await _changed_call(tx, op.row, op.changes)
-    await _write_call(tx, op.row, op.changes, number, new, kept, sets)
+async def _update_call(tx: Transaction, row: CallRow, changes: Changes) -> CallRow:
+    number, new, kept, sets = await _changed_call(tx, row, changes)
+    await _write_call(tx, row, changes, number, new, kept, sets)
     return new
 
 
@@ -915,7 +937,7 @@ async def _write_call(
     if "state" in changes:
         sets.setdefault("state", new.state)
     if sets:
-        sql = tx.statements.calls.update(tuple(sets), changes.get("state"))
+        sql = tx.statements.change(CALLS, tuple(sets), changes.get("state"))
         _, matched, _ = await Execute(sql, (*sets.values(), number, row.state))
     else:
         matched = int(tx.calls[row.id].state == row.state)
@@ -988,6 +1010,7 @@ class EventStatements:
             for n, at, hash in _GROUPS
         )
         self.folded_tail = f"select n, at, hash from ({folded}) f order by n desc limit 1"
+        self.find = f"{select} where root = {mark} and n = {mark}"
         self.of_root = f"{select} where root = {mark} and n > {mark} order by n limit {mark}"
         self.owners = f"select no, owners from amends_run where uid = {mark}"
         columns = ", ".join(f"{one[:2]}{name(one[2:])}" for one in stored.READ)
@@ -1085,27 +1108,50 @@ async def chain_of(tx: Transaction, root: str, after: int, limit: int) -> list[E
     return events[:limit]
 
 
-async def _page_events(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
-    if op.root is not None:
-        events = await chain_of(tx, op.root, int(op.after or 0), op.limit)
-        return [event for event in events if op.tenant is None or event.tenant == op.tenant]
-    return await _feed(tx, op)
+async def _find_event(tx: Transaction, op: Find[EventRow]) -> EventRow | None:
+    root, n = op.key
+    found, _, _ = await Execute(tx.statements.events.find, (root, n))
+    if found:
+        return _event(found[0])
+    found, _, _ = await Execute(tx.statements.events.page_of_root, (root, *(n - 1, n) * len(_GROUPS)))
+    return next((event for event in folded_events(found) if event.n == n), None)
 
 
-async def _feed(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
+async def _list_events(tx: Transaction, op: List[EventRow]) -> Sequence[EventRow | FoldedEvent]:
+    where = {column: value for column, _, value in op.where}
+    tenant, limit = where.get("tenant"), op.limit
+    assert limit is not None, "nobody reads all events at once"
+    if op.order == ("root", "n"):
+        return await _chains_above(tx, where["root"], limit)
+    if op.order[0] == "at":
+        assert op.after is not None, "a feed is read from a place"
+        return await _feed(tx, op.after, tenant, limit)
+    if op.order[0] == "-at":
+        newest = await _newest_event(tx, tenant)
+        return [] if newest is None else [newest]
+    after = op.after
+    if op.order == ("-n",):
+        assert limit == 1, "a tree is read from its beginning"
+        after = ((await tail_of(tx, where["root"])).n - 1,)
+    assert after is not None, "a tree is read from a number"
+    events = await chain_of(tx, where["root"], after[0], limit) if after[0] >= 0 else []
+    return [event for event in events if tenant is None or event.tenant == tenant]
+
+
+async def _feed(tx: Transaction, place: tuple[Any, ...], tenant: str | None, limit: int) -> list[EventRow]:
     """Return events of all trees by time, tree and number, above a place.
 
     Event rows have an index by time. Folded events are found through the numbers of their calls, which sort by time:
     all of them up to a time are known once the calls of the window after that time were read.
     """
-    statements, place = tx.statements.events, read_place(str(op.after or ""))
+    statements = tx.statements.events
     at, root, n = place
-    mine = () if op.tenant is None else (op.tenant,)
-    found, _, _ = await Execute(statements.since[bool(mine)], (at, at, root, root, n, *mine, op.limit))
+    mine = () if tenant is None else (tenant,)
+    found, _, _ = await Execute(statements.since[bool(mine)], (at, at, root, root, n, *mine, limit))
     events = [_event(values) for values in found]
     # A full page of rows says nothing about the rows behind its last one, and needs nothing from there.
-    end = _place_of(events[-1]) if len(events) == op.limit else None
-    low, size = number_at(at - FOLD_WINDOW_S - SKEW_S), max(op.limit, FEED_AT_ONCE)
+    end = _place_of(events[-1]) if len(events) == limit else None
+    low, size = number_at(at - FOLD_WINDOW_S - SKEW_S), max(limit, FEED_AT_ONCE)
     while True:
         params = (low, NUMBER_MAX, *(at,) * len(_GROUPS), *mine, size)
         found, _, _ = await Execute(statements.folded_since[bool(mine), ""], params)
@@ -1119,12 +1165,12 @@ async def _feed(tx: Transaction, op: rows.PageEvents) -> list[EventRow]:
         known = made_at(low) - SKEW_S  # the calls that were not read have no event before
         if end is not None and end[0] < known:
             break
-        if sum(event.at < known for event in events) >= op.limit:
+        if sum(event.at < known for event in events) >= limit:
             events = [event for event in events if event.at < known]
             break
-    events = [event for event in events if op.tenant is None or event.tenant == op.tenant]
+    events = [event for event in events if tenant is None or event.tenant == tenant]
     events.sort(key=_place_of)
-    return events[: op.limit]
+    return events[:limit]
 
 
 FEED_AT_ONCE: Final = 256
@@ -1135,13 +1181,9 @@ def _place_of(event: EventRow) -> tuple[float, str, int]:
     return event.at, event.root, event.n
 
 
-async def _newest_event(tx: Transaction, op: rows.NewestEvent) -> EventRow | None:
+async def _newest_event(tx: Transaction, tenant: str | None) -> EventRow | None:
     statements = tx.statements.events
-    if op.root is not None:
-        tail = await tail_of(tx, op.root)
-        found_here = await chain_of(tx, op.root, tail.n - 1, 1) if tail.n else []
-        return next((event for event in found_here if op.tenant is None or event.tenant == op.tenant), None)
-    mine = () if op.tenant is None else (op.tenant,)
+    mine = () if tenant is None else (tenant,)
     found, _, _ = await Execute(statements.newest[bool(mine)], mine)
     newest = _event(found[0]) if found else None
     high = NUMBER_MAX
@@ -1151,297 +1193,16 @@ async def _newest_event(tx: Transaction, op: rows.NewestEvent) -> EventRow | Non
         params = (number_at(at - FOLD_WINDOW_S - SKEW_S), high, *(at,) * len(_GROUPS), *mine, FEED_AT_ONCE)
         found, _, _ = await Execute(statements.folded_since[bool(mine), " desc"], params)
         for event in folded_events(found):
-            if op.tenant in (None, event.tenant) and (newest is None or _place_of(event) > _place_of(newest)):
+            if tenant in (None, event.tenant) and (newest is None or _place_of(event) > _place_of(newest)):
                 newest = event
         if len(found) < FEED_AT_ONCE:
             return newest
         high = found[-1][0] - 1
 
 
-# ---- Approvals and delegations
-
-
-APPROVAL_VALUES: Final = attrgetter(*APPROVAL_COLUMNS)
-DELEGATION_VALUES: Final = attrgetter(*DELEGATION_COLUMNS)
-
-
-class ApprovalStatements:
-    """The statements on approvals and delegations."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
-        self._shapes: dict[tuple[Any, ...], str] = {}
-        mark, lock = dialect.mark, dialect.lock
-        self._approvals = _select(dialect, "amends_approval", APPROVAL_COLUMNS)
-        # As for calls: the root of the tree is locked first.
-        root = f"(select root from amends_approval where id = {mark})"
-        self.lock_root = f"select uid from amends_run where uid = {root}{lock}" if lock else ""
-        self.find = f"{self._approvals} where id = {mark}"
-        self.of_root = f"{self._approvals} where root = {mark} order by no"
-        use = dialect.name_of("use_key")
-        # The second condition is that of the partial index.
-        self.find_use = f"select 1 from amends_approval where {use} = {mark} and {use} <> '' and state = 'used' limit 1"
-        self.insert = f"insert into {_into(dialect, 'amends_approval', APPROVAL_COLUMNS)}"
-        self.delegate = dialect.if_absent.format(_into(dialect, "amends_delegation", DELEGATION_COLUMNS))
-        delegations = _select(dialect, "amends_delegation", DELEGATION_COLUMNS)
-        self.delegated = f"{delegations} where tenant = {mark} and to_whom = {mark} order by made_at, id"
-
-    def update(self, names: tuple[str, ...]) -> str:
-        """Return the update of these columns of a request that is still in the state that was read."""
-        text = self._shapes.get(names)
-        if text is None:
-            mark = self._dialect.mark
-            sets = ", ".join(f"{self._dialect.name_of(name)} = {mark}" for name in names)
-            text = self._shapes[names] = f"update amends_approval set {sets} where id = {mark} and state = {mark}"
-        return text
-
-    def page(self, terms: tuple[str, ...], *, one_state: bool) -> str:
-        """Return a select with a limit, newest first; the index of one state has this order."""
-        shape = ("page", one_state, *terms)
-        text = self._shapes.get(shape)
-        if text is None:
-            where = f" where {' and '.join(terms)}" if terms else ""
-            hint = self._dialect.index.format("amends_approval_state") if one_state else ""
-            rest = f"{hint}{where} order by no desc limit ?".replace("?", self._dialect.mark)
-            text = self._shapes[shape] = self._approvals + rest
-        return text
-
-    def tells(self, *, of_tenant: bool) -> str:
-        """Return the select of the requests whose notice is due, longest overdue first."""
-        some = " and tenant = ?" if of_tenant else ""
-        hint = self._dialect.index.format("amends_approval_tell")
-        rest = f"{hint} where tell_at <= ?{some} order by tell_at, no limit ?"
-        return self._approvals + rest.replace("?", self._dialect.mark)
-
-
-async def _find_approval(tx: Transaction, op: rows.FindApproval) -> ApprovalRow | None:
-    statements = tx.statements.approvals
-    if statements.lock_root:
-        await Execute(statements.lock_root, (op.id,))
-    return await _first(ApprovalRow, statements.find, (op.id,))
-
-
-async def _approvals_of(tx: Transaction, op: rows.ApprovalsOf) -> list[ApprovalRow]:
-    return await _all(ApprovalRow, tx.statements.approvals.of_root, (op.root,))
-
-
-BEFORE: Final = "no < (select last.no from amends_approval last where last.id = ?)"
-"""Requests are ordered by their numbers; a page begins below the last one of the page before."""
-
-
-async def _page_approvals(tx: Transaction, op: rows.PageApprovals) -> list[ApprovalRow]:
-    states = [state for state in APPROVAL_STATES if state in op.states]
-    if op.states and not states:
-        return []
-    terms: list[str] = []
-    params: list[Any] = []
-    if states:
-        terms.append(f"({' or '.join(['state = ?'] * len(states))})")
-        params += states
-    for term, value in (("tenant = ?", op.tenant), (BEFORE, op.before)):
-        if value is not None:
-            terms.append(term)
-            params.append(value)
-    sql = tx.statements.approvals.page(tuple(terms), one_state=len(states) == 1)
-    return await _all(ApprovalRow, sql, (*params, op.limit))
-
-
-async def _list_tells(tx: Transaction, op: rows.ListDueNotices) -> list[ApprovalRow]:
-    tenant = () if op.tenant is None else (op.tenant,)
-    sql = tx.statements.approvals.tells(of_tenant=op.tenant is not None)
-    return await _all(ApprovalRow, sql, (op.now, *tenant, op.limit))
-
-
-async def _find_use(tx: Transaction, op: rows.FindUse) -> bool:
-    found, _, _ = await Execute(tx.statements.approvals.find_use, (op.use,))
-    return bool(found)
-
-
-async def _insert_approval(tx: Transaction, op: rows.InsertApproval) -> None:
-    await Execute(tx.statements.approvals.insert, APPROVAL_VALUES(op.row))
-
-
-async def _update_approval(tx: Transaction, op: rows.UpdateApproval) -> ApprovalRow:
-    sql = tx.statements.approvals.update(tuple(op.changes))
-    if await _count(sql, (*op.changes.values(), op.row.id, op.row.state)) != 1:
-        to = op.changes.get("state", op.row.state)
-        raise TransitionRefused(
-            f"approval {op.row.id} is no longer {op.row.state}; nothing was changed", frm=op.row.state, to=to
-        )
-    return changed(op.row, op.changes)
-
-
-async def _add_delegation(tx: Transaction, op: rows.AddDelegation) -> bool:
-    return await _count(tx.statements.approvals.delegate, DELEGATION_VALUES(op.row)) == 1
-
-
-async def _delegations_to(tx: Transaction, op: rows.DelegationsTo) -> list[DelegationRow]:
-    return await _all(DelegationRow, tx.statements.approvals.delegated, (op.tenant, op.to_whom))
-
-
-# ---- Budgets
-
-
-SLICE_VALUES: Final = attrgetter(*SLICE_COLUMNS)
-
-
-class BudgetStatements:
-    """The statements on budgets, which are kept in slices."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
-        mark = dialect.mark
-        select = _select(dialect, "amends_budget", SLICE_COLUMNS)
-        self.find = f"{select} where name = {mark}{dialect.lock}"
-        self.add = dialect.if_absent.format(_into(dialect, "amends_budget", SLICE_COLUMNS))
-        self.drop = f"delete from amends_budget where root = {mark} and root <> ''"
-        self.page = f"{select} where tenant = {mark} and name > {mark} order by name limit {mark}"
-
-    def update(self, columns: tuple[str, ...]) -> str:
-        """Return the update of these columns of a slice."""
-        sets = ", ".join(f"{self._dialect.name_of(column)} = {self._dialect.mark}" for column in columns)
-        return f"update amends_budget set {sets} where name = {self._dialect.mark}"
-
-
-async def _find_slice(tx: Transaction, op: rows.FindSlice) -> SliceRow | None:
-    return await _first(SliceRow, tx.statements.budgets.find, (op.name,))
-
-
-async def _add_slice(tx: Transaction, op: rows.AddSlice) -> bool:
-    return await _count(tx.statements.budgets.add, SLICE_VALUES(op.row)) == 1
-
-
-async def _update_slice(tx: Transaction, op: rows.UpdateSlice) -> SliceRow:
-    # The count is not checked: a database may not count a row that already had these values.
-    await Execute(tx.statements.budgets.update(tuple(op.changes)), (*op.changes.values(), op.row.name))
-    return changed(op.row, op.changes)
-
-
-async def _drop_slices(tx: Transaction, op: rows.DropSlices) -> int:
-    return await _count(tx.statements.budgets.drop, (op.root,))
-
-
-async def _page_slices(tx: Transaction, op: rows.PageSlices) -> list[SliceRow]:
-    return await _all(SliceRow, tx.statements.budgets.page, (op.tenant, op.after, op.limit))
-
-
-# ---- Locks and waits
-
-
-LOCK_VALUES: Final = attrgetter(*LOCK_COLUMNS)
-WAIT_VALUES: Final = attrgetter(*WAIT_COLUMNS)
-
-
-class LockStatements:
-    """The statements on locks, and on the roots that wait for them."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._mark = mark = dialect.mark
-        self._locks = _select(dialect, "amends_lock", LOCK_COLUMNS)
-        waits = _select(dialect, "amends_wait", WAIT_COLUMNS)
-        self.take_lock = dialect.if_absent.format(_into(dialect, "amends_lock", LOCK_COLUMNS))
-        self.drop_lock = f"delete from amends_lock where root = {mark} and name = {mark}"
-        self.free_locks = f"delete from amends_lock where root = {mark}"
-        self.locks_of = f"{self._locks} where root = {mark} order by name"
-        self.page_locks = f"{self._locks} where tenant = {mark} and name > {mark} order by name limit {mark}"
-        self.see_wait = f"update amends_wait set seen_at = {mark} where root = {mark} and name = {mark}"
-        self.add_wait = f"insert into {_into(dialect, 'amends_wait', WAIT_COLUMNS)}"
-        self.waits_of = f"{waits} where root = {mark} order by name"
-        self.waits_for = f"{waits} where tenant = {mark} and name = {mark} order by since, root"
-
-    def find_locks(self, names: int) -> str:
-        """Return the select of a tenant's locks by this number of names."""
-        return f"{self._locks} where tenant = {self._mark} and {self._named(names)} order by name"
-
-    def drop_waits(self, names: int) -> str:
-        """Return the delete of a root's waits by this number of names; 0: of all its waits."""
-        some = f" and {self._named(names)}" if names else ""
-        return f"delete from amends_wait where root = {self._mark}{some}"
-
-    def _named(self, names: int) -> str:
-        return f"({' or '.join([f'name = {self._mark}'] * names)})"
-
-
-async def _find_locks(tx: Transaction, op: rows.FindLocks) -> list[LockRow]:
-    return await _all(LockRow, tx.statements.locks.find_locks(len(op.names)), (op.tenant, *op.names))
-
-
-async def _take_lock(tx: Transaction, op: rows.TakeLock) -> bool:
-    return await _count(tx.statements.locks.take_lock, LOCK_VALUES(op.row)) == 1
-
-
-async def _drop_lock(tx: Transaction, op: rows.DropLock) -> None:
-    await Execute(tx.statements.locks.drop_lock, (op.root, op.name))
-
-
-async def _free_locks(tx: Transaction, op: rows.FreeLocks) -> int:
-    return await _count(tx.statements.locks.free_locks, (op.root,))
-
-
-async def _locks_of(tx: Transaction, op: rows.LocksOf) -> list[LockRow]:
-    return await _all(LockRow, tx.statements.locks.locks_of, (op.root,))
-
-
-async def _page_locks(tx: Transaction, op: rows.PageLocks) -> list[LockRow]:
-    return await _all(LockRow, tx.statements.locks.page_locks, (op.tenant, op.after, op.limit))
-
-
-async def _see_wait(tx: Transaction, op: rows.RecordWait) -> bool:
-    # No upsert: this transaction has the root locked, so nobody adds the same wait between the two statements.
-    matched = await _count(tx.statements.locks.see_wait, (op.row.seen_at, op.row.root, op.row.name))
-    if matched == 0:
-        await Execute(tx.statements.locks.add_wait, WAIT_VALUES(op.row))
-    return matched == 0
-
-
-async def _waits_of(tx: Transaction, op: rows.WaitsOf) -> list[WaitRow]:
-    return await _all(WaitRow, tx.statements.locks.waits_of, (op.root,))
-
-
-async def _waits_for(tx: Transaction, op: rows.WaitsFor) -> list[WaitRow]:
-    return await _all(WaitRow, tx.statements.locks.waits_for, (op.tenant, op.name))
-
-
-async def _drop_waits(tx: Transaction, op: rows.DropWaits) -> None:
-    await Execute(tx.statements.locks.drop_waits(len(op.names)), (op.root, *op.names))
-
-
-# ---- Marks
-
-
-MARK_VALUES: Final = attrgetter(*MARK_COLUMNS)
-
-
-class MarkStatements:
-    """The statements on marks, of which one holds the newest time that a transaction has seen."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self.find = f"{_select(dialect, 'amends_mark', MARK_COLUMNS)} where name = {dialect.mark}"
-        self.add = dialect.if_absent.format(_into(dialect, "amends_mark", MARK_COLUMNS))
-        # Skipped when locked: its holder moves it to about the same moment.
-        self.time = f"select made_at from amends_mark where name = '{TIME}'{dialect.skip}"
-        self.move = f"update amends_mark set made_at = {dialect.mark} where name = '{TIME}'"
-
-
-async def _find_mark(tx: Transaction, op: rows.FindMark) -> MarkRow | None:
-    return await _first(MarkRow, tx.statements.marks.find, (op.name,))
-
-
-async def _add_mark(tx: Transaction, op: rows.AddMark) -> bool:
-    return await _count(tx.statements.marks.add, MARK_VALUES(op.row)) == 1
-
-
-async def _move_time(tx: Transaction, op: rows.MoveTime) -> None:
-    found, _, _ = await Execute(tx.statements.marks.time, ())
-    if found and found[0][0] < op.at:
-        await Execute(tx.statements.marks.move, (op.at,))
-        tx.mark = max(tx.mark, op.at)
-
-
 # ---- Checkpoints
 
 
-CHECKPOINT_VALUES: Final = attrgetter(*CHECKPOINT_COLUMNS)
 SEALED_AT_ONCE: Final = 50
 
 
@@ -1450,10 +1211,6 @@ class CheckpointStatements:
 
     def __init__(self, dialect: Dialect) -> None:
         mark = dialect.mark
-        checkpoints = _select(dialect, "amends_checkpoint", CHECKPOINT_COLUMNS)
-        self.newest = f"{checkpoints} order by n desc limit 1"
-        self.page = f"{checkpoints} where n > {mark} order by n limit {mark}"
-        self.add = dialect.if_absent.format(_into(dialect, "amends_checkpoint", CHECKPOINT_COLUMNS))
         # An open tree may have folded events that its row does not know yet.
         news = f"{dialect.unsealed} and n <> sealed" if dialect.remembers else "(closed_at is null or n <> sealed)"
         hint = dialect.index.format("amends_run_unsealed") if dialect.index else ""
@@ -1470,25 +1227,12 @@ class CheckpointStatements:
         ends = " ".join([f"when {mark} then {mark}"] * SEALED_AT_ONCE)
         self.seal_runs = f"update amends_run set sealed = case uid {ends} end where uid in {names}"
         self.seal_delegations = f"update amends_delegation set sealed = case id {ends} end where id in {names}"
-        self.row = f"select n, hash from amends_event where root = {mark} and n = {mark}"
         number = f"(select no from amends_run where uid = {mark})"
         self.folded = " union all ".join(
             f"select {n} as n, {hash} as hash from amends_call where root = {number} and {n} = {mark}"
             f" and {hash} is not null"
             for n, _, hash in _GROUPS
         )
-
-
-async def _newest_checkpoint(tx: Transaction, _op: rows.NewestCheckpoint) -> CheckpointRow | None:
-    return await _first(CheckpointRow, tx.statements.checkpoints.newest, ())
-
-
-async def _page_checkpoints(tx: Transaction, op: rows.PageCheckpoints) -> list[CheckpointRow]:
-    return await _all(CheckpointRow, tx.statements.checkpoints.page, (op.after, op.limit))
-
-
-async def _add_checkpoint(tx: Transaction, op: rows.AddCheckpoint) -> bool:
-    return await _count(tx.statements.checkpoints.add, CHECKPOINT_VALUES(op.row)) == 1
 
 
 async def _page_unsealed(tx: Transaction, op: rows.PageUnsealed) -> list[Head]:
@@ -1532,21 +1276,9 @@ def _sealed_at_once(values: list[T]) -> list[T]:
     return values + values[-1:] * (SEALED_AT_ONCE - len(values))
 
 
-async def _hashes_at(tx: Transaction, op: rows.HashesAt) -> list[tuple[str, int, str]]:
-    statements = tx.statements.checkpoints
-    hashes: list[tuple[str, int, str]] = []
-    for root, n in dict.fromkeys(op.places):
-        found, _, _ = await Execute(statements.row, (root, n))
-        if not found:
-            found, _, _ = await Execute(statements.folded, (root, n) * len(_GROUPS))
-        hashes += [(root, n, bytes(hash).hex()) for n, hash in found]
-    return hashes
-
-
 # ---- Audits: ranges of trees, in the order of an index
 
 
-AUDITED: Final = {"amends_approval": APPROVAL_COLUMNS, "amends_delegation": DELEGATION_COLUMNS}
 TREES_AT_ONCE: Final = 200
 
 
@@ -1569,23 +1301,6 @@ class AuditStatements:
         )
         self.events_between = f"{events} where root > {mark} and root <= {mark} order by root, n limit {mark}"
         self.folded_between = f"{calls} where r.uid > {mark} and r.uid <= {mark} order by r.uid limit {mark}"
-        self.between: dict[tuple[str, bool], str] = {}
-        for ends in (True, False):
-            upto = f" and {{0}} <= {mark}" if ends else ""
-            runs = _select(dialect, "amends_run", RUN_COLUMNS)
-            hint = dialect.index.format("amends_run_root") if dialect.index else ""
-            self.between["runs", ends] = (
-                f"{runs}{hint} where root > {mark}{upto.format('root')} order by root limit {mark}"
-            )
-            self.between["calls", ends] = (
-                f"{calls} where r.uid > {mark}{upto.format('r.uid')} order by r.uid limit {mark}"
-            )
-            for table, fields_of in AUDITED.items():
-                root = "id" if table == "amends_delegation" else "root"
-                hint = dialect.index.format(f"{table}_root") if dialect.index and root == "root" else ""
-                select = f"{_select(dialect, table, fields_of)}{hint} where {root} > {mark}"
-                self.between[table, ends] = f"{select}{upto.format(root)} order by {root} limit {mark}"
-        self.delegation = f"{_select(dialect, 'amends_delegation', DELEGATION_COLUMNS)} where id = {mark}"
         self.sealed = (
             f"select uid, id, tenant, sealed from amends_run where uid > {mark} and sealed <> 0 order by uid limit {mark}",
             f"select id, '', tenant, sealed from amends_delegation where id > {mark} and sealed <> 0 order by id limit {mark}",
@@ -1593,21 +1308,16 @@ class AuditStatements:
         self.misfits = {name: text.replace("?", mark) for name, text in _misfits(name).items()}
 
 
-async def _chain_of(tx: Transaction, op: operations.ChainOf) -> list[EventRow]:
-    return await chain_of(tx, op.root, op.after, op.limit)
-
-
-async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[EventRow | FoldedEvent]:
+async def _chains_above(tx: Transaction, above: str, limit: int) -> list[EventRow | FoldedEvent]:
     statements = tx.statements.audit
     events: list[EventRow | FoldedEvent] = []
-    above = op.root
     tx.audited = (above, above, [])
-    while len(events) < op.limit:
+    while len(events) < limit:
         found, _, _ = await Execute(statements.roots, (above, TREES_AT_ONCE, above, TREES_AT_ONCE, TREES_AT_ONCE))
         if not found:
             break
         roots = [values[0] for values in found]
-        need = op.limit - len(events)
+        need = limit - len(events)
         found, _, _ = await Execute(statements.events_between, (above, roots[-1], need + 1))
         if len(found) > need:
             # Its last tree may have more, and what follows is not needed.
@@ -1633,34 +1343,25 @@ async def _chains_above(tx: Transaction, op: operations.ChainsAbove) -> list[Eve
         some += [_event(values) for values in found if values[0] <= above]
         some.sort(key=_IN_TREES)
         events += some
-    return events[: op.limit]
+    return events[:limit]
 
 
 _IN_TREES: Final = attrgetter("root", "n")
 
 
-async def _calls_between(tx: Transaction, op: operations.CallsBetween) -> list[CallRow | FoldedCall]:
+async def _calls_between(tx: Transaction, op: List[CallRow]) -> list[CallRow | FoldedCall]:
     """Return the calls of some trees; those whose events were read in the same snapshot are not read again."""
-    above = op.above
+    above, *rest = (value for _, _, value in op.where)
+    upto = rest[0] if rest else None
     known: list[CallRow | FoldedCall] = []
     if tx.audited is not None and tx.audited[0] == above:
         _, end, calls = tx.audited
-        known = calls if op.upto is None else [call for call in calls if call.root <= op.upto]
-        if op.upto is not None and op.upto <= end:
+        known = calls if upto is None else [call for call in calls if call.root <= upto]
+        if upto is not None and upto <= end:
             return known
-        above = end
-    params = (above, op.limit) if op.upto is None else (above, op.upto, op.limit)
-    found, _, _ = await Execute(tx.statements.audit.between["calls", op.upto is not None], params)
-    return known + [tx.joined.get(values[0]) or stored.join(values[:-1])[0] for values in found]
-
-
-def _between(table: str, make: Callable[..., Any]) -> Callable[[Transaction, Any], Flow[Any]]:
-    async def between(tx: Transaction, op: operations.RunsBetween) -> list[Any]:
-        params = (op.above, op.limit) if op.upto is None else (op.above, op.upto, op.limit)
-        found, _, _ = await Execute(tx.statements.audit.between[table, op.upto is not None], params)
-        return [make(*values) for values in found]
-
-    return between
+        op = changed(op, {"where": (("root", ">", end), *op.where[1:])})
+    found = await _listed(tx, op, tx.statements.calls.of_trees, tx.statements.calls.names)
+    return known + [tx.joined.get(values[0]) or stored.join(values)[0] for values in found]
 
 
 # ---- Audits: what the store keeps beside the rows
@@ -1747,7 +1448,7 @@ async def _wrongly_sealed(tx: Transaction) -> list[operations.Misfit]:
     """
     covered, found = dict[str, int](), list[operations.Misfit]()
     after = 0
-    while page := await _all(CheckpointRow, tx.statements.checkpoints.page, (after, CHECKPOINTS_AT_ONCE)):
+    while page := await _list(tx, List(CHECKPOINTS, (), ("n",), CHECKPOINTS_AT_ONCE, (after,))):
         for row in page:
             try:
                 heads = read_heads(row.heads)
@@ -1774,75 +1475,27 @@ CHECKPOINTS_AT_ONCE: Final = 20
 SEALED_PAGE: Final = 10_000
 
 
-async def _find_delegation(tx: Transaction, op: operations.FindDelegation) -> DelegationRow | None:
-    return await _first(DelegationRow, tx.statements.audit.delegation, (op.id,))
-
+_FINDS: Final[dict[str, Callable[[Transaction, Find[Any]], Flow[Any]]]] = {
+    "run": _find_run, "call": _find_call, "event": _find_event,
+}  # fmt: skip
+_LISTS: Final[dict[str, Callable[[Transaction, List[Any]], Flow[Sequence[Any]]]]] = {
+    "run": _list_runs, "call": _list_calls, "event": _list_events,
+}  # fmt: skip
+_ADDS: Final[dict[str, Callable[[Transaction, Any], Flow[None]]]] = {"run": _insert_run, "call": _insert_call}
+_CHANGES: Final[dict[str, Callable[[Transaction, Any, Changes], Flow[Any]]]] = {
+    "run": _update_run, "call": _update_call,
+}  # fmt: skip
 
 _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
+    Find: _find,
+    List: _list,
+    Add: _add,
+    Change: _change,
+    ChangeMany: _change_many,
+    Remove: _remove,
     rows.Now: _now,
-    rows.LedgerClock: _ledger_clock,
-    rows.FindRun: _find_run,
-    rows.FindRunById: _find_run_by_id,
-    operations.RunsOf: _runs_of,
-    rows.ListTree: _list_tree,
-    rows.ReadTrees: _read_trees,
-    rows.ListDue: _list_due,
-    rows.ListOwned: _list_owned,
-    rows.ListForks: _list_forks,
-    rows.PageRuns: _page_runs,
-    rows.PageClosed: _page_closed,
-    rows.InsertRun: _insert_run,
-    rows.UpdateRun: _update_run,
-    rows.FindCall: _find_call,
-    rows.FindKey: _find_key,
-    rows.ListGenerations: _list_generations,
-    rows.ListCalls: _list_calls,
-    rows.PageCalls: _page_calls,
-    rows.InsertCall: _insert_call,
-    rows.UpdateCall: _update_call,
-    rows.UpdateCalls: _update_calls,
     rows.AddEvent: _add_event,
-    rows.PageEvents: _page_events,
-    rows.NewestEvent: _newest_event,
-    rows.FindApproval: _find_approval,
-    rows.ApprovalsOf: _approvals_of,
-    rows.PageApprovals: _page_approvals,
-    rows.ListDueNotices: _list_tells,
-    rows.FindUse: _find_use,
-    rows.InsertApproval: _insert_approval,
-    rows.UpdateApproval: _update_approval,
-    rows.AddDelegation: _add_delegation,
-    rows.DelegationsTo: _delegations_to,
-    rows.FindSlice: _find_slice,
-    rows.AddSlice: _add_slice,
-    rows.UpdateSlice: _update_slice,
-    rows.DropSlices: _drop_slices,
-    rows.PageSlices: _page_slices,
-    rows.FindLocks: _find_locks,
-    rows.TakeLock: _take_lock,
-    rows.DropLock: _drop_lock,
-    rows.FreeLocks: _free_locks,
-    rows.LocksOf: _locks_of,
-    rows.PageLocks: _page_locks,
-    rows.RecordWait: _see_wait,
-    rows.WaitsOf: _waits_of,
-    rows.WaitsFor: _waits_for,
-    rows.DropWaits: _drop_waits,
-    rows.FindMark: _find_mark,
-    rows.AddMark: _add_mark,
-    rows.MoveTime: _move_time,
-    rows.NewestCheckpoint: _newest_checkpoint,
-    rows.PageCheckpoints: _page_checkpoints,
-    rows.AddCheckpoint: _add_checkpoint,
     rows.PageUnsealed: _page_unsealed,
     rows.MarkSealed: _mark_sealed,
-    rows.HashesAt: _hashes_at,
-    operations.ChainOf: _chain_of,
-    operations.ChainsAbove: _chains_above,
-    operations.RunsBetween: _between("runs", RunRow),
-    operations.CallsBetween: _calls_between,
-    operations.ApprovalsBetween: _between("amends_approval", ApprovalRow),
-    operations.DelegationsBetween: _between("amends_delegation", DelegationRow),
-    operations.FindDelegation: _find_delegation,
     operations.Misfits: _misfits_of,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 # Importing a module registers its checks; this is their order.
 from amends.testing.conformance import (  # isort: skip
+    tables as tables,
     opening as opening,
     reading as reading,
     stale as stale,
