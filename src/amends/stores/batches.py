@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 STEPS: Final = frozenset({AdmitPlain, SettlePlain})
 """The operations that can be part of a batch."""
 SENDERS_MAX: Final = 2
-"""One batch is on its way while the next is filled; more connections only wait for each other's flush."""
+"""More connections only wait for each other's flush."""
+CROWD_MIN: Final = 5
+"""After a batch of so many steps there is one sender: while it is out the next batch is filled. With a second one, the
+first caller that comes back would find it free, and send its step alone."""
 BATCH_MAX: Final = 64
 LATE_S: Final = 0.05
 """A sender that has been out for this long waits for a locked run, or for a server that is slow: another may go."""
@@ -85,6 +88,8 @@ class Batches:
         self._queue = _Queue()
         self._senders: dict[Queued, float] = {}
         """Those that count, and since when they are out."""
+        self._size = 1
+        """How many steps were sent last."""
 
     def perform(self, op: Any, root: str, alone: Callable[[Any], Any]) -> Any:
         """Carry out the step, alone or with others."""
@@ -94,6 +99,7 @@ class Batches:
             if not step.sends:
                 self._wait(step)
             if step.sends:
+                self._size = 1 + len(step.others)
                 if not step.others:
                     return alone(op)
                 self._send([step, *step.others])
@@ -110,12 +116,16 @@ class Batches:
         queue = self._queue
         with self._mutex:
             # Whoever is queued while a sender is free waits for its own run.
-            if len(self._senders) < SENDERS_MAX and step.root not in queue.roots:
+            if self._may_send() and step.root not in queue.roots:
                 self._let_go(step)
             else:
                 step.gate = threading.Lock()
                 step.gate.acquire()
                 queue.steps.append(step)
+
+    def _may_send(self) -> bool:
+        """Return whether one more caller may become a sender. The mutex is held."""
+        return len(self._senders) < (1 if self._size >= CROWD_MIN else SENDERS_MAX)
 
     def _let_go(self, step: Queued) -> None:
         """Make its caller a sender. The mutex is held."""
@@ -143,7 +153,7 @@ class Batches:
     def _open_next(self) -> None:
         """Give a free sender to the first step that may go. The mutex is held."""
         queue = self._queue
-        if len(self._senders) < SENDERS_MAX:
+        if self._may_send():
             for step in queue.steps:
                 if step.root not in queue.roots:
                     self._let_go(step)
@@ -174,19 +184,21 @@ class Batches:
                 self._senders.pop(step, None)
                 queue.roots.discard(step.root)
                 for other in step.others:
-                    self._wake(other)
+                    self._is_done(other)
                 self._open_next()
-            step.is_over = True
+        # After the next sender, and without the mutex: it must not wait until all of these have had their turn.
+        for other in step.others:
+            assert other.gate is not None, "a queued step has a gate"
+            if other.gate.locked():  # else this was interrupted, and is repeated
+                other.gate.release()
+        step.is_over = True
 
-    def _wake(self, step: Queued) -> None:
-        """Let a caller go on whose step was taken along. The mutex is held."""
-        assert step.gate is not None, "a queued step has a gate"
+    def _is_done(self, step: Queued) -> None:
+        """Note that a step that was taken along is over. The mutex is held."""
         if not step.is_over:
             self._queue.remove(step)
             self._queue.roots.discard(step.root)
             step.is_over = True
-        if step.gate.locked():  # else this was interrupted, and is repeated
-            step.gate.release()
 
 
 class LoopBatches:
