@@ -56,6 +56,7 @@ class AsyncDriver:
         then knows what it has started, and nothing is started for a caller that is gone.
         """
         pending: asyncio.CancelledError | None = None
+        answer: Any = None
         try:
             op = flow.send(None)
             while True:

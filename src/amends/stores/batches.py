@@ -12,14 +12,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
+from amends.encoding.lazy_import import import_on_use
 from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain
 from amends.ledger.store import OUTCOME
 
 if TYPE_CHECKING:
     import asyncio
+else:
+    import_on_use(globals(), asyncio="asyncio")
 
 STEPS: Final = frozenset({AdmitPlain, SettlePlain})
 """The operations that can be part of a batch."""
@@ -28,7 +31,12 @@ SENDERS_MAX: Final = 2
 CROWD_MIN: Final = 5
 """After a batch of so many steps there is one sender: while it is out the next batch is filled. With a second one, the
 first caller that comes back would find it free, and send its step alone."""
+LINGER_S: Final = 0.0003
+"""How long a sender waits after such a batch, if nobody is queued: most of those who were in it come back at once."""
 BATCH_MAX: Final = 64
+SPLIT_MIN: Final = 16
+"""So many steps that are ready on an event loop at once are two batches: while the server does one, the loop goes on with
+the callers of the other."""
 LATE_S: Final = 0.05
 """A sender that has been out for this long waits for a locked run, or for a server that is slow: another may go."""
 
@@ -47,13 +55,12 @@ class Queued:
     def __init__(self, op: Any, root: str) -> None:
         self.op, self.root = op, root
         self.answer: Any = None
-        self.sends = False
-        """Its caller is a sender."""
+        self.sends = self.is_over = False
+        """Its caller is a sender. The step is over."""
         self.others: list[Queued] = []
         """The steps that its caller has taken along."""
         self.gate: threading.Lock | None = None
         self.future: asyncio.Future[None] | None = None
-        self.is_over = False
 
 
 class _Queue:
@@ -99,6 +106,9 @@ class Batches:
             if not step.sends:
                 self._wait(step)
             if step.sends:
+                if not step.others and self._size >= CROWD_MIN:
+                    sleep(LINGER_S)
+                    self._take_others(step)
                 self._size = 1 + len(step.others)
                 if not step.others:
                     return alone(op)
@@ -139,8 +149,13 @@ class Batches:
         while not (step.gate.acquire(timeout=self._late_s) or step.is_over or step.sends):
             self._pass_by_the_late()
         if step.sends:
-            with self._mutex:
-                self._queue.move(step.others, BATCH_MAX - 1)
+            self._take_others(step)
+
+    def _take_others(self, step: Queued) -> None:
+        """Take along who is queued, but not more than half of all: while these are out, the others fill the next batch."""
+        with self._mutex:
+            crowd = self._size + 1 + len(self._queue.steps)
+            self._queue.move(step.others, min(BATCH_MAX, max(CROWD_MIN, (crowd + 1) // 2)) - 1)
 
     def _pass_by_the_late(self) -> None:
         """Count no longer who has been out for long."""
@@ -218,22 +233,20 @@ class LoopBatches:
 
         A cancellation is raised when the step is over: whoever cancels must be able to rely on the record.
         """
-        from asyncio import CancelledError  # here: a blocking program needs no asyncio
-
-        from amends.stores.cancellation import to_its_end
-
         step = Queued(op, root)
         self._queue.steps.append(step)
         self._end_turn_soon()
-        cancelled: CancelledError | None = None
+        cancelled: asyncio.CancelledError | None = None
         while not step.is_over:
             step.future = self._loop.create_future()
             try:
                 await step.future
-            except CancelledError as error:
+            except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is None:
             return await alone(op) if step.answer is None else step.answer
+        from amends.stores.cancellation import to_its_end  # here: a blocking program needs no asyncio
+
         outcome: Callable[[], Any] = lambda: step.answer  # noqa: E731
         if step.answer is None:
             outcome, _ = await to_its_end(alone(op))
@@ -250,7 +263,8 @@ class LoopBatches:
         queue = self._queue
         while queue.steps and self._out < SENDERS_MAX:
             batch: list[Queued] = []
-            queue.move(batch, BATCH_MAX)
+            ready = len(queue.steps)
+            queue.move(batch, (ready + 1) // 2 if not self._out and SPLIT_MIN <= ready <= BATCH_MAX else BATCH_MAX)
             if not batch:
                 return
             if len(batch) == 1:
@@ -299,9 +313,7 @@ class Loops:
 
     def here(self) -> LoopBatches:
         """Return those of the running loop."""
-        from asyncio import get_running_loop  # here: a blocking program needs no asyncio
-
-        loop = get_running_loop()
+        loop = asyncio.get_running_loop()
         batches = self._known.get(loop)
         if batches is None:
             for old in list(self._known):  # a copy: another thread may do the same

@@ -195,18 +195,19 @@ class GroupCommit:
         turn = self._turns.pop(loop)
         batch: list[Pending] = []
         is_quick = self._is_quick(len(turn))
+        place = 0
         with self._mutex:
             try:
                 if self._may_lead(turn[0]):
                     batch = turn[: BATCH_MAX if is_quick else 1]
-                for place in range(len(batch), len(turn)):
+                    place = len(batch)
+                while place < len(turn):
                     self._enqueue(turn[place])
-                refused: list[Pending] = []
+                    place += 1
             except LedgerUnavailable as error:
-                refused = [pending for pending in turn[len(batch) :] if pending not in self.queue]
-                for pending in refused:
+                for pending in turn[place:]:
                     pending.error = type(error)(str(error), hint=error.hint)
-        _wake(refused)
+        _wake(turn[place:])
         if not batch:
             return
         if is_quick:
