@@ -13,7 +13,9 @@ import pytest
 from amends import AsyncRuntime, Held, Runtime, Verified, tool
 from amends.encoding.canonical import digest
 from amends.encoding.chain import GENESIS, body_of, bound, link, micros, moment, proof, storable
+from amends.encoding.ids import call_id
 from amends.errors import LedgerTampered, UsageError
+from amends.ledger.plain import PlainRun
 from tests.audit.forger import Forger, Row
 
 Deed = Callable[[Forger, list[Row]], None]
@@ -270,3 +272,13 @@ def test_the_words_of_the_chain() -> None:
     assert link(GENESIS, 1, 2.0, "b") != link(GENESIS, 2, 2.0, "b")
     assert bound("a", 1) != bound("a", "1")
     assert bound("\x00") == bound("␀")
+
+
+@pytest.mark.parametrize("run_id", ["r", "r\N{SNOWMAN}", "r\x00"])
+def test_the_body_of_a_plain_step_is_that_of_its_event(run_id: str) -> None:
+    run = PlainRun("run_1", run_id, "tenant", "", "", "owner", 2)
+    for number in (1, 2**62):
+        for frm, to in (("new", "started"), ("started", "succeeded")):
+            for facts in ("{}", '{"tool": "\N{SNOWMAN}"}'):
+                said = ("run_1", "run_1", run_id, "tenant", call_id(number), "call", frm, to, "owner", 2, facts)
+                assert run.body(number, frm, to, facts) == body_of(*said)

@@ -14,7 +14,16 @@ import pytest
 from amends.errors import LedgerUnavailable
 from amends.ledger.store import OUTCOME
 from amends.stores import batches as module
-from amends.stores.batches import BATCH_MAX, LATE_S, SENDERS_MAX, Batches, LoopBatches, Queued
+from amends.stores.batches import (
+    BATCH_MAX,
+    CROWD_MIN,
+    LATE_S,
+    SENDERS_MAX,
+    SPLIT_MIN,
+    Batches,
+    LoopBatches,
+    Queued,
+)
 from tests.stores.many import wait_for
 
 PATIENCE_S = 60
@@ -24,6 +33,7 @@ class Op(str):
     """A step that a server does."""
 
     __slots__ = ("repeated",)
+
     repeated: bool
 
     def __new__(cls, name: str) -> "Op":
@@ -285,6 +295,82 @@ def test_an_interrupt_at_any_line_of_a_queued_caller_loses_nothing(pool: ThreadP
 # ---- on an event loop ---------------------------------------------------------------------
 
 
+def begun(batches: Batches, count: int) -> list[Queued]:
+    """Begin steps of so many runs, as their callers do."""
+    steps = [Queued(Op(f"op {number}"), f"run {number}") for number in range(count)]
+    for step in steps:
+        batches._begin(step)
+    return steps
+
+
+def test_after_a_batch_of_many_there_is_one_sender() -> None:
+    batches = Batches(lambda ops: ops)
+    assert sum(step.sends for step in begun(batches, 5)) == SENDERS_MAX
+    crowd = Batches(lambda ops: ops)
+    crowd._size = CROWD_MIN
+    assert [step.sends for step in begun(crowd, 5)] == [True, False, False, False, False]
+
+
+def test_a_sender_takes_half_of_a_crowd_along() -> None:
+    batches = Batches(lambda ops: ops)
+    steps = begun(batches, SENDERS_MAX + 40)
+    batches._end(steps[0])
+    sender = steps[SENDERS_MAX]
+    assert sender.sends
+    batches._take_others(sender)
+    assert 18 <= len(sender.others) <= 22, "the others are the next batch, which is filled while this one is out"
+    assert len(batches._queue.steps) == 39 - len(sender.others)
+
+
+def test_a_sender_waits_a_moment_for_a_crowd_that_comes_back(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(held=0)
+    batches = Batches(server.together, late_s=PATIENCE_S)
+    batches._size = CROWD_MIN
+    back: list[Future[Any]] = []
+
+    def lingers(_: float) -> None:
+        back.append(send(pool, batches, server, "other"))
+        wait_for(queued(batches, 1))
+
+    monkeypatch.setattr(module, "sleep", lingers)
+    assert batches.perform(Op("one"), "run", server.perform_alone) == "together one"
+    assert back[0].result(PATIENCE_S) == "together other"
+    assert server.batches == [["one", "other"]]
+    assert batches.perform(Op("two"), "run", server.perform_alone) == "alone two"
+    assert len(back) == 1, "there is no crowd any more"
+    assert_nothing_is_left(batches)
+
+
+def test_an_interrupt_of_a_sender_that_waits_for_a_crowd_loses_nobody(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(moment: int) -> bool:
+        server = Server(held=0)
+        batches = Batches(server.together, late_s=0.5)
+        batches._size = CROWD_MIN
+        back: list[Future[Any]] = []
+
+        def lingers(_: float) -> None:
+            if not back:
+                back.append(send(pool, batches, server, "other"))
+                wait_for(queued(batches, 1))
+
+        monkeypatch.setattr(module, "sleep", lingers)
+        came = interrupted(moment, lambda: batches.perform(Op("one"), "run", server.perform_alone))
+        for other in back:
+            assert other.result(PATIENCE_S) in ("together other", "alone other")
+        assert_nothing_is_left(batches)
+        return came
+
+    moment = 1
+    while play(moment):
+        moment += 1
+        assert moment < 1000
+    assert moment > 20
+
+
 class LoopServer:
     """The same, awaited."""
 
@@ -335,6 +421,21 @@ def test_the_steps_of_one_turn_of_a_loop_go_together() -> None:
         assert answers == [f"together op {n}" for n in range(5)]
         assert len(server.batches) == 1
         assert await batches.perform("one", "run", server.perform_alone) == "alone one"
+
+    on_loop(play)
+
+
+def test_many_steps_of_one_turn_of_a_loop_are_two_batches() -> None:
+    """While the server does one, the loop goes on with the callers of the other."""
+
+    async def play(server: LoopServer, batches: LoopBatches) -> None:
+        asked = [batches.perform(Op(f"op {n}"), f"run {n}", server.perform_alone) for n in range(SPLIT_MIN)]
+        tasks = [asyncio.create_task(one) for one in asked]
+        while server.out < 2:
+            await asyncio.sleep(0)
+        assert [len(batch) for batch in server.batches] == [SPLIT_MIN // 2] * 2
+        server.go.set()
+        assert await asyncio.gather(*tasks) == [f"together op {n}" for n in range(SPLIT_MIN)]
 
     on_loop(play)
 

@@ -314,6 +314,27 @@ def test_an_interrupt_while_the_loop_writes_tells_its_caller_and_the_next_goes_o
         assert loop.run_until_complete(asyncio.wait_for(quick.perform_async(ops_of[1]), 10.0)) is not None
 
 
+def test_an_interrupt_while_the_loop_writes_tells_everybody_of_the_turn(quick: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(quick)
+    run = ledger.run()
+    ledger.start_plain(run, args="[0]")
+    asked = [ledger.plain_op(run, args=f"[{n}]") for n in range(1, 5)]
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    loop = asyncio.new_event_loop()
+    with closing(loop):
+        gate.once(interrupt)
+        tasks = [loop.create_task(quick.perform_async(op)) for op in asked]
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(asyncio.wait(tasks))
+        loop.run_until_complete(asyncio.wait(tasks, timeout=10.0))
+        assert [type(task.exception()) for task in tasks] == [LedgerUnavailable] * 4
+        assert quick._commits._leader is None
+        assert len(ledger.calls()) == 1
+
+
 def test_a_closed_store_refuses_a_turn_of_the_loop(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "ledger.db", "NORMAL")
     ledger = Ledger(store)

@@ -56,6 +56,7 @@ class AsyncDriver:
         then knows what it has started, and nothing is started for a caller that is gone.
         """
         pending: asyncio.CancelledError | None = None
+        answer: Any = None
         try:
             op = flow.send(None)
             while True:
@@ -66,9 +67,15 @@ class AsyncDriver:
                         if self._instant:
                             answer = self.store.perform(op)
                         elif kind in PLAIN and self._keeps_outcome:
-                            outcome, cancelled = await self._ask_plainly(op)
-                            pending = pending or cancelled
-                            answer = outcome()
+                            stopped: LedgerUnavailable | asyncio.CancelledError | None = None
+                            try:  # without a task: this store finishes an operation before it is cancelled
+                                answer = await self.store.perform_async(op)
+                            except (LedgerUnavailable, asyncio.CancelledError) as error:
+                                stopped = error
+                            if stopped is not None:
+                                outcome, cancelled = await self._after(op, stopped)
+                                pending = pending or cancelled
+                                answer = outcome()
                         else:
                             asked, cancelled = await self._ask_ledger(op)
                             pending = pending or cancelled
@@ -78,8 +85,6 @@ class AsyncDriver:
                         raise pending
                     elif isinstance(op, Invoke):
                         answer = await self._invoke(op)
-                        if op.probes:
-                            warn_about_probe(op, answer)
                     else:
                         answer = await self._world(op)
                 except Exception as error:
@@ -98,22 +103,21 @@ class AsyncDriver:
         finally:
             flow.close()
 
-    async def _ask_plainly(self, op: StoreOp[Any]) -> tuple[Callable[[], Any], asyncio.CancelledError | None]:
-        """Do the same as ``_ask_ledger`` without a task: this store finishes an operation before it is cancelled."""
+    async def _after(
+        self, op: StoreOp[Any], stop: LedgerUnavailable | asyncio.CancelledError
+    ) -> tuple[Callable[[], Any], asyncio.CancelledError | None]:
+        """Return the answer or error of an operation that was stopped, and the cancellation that stopped it."""
         cancelled: asyncio.CancelledError | None = None
-        try:
-            answer = await self.store.perform_async(op)
-        except asyncio.CancelledError as stop:
+        first: LedgerUnavailable | None
+        if isinstance(stop, asyncio.CancelledError):
             outcome: Callable[[], Any] | None = getattr(stop, OUTCOME, None)
             if outcome is None:  # nothing was begun
-                raise
+                raise stop
             first, cancelled = _unavailable(outcome), stop
             if first is None:
                 return outcome, cancelled
-        except LedgerUnavailable as error:
-            first = error
         else:
-            return (lambda: answer), None
+            first = stop
         asked, again = await self._ask_ledger(op, first=first)
         return asked.result, cancelled or again
 
@@ -173,15 +177,18 @@ class AsyncDriver:
             op.lease.check(self.mono())
         if op.flight is not None:
             op.flight.sent = True
-        return self._owned(op) if op.is_async else self._in_thread(op)
+        body = self._owned(op) if op.is_async else self._in_thread(op)
+        return _probed(op, body) if op.probes else body
 
     async def _owned(self, op: Invoke) -> Ended:
         """Await a coroutine that ``lose`` cancels if this process loses the lease of its run."""
-        task = asyncio.current_task()
-        if op.lease is None or task is None:
+        task, lease = asyncio.current_task(), op.lease
+        if lease is None or task is None:
             return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
         body = _Body(task.get_loop(), task, task.cancelling())
-        bodies = self._bodies.setdefault(op.lease.root, [])
+        bodies = self._bodies.get(lease.root)
+        if bodies is None:
+            bodies = self._bodies[lease.root] = []
         bodies.append(body)
         try:
             if op.timeout is not None:
@@ -195,7 +202,7 @@ class AsyncDriver:
             body.over()
             bodies.remove(body)
             if not bodies:
-                self._bodies.pop(op.lease.root, None)
+                self._bodies.pop(lease.root, None)
 
     def lose(self, root: str) -> None:
         """Cancel the running coroutines of a run tree whose lease was lost; from any thread."""
@@ -252,6 +259,12 @@ class AsyncDriver:
             self._threads.shutdown(wait=False)
             self._threads = None
         self._blocking.close()
+
+
+async def _probed(op: Invoke, body: Coroutine[Any, Any, Ended]) -> Ended:
+    ended = await body
+    warn_about_probe(op, ended)
+    return ended
 
 
 @dataclass(slots=True, eq=False)

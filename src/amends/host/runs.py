@@ -59,13 +59,16 @@ PATIENCE_S_MAX: Final = 5.0
 # ---- Checks and requests
 
 
+_NO_OPTIONS: Final = Options()
+
+
 def declared_as(tool: object) -> tuple[Declaration, Options]:
     """Return the declaration behind a tool function, with the options it carries."""
     declared = declaration_of(tool)
     if declared is None:
         name = getattr(tool, "__name__", type(tool).__name__)
         raise UsageError(f"{name} is not a tool", hint="declare it with @tool, or use run.once for undeclared code")
-    return declared, getattr(tool, "__amends_options__", Options())
+    return declared, getattr(tool, "__amends_options__", _NO_OPTIONS)
 
 
 def check_options(options: Mapping[str, Any]) -> None:

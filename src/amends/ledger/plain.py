@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from amends.encoding.canonical import quoted
-from amends.encoding.chain import proof
+from amends.encoding.chain import body_of, move_text, proof, run_text
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id
 from amends.ledger.events import spelled
@@ -23,7 +23,7 @@ from amends.ledger.rows import CallRow
 class PlainRun:
     """The root run of a session, as its plain calls name it."""
 
-    __slots__ = ("agent", "epoch", "heads", "kept", "owner", "principal", "root", "run_id", "tenant")
+    __slots__ = ("_moves", "agent", "epoch", "heads", "kept", "owner", "principal", "root", "run_id", "tenant")
 
     def __init__(self, root: str, run_id: str, tenant: str, agent: str, principal: str, owner: str, epoch: int) -> None:
         self.root, self.run_id, self.tenant = root, run_id, tenant
@@ -33,6 +33,31 @@ class PlainRun:
         """What a store remembers of this run, such as its number and the end of its chain."""
         self.heads: dict[PlainTool, bytes] = {}
         """The beginning of the text whose digest is the key of a call, by tool."""
+        self._moves: dict[str, tuple[str, str]] = {}
+        """The parts that the texts of all events with the same new state share, before and after the id of the call."""
+
+    def body(self, number: int, frm: str, to: str, facts: str) -> str:
+        """Return ``body_of`` an event of a call of this run."""
+        shared = self._moves.get(to)
+        if shared is None:
+            whose, moved = run_text(self.root, self.root, self.run_id, self.tenant), (frm, to, self.owner, self.epoch)
+            shared = self._moves[to] = f"{whose}str{len(call_id(number))}:", f"{move_text('call', *moved)}str"
+        text = f"{shared[0]}call_{number:016x}{shared[1]}{len(facts)}:{facts}"
+        if text.isascii() and "\x00" not in text:
+            return sha256(text.encode("ascii")).hexdigest()
+        return body_of(
+            self.root,
+            self.root,
+            self.run_id,
+            self.tenant,
+            call_id(number),
+            "call",
+            frm,
+            to,
+            self.owner,
+            self.epoch,
+            facts,
+        )
 
     def __repr__(self) -> str:
         return f"PlainRun({self.root!r}, {self.run_id!r}, owner={self.owner!r}, epoch={self.epoch})"

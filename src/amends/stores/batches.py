@@ -12,20 +12,31 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
+from amends.encoding.lazy_import import import_on_use
 from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain
 from amends.ledger.store import OUTCOME
 
 if TYPE_CHECKING:
     import asyncio
+else:
+    import_on_use(globals(), asyncio="asyncio")
 
 STEPS: Final = frozenset({AdmitPlain, SettlePlain})
 """The operations that can be part of a batch."""
 SENDERS_MAX: Final = 2
-"""One batch is on its way while the next is filled; more connections only wait for each other's flush."""
+"""More connections only wait for each other's flush."""
+CROWD_MIN: Final = 5
+"""After a batch of so many steps there is one sender: while it is out the next batch is filled. With a second one, the
+first caller that comes back would find it free, and send its step alone."""
+LINGER_S: Final = 0.0003
+"""How long a sender waits after such a batch, if nobody is queued: most of those who were in it come back at once."""
 BATCH_MAX: Final = 64
+SPLIT_MIN: Final = 16
+"""So many steps that are ready on an event loop at once are two batches: while the server does one, the loop goes on with
+the callers of the other."""
 LATE_S: Final = 0.05
 """A sender that has been out for this long waits for a locked run, or for a server that is slow: another may go."""
 
@@ -44,13 +55,12 @@ class Queued:
     def __init__(self, op: Any, root: str) -> None:
         self.op, self.root = op, root
         self.answer: Any = None
-        self.sends = False
-        """Its caller is a sender."""
+        self.sends = self.is_over = False
+        """Its caller is a sender. The step is over."""
         self.others: list[Queued] = []
         """The steps that its caller has taken along."""
         self.gate: threading.Lock | None = None
         self.future: asyncio.Future[None] | None = None
-        self.is_over = False
 
 
 class _Queue:
@@ -85,6 +95,8 @@ class Batches:
         self._queue = _Queue()
         self._senders: dict[Queued, float] = {}
         """Those that count, and since when they are out."""
+        self._size = 1
+        """How many steps were sent last."""
 
     def perform(self, op: Any, root: str, alone: Callable[[Any], Any]) -> Any:
         """Carry out the step, alone or with others."""
@@ -94,6 +106,10 @@ class Batches:
             if not step.sends:
                 self._wait(step)
             if step.sends:
+                if not step.others and self._size >= CROWD_MIN:
+                    sleep(LINGER_S)
+                    self._take_others(step)
+                self._size = 1 + len(step.others)
                 if not step.others:
                     return alone(op)
                 self._send([step, *step.others])
@@ -110,12 +126,16 @@ class Batches:
         queue = self._queue
         with self._mutex:
             # Whoever is queued while a sender is free waits for its own run.
-            if len(self._senders) < SENDERS_MAX and step.root not in queue.roots:
+            if self._may_send() and step.root not in queue.roots:
                 self._let_go(step)
             else:
                 step.gate = threading.Lock()
                 step.gate.acquire()
                 queue.steps.append(step)
+
+    def _may_send(self) -> bool:
+        """Return whether one more caller may become a sender. The mutex is held."""
+        return len(self._senders) < (1 if self._size >= CROWD_MIN else SENDERS_MAX)
 
     def _let_go(self, step: Queued) -> None:
         """Make its caller a sender. The mutex is held."""
@@ -129,8 +149,13 @@ class Batches:
         while not (step.gate.acquire(timeout=self._late_s) or step.is_over or step.sends):
             self._pass_by_the_late()
         if step.sends:
-            with self._mutex:
-                self._queue.move(step.others, BATCH_MAX - 1)
+            self._take_others(step)
+
+    def _take_others(self, step: Queued) -> None:
+        """Take along who is queued, but not more than half of all: while these are out, the others fill the next batch."""
+        with self._mutex:
+            crowd = self._size + 1 + len(self._queue.steps)
+            self._queue.move(step.others, min(BATCH_MAX, max(CROWD_MIN, (crowd + 1) // 2)) - 1)
 
     def _pass_by_the_late(self) -> None:
         """Count no longer who has been out for long."""
@@ -143,7 +168,7 @@ class Batches:
     def _open_next(self) -> None:
         """Give a free sender to the first step that may go. The mutex is held."""
         queue = self._queue
-        if len(self._senders) < SENDERS_MAX:
+        if self._may_send():
             for step in queue.steps:
                 if step.root not in queue.roots:
                     self._let_go(step)
@@ -174,19 +199,21 @@ class Batches:
                 self._senders.pop(step, None)
                 queue.roots.discard(step.root)
                 for other in step.others:
-                    self._wake(other)
+                    self._is_done(other)
                 self._open_next()
-            step.is_over = True
+        # After the next sender, and without the mutex: it must not wait until all of these have had their turn.
+        for other in step.others:
+            assert other.gate is not None, "a queued step has a gate"
+            if other.gate.locked():  # else this was interrupted, and is repeated
+                other.gate.release()
+        step.is_over = True
 
-    def _wake(self, step: Queued) -> None:
-        """Let a caller go on whose step was taken along. The mutex is held."""
-        assert step.gate is not None, "a queued step has a gate"
+    def _is_done(self, step: Queued) -> None:
+        """Note that a step that was taken along is over. The mutex is held."""
         if not step.is_over:
             self._queue.remove(step)
             self._queue.roots.discard(step.root)
             step.is_over = True
-        if step.gate.locked():  # else this was interrupted, and is repeated
-            step.gate.release()
 
 
 class LoopBatches:
@@ -206,22 +233,20 @@ class LoopBatches:
 
         A cancellation is raised when the step is over: whoever cancels must be able to rely on the record.
         """
-        from asyncio import CancelledError  # here: a blocking program needs no asyncio
-
-        from amends.stores.cancellation import to_its_end
-
         step = Queued(op, root)
         self._queue.steps.append(step)
         self._end_turn_soon()
-        cancelled: CancelledError | None = None
+        cancelled: asyncio.CancelledError | None = None
         while not step.is_over:
             step.future = self._loop.create_future()
             try:
                 await step.future
-            except CancelledError as error:
+            except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is None:
             return await alone(op) if step.answer is None else step.answer
+        from amends.stores.cancellation import to_its_end  # here: a blocking program needs no asyncio
+
         outcome: Callable[[], Any] = lambda: step.answer  # noqa: E731
         if step.answer is None:
             outcome, _ = await to_its_end(alone(op))
@@ -238,7 +263,8 @@ class LoopBatches:
         queue = self._queue
         while queue.steps and self._out < SENDERS_MAX:
             batch: list[Queued] = []
-            queue.move(batch, BATCH_MAX)
+            ready = len(queue.steps)
+            queue.move(batch, (ready + 1) // 2 if not self._out and SPLIT_MIN <= ready <= BATCH_MAX else BATCH_MAX)
             if not batch:
                 return
             if len(batch) == 1:
@@ -287,9 +313,7 @@ class Loops:
 
     def here(self) -> LoopBatches:
         """Return those of the running loop."""
-        from asyncio import get_running_loop  # here: a blocking program needs no asyncio
-
-        loop = get_running_loop()
+        loop = asyncio.get_running_loop()
         batches = self._known.get(loop)
         if batches is None:
             for old in list(self._known):  # a copy: another thread may do the same

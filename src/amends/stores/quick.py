@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from amends.encoding.chain import body_of, proof
 from amends.encoding.dataclass import changed, dataclass
-from amends.encoding.ids import call_id, number_of
+from amends.encoding.ids import number_of
 from amends.ledger.events import call_facts, settlement_facts, written_facts
 from amends.ledger.operations import (
     Admission,
@@ -52,21 +52,13 @@ def key_of(op: AdmitPlain) -> bytes:
 
 def admission_body(op: AdmitPlain) -> str:
     """Return the body of the hash of the event of a plain admission."""
-    run = op.run
-    return body_of(
-        run.root, run.root, run.run_id, run.tenant, call_id(op.number), "call", NEW, "started", run.owner, run.epoch,
-        admission_facts(op, op.row_key),
-    )  # fmt: skip
+    return op.run.body(op.number, NEW, "started", admission_facts(op, op.row_key))
 
 
 def success_body(op: SettlePlain) -> str:
     """Return the body of the hash of the event of a plain success."""
     first = op.started.op
-    run = first.run
-    return body_of(
-        run.root, run.root, run.run_id, run.tenant, call_id(first.number), "call", "started", "succeeded", run.owner,
-        run.epoch, success_facts(1, op.proof or proof(op.result)),
-    )  # fmt: skip
+    return first.run.body(first.number, "started", "succeeded", success_facts(1, op.proof or proof(op.result)))
 
 
 def more_of(op: AdmitPlain, result_proof: str = "") -> str | None:

@@ -29,7 +29,7 @@ QUERY: Final = 3
 SESSION: Final = (
     "set session transaction isolation level read committed; "
     "set session autocommit = 1, sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
-    "innodb_lock_wait_timeout = {row_wait_s}, lock_wait_timeout = {row_wait_s}"
+    "innodb_lock_wait_timeout = {row_wait_s}, lock_wait_timeout = {row_wait_s}, group_concat_max_len = 1048576"
 )
 
 
@@ -72,17 +72,23 @@ class Connection:
         self.last = Execute("select from amends_run", (root,))
         return self._ask_at_once(text, _read_two_numbers)
 
-    def call_together(self, calls: Sequence[str]) -> list[tuple[int, int] | None]:
-        """Call procedures in one transaction, sent in one packet; return the answer of each."""
-        self.last = None
+    def begin_together(self, questions: Sequence[str]) -> list[str]:
+        """Begin a transaction and ask for one text each, in one packet; return the texts, empty for none."""
+        self.last, self.is_open, self.committing = None, True, False
+        text = "; ".join(("begin", *questions))
+        self._check_size(text)
+        self.raw._execute_command(QUERY, text)
+        _read_ok(self.raw)
+        return [_read_text(self.raw) for _ in questions]
 
-        def answers(raw: Any) -> list[tuple[int, int] | None]:
-            _read_ok(raw)
-            found = [_read_two_numbers(raw) for _ in calls]
-            _read_ok(raw)
-            return found
+    def commit_together(self, statements: Sequence[str]) -> None:
+        """Carry out statements in the transaction that is open, and commit it, in one packet."""
 
-        return self._ask_at_once("; ".join(("begin", *calls, "commit")), answers)
+        def answers(raw: Any) -> None:
+            for _ in (*statements, "commit"):
+                _read_ok(raw)
+
+        self._ask_at_once("; ".join((*statements, "commit")), answers)
 
     def _ask_at_once(self, text: str, read: Callable[[Any], T]) -> T:
         """Send a whole transaction, and read its answer packet by packet.
@@ -213,6 +219,16 @@ def _read_two_numbers(raw: Any) -> tuple[int, int] | None:
     assert raw._read_packet().is_eof_packet(), "a step answers with one row"
     _read_ok(raw)  # the end of the procedure
     return answer
+
+
+def _read_text(raw: Any) -> str:
+    """Read the answer of a question for one text."""
+    packet = raw._read_packet()
+    while not packet.is_eof_packet():  # the column
+        packet = raw._read_packet()
+    value: bytes | None = raw._read_packet().read_length_coded_string()
+    assert raw._read_packet().is_eof_packet(), "such a question has one answer"
+    return "" if value is None else value.decode("ascii")
 
 
 def _read_ok(raw: Any) -> None:

@@ -7,6 +7,7 @@ they change nothing, answer nothing, and the flow decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 from amends.encoding.chain import MICROS
@@ -25,6 +26,7 @@ from amends.ledger.plain import AdmitPlain, PlainTool, SettledPlain, SettlePlain
 from amends.ledger.rows import CallRow
 from amends.stores.mysql.connection import Connection
 from amends.stores.quick import (
+    OPEN_ROOT,
     Undo,
     admission_body,
     answer_sql,
@@ -54,6 +56,33 @@ _TOOL: Final = (
     " and undoable = %s and at_commit = 0"
 )
 _ANSWER: Final = answer_sql(Statements(MYSQL))
+# The statements of a batch. A list of rows is a derived table, which both servers understand.
+_ENDS: Final = (
+    "select group_concat(v.place, ',', x.no, ',', x.n, ',', coalesce(lower(hex(x.head)), repeat('0', 64)), ',',"
+    " cast(round(x.at * 1e6) as signed) separator ';')"
+    " from ({}) v straight_join amends_run x force index (amends_run_uid) on x.uid = v.uid"
+    " where x.owner = v.owner and x.epoch = v.epoch and (v.k is null or"
+    f" {' and '.join(f'x.{term}' for term in OPEN_ROOT.split(' and '))}"
+    " and (select count(*) from amends_call c where c.root = x.no and c.`key` = v.k) = 0) for update skip locked"
+)
+_TIME: Final = (
+    "select concat_ws(',', cast(round((unix_timestamp(sysdate(6)) + 0e0) * 1e6) as signed),"
+    " cast(round((select made_at from amends_mark where name = 'time') * 1e6) as signed),"
+    " (select halt from amends_ledger where no = 1))"
+)
+_SETTLING: Final = (
+    "select group_concat(no, ':', root separator ',') from amends_call"
+    " where ({}) and state = 'started' and attempt = 1 and settled_n is null for update skip locked"
+)
+_ADD_CALLS: Final = (
+    "insert into amends_call (no, root, `key`, gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash, more)"
+    " values {}"
+)
+_SETTLE_CALLS: Final = (
+    "update ({}) v straight_join amends_call c on c.no = v.no set c.state = 'succeeded', c.result = v.result,"
+    " c.settled_n = v.n, c.settled_at = v.at, c.settled_hash = v.h, c.more = coalesce(v.more, c.more)"
+)
+_MOVE_ENDS: Final = "update ({}) v straight_join amends_run x on x.no = v.no set x.n = v.n, x.at = v.at, x.head = v.h"
 
 
 class Plain:
@@ -102,61 +131,127 @@ class Plain:
             if not found:
                 return None
             self.tools[tool] = found[0][0]
-        said = connection.call_procedure(self._admission(op, connection, alone=1), op.run.root)
+        said = connection.call_procedure(self._admission(op, connection), op.run.root)
         return None if said is None else Started(op, said[0], said[1] / MICROS)
 
     def settle(self, op: SettlePlain, connection: Connection) -> SettledPlain | None:
         """Settle the call; return None if nothing was changed and the flow must decide."""
         if op.repeated:
             return None
-        said = connection.call_procedure(self._settlement(op, connection, alone=1), op.started.op.run.root)
+        said = connection.call_procedure(self._settlement(op, connection), op.started.op.run.root)
         return None if said is None else SettledPlain(op.started, said[0], said[1] / MICROS, op.result, proof=op.proof)
 
     def together(
         self, ops: Sequence[AdmitPlain | SettlePlain], connection: Connection
     ) -> list[Started | SettledPlain | None]:
-        """Carry out steps of several runs in one transaction; None for each that was not done: its caller does it alone."""
+        """Carry out steps of several runs in one transaction; None for each that was not done: its caller does it alone.
+
+        Two packets: the first locks the runs, waiting for nobody, and asks for the ends of their chains; the second
+        writes all steps with one statement for each table. So a step costs a row of each, and no procedure.
+        """
         answers: list[Started | SettledPlain | None] = [None] * len(ops)
-        calls: dict[int, str] = {}
+        asked = self._batch(ops)
+        if not asked:
+            return answers
+        found, said, unsettled = connection.begin_together(self._questions(asked, connection))
+        clock, mark, halt = (int(text) for text in said.split(","))
+        now = max(clock if self._clock is None else round(self._clock() * MICROS), mark)
+        startable, open_calls = halt == self.halt, set(unsettled.split(","))
+        admitted: list[str] = []
+        settled: list[str] = []
+        ends: list[str] = []
+        for text in found.split(";") if found else ():
+            place, run, last, head, newest = text.split(",")
+            op, n, micros = asked[int(place)], int(last) + 1, max(now, int(newest))
+            at = micros / MICROS
+            if isinstance(op, AdmitPlain):
+                if not startable or abs(at - made_at(op.number)) > SKEW_S:
+                    continue
+                hash = sha256(f"{head}:{n}:{micros}:{admission_body(op)}".encode("ascii")).hexdigest()
+                admitted.append(self._row_of(op, connection, f"{run}", n=n, at=at, hash=hash))
+                answers[int(place)] = Started(op, n, at)
+            else:
+                first = op.started.op
+                if f"{first.number}:{run}" not in open_calls or at > op.started.at + FOLD_WINDOW_S:
+                    continue
+                hash = sha256(f"{head}:{n}:{micros}:{success_body(op)}".encode("ascii")).hexdigest()
+                more = _or_null(more_of(first, op.proof) if op.proof else None, connection.quoted)
+                settled.append(f"{first.number},{n},{_double(at)},x'{hash}',{connection.quoted(op.result)},{more}")
+                answers[int(place)] = SettledPlain(op.started, n, at, op.result, proof=op.proof)
+            ends.append(f"{run},{n},{_double(at)},x'{hash}'")
+        if not ends:
+            connection.command("rollback")
+            return answers
+        statements = [_ADD_CALLS.format(",".join(admitted))] if admitted else []
+        if settled:
+            statements.append(_SETTLE_CALLS.format(_derived(("no", "n", "at", "h", "result", "more"), settled)))
+        connection.commit_together([*statements, _MOVE_ENDS.format(_derived(("no", "n", "at", "h"), ends))])
+        return answers
+
+    def _batch(self, ops: Sequence[AdmitPlain | SettlePlain]) -> dict[int, AdmitPlain | SettlePlain]:
+        """Return the steps that can be part of a batch, by their places."""
+        batch: dict[int, AdmitPlain | SettlePlain] = {}
         size = 0
         for place, op in enumerate(ops):
             if isinstance(op, SettlePlain):
-                text = self._settlement(op, connection, alone=0)
+                length = len(op.result)
             elif is_plain(op) and op.tool in self.tools:
-                text = self._admission(op, connection, alone=0)
+                length = len(op.args)
             else:
                 continue
-            if size + len(text) <= TOGETHER_MAX:
-                calls[place] = text
-                size += len(text)
-        said = connection.call_together(list(calls.values())) if calls else []
-        for place, found in zip(calls, said, strict=True):
-            if found is not None:
-                op, n, at = ops[place], found[0], found[1] / MICROS
-                answers[place] = (
-                    Started(op, n, at)
-                    if isinstance(op, AdmitPlain)
-                    else SettledPlain(op.started, n, at, op.result, proof=op.proof)
-                )
-        return answers
+            if size + length <= TOGETHER_MAX:
+                batch[place] = op
+                size += length
+        return batch
 
-    def _admission(self, op: AdmitPlain, connection: Connection, *, alone: int) -> str:
+    def _questions(self, asked: Mapping[int, AdmitPlain | SettlePlain], connection: Connection) -> list[str]:
+        """Return what to ask before a batch: the ends of the chains, the time and halt, and the calls that can be settled."""
+        quoted = connection.quoted
+        runs: list[str] = []
+        calls: list[str] = []
+        others: list[str] = []
+        for place, op in asked.items():
+            if isinstance(op, AdmitPlain):
+                run, key = op.run, f"x'{key_of(op).hex()}'"
+            else:
+                first = op.started.op
+                run, key, was = first.run, "null", more_of(first)
+                if was is None:
+                    calls.append(str(first.number))
+                else:
+                    others.append(f"no = {first.number} and more = {quoted(was)}")
+            runs.append(f"{place},_binary{quoted(run.root)},_binary{quoted(run.owner)},{run.epoch},{key}")
+        if calls:
+            others.append(f"no in ({','.join(calls)}) and more is null")
+        settling = _SETTLING.format(" or ".join(others) or "false")
+        return [_ENDS.format(_derived(("place", "uid", "owner", "epoch", "k"), runs)), _TIME, settling]
+
+    def _row_of(self, op: AdmitPlain, connection: Connection, run: str, *, n: int, at: float, hash: str) -> str:
+        """Return the row of a call that starts."""
+        quoted = connection.quoted
+        return (
+            f"({op.number},{run},x'{key_of(op).hex()}',1,{n},{self.tools[op.tool]},'started',1,x'{op.ident.hex()}',"
+            f"x'{op.digest.hex()}',{quoted(op.args)},{_double(at)},{op.run.epoch},x'{hash}',"
+            f"{_or_null(more_of(op), quoted)})"
+        )
+
+    def _admission(self, op: AdmitPlain, connection: Connection) -> str:
         run, made, quoted = op.run, made_at(op.number), connection.quoted
         return (
             f"call amends_admit_1({quoted(run.root)},{quoted(run.owner)},{run.epoch},{self._now()},"
             f"'{admission_body(op)}',{_double(made - SKEW_S)},{_double(made + SKEW_S)},{self.halt},{op.number},"
             f"x'{key_of(op).hex()}',{self.tools[op.tool]},x'{op.ident.hex()}',x'{op.digest.hex()}',{quoted(op.args)},"
-            f"{_or_null(more_of(op), quoted)},{alone})"
+            f"{_or_null(more_of(op), quoted)})"
         )
 
-    def _settlement(self, op: SettlePlain, connection: Connection, *, alone: int) -> str:
+    def _settlement(self, op: SettlePlain, connection: Connection) -> str:
         first, quoted = op.started.op, connection.quoted
         run = first.run
         more = more_of(first, op.proof) if op.proof else None
         return (
             f"call amends_settle_1({quoted(run.root)},{quoted(run.owner)},{run.epoch},{self._now()},"
             f"'{success_body(op)}',{_double(op.started.at + FOLD_WINDOW_S)},{first.number},{quoted(op.result)},"
-            f"{_or_null(more, quoted)},{_or_null(more_of(first), quoted)},{alone})"
+            f"{_or_null(more, quoted)},{_or_null(more_of(first), quoted)})"
         )
 
     def begin(self, op: BeginCompensation, connection: Connection) -> CallRow | None:
@@ -194,6 +289,12 @@ class Plain:
         undo.going = ""
         undo.left.pop()
         return undone(op, said[1] / MICROS)
+
+
+def _derived(names: Sequence[str], rows: Sequence[str]) -> str:
+    """Return rows of literals as the text of a derived table with these columns."""
+    named = ",".join(f"null as {name}" for name in names)
+    return f"select {named} from dual where false union all select {' union all select '.join(rows)}"
 
 
 def _or_null(text: str | None, quoted: Callable[[str], str]) -> str:

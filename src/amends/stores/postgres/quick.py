@@ -129,17 +129,17 @@ _TOGETHER: Final = (
     " and o.state = 'started' and o.attempt = 1 and o.settled_n is null and o.more is not distinct from j.was)"
     f" else {_OPEN} and greatest(m.now, x.at) >= j.lo and (select halt from amends_ledger) = %s and not exists (select 1"
     ' from amends_call o where o.root = x.no and o."key" = decode(j."key", \'hex\')) end'
-    " returning j.i, x.no, x.n, x.at, x.head)"
+    ' returning x.no, x.n, x.at, x.head, j.i, j.no as call, j.epoch, j."key", j.tool, j.ident, j.digest, j.args, j.result,'
+    " j.more, j.was)"  # all of j, since the planner would compare each row of r with each of j
     ', c as (insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash,'
-    " more) select j.no, r.no, decode(j.\"key\", 'hex'), 1, r.n, j.tool, 'started', 1, decode(j.ident, 'hex'),"
-    " decode(j.digest, 'hex'), j.args, r.at, j.epoch, r.head, j.more from r join j on j.i = r.i"
-    " where j.tool is not null)"
-    ", u as (update amends_call c set state = 'succeeded', result = j.result, settled_n = r.n, settled_at = r.at,"
-    " settled_hash = r.head, more = coalesce(j.more, c.more) from r join j on j.i = r.i where j.tool is null"
-    " and c.no = j.no and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
-    " and c.more is not distinct from j.was returning 1)"
-    " select r.i, r.n, r.at, 1 / (case when (select count(*) from u) = (select count(*) from r join j on j.i = r.i"
-    " where j.tool is null) then 1 else 0 end) from r"
+    " more) select r.call, r.no, decode(r.\"key\", 'hex'), 1, r.n, r.tool, 'started', 1, decode(r.ident, 'hex'),"
+    " decode(r.digest, 'hex'), r.args, r.at, r.epoch, r.head, r.more from r where r.tool is not null)"
+    ", u as (update amends_call c set state = 'succeeded', result = r.result, settled_n = r.n, settled_at = r.at,"
+    " settled_hash = r.head, more = coalesce(r.more, c.more) from r where r.tool is null"
+    " and c.no = r.call and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
+    " and c.more is not distinct from r.was returning 1)"
+    " select r.i, r.n, r.at, 1 / (case when (select count(*) from u) = (select count(*) from r where r.tool is null)"
+    " then 1 else 0 end) from r"
 )
 _TOOL: Final = (
     "select no from amends_tool where name = %s and version = %s and kind = %s and scope = 'run' and declared = %s"

@@ -61,8 +61,8 @@ class Pending:
 class GroupCommit:
     """The queue of one writer.
 
-    ``flush`` gets a list with the leader's operation, adds others with ``join``, and gives each an answer or an error;
-    if it must not wait, it raises ``WouldWait``, and nothing was done. ``alone`` carries out an operation that is one
+    ``flush`` gets a list that begins with the leader's operation, adds others with ``join``, and gives each an answer or
+    an error; if it must not wait, it raises ``WouldWait``, and nothing was done. ``alone`` carries out an operation that is one
     statement; None: it is not, or it changed nothing. ``pool`` returns the threads in which operations of event loops
     lead, ``is_quick`` whether so many of them may be written on the loop itself.
     """
@@ -121,9 +121,7 @@ class GroupCommit:
 
         A cancellation is raised when the operation is over: whoever cancels must be able to rely on the record.
         """
-        from asyncio import CancelledError, get_running_loop  # here: a blocking program needs no asyncio
-
-        loop = get_running_loop()
+        loop = asyncio.get_running_loop()
         pending = Pending(op, loop)
         turn = self._turns.get(loop)
         if turn is None:
@@ -131,17 +129,17 @@ class GroupCommit:
             loop.call_soon(self._end_turn, loop)
         else:
             turn.append(pending)
-        cancelled: CancelledError | None = None
+        cancelled: asyncio.CancelledError | None = None
         while not pending.is_over:
             pending.future = loop.create_future()
             try:
                 await pending.future
-            except CancelledError as error:
+            except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:
             setattr(cancelled, OUTCOME, pending.outcome)
             raise cancelled
-        return pending.outcome()
+        return pending.answer if pending.error is None else pending.outcome()
 
     def join(self, batch: list[Pending]) -> None:
         """Add the operations that are queued by now to the leader's batch."""
@@ -195,36 +193,37 @@ class GroupCommit:
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Write what was asked for in one turn of the loop: here if that is quick, else in a thread."""
         turn = self._turns.pop(loop)
-        first: Pending | None = None
-        refused: list[Pending] = []
+        batch: list[Pending] = []
+        is_quick = self._is_quick(len(turn))
+        place = 0
         with self._mutex:
-            for pending in turn:
-                try:
-                    if self._may_lead(pending):
-                        first = pending
-                    else:
-                        self._enqueue(pending)
-                except LedgerUnavailable as error:
-                    pending.error = error
-                    refused.append(pending)
-        _wake(refused)
-        if first is None:
+            try:
+                if self._may_lead(turn[0]):
+                    batch = turn[: BATCH_MAX if is_quick else 1]
+                    place = len(batch)
+                while place < len(turn):
+                    self._enqueue(turn[place])
+                    place += 1
+            except LedgerUnavailable as error:
+                for pending in turn[place:]:
+                    pending.error = type(error)(str(error), hint=error.hint)
+        _wake(turn[place:])
+        if not batch:
             return
-        if self._is_quick(len(turn)):
-            first.leads = True
-            self._lead_on_loop(first)
+        if is_quick:
+            batch[0].leads = True
+            self._lead_on_loop(batch)
         else:
-            self._hand_lead(first)
+            self._hand_lead(batch[0])
 
-    def _lead_on_loop(self, first: Pending) -> None:
+    def _lead_on_loop(self, batch: list[Pending]) -> None:
         """Write a batch on the event loop; if that would wait for another process, leave it to a thread."""
-        batch = [first]
-        alone = leads = True
+        first = batch[0]
+        leads = True
         try:
-            if not self.queue:
+            if len(batch) == 1 and not self.queue:
                 first.answer = self._alone(first.op)
-            alone = first.answer is not None
-            if not alone:
+            if first.answer is None:
                 self._flush(batch, False)
         except WouldWait:
             with self._mutex:
@@ -233,9 +232,10 @@ class GroupCommit:
             self._hand_lead(first)
         except Exception as error:
             first.error = first.error or error
-        except BaseException:  # an interrupt; a flush has told everybody in its batch
-            if alone:
-                first.error = LedgerUnavailable("the thread that was writing was interrupted")
+        except BaseException:  # an interrupt: whoever has no answer asks again
+            for pending in batch:
+                if pending.answer is None and pending.error is None:
+                    pending.error = LedgerUnavailable("the thread that was writing was interrupted")
             raise
         finally:
             if leads:
@@ -317,15 +317,17 @@ class GroupCommit:
 def _answer(batch: list[Pending], loop: asyncio.AbstractEventLoop | None = None) -> None:
     """Wake the callers of these operations; ``loop``: the event loop on which this is called, if it is one."""
     loops: dict[asyncio.AbstractEventLoop, list[Pending]] = {}
+    here: list[Pending] = []
     for pending in batch:
-        if pending.loop is not None:
+        if pending.loop is None:
+            if pending.gate is not None:
+                pending.gate.release()
+        elif pending.loop is loop:
+            here.append(pending)
+        else:
             loops.setdefault(pending.loop, []).append(pending)
-        elif pending.gate is not None:
-            pending.gate.release()
+    _wake(here)
     for other, some in loops.items():
-        if other is loop:
-            _wake(some)
-            continue
         try:
             other.call_soon_threadsafe(_wake, some)
         except RuntimeError:  # the loop is closed: nobody waits there any more

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -166,13 +166,9 @@ class SqliteStore:
         answer: T = self._commits.perform(op)
         return answer
 
-    async def perform_async(self, op: StoreOp[T]) -> T:
+    def perform_async(self, op: StoreOp[T]) -> Coroutine[Any, Any, T]:
         """Do the same on an event loop; a cancellation is raised when the operation is over."""
-        if type(op) in READS:
-            self._check_open()
-            return await asyncio.get_running_loop().run_in_executor(self._threads(), self._read, op)
-        answer: T = await self._commits.perform_async(op)
-        return answer
+        return self._read_async(op) if type(op) in READS else self._commits.perform_async(op)
 
     def joined(self, connection: object, *, tool: str) -> Joined:
         """Return the ledger through this ``sqlite3.Connection``, inside the transaction that is open there."""
@@ -225,11 +221,14 @@ class SqliteStore:
             writer = self._ready_writer()
             self._begin(writer, may_wait)
             began = True
-            # The first needs no savepoint: if it fails, nothing else is in the transaction yet.
-            if not self._carry_out(batch[0], writer):
-                writer.cursor.execute("rollback")
-                return
-            self._carry_out_others(batch, writer)
+            done = 0
+            if len(batch) == 1:
+                # The first needs no savepoint: if it fails, nothing else is in the transaction yet.
+                if not self._carry_out(batch[0], writer):
+                    writer.cursor.execute("rollback")
+                    return
+                done = 1
+            self._carry_out_others(batch, writer, done)
             committing = True
             before = time.monotonic()
             writer.cursor.execute("commit")
@@ -301,9 +300,8 @@ class SqliteStore:
                 touch = tail.touch + int(tail.is_longer)
                 self._kept[root] = Kept(tail.no, tail.n, tail.head, tail.at, touch, run.owner, run.epoch)
 
-    def _carry_out_others(self, batch: list[Pending], writer: Connection) -> None:
-        """Carry out the operations that are queued by now, and those that come meanwhile."""
-        place = 1
+    def _carry_out_others(self, batch: list[Pending], writer: Connection, place: int) -> None:
+        """Carry out the batch from this place on, the operations that are queued by now, and those that come meanwhile."""
         self._commits.join(batch)
         while place < len(batch):
             pending = batch[place]
@@ -390,6 +388,10 @@ class SqliteStore:
             raise explained(error, self.path) from error
         answer: T = pending.outcome()
         return answer
+
+    async def _read_async(self, op: StoreOp[T]) -> T:
+        self._check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._threads(), self._read, op)
 
     def _read_once(self, pending: Pending, text: Callable[[bytes], str] = str) -> None:
         connection = self._readers.take()

@@ -324,12 +324,11 @@ create table if not exists amends_checkpoint (
 -- The plain steps of a call (amends/stores/mysql/quick.py). Each procedure is one transaction, which locks the run,
 -- continues its chain and writes the call; it answers with the number and the microseconds of the event. If anything is
 -- not as it must be, it changes nothing and answers nothing. The number in its name changes with what it does: two
--- versions of amends may use one ledger. given_: replaces the server's clock, for tests. alone_: 0 in a transaction with
--- steps of other runs, which the caller begins and commits; then it does not wait for a run that somebody has locked.
+-- versions of amends may use one ledger. given_: replaces the server's clock, for tests.
 create procedure amends_admit_1(
     uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
     low_ double, high_ double, halt_ bigint, no_ bigint, key_ varbinary(255), tool_ bigint, ident_ varbinary(255),
-    digest_ varbinary(255), args_ longtext character set utf8mb4, more_ longtext character set utf8mb4, alone_ tinyint
+    digest_ varbinary(255), args_ longtext character set utf8mb4, more_ longtext character set utf8mb4
 )
 sql security invoker
 $$
@@ -338,42 +337,28 @@ begin
     declare at_ double;
     declare hash_ binary(32);
     -- The key has a first generation already: nothing else is worth looking for before the insert.
-    declare exit handler for 1062
-    begin
-        if alone_ then
-            rollback;
-        end if;
-    end;
-    if alone_ then
-        start transaction;
-    else
-        select no into run_ from amends_run where uid = uid_ for update skip locked;
-    end if;
-    if alone_ or run_ is not null then
-        select no, n + 1, head, greatest(
-            at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
-        ) into run_, n_, hash_, at_ from amends_run
-        where uid = uid_ and owner = owner_ and epoch = epoch_
-            and state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''
-            and (select halt from amends_ledger where no = 1) = halt_
-        for update;
-    end if;
+    declare exit handler for 1062 rollback;
+    start transaction;
+    select no, n + 1, head, greatest(
+        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
+    ) into run_, n_, hash_, at_ from amends_run
+    where uid = uid_ and owner = owner_ and epoch = epoch_
+        and state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''
+        and (select halt from amends_ledger where no = 1) = halt_
+    for update;
     if at_ between low_ and high_ then
         set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
             coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
         ), 256));
-        -- First what may fail: a step that is not alone cannot be rolled back.
         insert into amends_call (
             no, root, `key`, gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash, more
         ) values (
             no_, run_, key_, 1, n_, tool_, 'started', 1, ident_, digest_, args_, at_, epoch_, hash_, more_
         );
         update amends_run set n = n_, at = at_, head = hash_ where no = run_;
-        if alone_ then
-            commit;
-        end if;
+        commit;
         select n_, micros_;
-    elseif alone_ then
+    else
         rollback;
     end if;
 end
@@ -382,7 +367,7 @@ $$;
 create procedure amends_settle_1(
     uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
     high_ double, no_ bigint, result_ longtext character set utf8mb4, more_ longtext character set utf8mb4,
-    was_ longtext character set utf8mb4 collate utf8mb4_bin, alone_ tinyint
+    was_ longtext character set utf8mb4 collate utf8mb4_bin
 )
 sql security invoker
 $$
@@ -390,16 +375,10 @@ begin
     declare run_, n_, micros_ bigint;
     declare at_ double;
     declare hash_ binary(32);
-    if alone_ then
-        start transaction;
-    else
-        select no into run_ from amends_run where uid = uid_ for update skip locked;
-    end if;
-    if alone_ or run_ is not null then
-        select no, n + 1, head, greatest(
-            at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
-        ) into run_, n_, hash_, at_ from amends_run where uid = uid_ and owner = owner_ and epoch = epoch_ for update;
-    end if;
+    start transaction;
+    select no, n + 1, head, greatest(
+        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
+    ) into run_, n_, hash_, at_ from amends_run where uid = uid_ and owner = owner_ and epoch = epoch_ for update;
     if at_ <= high_ then
         set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
             coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
@@ -410,14 +389,12 @@ begin
         where no = no_ and root = run_ and state = 'started' and attempt = 1 and settled_n is null and more <=> was_;
         if row_count() = 1 then
             update amends_run set n = n_, at = at_, head = hash_ where no = run_;
-            if alone_ then
-                commit;
-            end if;
+            commit;
             select n_, micros_;
-        elseif alone_ then
+        else
             rollback;
         end if;
-    elseif alone_ then
+    else
         rollback;
     end if;
 end
