@@ -21,6 +21,8 @@ from amends.ledger.operations import (
     BeginCompensation,
     BeginRollback,
     ClaimRun,
+    CloseRun,
+    DecideCommit,
     OpenRun,
     ReadChains,
     ReadCheckpoints,
@@ -71,7 +73,14 @@ PLAIN: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
     BeginCompensation: Plain.begin,
     SettleCompensation: Plain.end,
 }
-INSIDE: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {**PLAIN, SettleCall: Plain.fail}
+INSIDE: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
+    **PLAIN,
+    SettleCall: Plain.fail,
+    OpenRun: Plain.open,
+    BeginRollback: Plain.turn,
+    CloseRun: Plain.close,
+    DecideCommit: Plain.commit,
+}
 """Also those of several statements, which are done inside a transaction only."""
 BEFORE_BODIES: Final = frozenset({AdmitPlain, BeginCompensation})
 """The plain operations after which a body runs: nobody may run it by a record that is in a deleted file."""
@@ -123,7 +132,7 @@ class SqliteStore:
         """How long a flush took lately."""
         self._kept: dict[str, Kept] = {}
         """The ends of the chains of the runs that this store's process owns, by uid."""
-        self._plain = Plain(self._clock, self._kept, STATEMENTS.events)
+        self._plain = Plain(self._clock, self._kept, STATEMENTS)
 
     # ---- The protocol of a store
 
