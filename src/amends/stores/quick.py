@@ -32,7 +32,17 @@ from amends.ledger.operations import (
 from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain, admission_facts
 from amends.ledger.rows import AddEvent, CallRow, RunRow
 from amends.states import CALL_STATES, NEW, STANDING, UNSETTLED
-from amends.stores.calls import attempt_facts, join, pack, success_facts
+from amends.stores.calls import (
+    RootFacts,
+    attempt_facts,
+    hot,
+    join,
+    pack,
+    success_facts,
+    unsaid,
+    with_changes,
+    written_more,
+)
 from amends.stores.sql import Statements, among
 
 OPEN_ROOT: Final = "state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''"
@@ -91,15 +101,14 @@ def is_plain_failure(op: SettleCall, seen: CallRow) -> bool:
     return plain and seen.settled_at is None and seen.result is None and number_of(seen.id) is not None
 
 
-def failed(op: SettleCall, seen: CallRow, at: float) -> CallRow:
-    """Return the call after a plain failure."""
-    return changed(
-        seen,
-        {
-            "state": "failed", "quiet_boot": op.boot, "quiet_mono": op.mono, "loss": "", "error": op.error, "why": op.why,
-            "settled_at": at, "retry_at": None,
-        },
-    )  # fmt: skip
+def failed(op: SettleCall, seen: CallRow, at: float, root: RootFacts) -> tuple[CallRow, str | None, str | None]:
+    """Return the call after a plain failure, and what the hot columns do not say of it, before and after."""
+    learned = {
+        "quiet_boot": op.boot, "quiet_mono": op.mono, "loss": "", "error": op.error, "why": op.why, "retry_at": None,
+    }  # fmt: skip
+    before = unsaid(seen, hot(seen), root)
+    after = written_more(with_changes(before, learned))
+    return changed(seen, {"state": "failed", "settled_at": at, **learned}), written_more(before), after
 
 
 def failure_facts(op: SettleCall) -> str:

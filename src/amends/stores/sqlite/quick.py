@@ -31,7 +31,7 @@ from amends.ledger.operations import (
 )
 from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
 from amends.ledger.rows import RUN_COLUMNS, AddEvent, CallRow, RunRow
-from amends.stores.calls import RootFacts, hot, join, more, written_owners
+from amends.stores.calls import RootFacts, join, written_owners
 from amends.stores.quick import (
     ENDED,
     NOTHING_DROPPED,
@@ -240,19 +240,16 @@ class Plain:
         if seen is None or kept is None or kept.touch < 0 or not is_plain_failure(op, seen):
             return None
         n, at, micros = self._next(kept)
-        new = failed(op, seen, at)
         root = RootFacts(kept.no, seen.root, seen.run_id, seen.tenant, seen.agent, seen.principal)
+        new, before, after = failed(op, seen, at, root)
         event = AddEvent(
             at, seen.root, seen.run, seen.run_id, seen.tenant, seen.id, "call", "started", "failed", op.owner, op.epoch,
             failure_facts(op),
         )  # fmt: skip
         cursor.execute(
             FAIL,
-            (
-                at, more(new, hot(new), root), number_of(seen.id), kept.no, more(seen, hot(seen), root), kept.no, op.owner,
-                op.epoch, kept.touch,
-            ),
-        )  # fmt: skip
+            (at, after, number_of(seen.id), kept.no, before, kept.no, op.owner, op.epoch, kept.touch),
+        )
         if cursor.rowcount != 1:
             return None
         hash = sha256(f"{kept.head}:{n}:{micros}:{event.body}".encode("ascii"))

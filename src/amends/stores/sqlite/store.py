@@ -112,6 +112,7 @@ class SqliteStore:
     ) -> None:
         assert synchronous in ("FULL", "NORMAL"), f"a ledger is not kept with synchronous={synchronous}"
         self.path = Path(path).absolute()  # a later chdir must not split the ledger in two
+        self._file = os.fspath(self.path)
         self.url = f"sqlite:///{os.fspath(path)}"
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self._clock = clock
@@ -208,7 +209,7 @@ class SqliteStore:
         writer = self._writer
         if plain is None or writer is None:
             return None
-        if kind in BEFORE_BODIES and inode_of(self.path) != writer.inode:
+        if kind in BEFORE_BODIES and inode_of(self._file) != writer.inode:
             return None  # the flow says that the file was replaced; what is written to the old one is lost
         try:
             return plain(self._plain, writer.cursor, op)
@@ -356,7 +357,7 @@ class SqliteStore:
             self.open(create=self._create)
             writer = self._writer
             assert writer is not None, "an open ledger has a writer"
-        elif inode_of(self.path) != writer.inode:
+        elif inode_of(self._file) != writer.inode:
             # The operating system would let us write on into a file that nobody will ever read.
             self._drop_writer()
             self._readers.drop()
