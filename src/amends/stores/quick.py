@@ -101,19 +101,37 @@ def is_plain_failure(op: SettleCall, seen: CallRow) -> bool:
     return plain and seen.settled_at is None and seen.result is None and number_of(seen.id) is not None
 
 
-def failed(op: SettleCall, seen: CallRow, at: float, root: RootFacts) -> tuple[CallRow, str | None, str | None]:
-    """Return the call after a plain failure, and what the hot columns do not say of it, before and after."""
+def failed(op: SettleCall, seen: CallRow, root: RootFacts) -> tuple[dict[str, Any], str | None, str | None]:
+    """Return what a plain failure changes, and what the hot columns do not say of the call, before and after."""
     learned = {
         "quiet_boot": op.boot, "quiet_mono": op.mono, "loss": "", "error": op.error, "why": op.why, "retry_at": None,
     }  # fmt: skip
     before = unsaid(seen, hot(seen), root)
-    after = written_more(with_changes(before, learned))
-    return changed(seen, {"state": "failed", "settled_at": at, **learned}), written_more(before), after
+    return learned, written_more(before), written_more(with_changes(before, learned))
 
 
-def failure_facts(op: SettleCall) -> str:
-    """Return the facts of the event of a plain failure, as the flow writes them."""
-    return written_facts({**call_facts("failed", {"why": op.why}), **settlement_facts(op)})
+def failed_row(seen: CallRow, learned: Mapping[str, Any], at: float) -> CallRow:
+    """Return the call after a plain failure."""
+    return changed(seen, {"state": "failed", "settled_at": at, **learned})
+
+
+def failure_event(op: SettleCall, seen: CallRow, at: float) -> AddEvent:
+    """Return the event of a plain failure, as the flow writes it."""
+    facts = written_facts({**call_facts("failed", {"why": op.why}), **settlement_facts(op)})
+    return AddEvent(
+        at,
+        seen.root,
+        seen.run,
+        seen.run_id,
+        seen.tenant,
+        seen.id,
+        "call",
+        "started",
+        "failed",
+        op.owner,
+        op.epoch,
+        facts,
+    )
 
 
 # ---- Plain compensations

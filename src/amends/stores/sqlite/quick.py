@@ -47,7 +47,8 @@ from amends.stores.quick import (
     commit_events,
     compensation_body,
     failed,
-    failure_facts,
+    failed_row,
+    failure_event,
     is_plain,
     is_plain_beginning,
     is_plain_close,
@@ -239,24 +240,19 @@ class Plain:
         kept = None if seen is None else self._kept.get(seen.root)
         if seen is None or kept is None or kept.touch < 0 or not is_plain_failure(op, seen):
             return None
-        n, at, micros = self._next(kept)
+        _, at, _ = self._next(kept)
         root = RootFacts(kept.no, seen.root, seen.run_id, seen.tenant, seen.agent, seen.principal)
-        new, before, after = failed(op, seen, at, root)
-        event = AddEvent(
-            at, seen.root, seen.run, seen.run_id, seen.tenant, seen.id, "call", "started", "failed", op.owner, op.epoch,
-            failure_facts(op),
-        )  # fmt: skip
+        learned, before, after = failed(op, seen, root)
         cursor.execute(
             FAIL,
             (at, after, number_of(seen.id), kept.no, before, kept.no, op.owner, op.epoch, kept.touch),
         )
         if cursor.rowcount != 1:
             return None
-        hash = sha256(f"{kept.head}:{n}:{micros}:{event.body}".encode("ascii"))
-        cursor.execute(self._insert_event, event_values(event, n, hash.digest()))
-        cursor.execute(TOUCH, (n, hash.digest(), at, kept.no))
-        kept.n, kept.head, kept.at, kept.touch, kept.undo = n, hash.hexdigest(), at, kept.touch + 1, None
-        return Settled(new)
+        values = self._linked(kept, (failure_event(op, seen, at),))
+        cursor.execute(TOUCH, (values[0][1], values[0][-1], at, kept.no))
+        self._continue(cursor, kept, values)
+        return Settled(failed_row(seen, learned, at))
 
     def open(self, cursor: sqlite3.Cursor, op: OpenRun) -> Opened | None:
         """Open a run that there was not; return None if nothing was changed and the flow must decide."""
