@@ -185,7 +185,10 @@ _EVENT_COLUMNS: Final = ", ".join(map(POSTGRES.name_of, EVENT_COLUMNS))
 _TYPES: Final = {"int": "bigint", "float": "float8", "float | None": "float8"}
 _LATER: Final = {"created_at": "h_at", "lease_until": "h_at + %s::float8", "wake_at": "h_at + %s::float8"}
 """The columns of a new run that depend on the time."""
-_KNOWN: Final = f"select x.no as h_no, x.n as h_n, x.touch as h_touch, x.head as h_0, {_AT} as h_us from amends_run x, m where x.uid = %s"
+_KNOWN: Final = (
+    f"select x.no as h_no, x.n as h_n, x.touch as h_touch, x.head as h_0, {_AT} as h_us"
+    " from amends_run x, m where x.uid = %s"
+)
 """The run as the statement found it."""
 
 
