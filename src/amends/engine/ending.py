@@ -222,7 +222,7 @@ async def _commit(session: Session, output: str | None) -> RunRow:
     for _ in range(ROUNDS_MAX):
         decision = await DecideCommit(
             session.uid, session.lease.owner, session.lease.epoch, output, session.replays, after,
-            await outbox_terms(session),
+            await outbox_terms(session), session.plain,
         )  # fmt: skip
         match decision.how:
             case "committed" | "ended":

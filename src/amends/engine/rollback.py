@@ -79,7 +79,8 @@ async def roll_back(session: Session, *, by: str, why: str, person: bool = False
     session.recall.close()  # for the whole tree: what is requested again after a child was rolled back is a new call
     await wait_if_live(session)
     for _ in range(PASSES_MAX):
-        began = await BeginRollback(session.uid, by, why, person, session.lease.owner, session.lease.epoch)
+        lease = session.lease
+        began = await BeginRollback(session.uid, by, why, person, lease.owner, lease.epoch, plain=session.plain)
         tree = began.tree or await read_tree(session)
         if any(row.state in LIVE for row in tree.calls):
             await wait_for_live(session)
@@ -380,7 +381,8 @@ async def _close(session: Session, tree: Tree) -> RollbackProgress:
         if not stays:
             return await _block(session, tree)
         return RollbackProgress(await AbandonRun(session.uid, "rule", stays), await read_tree(session))
-    run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
+    lease = session.lease
+    run = await CloseRun(session.uid, lease.owner, lease.epoch, "rolled_back", plain=session.plain)
     return RollbackProgress(run, await read_tree(session))
 
 
@@ -397,8 +399,9 @@ async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow])
         or rollback_obstacles(session, left)
     ):
         return None
+    lease = session.lease
     try:
-        run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
+        run = await CloseRun(session.uid, lease.owner, lease.epoch, "rolled_back", plain=session.plain)
     except TransitionRefused:
         return None
     return RollbackProgress(run, replace(left, run=run, runs=(run,)))

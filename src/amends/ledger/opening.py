@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amends.encoding.chain import proof
 from amends.errors import RunEnded
 from amends.ledger.changes import move_run
@@ -16,6 +18,7 @@ from amends.ledger.rows import (
 )
 from amends.ledger.tables import Add, Change
 from amends.ledger.trees import find_run
+from amends.states import NEW
 
 
 async def open_run(op: OpenRun) -> Opened:
@@ -54,7 +57,15 @@ async def open_run(op: OpenRun) -> Opened:
 
 
 async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
-    row = RunRow(
+    row = new_run(op, generation, now)
+    await Add(RUNS, row)
+    await write_event(row, "run", at=now, by=op.owner, epoch=1, frm=NEW, to="open", **opening_facts(op, row))
+    return row
+
+
+def new_run(op: OpenRun, generation: int, now: float) -> RunRow:
+    """Return the row of a run that is opened now."""
+    return RunRow(
         uid=op.uid,
         id=op.id,
         tenant=op.tenant,
@@ -81,12 +92,16 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
         lease_boot=op.boot,
         lease_mono=op.mono + op.lease_s,
     )
-    await Add(RUNS, row)
-    await write_event(
-        row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation,
-        input=proof_of(op, op.input or None), row=run_columns_digest(row), budgets=proof(op.budgets) if op.budgets else None,
-    )  # fmt: skip
-    return row
+
+
+def opening_facts(op: OpenRun, row: RunRow) -> dict[str, Any]:
+    """Return what the first event of a run says; the fast paths write the same."""
+    return {
+        "generation": row.generation,
+        "input": proof_of(op, op.input or None),
+        "row": run_columns_digest(row),
+        "budgets": proof(op.budgets) if op.budgets else None,
+    }
 
 
 async def open_child(op: OpenChild) -> Opened:

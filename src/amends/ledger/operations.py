@@ -40,6 +40,7 @@ from amends.ledger.rows import (
 
 if TYPE_CHECKING:
     from amends.ledger.folded import FoldedCall, FoldedEvent
+    from amends.ledger.plain import PlainRun
 
 # ---- Answers
 
@@ -470,6 +471,8 @@ class BeginRollback(StoreOp[Rollback]):
     mark: str = ""
     """The plan that a person looked at, and the state of the tree then (``tree_mark``): if that has changed, the plan
     is stale."""
+    plain: PlainRun | None = None
+    """The run if its session saw nothing unusual about it: the store may then begin the rollback by a plain statement."""
 
 
 @dataclass(slots=True)
@@ -515,6 +518,8 @@ class DecideCommit(StoreOp[Decision]):
     """For each tool that is a pivot at commit: the tools that must have succeeded before it."""
     outbox: TermsByCall = field(default_factory=dict)
     """See ``AdmitCall.outbox``."""
+    plain: PlainRun | None = None
+    """See ``BeginRollback.plain``."""
 
 
 @dataclass(slots=True)
@@ -528,6 +533,8 @@ class CloseRun(StoreOp[RunRow]):
     causes: tuple[str, ...] = ()
     wake_s: float | None = None
     interrupted: bool = False
+    plain: PlainRun | None = None
+    """See ``BeginRollback.plain``."""
 
 
 @dataclass(slots=True)

@@ -102,6 +102,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     name: None if _FIELDS[name].default is MISSING else _FIELDS[name].default for name in _MORE
 }
 """The fields that are kept in ``more`` unless they have these values; ``_derived`` has the others."""
+_PLACES: Final = {name: place for place, name in enumerate(_MORE)}
 _TYPES: Final = {
     "str": (str,), "int": (int,), "float": (float, int), "float | None": (float, int, type(None)),
     "str | None": (str, type(None)),
@@ -183,13 +184,29 @@ def hot(row: CallRow) -> dict[str, Any]:
 
 def more(row: CallRow, values: Mapping[str, Any], root: RootFacts, folded: Folded | None = None) -> str | None:
     """Return what the hot columns ``values`` do not say, as JSON; None: they say everything."""
-    usual = _derived(values, root)
-    both = zip(_MORE, _values_of(row), _usual_of(usual), strict=True)
-    kept: dict[str, Any] = {name: value for name, value, normal in both if value != normal}
+    kept = unsaid(row, values, root)
     if values["no"] is None or number_of(row.id) is None:
         kept["id"] = row.id
     if folded is not None:
         kept |= {name: value for name in PROOFS if (value := getattr(folded, name))}
+    return written_more(kept)
+
+
+def unsaid(row: CallRow, values: Mapping[str, Any], root: RootFacts) -> dict[str, Any]:
+    """Return the fields that the hot columns ``values`` do not say, in the order of the fields."""
+    usual = _derived(values, root)
+    both = zip(_MORE, _values_of(row), _usual_of(usual), strict=True)
+    return {name: value for name, value, normal in both if value != normal}
+
+
+def with_changes(kept: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``unsaid`` after a change of fields that no hot column says."""
+    new = {**kept, **changes}
+    return {name: new[name] for name in sorted(new, key=_PLACES.__getitem__) if new[name] != _DEFAULTS[name]}
+
+
+def written_more(kept: Mapping[str, Any]) -> str | None:
+    """Return fields as ``more`` has them."""
     return json.dumps(kept, separators=(",", ":")) if kept else None
 
 

@@ -8,27 +8,42 @@ ways. Each store writes the statements in its own SQL.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from amends.encoding.chain import body_of, proof
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import number_of
-from amends.ledger.events import call_facts, settlement_facts, written_facts
+from amends.ledger.events import call_facts, proof_of, settlement_facts, written_facts
+from amends.ledger.opening import opening_facts
 from amends.ledger.operations import (
     Admission,
     AdmitCall,
     BeginCompensation,
+    BeginRollback,
+    CloseRun,
+    DecideCommit,
+    OpenRun,
     Rollback,
     SettleCall,
     SettleCompensation,
     Settled,
 )
-from amends.ledger.plain import AdmitPlain, SettlePlain, admission_facts
-from amends.ledger.rows import CallRow
-from amends.states import NEW
-from amends.stores.calls import attempt_facts, join, pack, success_facts
-from amends.stores.sql import Statements
+from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain, admission_facts
+from amends.ledger.rows import AddEvent, CallRow, RunRow
+from amends.states import CALL_STATES, NEW, STANDING, UNSETTLED
+from amends.stores.calls import (
+    RootFacts,
+    attempt_facts,
+    hot,
+    join,
+    pack,
+    success_facts,
+    unsaid,
+    with_changes,
+    written_more,
+)
+from amends.stores.sql import Statements, among
 
 OPEN_ROOT: Final = "state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''"
 """The condition of a run that admits a compensatable call or a read without further checks."""
@@ -78,20 +93,37 @@ def is_plain_failure(op: SettleCall, seen: CallRow) -> bool:
     return plain and seen.settled_at is None and seen.result is None and number_of(seen.id) is not None
 
 
-def failed(op: SettleCall, seen: CallRow, at: float) -> CallRow:
+def failed(op: SettleCall, seen: CallRow, root: RootFacts) -> tuple[dict[str, Any], str | None, str | None]:
+    """Return what a plain failure changes, and what the hot columns do not say of the call, before and after."""
+    learned = {
+        "quiet_boot": op.boot, "quiet_mono": op.mono, "loss": "", "error": op.error, "why": op.why, "retry_at": None,
+    }  # fmt: skip
+    before = unsaid(seen, hot(seen), root)
+    return learned, written_more(before), written_more(with_changes(before, learned))
+
+
+def failed_row(seen: CallRow, learned: Mapping[str, Any], at: float) -> CallRow:
     """Return the call after a plain failure."""
-    return changed(
-        seen,
-        {
-            "state": "failed", "quiet_boot": op.boot, "quiet_mono": op.mono, "loss": "", "error": op.error, "why": op.why,
-            "settled_at": at, "retry_at": None,
-        },
-    )  # fmt: skip
+    return changed(seen, {"state": "failed", "settled_at": at, **learned})
 
 
-def failure_facts(op: SettleCall) -> str:
-    """Return the facts of the event of a plain failure, as the flow writes them."""
-    return written_facts({**call_facts("failed", {"why": op.why}), **settlement_facts(op)})
+def failure_event(op: SettleCall, seen: CallRow, at: float) -> AddEvent:
+    """Return the event of a plain failure, as the flow writes it."""
+    facts = written_facts({**call_facts("failed", {"why": op.why}), **settlement_facts(op)})
+    return AddEvent(
+        at,
+        seen.root,
+        seen.run,
+        seen.run_id,
+        seen.tenant,
+        seen.id,
+        "call",
+        "started",
+        "failed",
+        op.owner,
+        op.epoch,
+        facts,
+    )
 
 
 # ---- Plain compensations
@@ -168,6 +200,95 @@ def compensation_body(op: BeginCompensation | SettleCompensation, frm: str, to: 
     assert seen is not None, "a plain compensation knows its call"
     return body_of(
         seen.root, seen.run, seen.run_id, seen.tenant, seen.id, "call", frm, to, op.owner, op.epoch, attempt_facts(1)
+    )
+
+
+# ---- Plain runs: opening them, beginning their rollback, closing them
+
+
+PLAIN_ROOT: Final = (
+    "locked = 0 and origin = '' and forked_from = ''"
+    " and not exists (select 1 from amends_run k where k.root = amends_run.uid and k.uid <> amends_run.uid)"
+)
+"""The condition of a root without children and locks, which is no fork and was not loaded."""
+UNSHARED: Final = (
+    "not exists (select 1 from amends_run f where f.forked_from = amends_run.uid and f.forked_from <> '')"
+    " and not exists (select 1 from amends_approval a where a.root = amends_run.uid)"
+)
+"""The condition of a run on which no fork relies, and in which nobody was asked for an approval."""
+ENDED: Final = "owner = '', lease_until = 0.0, wake_at = null, suspended = 0, causes = '[]'"
+"""What changes in the row of a root with every end."""
+
+
+def has_no_call(states: Collection[str], *, but_reads: bool = False) -> str:
+    """Return the condition that no call of the run is in one of these states."""
+    some = among((state for state in CALL_STATES if state in states), "c.state")
+    tools, effects = (" join amends_tool t on t.no = c.tool", " and t.kind <> 'read'") if but_reads else ("", "")
+    return f"not exists (select 1 from amends_call c{tools} where c.root = amends_run.no and {some}{effects})"
+
+
+NOTHING_DROPPED: Final = has_no_call({"held", "ready", "backing_off"})
+"""The condition that the beginning of a rollback changes no call."""
+NOTHING_LEFT: Final = has_no_call(STANDING | UNSETTLED | {"residue"}, but_reads=True)
+"""The condition that nothing keeps a run from being rolled back."""
+NOTHING_UNSETTLED: Final = has_no_call(UNSETTLED)
+"""The condition that nothing keeps a run from being committed."""
+
+
+def opening_event(op: OpenRun, row: RunRow, at: float) -> AddEvent:
+    """Return the first event of a run."""
+    facts = written_facts(opening_facts(op, row))
+    return AddEvent(at, op.uid, op.uid, op.id, op.tenant, "", "run", NEW, "open", op.owner, 1, facts)
+
+
+def is_plain_rollback(op: BeginRollback) -> bool:
+    """Return whether the owner of a plain run rolls it back, and not by a plan."""
+    return op.plain is not None and op.epoch is not None and not (op.repeated or op.mark or op.plan)
+
+
+def rollback_goal(op: BeginRollback) -> dict[str, str]:
+    """Return the goal that a rollback sets."""
+    return {"goal": "rollback", "goal_by": "person" if op.person else "self", "goal_why": op.why}
+
+
+def rollback_events(op: BeginRollback, run: PlainRun, at: float) -> tuple[AddEvent, AddEvent]:
+    """Return the events of the beginning of a plain rollback."""
+    said = rollback_goal(op)
+    return (
+        _run_event(run, at, "goal", "", "rollback", op.by, {"why": op.why, **said}),
+        _run_event(run, at, "run", "open", "rolling_back", op.by, said),
+    )
+
+
+def is_plain_close(op: CloseRun) -> bool:
+    """Return whether a plain run is closed because everything was compensated."""
+    return op.plain is not None and op.to == "rolled_back" and not op.repeated
+
+
+def close_event(op: CloseRun, run: PlainRun, at: float) -> AddEvent:
+    """Return the event of the end of a plain rollback."""
+    return _run_event(run, at, "run", "rolling_back", "rolled_back", op.owner, {})
+
+
+def is_plain_commit(op: DecideCommit) -> bool:
+    """Return whether only rows of the ledger can keep the run from being committed."""
+    return op.plain is not None and not op.repeated and not op.replays
+
+
+def commit_events(op: DecideCommit, run: PlainRun, at: float) -> tuple[AddEvent, AddEvent]:
+    """Return the events of a plain commit."""
+    said = {"output": proof_of(op, op.output), "goal": "commit", "goal_by": "self"}
+    return (
+        _run_event(run, at, "goal", "", "commit", op.owner, said),
+        _run_event(run, at, "run", "open", "committed", op.owner, {}),
+    )
+
+
+def _run_event(
+    run: PlainRun, at: float, what: str, frm: str, to: str, by: str, facts: Mapping[str, str | None]
+) -> AddEvent:
+    return AddEvent(
+        at, run.root, run.root, run.run_id, run.tenant, "", what, frm, to, by, run.epoch, written_facts(facts)
     )
 
 

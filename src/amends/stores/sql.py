@@ -728,6 +728,7 @@ class CallStatements:
         # From the run to its calls: a planner that begins with the calls would read them all.
         rooted = f"select {columns} from amends_run r join amends_call c on c.root = r.no join amends_tool t on t.no = c.tool"
         self.rooted = rooted
+        self.of_root = f"{rooted} where r.uid = {mark} order by c.n"
         self.of_trees = rooted.replace("select ", f"select {dialect.in_order}", 1)
         self.is_open = dialect.is_open or among(OPEN, "c.state")
         self.find = f"{self.select} where c.no = {mark}"

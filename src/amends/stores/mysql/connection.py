@@ -90,6 +90,24 @@ class Connection:
 
         self._ask_at_once("; ".join((*statements, "commit")), answers)
 
+    def call_and_read(
+        self, text: str, selects: Sequence[str], root: str
+    ) -> tuple[tuple[int, int] | None, list[list[tuple[Any, ...]]]]:
+        """Call a procedure on this run and read what it left, in one transaction that is sent in one packet."""
+        self.last = Execute("select from amends_run", (root,))
+
+        def answers(raw: Any) -> tuple[tuple[int, int] | None, list[list[tuple[Any, ...]]]]:
+            _read_ok(raw)
+            said, found = _read_two_numbers(raw), []
+            for _ in selects:
+                raw._read_query_result()
+                found.append(list(raw._result.rows))
+            raw._result = None  # it says that more follows, which is read here
+            _read_ok(raw)
+            return said, found
+
+        return self._ask_at_once("; ".join(("begin", text, *selects, "commit")), answers)
+
     def _ask_at_once(self, text: str, read: Callable[[Any], T]) -> T:
         """Send a whole transaction, and read its answer packet by packet.
 

@@ -12,18 +12,27 @@ from typing import Any, Final
 
 from amends.encoding.chain import MICROS
 from amends.encoding.ids import made_at, number_of
+from amends.ledger.opening import new_run
 from amends.ledger.operations import (
     Admission,
     AdmitCall,
     BeginCompensation,
     BeginRollback,
     CloseRun,
+    DecideCommit,
+    Decision,
+    Opened,
+    OpenRun,
+    Rollback,
+    SettleCall,
     SettleCompensation,
     Settled,
     StoreOp,
+    Tree,
 )
 from amends.ledger.plain import AdmitPlain, PlainTool, SettledPlain, SettlePlain, Started
-from amends.ledger.rows import CallRow
+from amends.ledger.rows import RUN_COLUMNS, AddEvent, CallRow, RunRow
+from amends.stores.calls import RootFacts, join, written_owners
 from amends.stores.mysql.connection import Connection
 from amends.stores.quick import (
     OPEN_ROOT,
@@ -32,14 +41,26 @@ from amends.stores.quick import (
     answer_sql,
     answered,
     begun,
+    close_event,
+    commit_events,
     compensation_body,
+    failed,
+    failed_row,
+    failure_event,
     is_plain,
     is_plain_beginning,
+    is_plain_close,
+    is_plain_commit,
     is_plain_end,
+    is_plain_failure,
     is_plain_question,
+    is_plain_rollback,
     key_of,
     more_of,
+    opening_event,
     question,
+    rollback_events,
+    rollback_goal,
     success_body,
     undo_of,
     undone,
@@ -55,7 +76,10 @@ _TOOL: Final = (
     "select no from amends_tool where name = %s and version = %s and kind = %s and scope = 'run' and declared = %s"
     " and undoable = %s and at_commit = 0"
 )
-_ANSWER: Final = answer_sql(Statements(MYSQL))
+_STATEMENTS: Final = Statements(MYSQL)
+_ANSWER: Final = answer_sql(_STATEMENTS)
+_RUN: Final = f"select {', '.join(map(MYSQL.name_of, RUN_COLUMNS))}, touch from amends_run where uid = %s"
+_CALLS: Final = _STATEMENTS.calls.of_root
 # The statements of a batch. A list of rows is a derived table, which both servers understand.
 _ENDS: Final = (
     "select group_concat(v.place, ',', x.no, ',', x.n, ',', coalesce(lower(hex(x.head)), repeat('0', 64)), ',',"
@@ -99,13 +123,17 @@ class Plain:
         """Remember the order of a rollback that a flow has begun; if its commit fails, the run has another ``touch``."""
         if isinstance(op, BeginRollback):
             tail = tails.get(answer.run.root)
-            undo = None if tail is None else undo_of(answer, tail.touch + int(tail.is_longer))
-            if undo is not None:
-                if len(self._undo) >= UNDO_MAX:
-                    self._undo.clear()
-                self._undo[answer.run.root] = undo
+            if tail is not None:
+                self._keep(answer, tail.touch + int(tail.is_longer))
         elif isinstance(op, CloseRun):
             self._undo.pop(answer.root, None)
+
+    def _keep(self, answer: Rollback, touch: int) -> None:
+        undo = undo_of(answer, touch)
+        if undo is not None:
+            if len(self._undo) >= UNDO_MAX:
+                self._undo.clear()
+            self._undo[answer.run.root] = undo
 
     def _now(self) -> str:
         return "null" if self._clock is None else _double(self._clock())
@@ -254,6 +282,102 @@ class Plain:
             f"{_or_null(more, quoted)},{_or_null(more_of(first), quoted)})"
         )
 
+    def fail(self, op: SettleCall, connection: Connection) -> Settled | None:
+        """Settle a plain call as failed; return None if nothing was changed and the flow must decide."""
+        seen, quoted = op.seen, connection.quoted
+        if seen is None or not is_plain_failure(op, seen):
+            return None
+        root = RootFacts(0, seen.root, seen.run_id, seen.tenant, seen.agent, seen.principal)
+        learned, before, after = failed(op, seen, root)
+        event = failure_event(op, seen, 0.0)
+        said = connection.call_procedure(
+            f"call amends_fail_1({quoted(seen.root)},{quoted(op.owner)},{op.epoch},{self._now()},'{event.body}',"
+            f"{number_of(seen.id)},{quoted(seen.id)},{quoted(event.facts)},{_or_null(after, quoted)},"
+            f"{_or_null(before, quoted)})",
+            seen.root,
+        )
+        return None if said is None else Settled(failed_row(seen, learned, said[1] / MICROS))
+
+    def open(self, op: OpenRun, connection: Connection) -> Opened | None:
+        """Open a run that there was not; return None if nothing was changed and the flow must decide."""
+        if op.deadline_s is not None:
+            return None  # its first event proves it, and only the server knows the time
+        row, quoted = new_run(op, 1, 0.0), connection.quoted
+        event = opening_event(op, row, 0.0)
+        texts = (
+            event.facts,
+            op.policy,
+            op.order_mode,
+            op.agent,
+            op.principal,
+            op.input,
+            op.input_digest,
+            op.tags,
+            op.owner,
+        )
+        said = connection.call_procedure(
+            f"call amends_open_1({quoted(op.uid)},{quoted(op.id)},{quoted(op.tenant)},{self._now()},'{event.body}',"
+            f"{','.join(map(quoted, texts))},{quoted(op.opener)},{_double(op.lease_s)},{quoted(op.budgets)},"
+            f"{quoted(op.boot)},{_double(row.lease_mono or 0.0)},{quoted(written_owners({1: op.owner}))})",
+            op.uid,
+        )
+        if said is None:
+            return None
+        at = said[1] / MICROS
+        return Opened("fresh", new_run(op, 1, at), at)
+
+    def turn(self, op: BeginRollback, connection: Connection) -> Rollback | None:
+        """Begin the rollback of a plain run; return None if nothing was changed and the flow must decide."""
+        if op.plain is None or not is_plain_rollback(op):
+            return None
+        goal, event = rollback_events(op, op.plain, 0.0)
+        found = self._moved(op, connection, event, goal=goal, aim=tuple(rollback_goal(op).values()), calls=True)
+        if found is None:
+            return None
+        run, touch, at, called = found
+        answer = Rollback("rolling", run, Tree(run, (run,), tuple([join(values)[0] for values in called]), at))
+        self._keep(answer, touch)
+        return answer
+
+    def close(self, op: CloseRun, connection: Connection) -> RunRow | None:
+        """Close a plain run whose calls are compensated; return None if nothing was changed and the flow must decide."""
+        if op.plain is None or not is_plain_close(op):
+            return None
+        found = self._moved(op, connection, close_event(op, op.plain, 0.0))
+        if found is None:
+            return None
+        self._undo.pop(op.run, None)
+        return found[0]
+
+    def commit(self, op: DecideCommit, connection: Connection) -> Decision | None:
+        """Commit a plain run; return None if nothing was changed and the flow must decide."""
+        if op.plain is None or not is_plain_commit(op):
+            return None
+        goal, event = commit_events(op, op.plain, 0.0)
+        found = self._moved(op, connection, event, goal=goal, aim=("commit", "self", None), output=op.output)
+        return None if found is None else Decision("committed", found[0])
+
+    def _moved(
+        self, op: BeginRollback | CloseRun | DecideCommit, connection: Connection, event: AddEvent, *,
+        goal: AddEvent | None = None, aim: tuple[str | None, ...] = (None, None, None), output: str | None = None,
+        calls: bool = False,
+    ) -> tuple[RunRow, int, float, list[tuple[Any, ...]]] | None:  # fmt: skip
+        """Change the row of the run and write the events; return the run, its touch, the time and its calls."""
+        quoted = connection.quoted
+        said_of_goal = "null,null" if goal is None else f"'{goal.body}',{quoted(goal.facts)}"
+        uid = quoted(op.run)
+        said, found = connection.call_and_read(
+            f"call amends_move_1({uid},{quoted(op.owner)},{op.epoch},{self._now()},{quoted(event.by_whom)},"
+            f"{','.join(_or_null(one, quoted) for one in aim)},{said_of_goal},'{event.frm}','{event.to_state}',"
+            f"'{event.body}',{quoted(event.facts)},{_or_null(output, quoted)})",
+            [_RUN % uid, _CALLS % uid] if calls else [_RUN % uid],
+            op.run,
+        )
+        if said is None:
+            return None
+        *values, touch = found[0][0]
+        return RunRow(*values), touch, said[1] / MICROS, found[1] if calls else []
+
     def begin(self, op: BeginCompensation, connection: Connection) -> CallRow | None:
         """Begin the compensation; return None if nothing was changed and the flow must decide."""
         seen, quoted = op.seen, connection.quoted
@@ -311,6 +435,11 @@ QUICK: Final[dict[type[StoreOp[Any]], Callable[[Plain, Any, Connection], Any]]] 
     AdmitCall: Plain.answer,
     AdmitPlain: Plain.admit,
     SettlePlain: Plain.settle,
+    SettleCall: Plain.fail,
+    OpenRun: Plain.open,
+    BeginRollback: Plain.turn,
     BeginCompensation: Plain.begin,
     SettleCompensation: Plain.end,
+    CloseRun: Plain.close,
+    DecideCommit: Plain.commit,
 }

@@ -133,8 +133,8 @@ class MysqlStore:
         if not self._ready:
             self.open(create=self._create)
         kind = type(op)
+        _check_sizes(op)
         if kind not in QUICK or op.repeated:
-            _check_sizes(op)
             return self._generally(op)
         done: T | None = self._batches.perform(op, root_of(op), self._alone) if kind in STEPS else self._alone(op)
         return self._generally(op, quick=False) if done is None else done

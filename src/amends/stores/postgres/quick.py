@@ -14,39 +14,68 @@ from typing import Any, Final
 
 from psycopg.errors import DivisionByZero
 
+from amends.encoding.chain import GENESIS
 from amends.encoding.ids import made_at, number_of
+from amends.ledger.opening import new_run
 from amends.ledger.operations import (
     Admission,
     AdmitCall,
     BeginCompensation,
     BeginRollback,
     CloseRun,
+    DecideCommit,
+    Decision,
+    Opened,
+    OpenRun,
+    Rollback,
+    SettleCall,
     SettleCompensation,
     Settled,
     StoreOp,
+    Tree,
 )
-from amends.ledger.plain import AdmitPlain, PlainTool, SettledPlain, SettlePlain, Started
-from amends.ledger.rows import CallRow
+from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
+from amends.ledger.rows import RUN_COLUMNS, AddEvent, CallRow, RunRow
+from amends.stores import calls as stored
+from amends.stores.postgres.wakeup import CHANNEL
 from amends.stores.quick import (
+    ENDED,
+    NOTHING_DROPPED,
+    NOTHING_LEFT,
+    NOTHING_UNSETTLED,
     OPEN_ROOT,
+    PLAIN_ROOT,
+    UNSHARED,
     Undo,
     admission_body,
     answer_sql,
     answered,
     begun,
+    close_event,
+    commit_events,
     compensation_body,
+    failed,
+    failed_row,
+    failure_event,
     is_plain,
     is_plain_beginning,
+    is_plain_close,
+    is_plain_commit,
     is_plain_end,
+    is_plain_failure,
     is_plain_question,
+    is_plain_rollback,
     key_of,
     more_of,
+    opening_event,
     question,
+    rollback_events,
+    rollback_goal,
     success_body,
     undo_of,
     undone,
 )
-from amends.stores.sql import FOLD_WINDOW_S, POSTGRES, SKEW_S, Execute, Statements, Tail
+from amends.stores.sql import EVENT_COLUMNS, FOLD_WINDOW_S, POSTGRES, RUN_VALUES, SKEW_S, Execute, Statements, Tail
 
 Clock = Callable[[], float] | None
 
@@ -147,6 +176,105 @@ _TOOL: Final = (
 )
 _ANSWER: Final = answer_sql(Statements(POSTGRES))
 
+# ---- Runs, and what writes event rows
+#
+# Such a step reads the run as the statement began, computes its events from that, and changes the row only if nobody
+# has continued the chain since: then the other tables are as they were, too. Whoever waited for the run changes nothing.
+
+_EVENT_COLUMNS: Final = ", ".join(map(POSTGRES.name_of, EVENT_COLUMNS))
+_TYPES: Final = {"int": "bigint", "float": "float8", "float | None": "float8"}
+_LATER: Final = {"created_at": "h_at", "lease_until": "h_at + %s::float8", "wake_at": "h_at + %s::float8"}
+"""The columns of a new run that depend on the time."""
+_KNOWN: Final = (
+    f"select x.no as h_no, x.n as h_n, x.touch as h_touch, x.head as h_0, {_AT} as h_us"
+    " from amends_run x, m where x.uid = %s"
+)
+"""The run as the statement found it."""
+
+
+def _events(count: int, of: str, call: str = "''") -> str:
+    """Return the insert of the events of a step; ``of``: the row of its run."""
+    values = ", ".join([f"({k}, %s::text, %s::text, %s::text, %s::text, {of}.h_{k})" for k in range(1, count + 1)])
+    return (
+        f", e as (insert into amends_event ({_EVENT_COLUMNS}) select {of}.uid, {of}.h_n + v.k, {of}.at, {of}.uid, {of}.id,"
+        f" {of}.tenant, {call}, v.what, v.frm, v.to_state, %s::text, %s::bigint, v.facts, v.hash"
+        f" from {of}, lateral (values {values}) v(k, what, frm, to_state, facts, hash))"
+    )
+
+
+def _hashes(first: str, count: int) -> str:
+    """Return the hashes of the events of a step, each from the one before; ``first``: what it begins with."""
+    text = f", h0 as materialized ({first})"
+    for k in range(1, count + 1):
+        said = f"encode(h_{k - 1}, 'hex') || ':' || (h_n + {k}) || ':' || h_us::bigint || ':' || %s::text"
+        text += f", h{k} as materialized (select *, sha256(convert_to({said}, 'UTF8')) as h_{k} from h{k - 1})"
+    return text
+
+
+def _moving(count: int, sets: str, guard: str, *, columns: str = "", calls: str = "") -> str:
+    """Return the statement that changes a run by so many events, and notifies those who wait for it."""
+    own = ", ".join(f"x.{name}" for name in RUN_COLUMNS)
+    hashes = ", ".join(f"h_{k}" for k in range(1, count + 1))
+    return (
+        _NOW
+        + _hashes(_KNOWN, count)
+        + f", r as (update amends_run x set {sets}, n = h_n + {count}, at = h_us / 1e6::float8, head = h_{count},"
+        f" touch = x.touch + 1 from h{count} where x.no = h_no and x.n = h_n and x.touch = h_touch and x.owner = %s"
+        f" and x.epoch = %s and {guard.replace('amends_run.', 'x.')}"
+        f" returning {own}, x.no, x.touch, x.at, h_n, {hashes})"
+        + _events(count, "r")
+        + f" select {', '.join(f'r.{name}' for name in RUN_COLUMNS)}, r.touch, r.at, {_IN_TIME},"
+        f" pg_notify({CHANNEL}, r.uid){columns} from m, r{calls}"
+    )
+
+
+_OPEN_RUN: Final = (
+    _NOW
+    + _hashes(f"select 0 as h_n, decode('{GENESIS}', 'hex') as h_0, round(m.now * 1e6::float8) as h_us from m", 1)
+    + f", i as (insert into amends_run ({', '.join(RUN_COLUMNS)}, owners, n, head, at, touch) select "
+    + ", ".join(
+        _LATER.get(name, f"%s::{_TYPES.get(str(RunRow.__dataclass_fields__[name].type), 'text')}")
+        for name in RUN_COLUMNS
+    )
+    + ", %s::text, 1, h_1, h_at, 1 from (select *, h_us / 1e6::float8 as h_at from h1) h where not exists"
+    " (select 1 from amends_run where tenant = %s and id = %s) on conflict do nothing returning uid, id, tenant, at)"
+    ", r as (select i.*, h_n, h_1 from i, h1)" + _events(1, "r") + f" select r.at, {_IN_TIME} from m, r"
+)
+_FAIL: Final = (
+    _NOW
+    + _hashes(_KNOWN, 1)
+    + ", r as (update amends_run x set n = h_n + 1, at = h_us / 1e6::float8, head = h_1, touch = x.touch + 1 from h1"
+    " where x.no = h_no and x.n = h_n and x.touch = h_touch and x.owner = %s and x.epoch = %s and exists (select 1"
+    " from amends_call o where o.no = %s and o.root = x.no and o.state = 'started' and o.attempt = 1"
+    " and o.settled_n is null and o.settled_at is null and o.result is null and o.more is not distinct from %s::text)"
+    " returning x.no, x.uid, x.id, x.tenant, x.at, h_n, h_1)"
+    ", u as (update amends_call c set state = 'failed', settled_at = r.at, more = %s::text from r where c.no = %s"
+    " and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
+    " and c.more is not distinct from %s::text returning 1)"
+    + _events(1, "r", "%s::text")
+    + f" select r.at, 1 / (select count(*) from u), {_IN_TIME} from m, r"
+)  # fmt: skip
+_CALLS: Final = ", ".join(f"{one[:2]}{POSTGRES.name_of(one[2:])}" for one in stored.READ)
+_TURN: Final = _moving(
+    2,
+    "state = 'rolling_back', goal = %s, goal_by = %s, goal_why = %s",
+    f"{OPEN_ROOT} and {PLAIN_ROOT} and {UNSHARED} and {NOTHING_DROPPED}",
+    columns=f", {_CALLS}",
+    calls=" left join (amends_call c join amends_tool t on t.no = c.tool) on c.root = r.no order by c.n",
+)
+_CLOSE: Final = _moving(
+    1,
+    f"state = 'rolled_back', closed_at = h_us / 1e6::float8, {ENDED}",
+    f"x.state = 'rolling_back' and {PLAIN_ROOT} and {NOTHING_LEFT}",
+)
+_COMMIT: Final = _moving(
+    2,
+    "state = 'committed', goal = 'commit', goal_by = 'self', output = coalesce(%s::text, output),"
+    f" closed_at = h_us / 1e6::float8, {ENDED}",
+    f"{OPEN_ROOT} and goal_why = '' and {PLAIN_ROOT} and {NOTHING_UNSETTLED}",
+)
+_WIDTH: Final = len(RUN_COLUMNS)
+
 
 class Plain:
     """The plain statements of one store, and the numbers of the tools that it has seen."""
@@ -162,13 +290,17 @@ class Plain:
         """Remember the order of a rollback that a flow has begun; if its commit fails, the run has another ``touch``."""
         if isinstance(op, BeginRollback):
             tail = tails.get(answer.run.root)
-            undo = None if tail is None else undo_of(answer, tail.touch + int(tail.is_longer))
-            if undo is not None:
-                if len(self._undo) >= UNDO_MAX:
-                    self._undo.clear()
-                self._undo[answer.run.root] = undo
+            if tail is not None:
+                self._keep(answer, tail.touch + int(tail.is_longer))
         elif isinstance(op, CloseRun):
             self._undo.pop(answer.root, None)
+
+    def _keep(self, answer: Rollback, touch: int) -> None:
+        undo = undo_of(answer, touch)
+        if undo is not None:
+            if len(self._undo) >= UNDO_MAX:
+                self._undo.clear()
+            self._undo[answer.run.root] = undo
 
     def _now(self) -> float | None:
         return None if self._clock is None else self._clock()
@@ -217,6 +349,85 @@ class Plain:
             ),
         )  # fmt: skip
         return SettledPlain(started, found[0][0], found[0][1], op.result, proof=op.proof) if found else None
+
+    async def fail(self, op: SettleCall) -> Settled | None:
+        """Settle a plain call as failed; return None if nothing was changed and the flow must decide."""
+        seen = op.seen
+        if seen is None or not is_plain_failure(op, seen):
+            return None
+        root = stored.RootFacts(0, seen.root, seen.run_id, seen.tenant, seen.agent, seen.principal)
+        learned, before, after = failed(op, seen, root)
+        number, event = number_of(seen.id), failure_event(op, seen, 0.0)
+        found = await _stepped(
+            _FAIL,
+            (
+                self._now(), seen.root, event.body, op.owner, op.epoch, number, before, after, number, before, seen.id,
+                op.owner, op.epoch, *_said(event),
+            ),
+        )  # fmt: skip
+        return Settled(failed_row(seen, learned, found[0][0])) if found else None
+
+    async def open(self, op: OpenRun) -> Opened | None:
+        """Open a run that there was not; return None if nothing was changed and the flow must decide."""
+        if op.deadline_s is not None:
+            return None  # its first event proves it, and only the server knows the time
+        row = new_run(op, 1, 0.0)
+        event = opening_event(op, row, 0.0)
+        values = [
+            op.lease_s if name in ("lease_until", "wake_at") else value
+            for name, value in zip(RUN_COLUMNS, RUN_VALUES(row), strict=True)
+            if name != "created_at"
+        ]
+        found = await _stepped(
+            _OPEN_RUN,
+            (
+                self._now(), event.body, *values, stored.written_owners({1: op.owner}), op.tenant, op.id, op.owner, 1,
+                *_said(event),
+            ),
+        )  # fmt: skip
+        return Opened("fresh", new_run(op, 1, found[0][0]), found[0][0]) if found else None
+
+    async def turn(self, op: BeginRollback) -> Rollback | None:
+        """Begin the rollback of a plain run; return None if nothing was changed and the flow must decide."""
+        if op.plain is None or not is_plain_rollback(op):
+            return None
+        found = await self._moved(_TURN, op, op.plain, rollback_events(op, op.plain, 0.0), *rollback_goal(op).values())
+        if not found:
+            return None
+        run, (touch, at) = RunRow(*found[0][:_WIDTH]), found[0][_WIDTH : _WIDTH + 2]
+        calls = tuple([stored.join(values[_WIDTH + 4 :])[0] for values in found if values[_WIDTH + 4] is not None])
+        answer = Rollback("rolling", run, Tree(run, (run,), calls, at))
+        self._keep(answer, touch)
+        return answer
+
+    async def close(self, op: CloseRun) -> RunRow | None:
+        """Close a plain run whose calls are compensated; return None if nothing was changed and the flow must decide."""
+        if op.plain is None or not is_plain_close(op):
+            return None
+        found = await self._moved(_CLOSE, op, op.plain, (close_event(op, op.plain, 0.0),))
+        if not found:
+            return None
+        self._undo.pop(op.run, None)
+        return RunRow(*found[0][:_WIDTH])
+
+    async def commit(self, op: DecideCommit) -> Decision | None:
+        """Commit a plain run; return None if nothing was changed and the flow must decide."""
+        if op.plain is None or not is_plain_commit(op):
+            return None
+        found = await self._moved(_COMMIT, op, op.plain, commit_events(op, op.plain, 0.0), op.output)
+        return Decision("committed", RunRow(*found[0][:_WIDTH])) if found else None
+
+    async def _moved(
+        self,
+        sql: str,
+        op: BeginRollback | CloseRun | DecideCommit,
+        run: PlainRun,
+        events: Sequence[AddEvent],
+        *sets: Any,
+    ) -> list[tuple[Any, ...]]:
+        bodies, said = [event.body for event in events], [one for event in events for one in _said(event)]
+        by, epoch = events[0].by_whom, run.epoch
+        return await _stepped(sql, (self._now(), run.root, *bodies, *sets, op.owner, op.epoch, by, epoch, *said))
 
     async def begin(self, op: BeginCompensation) -> CallRow | None:
         """Begin the compensation; return None if nothing was changed and the flow must decide."""
@@ -293,6 +504,11 @@ class Plain:
         }  # fmt: skip
 
 
+def _said(event: AddEvent) -> tuple[str, str, str, str]:
+    """Return the values of an event that its statement does not have already."""
+    return event.what, event.frm, event.to_state, event.facts
+
+
 async def _stepped(sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Return the answer of a statement that is its own transaction; nothing if it undid itself."""
     try:
@@ -308,6 +524,11 @@ QUICK: Final[dict[type[StoreOp[Any]], Callable[[Plain, Any], Any]]] = {
     AdmitCall: Plain.answer,
     AdmitPlain: Plain.admit,
     SettlePlain: Plain.settle,
+    SettleCall: Plain.fail,
+    OpenRun: Plain.open,
+    BeginRollback: Plain.turn,
     BeginCompensation: Plain.begin,
     SettleCompensation: Plain.end,
+    CloseRun: Plain.close,
+    DecideCommit: Plain.commit,
 }

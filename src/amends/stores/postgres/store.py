@@ -171,6 +171,9 @@ class PostgresStore:
             if done is not None:
                 return done
             return self._generally(op, quick=False)
+        if type(op) in QUICK and not self._preamble.needed and not op.repeated:
+            done = self._alone(op)
+            return self._generally(op, quick=False) if done is None else done
         return self._generally(op)
 
     def _generally(self, op: StoreOp[T], *, quick: bool = True) -> T:

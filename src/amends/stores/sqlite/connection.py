@@ -329,7 +329,7 @@ def lock_holders(path: Path, locks: str | None = None) -> list[int]:
     return sorted({int(pid) for pid, inode in rows if int(inode) in files} - {0, os.getpid()})
 
 
-def inode_of(path: Path) -> int:
+def inode_of(path: str | Path) -> int:
     """Return the inode that the path names now; 0 if it names none."""
     try:
         return os.stat(path).st_ino  # noqa: PTH116 (called before every transaction: a third of the time of Path.stat)

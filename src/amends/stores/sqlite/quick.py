@@ -8,34 +8,64 @@ changes nothing, and the flow in ``ledger/`` decides.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
-from amends.encoding.chain import MICROS
+from amends.encoding.chain import GENESIS, MICROS
 from amends.encoding.ids import RANDOM_BITS, number_of
-from amends.ledger.operations import BeginCompensation, SettleCall, SettleCompensation, Settled
+from amends.ledger.opening import new_run
+from amends.ledger.operations import (
+    BeginCompensation,
+    BeginRollback,
+    CloseRun,
+    DecideCommit,
+    Decision,
+    Opened,
+    OpenRun,
+    Rollback,
+    SettleCall,
+    SettleCompensation,
+    Settled,
+    Tree,
+)
 from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
-from amends.ledger.rows import AddEvent, CallRow
-from amends.stores.calls import RootFacts, hot, more
+from amends.ledger.rows import RUN_COLUMNS, AddEvent, CallRow, RunRow
+from amends.stores.calls import RootFacts, join, written_owners
 from amends.stores.quick import (
+    ENDED,
+    NOTHING_DROPPED,
+    NOTHING_LEFT,
+    NOTHING_UNSETTLED,
     OPEN_ROOT,
+    PLAIN_ROOT,
+    UNSHARED,
     Undo,
     admission_body,
     begun,
+    close_event,
+    commit_events,
     compensation_body,
     failed,
-    failure_facts,
+    failed_row,
+    failure_event,
     is_plain,
     is_plain_beginning,
+    is_plain_close,
+    is_plain_commit,
     is_plain_end,
     is_plain_failure,
+    is_plain_rollback,
     key_of,
     more_of,
+    opening_event,
+    rollback_events,
+    rollback_goal,
     success_body,
+    undo_of,
     undone,
 )
-from amends.stores.sql import FOLD_WINDOW_S, SKEW_S, EventStatements, Kept, event_values
+from amends.stores.sql import FOLD_WINDOW_S, RUN_VALUES, SKEW_S, Kept, Statements, event_values
 
 _OWNED: Final = "no = ? and owner = ? and epoch = ? and touch = ?"
 _HALT: Final = "(select halt from amends_ledger) = ?"
@@ -66,20 +96,42 @@ FAIL: Final = (
     " where no = ? and root = ? and state = 'started' and attempt = 1 and settled_n is null and settled_at is null"
     f" and result is null and more is ? and exists (select 1 from amends_run where {_OWNED})"
 )
-TOUCH: Final = "update amends_run set n = ?, head = ?, at = ?, touch = touch + 1 where no = ?"
+_TOUCHED: Final = "n = ?, head = ?, at = ?, touch = touch + 1"
+TOUCH: Final = f"update amends_run set {_TOUCHED} where no = ?"
 END: Final = (
     "update amends_call set state = 'compensated', undone_n = ?, undone_at = ?, undone_hash = ?"
     " where no = ? and root = ? and state = 'compensating' and comp_at = ? and comp_hash is not null and undone_at is null"
     f" and exists (select 1 from amends_run where {_OWNED})"
+)
+_IN_TIME: Final = "coalesce((select made_at from amends_mark where name = 'time'), 0.0) <= ?"
+_COLUMNS: Final = ", ".join(RUN_COLUMNS)
+OPEN: Final = (
+    f"insert into amends_run ({_COLUMNS}, owners, n, head, at, touch) select {'?, ' * len(RUN_COLUMNS)}?, 1, ?, ?, 1"
+    f" where not exists (select 1 from amends_run where tenant = ? and id = ?) and {_IN_TIME}"
+)
+TURN: Final = (
+    f"update amends_run set state = 'rolling_back', goal = ?, goal_by = ?, goal_why = ?, {_TOUCHED}"
+    f" where {_OWNED} and {OPEN_ROOT} and {PLAIN_ROOT} and {UNSHARED} and {NOTHING_DROPPED} and {_IN_TIME}"
+    f" returning {_COLUMNS}"
+)
+CLOSE: Final = (
+    f"update amends_run set state = 'rolled_back', closed_at = ?, {ENDED}, {_TOUCHED}"
+    f" where {_OWNED} and state = 'rolling_back' and {PLAIN_ROOT} and {NOTHING_LEFT} and {_IN_TIME} returning {_COLUMNS}"
+)
+COMMIT: Final = (
+    "update amends_run set state = 'committed', goal = 'commit', goal_by = 'self', output = coalesce(?, output),"
+    f" closed_at = ?, {ENDED}, {_TOUCHED} where {_OWNED} and {OPEN_ROOT} and goal_why = '' and {PLAIN_ROOT}"
+    f" and {NOTHING_UNSETTLED} and {_IN_TIME} returning {_COLUMNS}"
 )
 
 
 class Plain:
     """The plain statements of one store: what it remembers of its runs and tools."""
 
-    def __init__(self, clock: Callable[[], float], kept: dict[str, Kept], statements: EventStatements) -> None:
+    def __init__(self, clock: Callable[[], float], kept: dict[str, Kept], statements: Statements) -> None:
         self._clock, self._kept = clock, kept
-        self._folded_tail, self._insert_event = statements.folded_tail, statements.insert
+        self._folded_tail, self._insert_event = statements.events.folded_tail, statements.events.insert
+        self._calls = statements.calls.of_root
         self.tools: dict[PlainTool, int] = {}
         self.halt = 0
         self.seen = 0.0
@@ -188,27 +240,105 @@ class Plain:
         kept = None if seen is None else self._kept.get(seen.root)
         if seen is None or kept is None or kept.touch < 0 or not is_plain_failure(op, seen):
             return None
-        n, at, micros = self._next(kept)
-        new = failed(op, seen, at)
+        _, at, _ = self._next(kept)
         root = RootFacts(kept.no, seen.root, seen.run_id, seen.tenant, seen.agent, seen.principal)
-        event = AddEvent(
-            at, seen.root, seen.run, seen.run_id, seen.tenant, seen.id, "call", "started", "failed", op.owner, op.epoch,
-            failure_facts(op),
-        )  # fmt: skip
+        learned, before, after = failed(op, seen, root)
         cursor.execute(
             FAIL,
-            (
-                at, more(new, hot(new), root), number_of(seen.id), kept.no, more(seen, hot(seen), root), kept.no, op.owner,
-                op.epoch, kept.touch,
-            ),
-        )  # fmt: skip
+            (at, after, number_of(seen.id), kept.no, before, kept.no, op.owner, op.epoch, kept.touch),
+        )
         if cursor.rowcount != 1:
             return None
-        hash = sha256(f"{kept.head}:{n}:{micros}:{event.body}".encode("ascii"))
-        cursor.execute(self._insert_event, event_values(event, n, hash.digest()))
-        cursor.execute(TOUCH, (n, hash.digest(), at, kept.no))
-        kept.n, kept.head, kept.at, kept.touch, kept.undo = n, hash.hexdigest(), at, kept.touch + 1, None
-        return Settled(new)
+        values = self._linked(kept, (failure_event(op, seen, at),))
+        cursor.execute(TOUCH, (values[0][1], values[0][-1], at, kept.no))
+        self._continue(cursor, kept, values)
+        return Settled(failed_row(seen, learned, at))
+
+    def open(self, cursor: sqlite3.Cursor, op: OpenRun) -> Opened | None:
+        """Open a run that there was not; return None if nothing was changed and the flow must decide."""
+        kept = Kept(0, 0, GENESIS, 0.0, 0, op.owner, 1)
+        _, at, _ = self._next(kept)
+        row = new_run(op, 1, at)
+        event = opening_event(op, row, at)
+        values = self._linked(kept, (event,))
+        owners = written_owners({1: op.owner})
+        cursor.execute(OPEN, (*RUN_VALUES(row), owners, values[-1][-1], at, op.tenant, op.id, at))
+        if cursor.rowcount != 1:
+            return None
+        kept.no = cursor.lastrowid or 0
+        self._continue(cursor, kept, values)
+        self._kept[op.uid] = kept
+        return Opened("fresh", row, at)
+
+    def turn(self, cursor: sqlite3.Cursor, op: BeginRollback) -> Rollback | None:
+        """Begin the rollback of a plain run; return None if nothing was changed and the flow must decide."""
+        kept = None if op.plain is None else self._kept_of(cursor, op.plain)
+        if op.plain is None or kept is None or not is_plain_rollback(op):
+            return None
+        _, at, _ = self._next(kept)
+        values = self._linked(kept, rollback_events(op, op.plain, at))
+        run = self._moved(cursor, TURN, kept, values, op, tuple(rollback_goal(op).values()))
+        if run is None:
+            return None
+        calls = tuple([join(found)[0] for found in cursor.execute(self._calls, (run.uid,))])
+        answer = Rollback("rolling", run, Tree(run, (run,), calls, at))
+        kept.undo = undo_of(answer, kept.touch)
+        return answer
+
+    def close(self, cursor: sqlite3.Cursor, op: CloseRun) -> RunRow | None:
+        """Close a plain run whose calls are compensated; return None if nothing was changed and the flow must decide."""
+        kept = None if op.plain is None else self._kept_of(cursor, op.plain)
+        if op.plain is None or kept is None or not is_plain_close(op):
+            return None
+        _, at, _ = self._next(kept)
+        values = self._linked(kept, (close_event(op, op.plain, at),))
+        run = self._moved(cursor, CLOSE, kept, values, op, (at,))
+        if run is not None:
+            self._kept.pop(run.uid, None)
+        return run
+
+    def commit(self, cursor: sqlite3.Cursor, op: DecideCommit) -> Decision | None:
+        """Commit a plain run; return None if nothing was changed and the flow must decide."""
+        kept = None if op.plain is None else self._kept_of(cursor, op.plain)
+        if op.plain is None or kept is None or not is_plain_commit(op):
+            return None
+        _, at, _ = self._next(kept)
+        values = self._linked(kept, commit_events(op, op.plain, at))
+        run = self._moved(cursor, COMMIT, kept, values, op, (op.output, at))
+        if run is None:
+            return None
+        self._kept.pop(run.uid, None)
+        return Decision("committed", run)
+
+    def _linked(self, kept: Kept, events: Sequence[AddEvent]) -> list[tuple[Any, ...]]:
+        """Return the rows of events of one moment that continue the chain."""
+        rows, n, head = [], kept.n, kept.head
+        for event in events:
+            n += 1
+            hash = sha256(f"{head}:{n}:{round(event.at * MICROS)}:{event.body}".encode("ascii"))
+            rows.append(event_values(event, n, hash.digest()))
+            head = hash.hexdigest()
+        return rows
+
+    def _moved(
+        self, cursor: sqlite3.Cursor, sql: str, kept: Kept, events: list[tuple[Any, ...]],
+        op: BeginRollback | CloseRun | DecideCommit, sets: tuple[Any, ...],
+    ) -> RunRow | None:  # fmt: skip
+        """Change the row of the run and write the events; return None if the row is not as it must be."""
+        n, at, hash = events[-1][1], events[-1][2], events[-1][-1]
+        found = cursor.execute(sql, (*sets, n, hash, at, kept.no, op.owner, op.epoch, kept.touch, at)).fetchall()
+        if not found:
+            kept.touch = -1
+            return None
+        self._continue(cursor, kept, events)
+        return RunRow(*found[0])
+
+    def _continue(self, cursor: sqlite3.Cursor, kept: Kept, events: list[tuple[Any, ...]]) -> None:
+        """Write the events, and remember the new end of the chain."""
+        for values in events:
+            cursor.execute(self._insert_event, values)
+        last = events[-1]
+        kept.n, kept.head, kept.at, kept.touch, kept.undo = last[1], last[-1].hex(), last[2], kept.touch + 1, None
 
     def begin(self, cursor: sqlite3.Cursor, op: BeginCompensation) -> CallRow | None:
         """Begin the compensation; return None if nothing was changed and the flow must decide."""

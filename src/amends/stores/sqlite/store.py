@@ -21,6 +21,8 @@ from amends.ledger.operations import (
     BeginCompensation,
     BeginRollback,
     ClaimRun,
+    CloseRun,
+    DecideCommit,
     OpenRun,
     ReadChains,
     ReadCheckpoints,
@@ -71,7 +73,14 @@ PLAIN: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
     BeginCompensation: Plain.begin,
     SettleCompensation: Plain.end,
 }
-INSIDE: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {**PLAIN, SettleCall: Plain.fail}
+INSIDE: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
+    **PLAIN,
+    SettleCall: Plain.fail,
+    OpenRun: Plain.open,
+    BeginRollback: Plain.turn,
+    CloseRun: Plain.close,
+    DecideCommit: Plain.commit,
+}
 """Also those of several statements, which are done inside a transaction only."""
 BEFORE_BODIES: Final = frozenset({AdmitPlain, BeginCompensation})
 """The plain operations after which a body runs: nobody may run it by a record that is in a deleted file."""
@@ -103,6 +112,7 @@ class SqliteStore:
     ) -> None:
         assert synchronous in ("FULL", "NORMAL"), f"a ledger is not kept with synchronous={synchronous}"
         self.path = Path(path).absolute()  # a later chdir must not split the ledger in two
+        self._file = os.fspath(self.path)
         self.url = f"sqlite:///{os.fspath(path)}"
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self._clock = clock
@@ -123,7 +133,7 @@ class SqliteStore:
         """How long a flush took lately."""
         self._kept: dict[str, Kept] = {}
         """The ends of the chains of the runs that this store's process owns, by uid."""
-        self._plain = Plain(self._clock, self._kept, STATEMENTS.events)
+        self._plain = Plain(self._clock, self._kept, STATEMENTS)
 
     # ---- The protocol of a store
 
@@ -195,7 +205,7 @@ class SqliteStore:
         writer = self._writer
         if plain is None or writer is None:
             return None
-        if kind in BEFORE_BODIES and inode_of(self.path) != writer.inode:
+        if kind in BEFORE_BODIES and inode_of(self._file) != writer.inode:
             return None  # the flow says that the file was replaced; what is written to the old one is lost
         try:
             return plain(self._plain, writer.cursor, op)
@@ -345,7 +355,7 @@ class SqliteStore:
             self.open(create=self._create)
             writer = self._writer
             assert writer is not None, "an open ledger has a writer"
-        elif inode_of(self.path) != writer.inode:
+        elif inode_of(self._file) != writer.inode:
             # The operating system would let us write on into a file that nobody will ever read.
             self._drop_writer()
             self._readers.drop()

@@ -96,9 +96,10 @@ class _Life:
         for one in started:
             self.settle(one)
         if luck.random() < 0.3:
-            self.both(ops.DecideCommit(run.uid, "a", run.epoch))
+            output, replays = luck.choice([None, '"out"']), {} if luck.random() < 0.8 else {"unknown": 1}
+            self.both(ops.DecideCommit(run.uid, "a", run.epoch, output, replays, plain=plain))
         else:
-            self.take_back(run)
+            self.take_back(run, plain)
 
     def admit(self, run: RunRow, plain: PlainRun, started: list[Started]) -> None:
         self.made += 1
@@ -129,8 +130,9 @@ class _Life:
         ]  # fmt: skip
         self.both(self.luck.choice(choices))
 
-    def take_back(self, run: RunRow) -> None:
-        self.both(ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=run.epoch))
+    def take_back(self, run: RunRow, plain: PlainRun) -> None:
+        person = seldom(self.luck)
+        self.both(ops.BeginRollback(run.uid, "a", "it failed", person, owner="a", epoch=run.epoch, plain=plain))
         calls = [call for call in self.memory.calls() if call.root == run.uid and call.state == "succeeded"]
         for call in sorted(calls, key=lambda call: -call.settled_seq):
             if call.kind == "read":
@@ -139,7 +141,7 @@ class _Life:
             if isinstance(begun, CallRow):
                 to = "compensation_failed" if seldom(self.luck) else "compensated"
                 self.both(ops.SettleCompensation(call.id, "a", run.epoch, 1, to, mono=9.0, seen=begun))
-        self.both(ops.CloseRun(run.uid, "a", run.epoch, "rolled_back"))
+        self.both(ops.CloseRun(run.uid, "a", run.epoch, "rolled_back", plain=plain))
 
 
 # ---- Answers
@@ -268,6 +270,12 @@ def settling_plainly(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | 
     return op.general() if seldom(luck) else op
 
 
+def plainly(run: RunRow, owner: str, epoch: int) -> PlainRun | None:
+    """Return a root as its owner's session names it."""
+    plain = PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, owner, epoch)
+    return plain if run.uid == run.root else None
+
+
 SETTLED = ["succeeded"] * 4 + ["failed", "backing_off", "in_doubt"]
 DOUBT = ("in_doubt", "compensation_in_doubt", "compensation_failed")
 
@@ -328,13 +336,19 @@ DEEDS: dict[Deed, int] = {
     ): 3,
     on_run("open", "committed")(
         lambda run, owner, epoch, luck: ops.BeginRollback(
-            run.uid, owner, "no", False, owner=owner, epoch=None if seldom(luck) else epoch
+            run.uid, owner, "no", False, owner=owner, epoch=None if seldom(luck) else epoch, plain=plainly(run, owner, epoch)
         )
     ): 4,
     on_run("open", "pivoted")(
-        lambda run, owner, epoch, luck: ops.DecideCommit(run.uid, owner, epoch, luck.choice([None, '"out"']))
+        lambda run, owner, epoch, luck: ops.DecideCommit(
+            run.uid, owner, epoch, luck.choice([None, '"out"']), plain=plainly(run, owner, epoch)
+        )
     ): 6,
-    on_run("rolling_back")(lambda run, owner, epoch, _: ops.CloseRun(run.uid, owner, epoch, "rolled_back")): 6,
+    on_run("rolling_back")(
+        lambda run, owner, epoch, _: ops.CloseRun(
+            run.uid, owner, epoch, "rolled_back", plain=plainly(run, owner, epoch)
+        )
+    ): 6,
     on_run("open", "pivoted", "rolling_back")(
         lambda run, owner, epoch, luck: ops.CloseRun(
             run.uid, owner, epoch, luck.choice(["committed", "blocked"]), causes=("one",),

@@ -468,3 +468,160 @@ begin
     end if;
 end
 $$;
+
+-- The event of a plain failure is a row.
+create procedure amends_fail_1(
+    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
+    no_ bigint, call_ varbinary(255), facts_ longtext character set utf8mb4, more_ longtext character set utf8mb4,
+    was_ longtext character set utf8mb4 collate utf8mb4_bin
+)
+sql security invoker
+$$
+begin
+    declare run_, n_, micros_ bigint;
+    declare at_ double;
+    declare hash_ binary(32);
+    declare id_ varbinary(2048);
+    declare tenant_ varbinary(1016);
+    start transaction;
+    select no, n + 1, head, id, tenant, greatest(
+        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
+    ) into run_, n_, hash_, id_, tenant_, at_ from amends_run
+    where uid = uid_ and owner = owner_ and epoch = epoch_ for update;
+    set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
+            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
+        ), 256));
+    update amends_call set state = 'failed', settled_at = at_, more = more_
+    where no = no_ and root = run_ and state = 'started' and attempt = 1 and settled_n is null and settled_at is null
+        and result is null and more <=> was_;
+    if row_count() = 1 then
+        insert into amends_event (
+            root, n, at, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts, hash
+        ) values (
+            uid_, n_, at_, uid_, id_, tenant_, call_, 'call', 'started', 'failed', owner_, epoch_, facts_, hash_
+        );
+        update amends_run set n = n_, at = at_, head = hash_, touch = touch + 1 where no = run_;
+        commit;
+        select n_, micros_;
+    else
+        rollback;
+    end if;
+end
+$$;
+
+-- A run that there was not. The handler: another process has opened it at the same moment.
+create procedure amends_open_1(
+    uid_ varbinary(255), id_ varbinary(2048), tenant_ varbinary(1016), given_ double, body_ varchar(64) character set ascii,
+    facts_ longtext character set utf8mb4, policy_ longtext character set utf8mb4, order_mode_ longtext character set utf8mb4, agent_ longtext character set utf8mb4, principal_ longtext character set utf8mb4, input_ longtext character set utf8mb4, input_digest_ longtext character set utf8mb4, tags_ longtext character set utf8mb4,
+    owner_ varbinary(512), opener_ longtext character set utf8mb4, lease_s_ double, budgets_ longtext character set utf8mb4, boot_ varchar(255) character set utf8mb4,
+    mono_ double, owners_ longtext character set utf8mb4
+)
+sql security invoker
+$$
+begin
+    declare micros_ bigint;
+    declare at_ double;
+    declare hash_ binary(32);
+    declare exit handler for 1062 rollback;
+    start transaction;
+    if not exists (select 1 from amends_run where tenant = tenant_ and id = id_) then
+        set micros_ = round(greatest(
+        coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
+    ) * 1e6), at_ = micros_ / 1e6,
+            hash_ = unhex(sha2(concat(repeat('0', 64), ':', 1, ':', micros_, ':', body_), 256));
+        insert into amends_run (
+            uid, id, tenant, generation, root, parent, state, created_at, came_from, goal, goal_by, goal_why, plan, policy,
+            order_mode, agent, principal, input, input_digest, output, tags, owner, opener, epoch, lease_s, lease_until,
+            wake_at, suspended, history, interrupted, pivot, staged_pivot, locked, charged, budgets, causes, origin,
+            forked_from, forked_at, lease_boot, lease_mono, silent_boot, owners, n, head, at, touch
+        ) values (
+            uid_, id_, tenant_, 1, uid_, '', 'open', at_, '', '', '', '', '', policy_,
+            order_mode_, agent_, principal_, input_, input_digest_, '', tags_, owner_, opener_, 1, lease_s_, at_ + lease_s_,
+            at_ + lease_s_, 0, 0, 0, '', '', 0, 0, budgets_, '[]', '',
+            '', '', boot_, mono_, '', owners_, 1, hash_, at_, 1
+        );
+        insert into amends_event (
+            root, n, at, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts, hash
+        ) values (
+            uid_, 1, at_, uid_, id_, tenant_, '', 'run', '(new)', 'open', owner_, 1, facts_, hash_
+        );
+        commit;
+        select 1, micros_;
+    else
+        rollback;
+    end if;
+end
+$$;
+
+-- A plain run begins its rollback, is closed after it, or is committed. The caller begins and commits, and reads in between.
+-- goal_body_: null if the goal stays. What is asked of other tables is asked when the run is locked.
+create procedure amends_move_1(
+    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, by_ longtext character set utf8mb4,
+    goal_ longtext character set utf8mb4, goal_by_ longtext character set utf8mb4, goal_why_ longtext character set utf8mb4, goal_body_ varchar(64) character set ascii, goal_facts_ longtext character set utf8mb4,
+    from_ varchar(32) character set ascii collate ascii_bin, to_ varchar(32) character set ascii collate ascii_bin,
+    body_ varchar(64) character set ascii, facts_ longtext character set utf8mb4, output_ longtext character set utf8mb4
+)
+sql security invoker
+$$
+begin
+    declare run_, n_, micros_ bigint;
+    declare at_ double;
+    declare hash_ binary(32);
+    declare id_ varbinary(2048);
+    declare tenant_ varbinary(1016);
+    select no, n, head, id, tenant, greatest(
+        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
+    ) into run_, n_, hash_, id_, tenant_, at_ from amends_run
+    where uid = uid_ and owner = owner_ and epoch = epoch_ and state = from_ and (
+        from_ = 'rolling_back' or state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''
+    ) and (to_ <> 'committed' or goal_why = '') and locked = 0 and origin = '' and forked_from = '' for update;
+    if run_ is not null
+        and not exists (select 1 from amends_run k where k.root = uid_ and k.uid <> uid_)
+        and (to_ <> 'rolling_back' or (
+            not exists (select 1 from amends_run f where f.forked_from = uid_)
+            and not exists (select 1 from amends_approval a where a.root = uid_)
+            and not exists (
+                select 1 from amends_call c where c.root = run_
+                    and (c.state = 'held' or c.state = 'ready' or c.state = 'backing_off')
+            )
+        ))
+        and (to_ <> 'rolled_back' or not exists (
+            select 1 from amends_call c join amends_tool t on t.no = c.tool where c.root = run_ and t.kind <> 'read'
+                and c.state in ('held', 'ready', 'started', 'succeeded', 'backing_off', 'in_doubt', 'compensating',
+                    'compensation_failed', 'compensation_in_doubt', 'residue')
+        ))
+        and (to_ <> 'committed' or not exists (
+            select 1 from amends_call c where c.root = run_
+                and c.state in ('held', 'ready', 'started', 'backing_off', 'in_doubt')
+        ))
+    then
+        set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6;
+        if goal_body_ is not null then
+            set n_ = n_ + 1, hash_ = unhex(sha2(concat(
+            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', goal_body_
+        ), 256));
+            insert into amends_event (
+                root, n, at, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts, hash
+            ) values (
+                uid_, n_, at_, uid_, id_, tenant_, '', 'goal', '', goal_, by_, epoch_, goal_facts_, hash_
+            );
+        end if;
+        set n_ = n_ + 1, hash_ = unhex(sha2(concat(
+            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
+        ), 256));
+        insert into amends_event (
+            root, n, at, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts, hash
+        ) values (
+            uid_, n_, at_, uid_, id_, tenant_, '', 'run', from_, to_, by_, epoch_, facts_, hash_
+        );
+        update amends_run set state = to_, goal = coalesce(goal_, goal), goal_by = coalesce(goal_by_, goal_by),
+            goal_why = coalesce(goal_why_, goal_why), output = coalesce(output_, output), n = n_, at = at_, head = hash_,
+            touch = touch + 1,
+            closed_at = if(to_ = 'rolling_back', closed_at, at_), owner = if(to_ = 'rolling_back', owner, ''),
+            lease_until = if(to_ = 'rolling_back', lease_until, 0e0), wake_at = if(to_ = 'rolling_back', wake_at, null),
+            suspended = if(to_ = 'rolling_back', suspended, 0), causes = if(to_ = 'rolling_back', causes, '[]')
+        where no = run_;
+        select n_, micros_;
+    end if;
+end
+$$;
