@@ -14,15 +14,7 @@ from typing import Any
 
 from amends.encoding.chain import GENESIS, body_of, link
 from amends.encoding.ids import new_number, number_of
-from amends.ledger.rows import (
-    APPROVALS,
-    CALL_COLUMNS,
-    CHECKPOINTS,
-    DELEGATIONS,
-    EVENT_COLUMNS,
-    RUN_COLUMNS,
-    CallRow,
-)
+from amends.ledger.rows import APPROVALS, CALL_COLUMNS, CHECKPOINTS, DELEGATIONS, EVENT_COLUMNS, RUN_COLUMNS, CallRow
 from amends.stores import calls as stored
 from amends.stores.sql import EVENT_COLUMNS as EVENTS_STORED
 from amends.stores.sql import FROM_CALLS, folded_events

@@ -265,11 +265,33 @@ def touch_not_moved() -> Iterator[None]:
 def touch_ignored() -> Iterator[None]:
     """A plain statement is done whatever ``touch`` is."""
     with contextlib.ExitStack() as planted:
-        for name in ("ADMIT", "SETTLE", "SETTLE_SEALED", "FAIL", "BEGIN", "END"):
+        for name in ("ADMIT", "SETTLE", "SETTLE_SEALED", "FAIL", "BEGIN", "END", "TURN", "CLOSE", "COMMIT"):
             text = getattr(sqlite_quick, name)
             assert "touch = ?" in text, f"{name} no longer compares touch"
             mutant = text.replace("touch = ?", "? is not null")
             planted.enter_context(mock.patch.object(sqlite_quick, name, mutant))
+        yield
+
+
+@contextmanager
+def condition_left_out(names: tuple[str, ...], condition: str, instead: str = "") -> Iterator[None]:
+    """Plain statements on SQLite are done without one of their conditions."""
+    with contextlib.ExitStack() as planted:
+        for name in names:
+            text = getattr(sqlite_quick, name)
+            assert condition in text, f"{name} no longer has: {condition}"
+            planted.enter_context(mock.patch.object(sqlite_quick, name, text.replace(condition, instead)))
+        yield
+
+
+@contextmanager
+def closed_unseen() -> Iterator[None]:
+    """Neither the engine nor the plain statement looks whether everything was compensated."""
+    with (
+        rewritten((rollback, "_close_at_once", "or rollback_obstacles(session, left)", ""),
+                  (rollback, "_close_at_once", 'or any(row.state != "compensated" for row in done.values())', "")),
+        condition_left_out(("CLOSE",), f" and {quick.NOTHING_LEFT}"),
+    ):  # fmt: skip
         yield
 
 
@@ -833,6 +855,14 @@ BUGS: tuple[Bug, ...] = (
     Bug("S7", "the remembered order of a rollback ignores a call that started later and still runs",
         lambda: rewritten((rollback, "wait_for_live", "if not await LiveCalls(session.uid):\n            return await _settle_orphans(session, seen)", "return None"), (quick, "undo_of", 'if any(call.state in ("started", "compensating") for call in effects):', "if False:")),
         ("compensation_order",), ("F8c",), "sqlite"),
+    Bug("S8", "a plain commit does not look for calls that are not settled",
+        lambda: condition_left_out(("COMMIT",), f" and {quick.NOTHING_UNSETTLED}"),
+        ("outbox",), ("F10",), "sqlite"),
+    Bug("S9", "a plain rollback is closed while a call still stands", closed_unseen,
+        ("ledger_against_world",), ("F7",), "sqlite"),
+    Bug("S10", "a plain end of a run ignores its children",
+        lambda: condition_left_out(("TURN", "CLOSE", "COMMIT"), f" and {quick.PLAIN_ROOT}"),
+        ("children_closed",), ("F15",), "sqlite"),
 )  # fmt: skip
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from amends.ledger import operations as ops
 from amends.ledger.operations import StoreOp
-from amends.ledger.plain import SettlePlain
+from amends.ledger.plain import PlainRun, SettlePlain
+from amends.ledger.rows import RunRow
 from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Clock, Ledger, audit
 from tests.servers.databases import execute
@@ -98,6 +99,59 @@ def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Led
     with closing(store):
         store.open(create=True)
         yield Ledger(store, clock=clock), say
+
+
+BREAK_EVENTS = {kind: [one.replace("amends_call", "amends_event") for one in says] for kind, says in BREAK.items()}
+MEND_EVENTS = {kind: [one.replace("amends_call", "amends_event") for one in says] for kind, says in MEND.items()}
+
+
+def plainly(run: RunRow) -> PlainRun:
+    return PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, "a", run.epoch)
+
+
+def opening(ledger: Ledger) -> StoreOp[Any]:
+    return ledger.open_op("another")
+
+
+def failing(ledger: Ledger) -> StoreOp[Any]:
+    return ledger.settle_op(ledger.start_plain(ledger.run()).row, "failed", error="broken")
+
+
+def turning(ledger: Ledger) -> StoreOp[Any]:
+    run = ledger.run()
+    ledger(SettlePlain(ledger.start_plain(run), '"ok"'))
+    return ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=1, plain=plainly(run))
+
+
+def closing_run(ledger: Ledger) -> StoreOp[Any]:
+    ledger(ending(ledger))
+    [run] = ledger.runs()
+    return ops.CloseRun(run.uid, "a", 1, "rolled_back", plain=plainly(run))
+
+
+def committing(ledger: Ledger) -> StoreOp[Any]:
+    run = ledger.run()
+    ledger(SettlePlain(ledger.start_plain(run), '"ok"'))
+    return ops.DecideCommit(run.uid, "a", 1, '"out"', plain=plainly(run))
+
+
+@pytest.mark.parametrize("asked", [opening, failing, turning, closing_run, committing])
+def test_what_breaks_at_its_event_leaves_nothing(
+    request: pytest.FixtureRequest, broken: tuple[Ledger, Callable[[list[str]], Any]], asked: Asked
+) -> None:
+    ledger, say = broken
+    kind = request.node.callspec.params["broken"]
+    op = asked(ledger)
+    before = ledger.everything()
+    say(BREAK_EVENTS[kind])
+    with pytest.raises(Exception, match="broken"):
+        ledger(op)
+    assert ledger.everything() == before
+    say(MEND_EVENTS[kind])
+    op.repeated = False
+    assert ledger(op) is not None
+    assert len(ledger.events()) == len(before[2]) + (2 if asked in (turning, committing) else 1)
+    audit(ledger)
 
 
 FOLDED = "select count(hash), count(settled_hash), count(comp_hash), count(undone_hash) from amends_call"

@@ -34,15 +34,7 @@ from amends.ledger.tables import ADDED, Change, Find, List
 from amends.states import CALL_STATES, RUN_STATES
 from amends.stores import calls
 from amends.stores.migrations import migrations
-from amends.stores.sql import (
-    EVENT_COLUMNS,
-    OPEN,
-    TAIL_COLUMNS,
-    Execute,
-    Result,
-    Transaction,
-    as_sql,
-)
+from amends.stores.sql import EVENT_COLUMNS, OPEN, TAIL_COLUMNS, Execute, Result, Transaction, as_sql
 from amends.stores.sqlite import quick
 from amends.stores.sqlite.store import STATEMENTS
 

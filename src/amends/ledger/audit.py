@@ -7,14 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amends.ledger.operations import (
-    PLACES_MAX,
-    Chains,
-    Misfits,
-    Place,
-    ReadChains,
-    ReadHashes,
-)
+from amends.ledger.operations import PLACES_MAX, Chains, Misfits, Place, ReadChains, ReadHashes
 from amends.ledger.queries import (
     approvals_between,
     approvals_of,
@@ -26,11 +19,7 @@ from amends.ledger.queries import (
     page_events,
     runs_between,
 )
-from amends.ledger.rows import (
-    DELEGATIONS,
-    EVENTS,
-    EventRow,
-)
+from amends.ledger.rows import DELEGATIONS, EVENTS, EventRow
 from amends.ledger.tables import Find
 
 if TYPE_CHECKING:

@@ -16,15 +16,7 @@ from amends.ledger.budgets import move_charge
 from amends.ledger.events import call_facts, decision_digest, goal_facts, write_event
 from amends.ledger.locks import free_locks
 from amends.ledger.queries import list_calls, move_time
-from amends.ledger.rows import (
-    APPROVALS,
-    CALLS,
-    OPEN,
-    RUNS,
-    ApprovalRow,
-    CallRow,
-    RunRow,
-)
+from amends.ledger.rows import APPROVALS, CALLS, OPEN, RUNS, ApprovalRow, CallRow, RunRow
 from amends.ledger.tables import Change, Find
 from amends.ledger.trees import ENDED_UNCOMMITTED, find_run, forks_on, sources
 from amends.states import call_may, run_may

@@ -10,14 +10,7 @@ from amends.ledger.operations import (
     WriteCheckpoint,
 )
 from amends.ledger.queries import move_time, newest_checkpoint, page_checkpoints
-from amends.ledger.rows import (
-    CHECKPOINTS,
-    CheckpointRow,
-    Head,
-    MarkSealed,
-    Now,
-    PageUnsealed,
-)
+from amends.ledger.rows import CHECKPOINTS, CheckpointRow, Head, MarkSealed, Now, PageUnsealed
 from amends.ledger.tables import Add
 
 

@@ -25,14 +25,7 @@ from amends.ledger.operations import (
     StoreOp,
 )
 from amends.ledger.queries import newest_event, page_events
-from amends.ledger.rows import (
-    AddEvent,
-    ApprovalRow,
-    CallRow,
-    DelegationRow,
-    EventRow,
-    RunRow,
-)
+from amends.ledger.rows import AddEvent, ApprovalRow, CallRow, DelegationRow, EventRow, RunRow
 
 
 def refuse_loaded(run: RunRow) -> None:

@@ -10,14 +10,7 @@ from amends.ledger.changes import move_run
 from amends.ledger.events import call_columns_digest, payload_proof, run_columns_digest, write_event
 from amends.ledger.operations import Forked, ForkRun, ReadForks
 from amends.ledger.queries import list_calls, newest_run
-from amends.ledger.rows import (
-    CALLS,
-    RUNS,
-    CallRow,
-    Now,
-    RunRow,
-    point_of,
-)
+from amends.ledger.rows import CALLS, RUNS, CallRow, Now, RunRow, point_of
 from amends.ledger.tables import Add, Find
 from amends.ledger.trees import find_run, forks_on, sources, subtree
 

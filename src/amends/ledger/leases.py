@@ -18,14 +18,7 @@ from amends.ledger.operations import (
     RenewLeases,
 )
 from amends.ledger.queries import approvals_of, drop_waits, list_calls, list_due, list_owned, move_time
-from amends.ledger.rows import (
-    CALLS,
-    RUNS,
-    CallRow,
-    Now,
-    RunRow,
-    needs_tool,
-)
+from amends.ledger.rows import CALLS, RUNS, CallRow, Now, RunRow, needs_tool
 from amends.ledger.tables import Change, Find
 from amends.ledger.trees import find_run
 

@@ -20,18 +20,7 @@ from amends.ledger.queries import (
     waits_for,
     waits_of,
 )
-from amends.ledger.rows import (
-    LOCKS,
-    RUNS,
-    WAITS,
-    CallRow,
-    Contention,
-    LockRequest,
-    LockRow,
-    Now,
-    RunRow,
-    WaitRow,
-)
+from amends.ledger.rows import LOCKS, RUNS, WAITS, CallRow, Contention, LockRequest, LockRow, Now, RunRow, WaitRow
 from amends.ledger.tables import Add, Change, Find
 from amends.ledger.trees import find_run
 

@@ -10,13 +10,7 @@ from typing import Any
 from amends.ledger.events import write_event
 from amends.ledger.operations import NOTICES_MAX, ClaimNotice, DueNotices, RecordNotice
 from amends.ledger.queries import list_due_notices, move_time
-from amends.ledger.rows import (
-    APPROVALS,
-    CALLS,
-    ApprovalRow,
-    Now,
-    RequestWithCall,
-)
+from amends.ledger.rows import APPROVALS, CALLS, ApprovalRow, Now, RequestWithCall
 from amends.ledger.tables import Change, Find
 from amends.ledger.trees import find_run
 

@@ -11,11 +11,7 @@ from amends.ledger.events import proof_of, refuse_loaded, run_columns_digest, wr
 from amends.ledger.leases import _is_free, _note_silence, _take_over, find_owned
 from amends.ledger.operations import OpenChild, Opened, OpenRun
 from amends.ledger.queries import newest_run
-from amends.ledger.rows import (
-    RUNS,
-    Now,
-    RunRow,
-)
+from amends.ledger.rows import RUNS, Now, RunRow
 from amends.ledger.tables import Add, Change
 from amends.ledger.trees import find_run
 from amends.states import NEW

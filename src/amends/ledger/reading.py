@@ -12,13 +12,7 @@ from amends.ledger.operations import (
     Tree,
 )
 from amends.ledger.queries import approvals_of, list_calls, locks_of, newest_run, page_calls, page_runs
-from amends.ledger.rows import (
-    CALLS,
-    RUNS,
-    CallRow,
-    Now,
-    RunRow,
-)
+from amends.ledger.rows import CALLS, RUNS, CallRow, Now, RunRow
 from amends.ledger.tables import Find
 from amends.ledger.trees import subtree
 

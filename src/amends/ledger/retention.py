@@ -13,16 +13,7 @@ from amends.encoding.dataclass import dataclass
 from amends.ledger.events import write_event
 from amends.ledger.operations import CollectGarbage, PinKey, RewriteTexts, Swept
 from amends.ledger.queries import drop_slices, list_forks, page_closed
-from amends.ledger.rows import (
-    CALLS,
-    MARKS,
-    RUNS,
-    CallRow,
-    MarkRow,
-    Now,
-    RunRow,
-    removed,
-)
+from amends.ledger.rows import CALLS, MARKS, RUNS, CallRow, MarkRow, Now, RunRow, removed
 from amends.ledger.tables import ADDED, Add, Change, ChangeMany, Changes, Find, List
 from amends.ledger.trees import forks_on
 from amends.states import STANDING, UNSETTLED

@@ -8,12 +8,7 @@ from typing import Final
 from amends.encoding.canonical import digest
 from amends.ledger.operations import AdmitCall
 from amends.ledger.queries import list_calls, list_forks, list_tree
-from amends.ledger.rows import (
-    FORKS_MAX,
-    RUNS,
-    CallRow,
-    RunRow,
-)
+from amends.ledger.rows import FORKS_MAX, RUNS, CallRow, RunRow
 from amends.ledger.tables import Find
 
 

@@ -23,18 +23,7 @@ from amends.host.runs import found
 from amends.ledger.flow import Flow, Op, run_flow
 from amends.ledger.leases import Lease
 from amends.ledger.operations import BeginRollback, ClaimRun, HeldLock, ReadForks, ReadRun, StoreOp, Tree
-from amends.ledger.rows import (
-    APPROVALS,
-    BUDGETS,
-    CALLS,
-    FORKS_MAX,
-    LOCKS,
-    RUNS,
-    AddEvent,
-    CallRow,
-    RunRow,
-    SliceRow,
-)
+from amends.ledger.rows import APPROVALS, BUDGETS, CALLS, FORKS_MAX, LOCKS, RUNS, AddEvent, CallRow, RunRow, SliceRow
 from amends.ledger.trees import tree_mark
 from amends.ledger.world import (
     Await,

@@ -19,18 +19,7 @@ from amends.encoding.lazy_import import import_on_use
 from amends.errors import TransitionRefused
 from amends.ledger import operations, rows
 from amends.ledger.flow import Flow, Op
-from amends.ledger.rows import (
-    CALLS,
-    CHECKPOINTS,
-    MARKS,
-    RUN_COLUMNS,
-    RUNS,
-    TIME,
-    CallRow,
-    EventRow,
-    Head,
-    RunRow,
-)
+from amends.ledger.rows import CALLS, CHECKPOINTS, MARKS, RUN_COLUMNS, RUNS, TIME, CallRow, EventRow, Head, RunRow
 from amends.ledger.tables import ADDED, Add, Change, ChangeMany, Changes, Find, List, Remove, Table, Where
 from amends.states import CALL_STATES, LIVE, NEW, STANDING, UNSETTLED, call_sources, run_sources
 from amends.stores import calls as stored

@@ -203,7 +203,7 @@ def _after_pivot(store: MemoryStore) -> Iterator[str]:
 
 @checker
 def outbox(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that a staged call starts only after the decision to commit, and never after a rollback."""
+    """Check that a staged call starts only after the decision to commit, never after a rollback, and is not left behind."""
     decided: dict[str, int] = {}
     for event in store.events:
         if event.what == "run" and event.to_state == "pivoted":
@@ -215,6 +215,8 @@ def outbox(store: MemoryStore, world: World) -> Iterator[str]:
     for call in store.calls.values():
         if call.state == "dropped" and world.stands(call.id):
             yield f"{call.tool} was dropped, but its effect exists"
+        if call.state in UNSETTLED and store.runs[call.run].state == "committed":
+            yield f"{call.tool} is {call.state}, but its run was committed"
 
 
 @checker

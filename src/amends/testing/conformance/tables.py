@@ -11,17 +11,7 @@ from typing import Any, Final
 from amends.ledger import dispatch, queries
 from amends.ledger.flow import Flow
 from amends.ledger.operations import StoreOp
-from amends.ledger.rows import (
-    APPROVALS,
-    LOCKS,
-    MARKS,
-    RUNS,
-    WAITS,
-    LockRow,
-    MarkRow,
-    Now,
-    WaitRow,
-)
+from amends.ledger.rows import APPROVALS, LOCKS, MARKS, RUNS, WAITS, LockRow, MarkRow, Now, WaitRow
 from amends.ledger.tables import Add, Change, Find, List, Remove, Row, Table, Term
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.prove import Skipped, check
