@@ -18,7 +18,7 @@ DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check sim chaos bench servers format docs test-peers test-colours test-pythons test-adapters clean
+.PHONY: help demo test check sim chaos crowd bench servers format docs test-peers test-colours test-pythons test-adapters clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ format: $(DEV) ## format the code
 
 docs: $(DEV) ## write the generated parts of docs/ again and check the links
 	@$(BIN)/python scripts/docs.py
+
+crowd: $(DEV) servers ## 64 threads and 200 tasks in one process over each ledger, a minute each, then everything is checked
+	@$(BIN)/python -m tests.chaos.crowd $(ARGS)
 
 test-peers: $(DEV) ## failures of other packages and open reports about frameworks: amends does not repeat them
 	@$(BIN)/python -m pytest -n $(JOBS) tests/peers $(ARGS)
