@@ -19,6 +19,7 @@ from amends.stores.batches import (
     CROWD_MIN,
     LATE_S,
     SENDERS_MAX,
+    SLOW,
     SPLIT_MIN,
     Batches,
     LoopBatches,
@@ -320,6 +321,23 @@ def test_a_sender_takes_half_of_a_crowd_along() -> None:
     batches._take_others(sender)
     assert 18 <= len(sender.others) <= 22, "the others are the next batch, which is filled while this one is out"
     assert len(batches._queue.steps) == 39 - len(sender.others)
+
+
+def test_a_slow_batch_keeps_its_place_longer_than_who_waits_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    batches = Batches(lambda ops: ops)
+    alone, second, third, *_ = begun(batches, SENDERS_MAX + 6)
+    batches._end(second)
+    batches._take_others(third)
+    assert third.others
+    now[0] += 2 * LATE_S
+    batches._pass_by_the_late()
+    assert alone not in batches._senders
+    assert third in batches._senders
+    now[0] += SLOW * LATE_S
+    batches._pass_by_the_late()
+    assert third not in batches._senders
 
 
 def test_a_sender_waits_a_moment_for_a_crowd_that_comes_back(

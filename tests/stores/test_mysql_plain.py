@@ -10,6 +10,7 @@ from amends.encoding.ids import number_at
 from amends.ledger import operations as ops
 from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
 from amends.ledger.rows import RunRow
+from amends.stores.mysql import quick
 from amends.stores.mysql.store import MysqlStore
 from amends.stores.sql import FOLD_WINDOW_S, SKEW_S
 from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger, audit
@@ -138,3 +139,34 @@ def test_a_compensation_that_is_not_plain_changes_nothing(ledger: Plainly, mysql
     assert ledger.quickly(ledger.compensate_op(newest)) is None
     assert ledger.everything() == before
     assert ledger(ledger.compensate_op(newest)).state == "compensating"
+
+
+def test_a_batch_that_was_held_up_is_undone(ledger: Plainly, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its events would be older than the moment in which they become visible."""
+    runs = [ledger.run(f"run {number}") for number in range(3)]
+    store: Any = ledger.store
+    store._plain.tools[TOOL] = 1
+    asked = [ledger.admission(run, 1) for run in runs]
+    now = iter([0.0, quick.WAIT_S * 1.1])
+    before = ledger.events()
+    with monkeypatch.context() as patched:
+        patched.setattr(quick, "monotonic", lambda: next(now))
+        assert store._together(asked) == [None] * 3
+    assert ledger.events() == before
+    assert [type(one) for one in store._together(asked)] == [Started] * 3
+
+
+def test_a_batch_leaves_what_is_halted_and_does_the_settlements(ledger: Plainly, mysql_url: str) -> None:
+    runs = [ledger.run(f"run {number}") for number in range(3)]
+    store: Any = ledger.store
+    store._plain.tools[TOOL] = 1
+    started = store._together([ledger.admission(run, 1) for run in runs])
+    execute(mysql_url, ["update amends_ledger set halt = halt + 1"])
+    asked = [
+        SettlePlain(started[0], '"\\ \' \N{SNOWMAN}"'),
+        ledger.admission(runs[1], 2),
+        SettlePlain(started[2], "{}"),
+    ]
+    assert [type(one) for one in store._together(asked)] == [SettledPlain, type(None), SettledPlain]
+    execute(mysql_url, ["update amends_ledger set halt = halt - 1"])
+    assert ledger.look(started[0].row).result == '"\\ \' \N{SNOWMAN}"'

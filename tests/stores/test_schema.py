@@ -30,7 +30,7 @@ from amends.ledger.rows import (
     SliceRow,
     WaitRow,
 )
-from amends.ledger.tables import ADDED, Change, Find, List
+from amends.ledger.tables import Change, Find
 from amends.states import CALL_STATES, RUN_STATES
 from amends.stores import calls
 from amends.stores.migrations import migrations
@@ -180,9 +180,9 @@ ASKED = [
     Asked(Find, RUNS, "u"),
     Asked(queries.newest_run, "t", "i"),
     Asked(queries.list_tree, "r"),
-    Asked(List, RUNS, (("uid", "in", ("r", "s", "t")),), (), lock="skip"),
-    Asked(List, RUNS, (("root", "in", ("r", "s", "t")),), (ADDED,)),
-    Asked(List, CALLS, (("root", "in", ("r", "s", "t")),), ("seq",)),
+    Asked(queries.find_roots, ("r", "s", "t"), peek=False),
+    Asked(queries.runs_of_trees, ("r", "s", "t")),
+    Asked(queries.calls_of_trees, ("r", "s", "t")),
     Asked(queries.list_forks, "r", "s", "t"),
     Asked(queries.list_due, 1.0, None, 9),
     Asked(queries.list_due, 1.0, "t", 9),

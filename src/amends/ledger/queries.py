@@ -93,6 +93,16 @@ def page_closed(before: float, tenant: str | None, after: tuple[float, str] | No
     return List(RUNS, (*some, *equal(tenant=tenant)), ("closed_at", "uid"), limit, after, index="closed")
 
 
+def find_roots(uids: tuple[str, ...], *, peek: bool) -> List[RunRow]:
+    """Return these roots, locked now, without those that another transaction has locked; ``peek``: all, and lock none."""
+    return List(RUNS, (("uid", "in", uids),), (), lock="" if peek else "skip")
+
+
+def runs_of_trees(roots: tuple[str, ...]) -> List[RunRow]:
+    """Return the runs of these trees, parents first."""
+    return List(RUNS, (("root", "in", roots),), (ADDED,))
+
+
 # ---- Calls
 
 
@@ -117,6 +127,11 @@ def list_calls(root: str, states: tuple[str, ...] = ()) -> List[CallRow]:
     """Return the calls of a tree in the order in which they were requested; with states, only those in one of them."""
     some: Where = (("root", "=", root), ("state", "in", states)) if states else (("root", "=", root),)
     return List(CALLS, some, ("seq",))
+
+
+def calls_of_trees(roots: tuple[str, ...]) -> List[CallRow]:
+    """Return the calls of these trees, those of each in the order in which they were requested."""
+    return List(CALLS, (("root", "in", roots),), ("seq",))
 
 
 def page_calls(

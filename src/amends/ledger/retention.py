@@ -12,9 +12,16 @@ from typing import Any, Final
 from amends.encoding.dataclass import dataclass
 from amends.ledger.events import write_event
 from amends.ledger.operations import CollectGarbage, PinKey, RewriteTexts, Swept
-from amends.ledger.queries import drop_slices, list_forks, page_closed
+from amends.ledger.queries import (
+    calls_of_trees,
+    drop_slices,
+    find_roots,
+    list_forks,
+    page_closed,
+    runs_of_trees,
+)
 from amends.ledger.rows import CALLS, MARKS, RUNS, CallRow, MarkRow, Now, RunRow, removed
-from amends.ledger.tables import ADDED, Add, Change, ChangeMany, Changes, Find, List
+from amends.ledger.tables import Add, Change, ChangeMany, Changes, Find
 from amends.ledger.trees import forks_on
 from amends.states import STANDING, UNSETTLED
 
@@ -80,12 +87,11 @@ async def _read_trees(uids: tuple[str, ...], *, peek: bool) -> dict[str, WholeTr
 
     ``peek``: return all of them and lock none.
     """
-    roots = await List(RUNS, (("uid", "in", uids),), (), lock="" if peek else "skip")
+    roots = await find_roots(uids, peek=peek)
     mine = tuple(root.uid for root in roots)
     if not mine:
         return {}
-    runs = await List(RUNS, (("root", "in", mine),), (ADDED,))
-    calls = await List(CALLS, (("root", "in", mine),), ("seq",))
+    runs, calls = await runs_of_trees(mine), await calls_of_trees(mine)
     forked = {fork.forked_from for fork in await list_forks(*mine)}
     return {
         root.uid: WholeTree(

@@ -38,7 +38,9 @@ SPLIT_MIN: Final = 16
 """So many steps that are ready on an event loop at once are two batches: while the server does one, the loop goes on with
 the callers of the other."""
 LATE_S: Final = 0.05
-"""A sender that has been out for this long waits for a locked run, or for a server that is slow: another may go."""
+"""A sender that has been out alone for this long waits for a locked run, or for a server that is slow: another may go."""
+SLOW: Final = 20
+"""A batch waits for no run, and a slow server is not helped by one more: it may be out for so many times as long."""
 
 
 def root_of(op: Any) -> str:
@@ -160,9 +162,10 @@ class Batches:
     def _pass_by_the_late(self) -> None:
         """Count no longer who has been out for long."""
         with self._mutex:
-            before = monotonic() - self._late_s
-            for late in [step for step, since in self._senders.items() if since < before]:
-                del self._senders[late]
+            now = monotonic()
+            for step, since in list(self._senders.items()):
+                if now - since > (self._late_s * SLOW if step.others else self._late_s):
+                    del self._senders[step]
             self._open_next()
 
     def _open_next(self) -> None:

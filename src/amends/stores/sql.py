@@ -812,9 +812,10 @@ async def _list_calls(tx: Transaction, op: List[CallRow]) -> Sequence[CallRow | 
             return []
         after = (number,)
     found = await _listed(tx, changed(op, {"where": where, "after": after}), select, names, also)
+    is_newest = "key" in columns and op.limit == 1
     # A call stays as it was read if its tree is this transaction's.
     return [
-        _seen_call(tx, values) if values[1] in tx.tails or op.limit == 1 else stored.join(values)[0] for values in found
+        _seen_call(tx, values) if is_newest or values[1] in tx.tails else stored.join(values)[0] for values in found
     ]
 
 

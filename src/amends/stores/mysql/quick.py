@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from time import monotonic
 from typing import Any, Final
 
 from amends.encoding.chain import MICROS
@@ -72,6 +73,9 @@ Clock = Callable[[], float] | None
 UNDO_MAX: Final = 10_000
 TOGETHER_MAX: Final = 1 << 19
 """The characters of one batch, which must fit into a packet of the server; what is longer is sent alone."""
+WAIT_S: Final = 1.0
+"""A batch that has been on its way for longer is undone: its events would be so much older than they become visible, and
+whoever follows the events may have passed that moment."""
 _TOOL: Final = (
     "select no from amends_tool where name = %s and version = %s and kind = %s and scope = 'run' and declared = %s"
     " and undoable = %s and at_commit = 0"
@@ -181,6 +185,7 @@ class Plain:
         asked = self._batch(ops)
         if not asked:
             return answers
+        begun_at = monotonic()
         found, said, unsettled = connection.begin_together(self._questions(asked, connection))
         clock, mark, halt = (int(text) for text in said.split(","))
         now = max(clock if self._clock is None else round(self._clock() * MICROS), mark)
@@ -207,9 +212,9 @@ class Plain:
                 settled.append(f"{first.number},{n},{_double(at)},x'{hash}',{connection.quoted(op.result)},{more}")
                 answers[int(place)] = SettledPlain(op.started, n, at, op.result, proof=op.proof)
             ends.append(f"{run},{n},{_double(at)},x'{hash}'")
-        if not ends:
+        if not ends or monotonic() - begun_at > WAIT_S:
             connection.command("rollback")
-            return answers
+            return [None] * len(ops)
         statements = [_ADD_CALLS.format(",".join(admitted))] if admitted else []
         if settled:
             statements.append(_SETTLE_CALLS.format(_derived(("no", "n", "at", "h", "result", "more"), settled)))

@@ -26,6 +26,7 @@ from amends.ledger.operations import (
     OpenRun,
     ReadChains,
     ReadCheckpoints,
+    ReadHashes,
     SettleCall,
     SettleCompensation,
     StoreOp,
@@ -88,7 +89,7 @@ INLINE_MAX: Final = 64
 """The most operations of one turn of an event loop that are written on the loop."""
 INLINE_FLUSH_S: Final = 0.0003
 """If a flush took less than this lately, it is done on the loop."""
-AUDITS: Final = (ReadChains, ReadCheckpoints)
+AUDITS: Final = (ReadChains, ReadCheckpoints, ReadHashes)
 """Reads that must also show what amends cannot have written."""
 
 
