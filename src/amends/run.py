@@ -36,7 +36,7 @@ from amends.engine import rollback as rolling_back
 from amends.engine.call import Done, guarded_call
 from amends.engine.plain import PlainCall, plain_call
 from amends.engine.recorded_values import read_clock
-from amends.engine.reports import info_of, output_gone_error, report_of
+from amends.engine.reports import output_gone_error, report_of
 from amends.engine.session import Ask, Session, call_of
 from amends.errors import Held, LedgerError, NotAwaited, TransactionOpen, UsageError, Waiting, is_a, log_error, note_on
 from amends.host import runs
@@ -197,9 +197,8 @@ class OpenRun:
     def __init__(self, host: Host, driver: Any, session: Session, row: RunRow, *, over: bool) -> None:
         self._host, self._driver, self._session, self._over = host, driver, session, over
         session.run = self
-        info = info_of(row)
         self.id: str = row.id
-        self.tenant: str | None = info.tenant
+        self.tenant: str | None = row.tenant or None
         self.input: Any = input_for_program(session, row)
         self._output: Any = output_of(session, row)
         self._output_gone = output_gone_error(row)
