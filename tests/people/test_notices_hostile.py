@@ -105,12 +105,13 @@ def assert_honest(text: str) -> None:
 @given(st.text() | st.sampled_from(HOSTILE))
 @example(":À")
 @example("-À")
+@example("a:")
 def test_a_card_has_one_line_for_each_thing_and_begins_each_itself(text: str) -> None:
     lines = card(everywhere(text))
     for line in lines:
         assert "\n" not in line
         assert_honest(line)
-    labels = [re.match(r"[a-z ]+(?=:)|argument", line) for line in lines[1:]]
+    labels = [re.match(r"argument(?= )|[a-z ]+(?=:)", line) for line in lines[1:]]
     names = [found[0] for found in labels if found is not None]
     assert len(names) == len(lines) - 1
     assert names.count("argument") == len(everywhere(text).call.args)
