@@ -18,7 +18,7 @@ DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check sim chaos crowd bench servers format docs test-peers test-colours test-pythons test-adapters clean
+.PHONY: help demo test check sim chaos crowd bench servers format docs test-peers test-rest test-pythons test-adapters clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -61,8 +61,8 @@ crowd: $(DEV) servers ## 64 threads and 200 tasks in one process over each ledge
 test-peers: $(DEV) ## failures of other packages and open reports about frameworks: amends does not repeat them
 	@$(BIN)/python -m pytest -n $(JOBS) tests/peers $(ARGS)
 
-test-colours: $(DEV) servers ## the conformance suite, the rules of the ledger and every tampering, on every store, in both colours
-	@AMENDS_TEST_ALL_COLOURS=1 $(BIN)/python -m pytest -n $(JOBS) tests/stores/test_conformance.py tests/ledger/test_rules.py tests/audit/test_folded.py $(ARGS)
+test-rest: $(DEV) servers ## what make test leaves out for time: more stores and colours for each check, more places for each fault
+	@$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/peers -m rest $(ARGS)
 
 test-pythons: ## the quick tests on every other supported Python found here
 	@JOBS=$(JOBS) sh scripts/test-pythons

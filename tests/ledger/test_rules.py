@@ -1,33 +1,23 @@
-"""Every rule of the ledger holds in memory in both colours, on SQLite in one, and on one of the servers."""
+"""Every rule of the ledger holds in memory in both colours, on SQLite in one, and on one of the servers.
+
+A decision is the same flow on every store and in both colours; ``amends.testing.conformance`` proves what differs. Each rule
+is checked on the other stores and in the other colour by ``make test-rest``.
+"""
 
 from __future__ import annotations
-
-from zlib import crc32
 
 import pytest
 
 from amends.testing.conformance import COLOURS, Skipped
 from amends.testing.conformance.prove import Colour, run_check
 from tests.ledger.rules import RULES
-from tests.stores.harness import SERVERS, STORES, Harness
-from tests.stores.test_conformance import ALL_COLOURS
-
-
-def is_asked(kind: str, name: str, colour: Colour) -> bool:
-    """Return whether a rule is checked on this kind of store, in this colour.
-
-    A decision is the same flow on every store and in both colours; ``amends.testing.conformance`` proves what differs. To
-    save time each rule is checked on SQLite in one colour, and on one server in one colour, always the same. With
-    AMENDS_TEST_ALL_COLOURS=1 it is checked everywhere.
-    """
-    dice = crc32(name.encode())
-    servers = [one for one in STORES if one in SERVERS]
-    is_here = kind not in SERVERS or servers[dice // 2 % len(servers)] == kind
-    return ALL_COLOURS or kind == "memory" or (is_here and COLOURS[dice % 2] == colour)
-
+from tests.stores.harness import REST, STORES, Harness, in_share
 
 CASES = [
-    (kind, name, colour) for kind in STORES for name in RULES for colour in COLOURS if is_asked(kind, name, colour)
+    pytest.param(kind, name, colour, marks=[] if kind == "memory" or in_share(kind, name, colour) else [REST])
+    for kind in STORES
+    for name in RULES
+    for colour in COLOURS
 ]
 
 

@@ -184,11 +184,11 @@ def _stands(store: MemoryStore, call: Any) -> bool:
     return call.kind != "read" and not call.shared and call.state in standing and not kept
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.rest)])
 def test_previews_are_true_in_whatever_state_a_crash_left(seed: int) -> None:
     assert _states(seed, _look_at_doubts) >= STATES_MIN
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.rest)])
 def test_plans_are_true_in_whatever_state_a_crash_left(seed: int) -> None:
     assert _states(seed + 50, _look_at_plan) >= STATES_MIN // 2

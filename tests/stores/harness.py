@@ -6,10 +6,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zlib import crc32
+
+import pytest
 
 from amends.ledger.store import Store
 from amends.stores.memory import MemoryStore
 from amends.stores.sqlite.store import SqliteStore
+from amends.testing.conformance import COLOURS
 from tests.stores.emptied import Emptied
 
 NEW_LEDGER = "opening.a_new_ledger_says_that_it_is_new_and_is_empty"
@@ -19,6 +23,14 @@ SERVERS = {
     "mysql": ("amends.stores.mysql.store", "MysqlStore"),
 }
 STORES = ("memory", "sqlite", *(kind for kind, (module, _) in SERVERS.items() if find_spec(module)))
+REST = pytest.mark.rest
+
+
+def in_share(kind: str, name: str, colour: str) -> bool:
+    """Return whether this is the server and the colour in which ``make test`` makes this check, always the same."""
+    dice = crc32(name.encode())
+    servers = [one for one in STORES if one in SERVERS]
+    return COLOURS[dice % 2] == colour and (kind not in SERVERS or servers[dice // 2 % len(servers)] == kind)
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,33 @@
-"""Every store passes every check of the public suite, in both colours; on a server see ``colours_on``."""
+"""Every store passes every check of the public suite, in both colours; on the servers see ``is_rest``."""
 
-import os
 from importlib import import_module
-from zlib import crc32
 
 import pytest
 
 from amends.testing.conformance import CHECKS, COLOURS, Skipped, check_store
 from amends.testing.conformance.prove import Colour
-from tests.stores.harness import NEW_LEDGER, SERVERS, STORES, Harness
+from tests.stores.harness import NEW_LEDGER, REST, SERVERS, STORES, Harness, in_share
 
-ALL_COLOURS = bool(os.environ.get("AMENDS_TEST_ALL_COLOURS"))
 IN_BOTH = ("racing.", "storing.", "atomic.an_operation_that_fails_in_the_middle_leaves_nothing_behind[")
 """Checks of what a server's store does for itself in each colour: pools, locks, values, cancellation and rollback."""
 
 
-def colours_on(kind: str, name: str) -> tuple[Colour, ...]:
-    """Return the colours in which a check is made on this kind of store.
+def is_rest(kind: str, name: str, colour: Colour) -> bool:
+    """Return whether this check is left to ``make test-rest``.
 
-    What an operation decides is the same flow in both colours. To save time, a check outside ``IN_BOTH`` is made there in one
-    colour, half of them in each, always the same; with AMENDS_TEST_ALL_COLOURS=1 in both.
+    What an operation decides is the same flow on every store and in both colours. To save time, ``make test`` makes a check
+    outside ``IN_BOTH`` on one of the servers and in one colour.
     """
-    if kind not in SERVERS or ALL_COLOURS or name.startswith(IN_BOTH):
-        return COLOURS
-    return (COLOURS[crc32(f"{kind} {name}".encode()) % 2],)
+    return kind in SERVERS and not name.startswith(IN_BOTH) and not in_share(kind, name, colour)
 
 
 CASES = [
-    (colour, kind, name)
+    pytest.param(colour, kind, name, marks=[REST] if is_rest(kind, name, colour) else [])
     for kind in STORES
     for name in CHECKS
     # A server's database was emptied, not made, so it cannot say that it is new; test_servers_make_new_ledgers does.
     if kind not in SERVERS or name != NEW_LEDGER
-    for colour in colours_on(kind, name)
+    for colour in COLOURS
 ]
 
 
