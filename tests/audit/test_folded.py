@@ -179,7 +179,7 @@ class Case:
         return [dict(zip(columns, row, strict=True)) for row in found]
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
+@pytest.fixture(params=["sqlite", "postgresql", pytest.param("mysql", marks=REST)])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     if request.param != "sqlite":

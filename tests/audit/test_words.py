@@ -13,7 +13,7 @@ from amends import Held, Runtime, Unknown, tool
 from amends.errors import ApprovalVoid, Rejected
 from tests.audit.forger import Forger
 
-KINDS = ("sqlite", "postgresql", "mysql")
+KINDS = ("sqlite", "postgresql", pytest.param("mysql", marks=pytest.mark.rest))
 
 
 @tool(key="order")

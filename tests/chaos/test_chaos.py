@@ -17,7 +17,10 @@ PATIENCE_S = 300  # a machine that does ten other things; alone it takes ten sec
 LINE = re.compile(r"(\w+): (\d+) runs, (\d+) kills, 0 duplicated, 0 lost, 0 stuck, 0 unnamed")
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgresql", "mariadb"])
+SERVERS = [pytest.param(name, marks=pytest.mark.rest) for name in ("postgresql", "mariadb")]
+
+
+@pytest.mark.parametrize("store", ["sqlite", *SERVERS])
 def test_a_short_play_ends_with_four_zeros(store: str) -> None:
     path = os.pathsep.join((str(Path(amends.__file__).resolve().parent.parent), str(ROOT)))
     # A process of its own: the play forks, and whoever forks has no threads.

@@ -159,7 +159,7 @@ class Place:
     folder: Path
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", "mysql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", pytest.param("mysql", marks=pytest.mark.rest)])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setenv("AMENDS_SECRET_KEY", "k" * 43)
     made: list[Runtime] = []

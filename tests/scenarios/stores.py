@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-STORES = ("sqlite", "postgresql", "mysql")
+STORES = ("sqlite", "postgresql", pytest.param("mysql", marks=pytest.mark.rest))
+"""To save time, MariaDB is left to ``make test-rest``: a scenario is about the engine, and the stores have their own suite."""
 
 
 def fresh(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
