@@ -1074,6 +1074,7 @@ class _Block(Generic[RunT]):
         self._around = run._host.live.block(run._session.uid)
         self._is_root = not run._session.above
         """A child has the lease of its root, which continues."""
+        self._is_dropped = False
 
     async def __aenter__(self) -> RunT:
         assert self._scope is None, "a block is entered once"
@@ -1082,8 +1083,9 @@ class _Block(Generic[RunT]):
         return self.run
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not self._end_scope():
+        if not self._end_scope() and not self._is_dropped:
             return
+        self._is_dropped = False
         assert self._scope is not None, "a block is left after it was entered"
         try:
             await self.run._close(error, releases=self._is_root)
@@ -1101,8 +1103,9 @@ class _Block(Generic[RunT]):
 
     def __del__(self) -> None:
         # A generator whose loop is closed may be dropped without being closed. Its run must not be kept alive for ever.
+        # If both are in one cycle, the collector may call this first and close the generator then: ``__aexit__`` follows.
         if self._end_scope() and self._scope is not None and self._is_root:
-            self._scope.is_over = True
+            self._scope.is_over = self._is_dropped = True
             self.run._host.heartbeat.forget(self.run._session.lease)
             log.warning(
                 "the block of run %s was dropped without being left; it is recovered by its policy when its lease ends",

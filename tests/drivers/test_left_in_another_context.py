@@ -18,6 +18,7 @@ import pytest
 
 from amends import AsyncRuntime, Run, Runtime, UsageError, current_run, tool
 from amends.errors import NoRun, RunEnded, TransactionOpen
+from amends.run import Entered
 from tests.world import World, runtime, until
 
 
@@ -564,6 +565,25 @@ def test_a_bound_function_that_is_closed_elsewhere_leaves_its_scope() -> None:
         assert (await rt.report("r")).state == "committed"
 
     _run(main)
+
+
+def test_a_block_that_the_collector_finalizes_before_its_generator_is_left() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+
+    def lines() -> Iterator[str]:
+        with rt.run("r") as run:
+            yield run.call(pay, x="1")
+
+    stream = lines()
+    next(stream)
+    [block] = [one for one in gc.get_objects() if type(one) is Entered and one.run.id == "r"]
+    block.__del__()
+    assert rt.report("r").state == "open"
+    stream.close()
+    assert rt.report("r").state == "rolled_back"
+    assert rt._host.heartbeat.kept() == []
 
 
 # ---- in a server --------------------------------------------------------------------------
