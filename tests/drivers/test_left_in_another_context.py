@@ -576,7 +576,7 @@ def test_a_block_that_the_collector_finalizes_before_its_generator_is_left() -> 
         with rt.run("r") as run:
             yield run.call(pay, x="1")
 
-    stream = lines()
+    stream: Any = lines()
     next(stream)
     [block] = [one for one in gc.get_objects() if type(one) is Entered and one.run.id == "r"]
     block.__del__()
