@@ -1,6 +1,7 @@
-"""Every store passes every check of the public suite, in both colours; on the servers see ``is_rest``."""
+"""Every store passes every check of the public suite, in both colours; what ``make test`` leaves out says ``is_rest``."""
 
 from importlib import import_module
+from zlib import crc32
 
 import pytest
 
@@ -8,17 +9,24 @@ from amends.testing.conformance import CHECKS, COLOURS, Skipped, check_store
 from amends.testing.conformance.prove import Colour
 from tests.stores.harness import NEW_LEDGER, REST, SERVERS, STORES, Harness, in_share
 
-IN_BOTH = ("racing.", "storing.", "atomic.an_operation_that_fails_in_the_middle_leaves_nothing_behind[")
-"""Checks of what a server's store does for itself in each colour: pools, locks, values, cancellation and rollback."""
+IN_BOTH = ("racing.", "storing.")
+"""Checks of what a store does for itself in each colour: pools, locks, values and cancellation."""
+ON_ALL = ("atomic.",)
+"""Checks of what every database does for itself, whoever asks: rolling back."""
 
 
 def is_rest(kind: str, name: str, colour: Colour) -> bool:
     """Return whether this check is left to ``make test-rest``.
 
     What an operation decides is the same flow on every store and in both colours. To save time, ``make test`` makes a check
-    outside ``IN_BOTH`` on one of the servers and in one colour.
+    in one colour on a database, always the same, and only on one of the servers; those of ``IN_BOTH`` and in memory
+    everywhere, those of ``ON_ALL`` on every server.
     """
-    return kind in SERVERS and not name.startswith(IN_BOTH) and not in_share(kind, name, colour)
+    if kind == "memory" or name.startswith(IN_BOTH):
+        return False
+    if name.startswith(ON_ALL):
+        return COLOURS[crc32(name.encode()) % 2] != colour
+    return not in_share(kind, name, colour)
 
 
 CASES = [
