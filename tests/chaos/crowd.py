@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import shutil
 import sys
@@ -211,6 +212,7 @@ def main() -> int:
         except Unavailable as why:
             print(f"{name}: skipped, {why}")
             shutil.rmtree(folder)
+            worst = max(worst, 1 if os.environ.get("CI") else 0)
             continue
         try:
             worst = max(worst, play(place, options.threads, options.tasks, options.seconds))
