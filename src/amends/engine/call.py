@@ -246,7 +246,7 @@ async def _answer_from_memory(session: Session, ask: Ask) -> Done | None:
     if session.recall.record is not None:
         done: Done = await session.recall.record(session, ask)
         return done
-    known = await _cached_success(session, ask)
+    known = None if ask.spec.on_conflict == "next" else await _cached_success(session, ask)
     return None if known is None else _replayed(session, ask.spec, known)
 
 
@@ -281,6 +281,7 @@ async def _admit(session: Session, ask: Ask, wait: Wait, *, wide: bool) -> Admis
         again=ask.again, call_ref=ask.call_ref, parent=ask.parent, grp=ask.grp, at_commit=spec.at == "commit",
         after=spec.after, undoable=spec.compensate is not None, on_conflict=spec.on_conflict,
         advise=session.advises(spec),
+        reads=spec.before is not None and spec.kind != "read",
         locks=locks_for(ask, wait),
         costs=cost_with_request_ids(session, ask, wide=wide) if session.budgets else ask.costs,
         need=need,
@@ -437,6 +438,7 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
         await Sleep(max(0.0, row.retry_at - clocks.wall))
     outbox = await outbox_terms(session) if row.kind == "pivot" else NO_TERMS
     wait, _ = await _wait_limits(session, ask)
+    remember_hidden_args(session, ask, row)
     started = await start_when_unlocked(session, row, await terms_for(session, row, ask), outbox, wait=wait)
     if isinstance(started, Unapproved):
         await raise_unapproved(session, ask, started)

@@ -157,11 +157,11 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
         return Unknown("gc removed what it would be asked with")
     if why := missing(session, spec, row, probe):
         return Unknown(why)
-    call = revealed_call(session, spec, row, phase="probe")
+    kwargs, call = companion_args(session, spec, probe, row, call=revealed_call(session, spec, row, phase="probe"))
     if spec.compensate is not None and probe is spec.compensate.probe:
-        # A compensation is probed by its own key: that is the one its destination was given.
+        # As in the compensation: ``call`` is what is compensated, ``current_call()`` the compensation, with the key that
+        # its destination was given.
         call = replace(call, key=compensation_key(row), attempt=row.comp_attempt)
-    kwargs, call = companion_args(session, spec, probe, row, call=call)
     ended = await Invoke(
         fn=probe.fn,
         kwargs=kwargs,

@@ -42,6 +42,7 @@ from amends.ledger.operations import (
     BeginCompensation,
     BeginRollback,
     CloseRun,
+    DropCall,
     NoteProbe,
     ReadCall,
     ResolveCall,
@@ -452,7 +453,7 @@ async def wait_for_live(session: Session, *, patient: bool = False) -> None:
     """
     waited, pause = 0.0, POLL_S_MIN
     while True:
-        seen = {row.id for row in (await read_tree(session)).calls if row.state in LIVE}
+        seen = {row.id for row in (await read_tree(session)).calls if row.state in LIVE or row.is_reading}
         if not await LiveCalls(session.uid):
             return await _settle_orphans(session, seen)
         if not patient and waited >= session.wait_s:
@@ -469,7 +470,8 @@ async def clean_up_stopped_flow(session: Session) -> None:
     """
     if await LiveCalls(session.uid):
         return
-    await _settle_orphans(session, {row.id for row in (await read_tree(session)).calls if row.state in LIVE})
+    live = {row.id for row in (await read_tree(session)).calls if row.state in LIVE or row.is_reading}
+    await _settle_orphans(session, live)
     if session.uid == session.root:
         await release_tree(session, 0.0)
 
@@ -488,6 +490,9 @@ async def _settle_orphans(session: Session, seen: set[str]) -> None:
     owner, epoch = session.lease.owner, session.lease.epoch
     for row in (await read_tree(session)).calls:
         if row.id not in seen:
+            continue
+        if row.is_reading:  # it never started
+            await DropCall(row.id, owner, epoch, "cancelled")
             continue
         flight = _flight_of(session, row)
         mono = None if flight is not None and flight.goes_on else clocks.mono
