@@ -341,7 +341,7 @@ async def _settle(
     elif ended.error is not None:
         settle.error = recorded_error(session, row, ended.error)
         # A guard that raised has started nothing.
-        doubtful = judge(spec, ended.error, around=ended.around).verdict == "doubt" and not refused
+        doubtful = judge(spec, ended.error, around=ended.around, is_body=False).verdict == "doubt" and not refused
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
         # Without the result that it needs, another attempt would end the same way.
         settle.gave_up = tried >= compensation.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)

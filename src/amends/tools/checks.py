@@ -16,6 +16,7 @@ from amends.budgets import costs_in
 from amends.encoding.annotations import classes_below, problem_of, shape_of_args
 from amends.encoding.secret import MASK, RedactionRules
 from amends.errors import BadDeclaration, close_to
+from amends.errors import Error as AmendsError
 from amends.model import Kind, Order, Request, Retry, Scope
 from amends.tools.signature import REPEAT, Signature, is_async_function
 from amends.tools.spec import At, Declaration, OnConflict, OnFailure, OnLock, Spec
@@ -60,8 +61,14 @@ def check_words(declared: Declaration) -> None:
     for error in listed(declared.no_effect):
         if not is_error(error, Exception):
             bad(declared, f"{name}: no_effect takes exception classes, not {error!r}")
-        if error is Exception:
-            bad(declared, f"{name}: no_effect=Exception would call every error harmless; name the errors")
+        lost = next((one for one in (TimeoutError, ConnectionError, AmendsError) if issubclass(one, error)), None)
+        if lost is not None or issubclass(error, AmendsError):
+            # A timeout is doubt, never failure: a class that includes one would hide a call that may have happened.
+            what = "amends raises it" if issubclass(error, AmendsError) else f"it includes {lost.__name__}"  # type: ignore[union-attr]
+            bad(
+                declared,
+                f"{name}: no_effect={error.__name__} is not certain: {what}; name narrower errors, or raise NoEffect",
+            )
         for doubted in listed(declared.doubt):
             if issubclass(error, doubted) or issubclass(doubted, error):
                 both = (
