@@ -37,6 +37,7 @@ from amends.engine.session import (
 )
 from amends.errors import ResultLost, TransitionRefused, is_a
 from amends.ledger.flow import Flow
+from amends.ledger.locks import is_held_back, lock_names_of
 from amends.ledger.operations import (
     AbandonRun,
     BeginCompensation,
@@ -145,13 +146,30 @@ async def _one_pass(session: Session, tree: Tree, done: dict[str, CallRow]) -> f
     if not todo:
         return None
     while todo:
-        batch = [row for row in todo if row.grp == todo[0].grp] if todo[0].grp else todo[:1]
+        batch = _side_by_side(todo)
         begun = {row.id for row in batch}
         todo = [row for row in todo if row.id not in begun]
         again = await _compensate_together(session, batch, done)
         if again != 0.0:
             return max(again, 0.0)
     return 0.0
+
+
+def _side_by_side(todo: list[CallRow]) -> list[CallRow]:
+    """Return what is compensated at the same time: the first, and the others of its group that share no lock with it.
+
+    The guard of one that was settled later may hold back those that share its locks.
+    """
+    batch = todo[:1]
+    if not batch[0].grp:
+        return batch
+    names = set(lock_names_of(batch))
+    for row in todo[1:]:
+        own = lock_names_of([row])
+        if row.grp == batch[0].grp and names.isdisjoint(own):
+            batch.append(row)
+            names.update(own)
+    return batch
 
 
 async def _compensate_together(session: Session, batch: list[CallRow], done: dict[str, CallRow]) -> float:
@@ -181,11 +199,24 @@ def _compensation_order(session: Session, tree: Tree) -> list[CallRow]:
     stuck: list[CallRow] = []
     for row in _reversed(tree):
         if _may_compensate(session, row):
+            if any(is_held_back(row, later) or _may_land(session, row, later) for later in tree.calls):
+                continue  # named among the obstacles
             if not any(_comes_first(tree, later, row) for later in stuck):
                 todo.append(row)
         elif row.state == "succeeded" and row.undoable:
             stuck.append(row)  # its tool is not known here, or has no compensation any more
     return todo
+
+
+def _may_land(session: Session, row: CallRow, later: CallRow) -> bool:
+    """Return whether a later setter of the same thing, or its compensation, is in doubt for a person: it may still land."""
+    spec = session.spec(later.tool)
+    if spec is None or later.id == row.id or later.settled_seq < row.settled_seq or _may_compensate(session, later):
+        return False
+    sets = spec.put if later.state == "in_doubt" else spec.compensate is not None and spec.compensate.put
+    if later.state not in ("in_doubt", "compensation_in_doubt") or not sets:
+        return False
+    return not set(lock_names_of([row])).isdisjoint(lock_names_of([later]))
 
 
 def _comes_first(tree: Tree, later: CallRow, row: CallRow) -> bool:
@@ -256,6 +287,11 @@ async def _not_before(session: Session, spec: Spec, compensation: CompensationSp
     """Wait for the right moment, up to a limit; return the seconds that are left then."""
     if row.state == "in_doubt" and not compensation.wins:
         return await wait_settle_delay(session, spec, row)
+    if row.state == "compensation_in_doubt" and compensation.put:
+        # It sets a value: the start that was lost would overwrite what comes after it.
+        left = await wait_settle_delay(session, spec, row)
+        if left > 0:
+            return left
     if row.comp_retry_at is None:
         return 0.0
     clocks = await ReadClocks()
@@ -273,7 +309,7 @@ async def _attempt(session: Session, spec: Spec, compensation: CompensationSpec,
     if spec.guard is not None:
         held = await _guard(session, spec, row)
         if held is not None:
-            return await _settle(session, row, held, spec, compensation, refused=GUARDED)
+            return await _settle(session, row, held, spec, compensation, refused=GUARDED, guarded=True)
     kwargs, call = compensation_args(session, spec, compensation, row)
     ended = await Invoke(
         fn=compensation.fn,
@@ -325,12 +361,13 @@ async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
 
 
 async def _settle(
-    session: Session, row: CallRow, ended: Ended, spec: Spec, compensation: CompensationSpec, *, refused: str = ""
-) -> CallRow:
+    session: Session, row: CallRow, ended: Ended, spec: Spec, compensation: CompensationSpec, *, refused: str = "",
+    guarded: bool = False,
+) -> CallRow:  # fmt: skip
     clocks = await ReadClocks()
     settle = SettleCompensation(
         row.id, session.lease.owner, session.lease.epoch, row.comp_attempt, "compensated",
-        boot=clocks.boot, mono=clocks.mono, seen=row,
+        boot=clocks.boot, mono=clocks.mono, seen=row, guarded=guarded,
     )  # fmt: skip
     tried = row.comp_attempt - row.comp_from
     if refused and ended.error is None:

@@ -208,9 +208,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
     if known.state in ("held", "ready") and (known.approval or known.reason in ("duplicate", "conflict")):
         return await _answer_held(op, run, root, known, now)
     if known.ident != op.ident and known.state not in FREES_KEY:
-        if op.on_conflict == "next":
-            return await _next_setting(op, run, root, known, now)
-        return await _conflict(op, run, root, known, now)
+        return await _other_arguments(op, run, root, known, now)
     match known.state:
         case "succeeded":
             return Admission("replay", known)
@@ -235,9 +233,20 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("rejected", known, run=run)
     newest = known if not asked_now else await newest_call(op.key, key_root(op))
     assert newest is not None, "a key that is known has a newest generation"
+    return await _next_generation(op, run, root, newest, now)
+
+
+async def _next_generation(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow, now: float) -> Admission | None:
+    """Answer a request whose key is free; None: it is the next generation."""
     if op.on_conflict == "next":
         return await _next_setting(op, run, root, newest, now)
     return await _why_no_next(op, run, root, newest)
+
+
+async def _other_arguments(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission | None:
+    """Answer a request with other arguments than the call that has its key."""
+    answer = _next_setting if op.on_conflict == "next" else _conflict
+    return await answer(op, run, root, known, now)
 
 
 async def _next_setting(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow, now: float) -> Admission | None:
@@ -539,7 +548,7 @@ def refusal_facts(op: AdmitCall) -> dict[str, str]:
 async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: dict[str, Any]) -> Admission:
     pivots = op.kind == "pivot" and not facts["violation"]
     locked = await take_call_locks(op, run, root, now, pivots=pivots)
-    if locked is not None and op.kind != "retriable":
+    if locked is not None and (op.kind != "retriable" or locked.verdict == "doubt"):
         return locked
     if op.reads and op.kind != "retriable":
         call = await write_call(op, run, root, now, state="held", reason=READING, **facts)
@@ -612,6 +621,14 @@ async def take_call_locks(
         wanted = replace(wanted, names=merged(wanted.names, await outbox_lock_names(run)))
     if not wanted.names:
         return None
+    for other in await list_calls(root.uid, ("in_doubt",)):
+        if (
+            other.put
+            and other.key != op.key
+            and other.locks
+            and not set(wanted.names).isdisjoint(json.loads(other.locks))
+        ):
+            return Admission("doubt", other, run=run)  # it may still land, and would overwrite what this call does
     why_not = await take_locks(root, wanted, call=op.call_id, tool=op.tool, at=now, by=op.owner)
     if why_not is None:
         return None
@@ -727,6 +744,7 @@ def _row_of(op: AdmitCall, run: RunRow, root: RunRow, now: float, **facts: Any) 
         grp=op.grp,
         at_commit=int(op.at_commit),
         undoable=int(op.undoable),
+        put=int(op.put),
         agent=run.agent,
         principal=run.principal,
         **facts,

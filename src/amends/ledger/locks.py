@@ -89,6 +89,16 @@ async def take_locks(
     return None
 
 
+def is_held_back(call: CallRow, later: CallRow) -> bool:
+    """Return whether ``call`` must not be compensated: a later call of the same lock name was passed over by its guard.
+
+    Somebody else has changed what the name stands for: going further back would overwrite that.
+    """
+    if not (call.locks and later.locks and later.comp_guarded and later.settled_seq > call.settled_seq):
+        return False
+    return not set(json.loads(call.locks)).isdisjoint(json.loads(later.locks))
+
+
 async def mark_locked(root: RunRow) -> None:
     """Mark that the tree has named locks: only then are locks looked for when it pivots or ends."""
     if not root.locked:

@@ -322,6 +322,8 @@ class AdmitCall(StoreOp[Admission]):
     advise: bool = False
     reads: bool = False
     """What is there before the call is read first: take its locks and make it ready instead of starting it."""
+    put: bool = False
+    """See ``CallRow.put``."""
     locks: LockRequest = NOTHING
     costs: CallCost = FREE
     need: Need | None = None
@@ -532,6 +534,8 @@ class SettleCompensation(StoreOp[Settled]):
     boot: str = ""
     mono: float | None = None
     seen: CallRow | None = None
+    guarded: bool = False
+    """The guard did not let it start."""
 
 
 @dataclass(slots=True)
