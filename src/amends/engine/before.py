@@ -36,7 +36,7 @@ async def read_before(session: Session, spec: Spec, row: CallRow) -> str:
     asked = 0
     while True:
         asked += 1
-        ended = await _read(session, spec, row)
+        ended = await read_now(session, spec, row)
         error = ended.error or (TimeoutError(f"the before of {spec.name} did not answer") if ended.in_flight else None)
         if error is None:
             text, error = _stored(session, spec, row, ended.value)
@@ -56,7 +56,8 @@ async def give_up(session: Session, spec: Spec, row: CallRow, error: Exception |
     await DropCall(row.id, lease.owner, lease.epoch, UNREAD if error is not None else "not started", said, doom=doom)
 
 
-async def _read(session: Session, spec: Spec, row: CallRow) -> Ended:
+async def read_now(session: Session, spec: Spec, row: CallRow) -> Ended:
+    """Ask the tool's ``before`` about a call, once."""
     before = spec.before
     assert before is not None, "only a tool with a before is read"
     args = body_args(session, spec, row)

@@ -118,7 +118,7 @@ async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
         if asked is not None and asked.follows:
             return Admission("void", mine, run=run, approval=asked, void="changed")
         return Admission("staged" if mine.is_staged else "held", mine, twin, run, approval=asked)
-    return Admission("retry", mine, run=run) if mine.is_reading else Admission("start", mine)
+    return Admission("retry" if mine.is_reading else "start", mine)
 
 
 async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
@@ -552,7 +552,7 @@ async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: di
         return locked
     if op.reads and op.kind != "retriable":
         call = await write_call(op, run, root, now, state="held", reason=READING, **facts)
-        return Admission("retry", await make_ready(run, call, at=now, by=op.owner, epoch=root.epoch), run=run)
+        return Admission("retry", await make_ready(run, call, at=now, by=op.owner, epoch=root.epoch))
     paid = await reserve_new_call(op, run, root, now, pivots=pivots)
     if isinstance(paid, Overrun):
         return await hold_for_budget(op, run, root, now, paid, facts)

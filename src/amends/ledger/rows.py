@@ -170,8 +170,6 @@ class CallRow:
     comp_from: int = 0
     comp_error: str = ""
     comp_gave_up: int = 0
-    comp_guarded: int = 0
-    """Its guard did not let its compensation start: somebody else may have changed the thing since."""
     comp_blind: int = 0
     """Compensated although nobody knew whether there was an effect to compensate."""
     comp_at: float | None = None
@@ -185,6 +183,8 @@ class CallRow:
     """Of an undeclared tool: the rule whose author accepts the residue of the call."""
     shared: str = ""
     """In a fork: the call of another run that this one stands for. That one alone had the effect, and keeps it."""
+    comp_guarded: int = 0
+    """Its guard did not let its compensation start: somebody else may have changed the thing since."""
     put: int = 0
     """It sets a value (``idempotent="put"``): while it is in doubt, nothing else touches what its locks name."""
     before: str | None = None
