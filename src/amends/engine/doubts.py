@@ -44,8 +44,6 @@ from amends.tools.spec import ProbeSpec, Spec
 
 PROBE_PACE: Final = Retry(attempts=8, delay=0.2, factor=2.0, max_delay=30.0, jitter=0.3)
 PROBE_TIMEOUT_S: Final = 30.0
-NEXT_S_MAX: Final = 3600.0
-"""While the body of a setter may still run, nobody knows when its next start may be: look again after this."""
 LATE_LOSS: Final = "the late result could not be kept"
 
 
@@ -206,14 +204,6 @@ def _shown(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
-async def _note_wait(spec: Spec, row: CallRow, wait: float) -> CallRow:
-    """Record when the setter may be started again, for the process that looks at the run then."""
-    if not spec.put or row.state != "in_doubt" or row.probe_at is not None or wait == float("inf"):
-        return row
-    answer = "not probed: its settle delay is not over"
-    return await NoteProbe(row.id, row.in_question, row.probes + 1, answer, "", next_s=wait, left_s=wait)
-
-
 async def settle_delay_left(session: Session, spec: Spec, row: CallRow) -> float:
     """Return the seconds until ``Absent`` may be believed; infinite while the body may still be running here."""
     compensating = row.state == "compensation_in_doubt"
@@ -267,7 +257,12 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
     It is repeated as the tool's ``retry`` says, and only as long as this flow may wait: a later flow continues.
     """
     left = session.wait_s
-    wait = await _not_before(session, spec, row)
+    wait = await _not_before(spec, row)
+    if spec.put and row.state == "in_doubt":
+        row, late = await _until_landed(session, spec, row)
+        if late > 0:
+            return row
+        wait = await _not_before(spec, row)
     while row.state == "in_doubt" and spec.fn is not None and wait <= left and await is_repeatable(session, spec, row):
         await Sleep(wait)
         left -= wait
@@ -279,29 +274,37 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
         if row.state == "in_doubt" and await is_repeatable(session, spec, row):
             pace = spec.retry if spec.retry_declared else PROBE_PACE
             wait = pace.pause(max(1, row.attempt - row.tries_from), await DrawRandom())
-            wait = max(wait, await _until_landed(session, spec, row))
             answer = "not probed: it was started again"
-            row = await NoteProbe(row.id, row.in_question, row.probes + 1, answer, "", next_s=min(wait, NEXT_S_MAX))
-    return await _note_wait(spec, row, wait) if wait > left else row
+            row = await NoteProbe(row.id, row.in_question, row.probes + 1, answer, "", next_s=wait)
+            if spec.put:
+                row, late = await _until_landed(session, spec, row)
+                if late > 0:
+                    return row
+    return row
 
 
-async def _not_before(session: Session, spec: Spec, row: CallRow) -> float:
+async def _not_before(spec: Spec, row: CallRow) -> float:
     """Return the seconds until the next start that an earlier visit has scheduled.
 
-    0 if a probe was just asked instead; a setter also waits until the start that was lost cannot land any more.
+    0 if a probe was just asked instead.
     """
-    landed = await _until_landed(session, spec, row)
     if row.probe_at is None or spec.probe is not None:
-        return landed
-    return max(landed, row.probe_at - (await ReadClocks()).wall)
+        return 0.0
+    return max(0.0, row.probe_at - (await ReadClocks()).wall)
 
 
-async def _until_landed(session: Session, spec: Spec, row: CallRow) -> float:
-    """Return the seconds until a lost start of a setter has landed or never will: it would overwrite what came after.
+async def _until_landed(session: Session, spec: Spec, row: CallRow) -> tuple[CallRow, float]:
+    """Wait until a lost start of a setter has landed or never will: it would overwrite what came after it.
 
     The call stays in doubt until then, so that nothing else touches what its locks name; its next start comes last.
+    Return the call, and the seconds that are left if that takes longer than this flow may wait.
     """
-    return max(0.0, await settle_delay_left(session, spec, row)) if spec.put else 0.0
+    left = await wait_settle_delay(session, spec, row)
+    row = await _refreshed(row)
+    if left > 0 and left != float("inf") and row.state == "in_doubt" and row.probe_at is None:
+        answer = "not probed: its settle delay is not over"
+        row = await NoteProbe(row.id, row.in_question, row.probes + 1, answer, "", next_s=left, left_s=left)
+    return row, left
 
 
 async def is_repeatable(session: Session, spec: Spec, row: CallRow) -> bool:
