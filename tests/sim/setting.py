@@ -57,7 +57,7 @@ async def worker(inside: Inside) -> None:
 
 def _scenario(name: str, program: Any, *tools: Any, **more: Any) -> Scenario:
     rest = {one.name: Traits(settle=SETTLE_S) for one in tools}
-    return Scenario(f"F40{name}", program, list(tools), rest, sets=tuple(one.name for one in tools), **more)
+    return Scenario(f"F60{name}", program, list(tools), rest, sets=tuple(one.name for one in tools), **more)
 
 
 def there_and_back(ends: str, policy: str = "rollback") -> Scenario:
