@@ -65,7 +65,7 @@ async def drop_unread(
     await free_unstarted(root, call, at=at, by=by, epoch=epoch)
     if not call.is_reading:
         return call
-    failed = {"error": error, "facts": {"failure": failure}} if error else {}
+    failed: dict[str, Any] = {"error": error, "facts": {"failure": failure}} if error else {}
     return await move_call(run, call, "dropped", at=at, by=by, epoch=epoch, why=why, settled_at=at, **failed)
 
 
