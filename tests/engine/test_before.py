@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from amends import Absent, AsyncRuntime, Happened, Retry, RolledBack, RunBlocked, Runtime, current_call, tool
-from amends.errors import BadDeclaration, InDoubt, NoRun, NotStorable
+from amends.encoding.dataclass import changed
+from amends.errors import BadDeclaration, Held, InDoubt, NoRun, NotStorable
 from tests.world import die, runtime, until
 
 
@@ -460,3 +463,79 @@ def test_a_resumed_setter_gets_its_generations_in_order_and_sets_what_is_new(tmp
         set_price("tea", 3)
     assert shop.prices == {"tea": 3}
     assert [line for line in shop.log if line.startswith("set")] == ["set tea 3"]
+
+
+def test_it_is_encrypted_removed_by_gc_and_proved(tmp_path: Any) -> None:
+    shop = Shop(tea=300)
+    set_price = shop.setter()
+    url = f"sqlite:///{tmp_path}/a.db"
+    with Runtime(url, tools=[set_price], encrypt="k" * 43) as rt:
+        with rt.run("r"):
+            set_price("tea", 350)
+        assert rt.report("r").calls[0].before == 300
+        assert rt.verify().ok
+    raw = (tmp_path / "a.db").read_bytes() + b"".join(one.read_bytes() for one in tmp_path.glob("a.db-wal"))
+    assert b'"before":"300"' not in raw
+
+
+def test_a_changed_value_is_found_by_the_audit() -> None:
+    shop = Shop(tea=300)
+    set_price = shop.setter()
+    rt = runtime(set_price)
+    with rt.run("r"):
+        set_price("tea", 350)
+    store = rt._host.store
+    (row,) = store.calls.values()
+    store.calls[row.id] = changed(row, {"before": "1"})
+    assert [problem.how for problem in rt.verify().problems] == ["payload_changed"]
+    store.calls[row.id] = changed(row, {"before": None})
+    assert [problem.how for problem in rt.verify().problems] == ["payload_changed"]
+
+
+def test_an_approved_call_is_read_when_it_starts() -> None:
+    shop = Shop(tea=300)
+    set_price = shop.setter(needs_approval=True, locks=lambda call: ["tea"])
+    rt = runtime(set_price)
+    with pytest.raises(Held), rt.run("r"):
+        set_price("tea", 350)
+    assert shop.log == []
+    (asked,) = rt.approvals()
+    rt.approve(asked.id, digest=asked.digest, by="ann")
+    shop.prices["tea"] = 310
+    with rt.run("r"):
+        set_price("tea", 350)
+    assert rt.report("r").calls[0].before == 310
+    assert rt.verify().ok
+
+
+def test_a_retriable_and_a_pivot_read_first_too() -> None:
+    values = {"mail": 1, "wire": 2}
+    seen: list[Any] = []
+
+    @tool(kind="retriable", idempotent=True, before=lambda: values["mail"])
+    def mail() -> None:
+        seen.append(current_call().before)
+
+    @tool(kind="pivot", before=lambda: values["wire"])
+    def wire() -> None:
+        seen.append(current_call().before)
+
+    rt = runtime(mail, wire)
+    with rt.run("r"):
+        mail()
+        wire()
+        mail()
+    assert seen == [2, 1]
+    assert {call.tool: call.before for call in rt.report("r").calls} == {"mail": 1, "wire": 2}
+
+
+def test_a_bundle_with_it_is_verified_without_amends(tmp_path: Any) -> None:
+    shop = Shop(tea=300)
+    set_price = shop.setter()
+    rt = runtime(set_price)
+    with rt.run("r"):
+        set_price("tea", 350)
+    packed = tmp_path / "r.zip"
+    packed.write_bytes(rt.export("r"))
+    done = subprocess.run([sys.executable, str(packed)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -430,3 +430,27 @@ def test_without_a_common_lock_nothing_is_held_back() -> None:
         prices["tea"] = 99
         raise KeyError
     assert prices == {"tea": 99, "mate": 1}
+
+
+def test_call_key_means_the_call_in_a_compensation_and_in_its_probe() -> None:
+    seen: dict[str, tuple[str, str, str]] = {}
+    sent: list[str] = []
+
+    @tool
+    def charge() -> None:
+        sent.append(current_call().key)
+
+    def look(call: Any) -> Any:
+        seen["probe"] = (call.key, call.compensation.key, current_call().key)
+        return Happened(None)
+
+    @charge.compensate(probe=look)
+    def refund(call: Any) -> None:
+        seen["compensation"] = (call.key, call.compensation.key, current_call().key)
+        raise TimeoutError
+
+    _fail(runtime(charge), charge)
+    assert seen["probe"] == seen["compensation"]
+    key, own, current = seen["compensation"]
+    assert (key, own) == (sent[0], current)
+    assert key != own
