@@ -539,3 +539,25 @@ def test_a_bundle_with_it_is_verified_without_amends(tmp_path: Any) -> None:
     packed.write_bytes(rt.export("r"))
     done = subprocess.run([sys.executable, str(packed)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_replay_answers_settings_and_failed_reads_from_the_record() -> None:
+    shop = Shop(tea=1)
+    set_price = shop.setter()
+    rt = runtime(set_price)
+    set_price.before(lambda sku: shop.prices[sku])
+    rt = runtime(set_price)
+
+    def agent() -> list[Any]:
+        done: list[Any] = [set_price("tea", 2), set_price("tea", 3), set_price("tea", 2)]
+        try:
+            set_price("mate", 1)
+        except Exception as error:
+            done.append(getattr(error, "type_name", type(error).__name__))
+        return done
+
+    with rt.run("r"):
+        live = agent()
+    shop.prices["tea"] = 77
+    assert rt.replay("r", agent) == live == [2, 3, 2, "KeyError"]
+    assert shop.prices == {"tea": 77}
