@@ -81,7 +81,7 @@ def sending(method: str, *, wait_s: float = WAIT_S) -> Sending | None:
         call = current_call()
     except NoRun:
         return None
-    return None if call.phase == "probe" else Sending(call, wait_s)
+    return None if call.phase in ("probe", "before") else Sending(call, wait_s)
 
 
 def meaning(status: int, text: str) -> Meaning:

@@ -27,7 +27,7 @@ Kind: TypeAlias = Literal["read", "compensatable", "pivot", "retriable"]
 Scope: TypeAlias = Literal["run", "ledger"]
 Order: TypeAlias = Literal["strict", "advise"]
 Policy: TypeAlias = Literal["rollback", "resume", "wait"]
-Phase: TypeAlias = Literal["execute", "compensate", "probe"]
+Phase: TypeAlias = Literal["execute", "compensate", "probe", "before"]
 ApprovalState: TypeAlias = Literal["pending", "approved", "rejected", "expired", "used", "cancelled"]
 Status: TypeAlias = Literal["done", "replayed", "staged", "held", "refused", "failed", "in_doubt"]
 R = TypeVar("R")
@@ -123,6 +123,8 @@ class Call(Request):
     """In a fork: the call of the original run that it stands for, which alone had the effect."""
     classes: Mapping[str, str] = field(default_factory=dict)
     """The class of each argument, or part of one ("to", "items[0].owner"), if its annotation allows several."""
+    before: Any = None
+    """What was there before the body first ran, as the tool's ``before`` read it."""
 
     @property
     def staged(self) -> bool:

@@ -27,7 +27,7 @@ CallState: TypeAlias = Literal[
     "residue",
 ]
 RunState: TypeAlias = Literal["open", "pivoted", "committed", "rolling_back", "rolled_back", "blocked", "abandoned"]
-HoldReason: TypeAlias = Literal["approval", "order", "duplicate", "conflict", "budget", "lock"]
+HoldReason: TypeAlias = Literal["approval", "order", "duplicate", "conflict", "budget", "lock", "before"]
 Goal: TypeAlias = Literal["commit", "rollback"]
 
 NEW: Final = "(new)"

@@ -162,10 +162,12 @@ class Spans:
         if op.phase == "notice":
             return op
         call = op.call
-        if op.phase == "probe":
+        if op.phase in ("probe", "before"):
             start, facts = self._tracer.start_span, {"amends.run": call.run_id, "amends.call": call.id}
             facts["amends.tool"] = call.tool
-            return changed(op, {"fn": _within(op.fn, lambda: start(f"probe {call.tool}", attributes=facts), ends=True)})
+            return changed(
+                op, {"fn": _within(op.fn, lambda: start(f"{op.phase} {call.tool}", attributes=facts), ends=True)}
+            )
         found = self._open.get((op.phase, call.id))
         return op if found is None else changed(op, {"fn": _within(op.fn, lambda: found.span, ends=False)})
 

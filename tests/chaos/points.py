@@ -30,6 +30,8 @@ NAMES: Final[dict[type[Any], str]] = {
     operations.AdmitCall: "admit",
     plain.AdmitPlain: "admit",
     operations.StartCall: "start",
+    operations.PrepareCall: "prepare",
+    operations.DropCall: "drop",
     operations.SettleCall: "settle",
     plain.SettlePlain: "settle",
     operations.NoteProbe: "probe noted",

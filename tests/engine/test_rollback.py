@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -359,3 +360,97 @@ def test_a_guard_that_times_out_has_started_no_compensation() -> None:
         raise KeyError
     assert rt.report("r").state == "rolled_back"
     assert tries == ["looked", "looked", "undone"]
+
+
+def _priced(prices: dict[str, int], **options: Any) -> Any:
+    @tool(key="sku", on_conflict="next", **options)
+    def set_price(sku: str, cents: int) -> int:
+        prices[sku] = cents
+        return cents
+
+    set_price.before(lambda sku: prices[sku])
+    set_price.guard(lambda sku, cents: prices[sku] == cents)
+    set_price.compensate(set_price)
+    return set_price
+
+
+def test_a_compensation_passed_over_by_its_guard_holds_back_older_ones_of_the_same_lock() -> None:
+    prices = {"tea": 1, "mate": 1}
+    set_price = _priced(prices, locks=lambda call: [f"price:{call.args['sku']}"])
+
+    @tool(locks=lambda call: ["price:tea"])
+    def discount(cents: int) -> None:
+        prices["tea"] -= cents
+
+    discount.compensate(lambda cents: prices.update(tea=prices["tea"] + cents))
+    rt = runtime(set_price, discount)
+    with pytest.raises(RunBlocked) as blocked, rt.run("r"):
+        set_price("mate", 5)
+        discount(1)
+        set_price("tea", 7)
+        prices["tea"] = 99  # somebody else
+        raise KeyError
+    assert prices == {"tea": 99, "mate": 1}, "another lock is not held back"
+    calls = {call.tool + str(call.args.get("sku", "")): call for call in rt.report("r").calls}
+    assert {name: call.state for name, call in calls.items()} == {
+        "set_pricemate": "compensated", "discount": "succeeded", "set_pricetea": "compensation_failed",
+    }  # fmt: skip
+    assert any("further back would overwrite" in cause for cause in blocked.value.causes)
+    prices["tea"] = 7  # the stranger took it back
+    rt.retry(calls["set_pricetea"].id, by="ann", why="it is ours again")
+    until(lambda: bool(rt.recover()) or rt.report("r").state == "rolled_back")
+    assert (prices, rt.report("r").state) == ({"tea": 1, "mate": 1}, "rolled_back")
+    assert rt.verify().ok
+
+
+def test_what_a_guard_held_back_stays_held_back_when_a_person_accepts_the_newer_one() -> None:
+    prices = {"tea": 1}
+    set_price = _priced(prices, locks=lambda call: ["tea"])
+    rt = runtime(set_price)
+    with pytest.raises(RunBlocked), rt.run("r"):
+        set_price("tea", 5)
+        set_price("tea", 7)
+        prices["tea"] = 99
+        raise KeyError
+    older, newer = rt.report("r").calls
+    rt.accept(newer.id, by="ann", why="theirs now")
+    rt.recover()
+    assert prices == {"tea": 99}
+    assert [call.state for call in rt.report("r").calls] == ["succeeded", "residue"]
+    rt.accept(older.id, by="ann", why="and so is that")
+    assert prices == {"tea": 99}
+
+
+def test_without_a_common_lock_nothing_is_held_back() -> None:
+    prices = {"tea": 1, "mate": 1}
+    set_price = _priced(prices, locks=lambda call: [call.args["sku"]])
+    with pytest.raises(RunBlocked), runtime(set_price).run("r"):
+        set_price("mate", 5)
+        set_price("tea", 7)
+        prices["tea"] = 99
+        raise KeyError
+    assert prices == {"tea": 99, "mate": 1}
+
+
+def test_call_key_means_the_call_in_a_compensation_and_in_its_probe() -> None:
+    seen: dict[str, tuple[str, str, str]] = {}
+    sent: list[str] = []
+
+    @tool
+    def charge() -> None:
+        sent.append(current_call().key)
+
+    def look(call: Any) -> Any:
+        seen["probe"] = (call.key, call.compensation.key, current_call().key)
+        return Happened(None)
+
+    @charge.compensate(probe=look)
+    def refund(call: Any) -> None:
+        seen["compensation"] = (call.key, call.compensation.key, current_call().key)
+        raise TimeoutError
+
+    _fail(runtime(charge), charge)
+    assert seen["probe"] == seen["compensation"]
+    key, own, current = seen["compensation"]
+    assert (key, own) == (sent[0], current)
+    assert key != own

@@ -133,7 +133,7 @@ def test_a_compensations_doubt_is_asked_by_its_own_probe_and_key() -> None:
         return world.happen(f"pay:{x}")
 
     def find_refund(call: Any) -> Any:
-        asked.append(call.key)
+        asked.append(call.compensation.key)
         return Unknown("not yet")
 
     @pay.compensate(retry=ONCE, probe=find_refund)

@@ -129,6 +129,8 @@ class Scenario:
     unrepeated: tuple[str, ...] = ()
     """Tools that never start without somebody's yes."""
     budgets: tuple[Budget, ...] = ()
+    sets: tuple[str, ...] = ()
+    """Tools that set the value of the world."""
     host: Host | None = None
 
     def prepared(self) -> Host:
@@ -671,6 +673,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.nested import nested_scenarios
     from tests.sim.replaying import replay_scenarios
     from tests.sim.rules import rule_scenarios
+    from tests.sim.setting import setting_scenarios
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
@@ -724,4 +727,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *clock_scenarios(v),
         *value_scenarios(v),
         *context_scenarios(v),
+        *setting_scenarios(v),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -96,6 +97,7 @@ def _stage(scenario: Scenario, schedule: Schedule) -> _Stage:
         unknown_probes=scenario.unknown_probes,
         asks=frozenset(scenario.asks),
         unrepeated=frozenset(scenario.unrepeated),
+        sets=frozenset(scenario.sets),
     )
     Here.world = world
     host = scenario.prepared()
@@ -282,12 +284,19 @@ async def _decide_all(world: World, host: Any, uid: str, round_: int, process: P
     assert tree is not None, f"{process.name} looks at a run that was there a moment ago"
     done = 0
     for row in tree.calls:
-        if row.state == "in_doubt":
+        if row.tool in world.sets and row.state in ("in_doubt", "compensation_in_doubt"):
+            phase, n = ("execute", row.args) if row.state == "in_doubt" else ("compensate", "")
+            value = json.loads(n)["n"] if n else None
+            told = Happened(value) if (row.id, phase) in world.set_by else Absent()
+            await doubts.resolve(host, NOBODY, row.id, told, by="anna", why="looked")
+        elif row.state == "in_doubt":
             answer = Happened(result_of(_provider(row))) if world.stands(row.id) else Absent()
             await doubts.resolve(host, NOBODY, row.id, answer, by="anna", why="looked")
         elif row.state == "compensation_in_doubt":
             undone = Absent() if world.stands(row.id) else Happened(None)
             await doubts.resolve(host, NOBODY, row.id, undone, by="anna", why="looked")
+        elif row.comp_guarded and round_ > 0:
+            continue  # somebody else's value stays
         elif row.state == "compensation_failed" or (row.state == "backing_off" and row.retry_at is None):
             lacks = row.state == "compensation_failed" and row.result is None and bool(world.stands(row.id))
             given = {"result": result_of(_provider(row))} if lacks and _needs_result(host, row) else {}
@@ -373,6 +382,10 @@ def kinds_at(trace: str, probed: bool) -> Iterator[str]:
         if probed and trace.startswith("execute") and trace != "execute m":
             # Without a probe an ordinary error is the tool's word, and this one would be a lie.
             yield from ("body late", "body raise after", "slow")
+        if " put" in trace:
+            yield "body late"
+    elif trace.startswith("before"):
+        yield from ("body raise", "body answer lost", "cancel before", "cancel after")
     elif trace.startswith("probe"):
         yield "body unknown"
     elif trace.startswith("notice"):

@@ -371,7 +371,7 @@ def test_tools_of_a_file_stand_beside_those_of_the_program(tmp_path: Path, monke
         (
             '[[tools]]\nname = "a"\ncompensate = {tool = "sys:exit", args = {x = "$it.id"}}',
             BadDeclaration,
-            r"begins with \$result, \$args, \$key, \$call",
+            r"begins with \$result, \$before, \$args, \$key, \$call",
         ),
         (
             '[[tools]]\nname = "a"\nkind = "pivot"\nprobe = {tool = "sys:exit", args = {x = "$result.id"}}',

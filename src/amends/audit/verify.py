@@ -984,6 +984,7 @@ class Standing:
         if "row" in facts:
             yield from self._payload("args", row.args, facts.get("args"), row.id)
             yield from self._payload("result", row.result, facts.get("result"), row.id)
+            yield from self._payload("before", row.before, facts.get("before"), row.id)
             failure = facts.get("failure")
             if failure and (row.state == "refused" or not self._emptied):
                 yield from self._payload("error", row.error, failure, row.id)

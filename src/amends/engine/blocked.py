@@ -18,6 +18,7 @@ from amends.engine.session import (
     lacking,
     lacking_words,
 )
+from amends.ledger.locks import is_held_back
 from amends.ledger.operations import (
     Tree,
 )
@@ -43,7 +44,10 @@ def rollback_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
     runs = {run.uid: run for run in tree.runs}
     found = []
     for row in tree.calls:
+        passed = next((later for later in tree.calls if row.state == "succeeded" and is_held_back(row, later)), None)
         left = _rollback_obstacle(session, row, runs[row.run], tree.run)
+        if left is not None and passed is not None and row.undoable:
+            left = _held_back(row, passed)
         if left is not None:
             found.append(left)
     return found
@@ -110,6 +114,14 @@ def _failed_compensation(row: CallRow) -> Obstacle:
         verbs.append(f"{retry} where nothing is missing")
     verbs.append(f"or accept it with rt.accept({row.id!r}, by=..., why=...)")
     return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {', '.join(verbs)}")
+
+
+def _held_back(row: CallRow, passed: CallRow) -> Obstacle:
+    """Return the obstacle for a call whose compensation would overwrite what somebody else has changed since."""
+    why = f"{passed.tool} ({passed.id}) after it was changed by somebody else, which going further back would overwrite"
+    accept = f"accept it with rt.accept({row.id!r}, by=..., why=...)"
+    cause = f"{row.tool} ({row.id}): {why}: rt.retry({passed.id!r}, by=..., why=...) once that is undone, or {accept}"
+    return Obstacle(row, why, cause)
 
 
 def _why_not_compensated(session: Session, row: CallRow) -> str:

@@ -147,10 +147,7 @@ async def _answer(
                     session.asked_calls.add(row_of(answer).id)
                 return Done(row_of(answer), staged=True)
             case "doubt":
-                remember_hidden_args(session, ask, row_of(answer))
-                row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
-                if stays_in_doubt(row):
-                    raise in_doubt(session, row)
+                await _settle_known_doubt(session, ask, row_of(answer))
             case "retry":
                 return await resume_attempts(session, ask, row_of(answer))
             case "wait":
@@ -169,6 +166,17 @@ async def _answer(
             case _:
                 _remember_held(session, ask, answer)
                 refuse(session, ask, answer)
+
+
+async def _settle_known_doubt(session: Session, ask: Ask, known: CallRow) -> None:
+    """Settle the doubt that is in the way of a request: its own, or that of a setter of the same thing."""
+    remember_hidden_args(session, ask, known)
+    own = known.tool == ask.spec.name
+    row = await settle_doubt(
+        session, ask.spec if own else session.spec(known.tool), known, flight=ask.flight if own else None
+    )
+    if stays_in_doubt(row):
+        raise in_doubt(session, row)
 
 
 def _remember_held(session: Session, ask: Ask, answer: Admission, *, by_hand: bool = False) -> None:
@@ -212,10 +220,7 @@ async def _admit_by_hand(session: Session, ask: Ask, wait: Wait, approval_wait: 
             case "replay":
                 return _replayed(session, ask.spec, row_of(answer))
             case "doubt":
-                remember_hidden_args(session, ask, row_of(answer))
-                row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
-                if stays_in_doubt(row):
-                    raise in_doubt(session, row)
+                await _settle_known_doubt(session, ask, row_of(answer))
             case "retry":
                 restarted = await _restart(session, ask, row_of(answer))
                 if restarted is not None:
@@ -246,7 +251,7 @@ async def _answer_from_memory(session: Session, ask: Ask) -> Done | None:
     if session.recall.record is not None:
         done: Done = await session.recall.record(session, ask)
         return done
-    known = await _cached_success(session, ask)
+    known = None if ask.spec.on_conflict == "next" else await _cached_success(session, ask)
     return None if known is None else _replayed(session, ask.spec, known)
 
 
@@ -281,6 +286,8 @@ async def _admit(session: Session, ask: Ask, wait: Wait, *, wide: bool) -> Admis
         again=ask.again, call_ref=ask.call_ref, parent=ask.parent, grp=ask.grp, at_commit=spec.at == "commit",
         after=spec.after, undoable=spec.compensate is not None, on_conflict=spec.on_conflict,
         advise=session.advises(spec),
+        reads=spec.before is not None and spec.kind != "read",
+        put=spec.put,
         locks=locks_for(ask, wait),
         costs=cost_with_request_ids(session, ask, wide=wide) if session.budgets else ask.costs,
         need=need,
@@ -437,6 +444,7 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
         await Sleep(max(0.0, row.retry_at - clocks.wall))
     outbox = await outbox_terms(session) if row.kind == "pivot" else NO_TERMS
     wait, _ = await _wait_limits(session, ask)
+    remember_hidden_args(session, ask, row)
     started = await start_when_unlocked(session, row, await terms_for(session, row, ask), outbox, wait=wait)
     if isinstance(started, Unapproved):
         await raise_unapproved(session, ask, started)

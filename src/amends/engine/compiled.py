@@ -74,6 +74,9 @@ def _may_be_plain(spec: Spec) -> bool:
     named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     return (
         spec.scope == "run"
+        and spec.before is None
+        and spec.on_conflict != "next"
+        and not spec.put
         and spec.at == "call"
         and not spec.needs_approval
         and spec.cost is None

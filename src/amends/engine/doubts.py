@@ -157,11 +157,11 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
         return Unknown("gc removed what it would be asked with")
     if why := missing(session, spec, row, probe):
         return Unknown(why)
-    call = revealed_call(session, spec, row, phase="probe")
+    kwargs, call = companion_args(session, spec, probe, row, call=revealed_call(session, spec, row, phase="probe"))
     if spec.compensate is not None and probe is spec.compensate.probe:
-        # A compensation is probed by its own key: that is the one its destination was given.
+        # As in the compensation: ``call`` is what is compensated, ``current_call()`` the compensation, with the key that
+        # its destination was given.
         call = replace(call, key=compensation_key(row), attempt=row.comp_attempt)
-    kwargs, call = companion_args(session, spec, probe, row, call=call)
     ended = await Invoke(
         fn=probe.fn,
         kwargs=kwargs,
@@ -258,6 +258,11 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
     """
     left = session.wait_s
     wait = await _not_before(spec, row)
+    if spec.put and row.state == "in_doubt":
+        row, late = await _until_landed(session, spec, row)
+        if late > 0:
+            return row
+        wait = await _not_before(spec, row)
     while row.state == "in_doubt" and spec.fn is not None and wait <= left and await is_repeatable(session, spec, row):
         await Sleep(wait)
         left -= wait
@@ -271,6 +276,10 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
             wait = pace.pause(max(1, row.attempt - row.tries_from), await DrawRandom())
             answer = "not probed: it was started again"
             row = await NoteProbe(row.id, row.in_question, row.probes + 1, answer, "", next_s=wait)
+            if spec.put:
+                row, late = await _until_landed(session, spec, row)
+                if late > 0:
+                    return row
     return row
 
 
@@ -282,6 +291,20 @@ async def _not_before(spec: Spec, row: CallRow) -> float:
     if row.probe_at is None or spec.probe is not None:
         return 0.0
     return max(0.0, row.probe_at - (await ReadClocks()).wall)
+
+
+async def _until_landed(session: Session, spec: Spec, row: CallRow) -> tuple[CallRow, float]:
+    """Wait until a lost start of a setter has landed or never will: it would overwrite what came after it.
+
+    The call stays in doubt until then, so that nothing else touches what its locks name; its next start comes last.
+    Return the call, and the seconds that are left if that takes longer than this flow may wait.
+    """
+    left = await wait_settle_delay(session, spec, row)
+    row = await _refreshed(row)
+    if left > 0 and left != float("inf") and row.state == "in_doubt" and row.probe_at is None:
+        answer = "not probed: its settle delay is not over"
+        row = await NoteProbe(row.id, row.in_question, row.probes + 1, answer, "", next_s=left, left_s=left)
+    return row, left
 
 
 async def is_repeatable(session: Session, spec: Spec, row: CallRow) -> bool:

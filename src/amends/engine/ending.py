@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, NoReturn
 
 from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected, request_of_call, terms_for
+from amends.engine.before import reads_first
 from amends.engine.blocked import Obstacle, commit_obstacles, rollback_obstacles
 from amends.engine.call import Done, guarded_admission, run_attempts, settle_outcome
 from amends.engine.costs import exceeded
@@ -53,6 +54,7 @@ from amends.ledger.operations import (
     CloseRun,
     DecideCommit,
     Decision,
+    DropCall,
     ReadCall,
     ResolveCall,
     SettleCall,
@@ -322,7 +324,14 @@ async def drive_forward(session: Session, row: CallRow) -> None:
         return
     if lacking(session, row):
         return  # it is named among the obstacles
-    started = await start_when_unlocked(session, row, await terms_for(session, row))
+    try:
+        started = await start_when_unlocked(session, row, await terms_for(session, row))
+    except LedgerError:
+        raise
+    except Exception:
+        if not reads_first(session.spec(row.tool), row):
+            raise
+        return  # not now: what is there before it could not be read, and it stays staged
     if not isinstance(started, CallRow):
         return  # not now: another run holds its lock, and it stays staged
     try:
@@ -397,7 +406,10 @@ async def _is_repeated(session: Session, row: CallRow) -> bool:
 
 async def _continue_call(session: Session, row: CallRow) -> None:
     """Do what an unsettled call needs before its run can commit."""
-    if row.state == "ready" and not row.is_staged:
+    if row.is_reading:
+        # Its flow was stopped before it started, and it was not requested again: it is not part of the commit.
+        await DropCall(row.id, session.lease.owner, session.lease.epoch, "cancelled")
+    elif row.state == "ready" and not row.is_staged:
         await run_decided_call(session, row)
     elif row.state == "backing_off" and row.kind == "retriable":
         await drive_forward(session, row)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from amends.engine.approvals import raise_unapproved, raise_void, terms_for
+from amends.engine.before import read_before, reads_first
 from amends.engine.call import (
     Done,
     admit,
@@ -86,7 +87,10 @@ async def _restarted(session: Session, ask: Ask, row: CallRow) -> CallRow:
     early = 0.0 if row.retry_at is None else row.retry_at - clocks.wall
     lease = session.lease
     terms = await terms_for(session, row, ask)
-    started = None if early > 0 else await StartCall(row.id, lease.owner, lease.epoch, row.attempt + 1, terms)
+    before = await read_before(session, ask.spec, row) if early <= 0 and reads_first(ask.spec, row) else None
+    started = (
+        None if early > 0 else await StartCall(row.id, lease.owner, lease.epoch, row.attempt + 1, terms, before=before)
+    )
     if isinstance(started, Unapproved):
         await raise_unapproved(session, ask, started)
     if isinstance(started, Overrun):

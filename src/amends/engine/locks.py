@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from amends.engine.before import give_up, read_before, reads_first
 from amends.engine.session import Ask, Session, Wait, moment
 from amends.errors import Deadlocked, Locked
-from amends.ledger.operations import Admission, HeldLock, StartCall
+from amends.ledger.operations import Admission, HeldLock, PrepareCall, StartCall
 from amends.ledger.rows import (
     NOTHING,
     CallRow,
@@ -45,13 +46,24 @@ async def start_when_unlocked(
 ) -> CallRow | Contention | Overrun | Unapproved | None:
     """Start the next attempt of a recorded call as soon as its locks are free.
 
-    Return the last answer if they never were.
+    Return the last answer if they never were. What is there before its first attempt is read once it has its locks.
     """
     wait = wait or Wait(session.wait_s)
+    lease, spec = session.lease, session.spec(row.tool)
+    prepared, before = False, None
     while True:
-        started = await StartCall(
-            row.id, session.lease.owner, session.lease.epoch, row.attempt + 1, terms, outbox or {}
-        )
+        started: CallRow | Contention | Overrun | Unapproved | None
+        if spec is not None and reads_first(spec, row) and not prepared:
+            started = await PrepareCall(row.id, lease.owner, lease.epoch)
+            if isinstance(started, CallRow):
+                prepared, before = True, await read_before(session, spec, started)
+                continue
+        else:
+            started = await StartCall(
+                row.id, lease.owner, lease.epoch, row.attempt + 1, terms, outbox or {}, before=before
+            )
+            if spec is not None and prepared and not isinstance(started, CallRow):
+                await give_up(session, spec, row)
         if not isinstance(started, Contention) or started.victim:
             return started
         if not await wait.again(started.root or session.root):

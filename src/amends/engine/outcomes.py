@@ -29,7 +29,7 @@ from amends.errors import (
     words_of,
 )
 from amends.model import NoEffect
-from amends.tools.spec import Spec
+from amends.tools.spec import Errors, Spec
 
 # ---- Verdicts
 
@@ -294,6 +294,7 @@ def judge(
     around: BaseException | None = None,
     nested: bool = False,
     is_undone: Callable[[Exception], bool] | None = None,
+    is_body: bool = True,
 ) -> Judgement:
     """Judge what an error says about the effect of the body that raised it.
 
@@ -303,27 +304,37 @@ def judge(
 
     ``around``: what the caller was handling when the body began, which does not count. ``nested``: a call inside the
     body had its effect, or may have. ``is_undone``: whether everything that such an error can have left behind was
-    rolled back with the caller's transaction.
+    rolled back with the caller's transaction. ``is_body``: it was raised by the body, about which the tool's
+    ``no_effect`` speaks, and not by a compensation.
     """
-    if is_a(error, NoEffect):
+    harmless = spec.no_effect if is_body else ()
+    if is_harmless(error, harmless):
         return Judgement("certain")
     verdicts: dict[int, Verdict] = {}
-    for count, (link, covered) in enumerate(_links(error, around)):
+    for count, (link, covered) in enumerate(_links(error, around, harmless)):
         if count >= LINKS_MAX:
             return Judgement("doubt", "connection")
-        found = verdicts[id(link)] = _verdict_of(spec, link, nested=nested, is_undone=is_undone)
+        found = verdicts[id(link)] = _verdict_of(spec, link, harmless, nested=nested, is_undone=is_undone)
         if found == "doubt" and not (covered and _adds_nothing(link)):
             return Judgement("doubt", _doubt_reason(link))
     for leaf in _leaves(error):
-        if (verdicts.get(id(leaf)) or _verdict_of(spec, leaf, nested=nested, is_undone=is_undone)) != "certain":
+        said = verdicts.get(id(leaf)) or _verdict_of(spec, leaf, harmless, nested=nested, is_undone=is_undone)
+        if said != "certain":
             return Judgement("ordinary")
     return Judgement("certain")
+
+
+def is_harmless(error: BaseException, harmless: Errors) -> bool:
+    """Return whether the tool says for certain that nothing happened: ``NoEffect``, or one of these classes."""
+    return is_a(error, NoEffect) or (harmless != () and matches(error, harmless))
 
 
 # ---- Groups and chains of errors
 
 
-def _links(error: BaseException, around: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
+def _links(
+    error: BaseException, around: BaseException | None, harmless: Errors
+) -> Iterator[tuple[BaseException, bool]]:
     """Yield every error of the group or chain once, the error itself first.
 
     With each: whether it is the cause of an error that says that nothing was sent. A client's "could not connect" is
@@ -337,7 +348,7 @@ def _links(error: BaseException, around: BaseException | None) -> Iterator[tuple
             continue
         seen.add(id(link))
         yield link, covered
-        if is_a(link, NoEffect):
+        if is_harmless(link, harmless):
             continue  # whatever it was raised over: the tool says it for certain
         if is_a(link, BaseExceptionGroup):
             todo += [(leaf, covered) for leaf in _EXCEPTIONS(link)]
@@ -385,10 +396,10 @@ def _adds_nothing(error: BaseException) -> bool:
 
 
 def _verdict_of(
-    spec: Spec, error: BaseException, *, nested: bool, is_undone: Callable[[Exception], bool] | None
+    spec: Spec, error: BaseException, harmless: Errors, *, nested: bool, is_undone: Callable[[Exception], bool] | None
 ) -> Verdict:
     """Return what one error of a group or chain says by itself."""
-    if is_a(error, NoEffect):
+    if is_harmless(error, harmless):
         return "certain"
     if not is_a(error, Exception):
         return "doubt"  # a cancellation, an interrupt, an exit

@@ -37,11 +37,13 @@ from amends.engine.session import (
 )
 from amends.errors import ResultLost, TransitionRefused, is_a
 from amends.ledger.flow import Flow
+from amends.ledger.locks import is_held_back, lock_names_of
 from amends.ledger.operations import (
     AbandonRun,
     BeginCompensation,
     BeginRollback,
     CloseRun,
+    DropCall,
     NoteProbe,
     ReadCall,
     ResolveCall,
@@ -144,13 +146,30 @@ async def _one_pass(session: Session, tree: Tree, done: dict[str, CallRow]) -> f
     if not todo:
         return None
     while todo:
-        batch = [row for row in todo if row.grp == todo[0].grp] if todo[0].grp else todo[:1]
+        batch = _side_by_side(todo)
         begun = {row.id for row in batch}
         todo = [row for row in todo if row.id not in begun]
         again = await _compensate_together(session, batch, done)
         if again != 0.0:
             return max(again, 0.0)
     return 0.0
+
+
+def _side_by_side(todo: list[CallRow]) -> list[CallRow]:
+    """Return what is compensated at the same time: the first, and the others of its group that share no lock with it.
+
+    The guard of one that was settled later may hold back those that share its locks.
+    """
+    batch = todo[:1]
+    if not batch[0].grp:
+        return batch
+    names = set(lock_names_of(batch))
+    for row in todo[1:]:
+        own = lock_names_of([row])
+        if row.grp == batch[0].grp and names.isdisjoint(own):
+            batch.append(row)
+            names.update(own)
+    return batch
 
 
 async def _compensate_together(session: Session, batch: list[CallRow], done: dict[str, CallRow]) -> float:
@@ -180,11 +199,24 @@ def _compensation_order(session: Session, tree: Tree) -> list[CallRow]:
     stuck: list[CallRow] = []
     for row in _reversed(tree):
         if _may_compensate(session, row):
+            if any(is_held_back(row, later) or _may_land(session, row, later) for later in tree.calls):
+                continue  # named among the obstacles
             if not any(_comes_first(tree, later, row) for later in stuck):
                 todo.append(row)
         elif row.state == "succeeded" and row.undoable:
             stuck.append(row)  # its tool is not known here, or has no compensation any more
     return todo
+
+
+def _may_land(session: Session, row: CallRow, later: CallRow) -> bool:
+    """Return whether a later setter of the same thing, or its compensation, is in doubt for a person: it may still land."""
+    spec = session.spec(later.tool)
+    if spec is None or later.id == row.id or later.settled_seq < row.settled_seq or _may_compensate(session, later):
+        return False
+    sets = spec.put if later.state == "in_doubt" else spec.compensate is not None and spec.compensate.put
+    if later.state not in ("in_doubt", "compensation_in_doubt") or not sets:
+        return False
+    return not set(lock_names_of([row])).isdisjoint(lock_names_of([later]))
 
 
 def _comes_first(tree: Tree, later: CallRow, row: CallRow) -> bool:
@@ -255,6 +287,11 @@ async def _not_before(session: Session, spec: Spec, compensation: CompensationSp
     """Wait for the right moment, up to a limit; return the seconds that are left then."""
     if row.state == "in_doubt" and not compensation.wins:
         return await wait_settle_delay(session, spec, row)
+    if row.state == "compensation_in_doubt" and compensation.put:
+        # It sets a value: the start that was lost would overwrite what comes after it.
+        left = await wait_settle_delay(session, spec, row)
+        if left > 0:
+            return left
     if row.comp_retry_at is None:
         return 0.0
     clocks = await ReadClocks()
@@ -272,7 +309,7 @@ async def _attempt(session: Session, spec: Spec, compensation: CompensationSpec,
     if spec.guard is not None:
         held = await _guard(session, spec, row)
         if held is not None:
-            return await _settle(session, row, held, spec, compensation, refused=GUARDED)
+            return await _settle(session, row, held, spec, compensation, refused=GUARDED, guarded=True)
     kwargs, call = compensation_args(session, spec, compensation, row)
     ended = await Invoke(
         fn=compensation.fn,
@@ -324,12 +361,13 @@ async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
 
 
 async def _settle(
-    session: Session, row: CallRow, ended: Ended, spec: Spec, compensation: CompensationSpec, *, refused: str = ""
-) -> CallRow:
+    session: Session, row: CallRow, ended: Ended, spec: Spec, compensation: CompensationSpec, *, refused: str = "",
+    guarded: bool = False,
+) -> CallRow:  # fmt: skip
     clocks = await ReadClocks()
     settle = SettleCompensation(
         row.id, session.lease.owner, session.lease.epoch, row.comp_attempt, "compensated",
-        boot=clocks.boot, mono=clocks.mono, seen=row,
+        boot=clocks.boot, mono=clocks.mono, seen=row, guarded=guarded,
     )  # fmt: skip
     tried = row.comp_attempt - row.comp_from
     if refused and ended.error is None:
@@ -340,7 +378,7 @@ async def _settle(
     elif ended.error is not None:
         settle.error = recorded_error(session, row, ended.error)
         # A guard that raised has started nothing.
-        doubtful = judge(spec, ended.error, around=ended.around).verdict == "doubt" and not refused
+        doubtful = judge(spec, ended.error, around=ended.around, is_body=False).verdict == "doubt" and not refused
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
         # Without the result that it needs, another attempt would end the same way.
         settle.gave_up = tried >= compensation.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
@@ -452,7 +490,7 @@ async def wait_for_live(session: Session, *, patient: bool = False) -> None:
     """
     waited, pause = 0.0, POLL_S_MIN
     while True:
-        seen = {row.id for row in (await read_tree(session)).calls if row.state in LIVE}
+        seen = {row.id for row in (await read_tree(session)).calls if row.state in LIVE or row.is_reading}
         if not await LiveCalls(session.uid):
             return await _settle_orphans(session, seen)
         if not patient and waited >= session.wait_s:
@@ -469,7 +507,8 @@ async def clean_up_stopped_flow(session: Session) -> None:
     """
     if await LiveCalls(session.uid):
         return
-    await _settle_orphans(session, {row.id for row in (await read_tree(session)).calls if row.state in LIVE})
+    live = {row.id for row in (await read_tree(session)).calls if row.state in LIVE or row.is_reading}
+    await _settle_orphans(session, live)
     if session.uid == session.root:
         await release_tree(session, 0.0)
 
@@ -488,6 +527,9 @@ async def _settle_orphans(session: Session, seen: set[str]) -> None:
     owner, epoch = session.lease.owner, session.lease.epoch
     for row in (await read_tree(session)).calls:
         if row.id not in seen:
+            continue
+        if row.is_reading:  # it never started
+            await DropCall(row.id, owner, epoch, "cancelled")
             continue
         flight = _flight_of(session, row)
         mono = None if flight is not None and flight.goes_on else clocks.mono

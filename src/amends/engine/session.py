@@ -64,7 +64,7 @@ from amends.ledger.plain import PlainRun, SettledPlain
 from amends.ledger.rows import FREE, BudgetDemand, CallCost, CallRow, RunRow, Tell, forked_key, lost_at
 from amends.ledger.world import Await, Flight, LazyCall, LazyCompensation, ReadClocks, Watch
 from amends.model import LOST, Call, Compensation, Order, Phase, Request, without_result
-from amends.tools.checks import lock_names
+from amends.tools.checks import BEFORE, lock_names
 from amends.tools.rules import Rule
 from amends.tools.signature import admits_none
 from amends.tools.spec import EVERYTHING, CompensationSpec, ProbeSpec, Spec, named_arguments
@@ -579,7 +579,13 @@ def call_of(
         costs={unit: Decimal(text) for unit, text in read_charge(row.cost).totals().items()} if row.cost else {},
         shared=row.shared or None,
         classes=classes_of(row.args) if CLASS_MARK in row.args else {},
+        before=None if row.before is None or lost_at(row.before) is not None else _visible_before(row.before, spec),
     )
+
+
+def _visible_before(text: str, spec: Spec | None) -> Any:
+    """Return what was there before a call, for people to see."""
+    return _visible_result(text, Any if spec is None or spec.before is None else spec.before.returns)
 
 
 def _visible_result(text: str | None, result_type: Any) -> Any:
@@ -714,10 +720,13 @@ def missing(session: Session, spec: Spec, row: CallRow, asked: CompensationSpec 
     """Return why a compensation, guard or probe cannot be started for lack of what it needs; "" if it can."""
     if gone := lacking(session, row, dict.fromkeys((*asked.params, *asked.needs))):
         return f"it asks for {', '.join(gone)}, which is redacted and not kept"
-    if needed := [name for name in asked.needs if name != "result"]:
+    ours = ("result", BEFORE) if spec.before is not None else ("result",)
+    if needed := [name for name in asked.needs if name not in ours]:
         args = () if lost_at(row.args) is not None else decode_args(row, spec)
         if absent := [name for name in needed if name not in args]:
             return f"it asks for {', '.join(absent)}, which the record of the call does not have"
+    if BEFORE in asked.needs and spec.before is not None and (why := before_loss(session, spec, row)):
+        return f"it asks for what was there before the call, which this process does not have: {why}"
     if "result" not in asked.needs or (asked.takes_none and row.comp_blind):
         return ""
     why = result_loss(session, spec, row)
@@ -752,12 +761,42 @@ def companion_args(
     if EVERYTHING in asked.params and MARK in row.args:
         gone = session.redactor.lacking(row.args)
         usable = {name: value for name, value in usable.items() if name not in gone}
+    before = LOST if spec.before is None else before_of(session, spec, row)
+    if before is not LOST:
+        call = replace(call, before=before)
     result, why = _result_for(session, spec, asked, row)
     if why:
         call = without_result(call, ResultLost(f"{row.tool} ({row.id})", why=why, run_id=row.run_id))
     else:
         call = replace(call, result=result)
-    return named_arguments(asked.params, args=usable, result=result, call=call), call
+    return named_arguments(asked.params, args=usable, result=result, call=call, before=before), call
+
+
+def before_loss(session: Session, spec: Spec, row: CallRow) -> str:
+    """Return why this process does not have what was there before a call; "" if it has it."""
+    if f"{BEFORE}:{row.id}" in session.memory.results:
+        return ""
+    if (gone_at := moment(lost_at(row.before))) is not None:
+        return f"gc removed it on {gone_at:%Y-%m-%d}"
+    if row.before is None:
+        return "the call was started without it" if row.attempt else "it was not read yet"
+    if MARK in row.before and session.redactor.lacking(f'{{"before":{row.before}}}'):
+        return "a part of it is redacted and not kept"
+    assert spec.before is not None, "only a tool with a before has lost its value"
+    if no_longer_fits(session.redactor.revealed(row.before), spec.before.returns):
+        return f"what was recorded cannot be read as {spec.before.returns} any more"
+    return ""
+
+
+def before_of(session: Session, spec: Spec, row: CallRow) -> Any:
+    """Return what was there before a call, as its compensation, probe or guard gets it; ``LOST`` if nobody has it."""
+    if before_loss(session, spec, row):
+        return LOST
+    known = session.memory.results.get(f"{BEFORE}:{row.id}", LOST)
+    if known is not LOST:
+        return known
+    assert spec.before is not None, "only a tool with a before has a value"
+    return load_result(row.before and session.redactor.revealed(row.before), spec.before.returns)
 
 
 def _result_for(session: Session, spec: Spec, asked: CompensationSpec | ProbeSpec, row: CallRow) -> tuple[Any, str]:

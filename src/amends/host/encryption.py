@@ -23,6 +23,7 @@ from amends.ledger.operations import (
     BeginRollback,
     CloseRun,
     DecideCommit,
+    DropCall,
     EditApproval,
     ForkRun,
     ListRuns,
@@ -40,6 +41,7 @@ from amends.ledger.operations import (
     SearchCalls,
     SettleCall,
     SettleCompensation,
+    StartCall,
     StoreOp,
 )
 from amends.ledger.rows import PLAIN, CallRow, EventRow, RunRow, lost_at
@@ -145,6 +147,8 @@ SEALED_FIELDS: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
     AdmitCall: ("call_id", ("args",)),
     OpenRun: ("uid", ("input",)),
     OpenChild: ("uid", ("input",)),
+    StartCall: ("call_id", ("before",)),
+    DropCall: ("call_id", ("error",)),
     SettleCall: ("call_id", ("result", "error")),
     SettleCompensation: ("call_id", ("error",)),
     NoteEvidence: ("call_id", ("result", "error")),
@@ -161,6 +165,8 @@ PROVED_FIELDS: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
     AdmitCall: ("args",),
     OpenRun: ("input",),
     OpenChild: ("input",),
+    StartCall: ("before",),
+    DropCall: ("error",),
     SettleCall: ("result", "error"),
     NoteEvidence: ("result",),
     ResolveCall: ("result",),
@@ -168,7 +174,7 @@ PROVED_FIELDS: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
     DecideCommit: ("output",),
 }
 """Per operation: the attributes whose text an event proves; it proves the first one that is set."""
-CALL_TEXTS: Final = ("args", "result", "error", "comp_error", "evidence", "learned")
+CALL_TEXTS: Final = ("args", "result", "error", "comp_error", "evidence", "learned", "before")
 RUN_TEXTS: Final = ("input", "output", "goal_why", "causes")
 PARTIAL_TEXTS: Final = ("evidence", "learned", "causes")
 """Columns with JSON of our own, in which only user data is encrypted."""

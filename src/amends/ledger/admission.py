@@ -29,7 +29,7 @@ from amends.ledger.budgets import (
     reserve_new_call,
     with_current_caps,
 )
-from amends.ledger.changes import move_call
+from amends.ledger.changes import drop_unread, move_call
 from amends.ledger.events import call_columns_digest, goal_facts, proof_of, write_event
 from amends.ledger.forks import rolled_back_source
 from amends.ledger.leases import check_owner
@@ -39,6 +39,7 @@ from amends.ledger.queries import list_calls, list_generations, list_tree, move_
 from amends.ledger.rows import (
     APPROVALS,
     CALLS,
+    READING,
     RUNS,
     CallRow,
     IdTaken,
@@ -117,7 +118,7 @@ async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
         if asked is not None and asked.follows:
             return Admission("void", mine, run=run, approval=asked, void="changed")
         return Admission("staged" if mine.is_staged else "held", mine, twin, run, approval=asked)
-    return Admission("start", mine)
+    return Admission("retry" if mine.is_reading else "start", mine)
 
 
 async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
@@ -207,7 +208,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
     if known.state in ("held", "ready") and (known.approval or known.reason in ("duplicate", "conflict")):
         return await _answer_held(op, run, root, known, now)
     if known.ident != op.ident and known.state not in FREES_KEY:
-        return await _conflict(op, run, root, known, now)
+        return await _other_arguments(op, run, root, known, now)
     match known.state:
         case "succeeded":
             return Admission("replay", known)
@@ -222,6 +223,8 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("doubt", known, run=run)
         case "backing_off":
             return Admission("retry", known, run=run)
+        case "ready" if known.is_reading:
+            return await closed_for_calls(op, run, root, now) or Admission("retry", known, run=run)
         case "held" | "ready":
             return Admission("staged" if known.is_staged else "held", known, run=run)
         case "failed" if (asked_now or is_over_for_callers(root)) and known.ident == op.ident:
@@ -230,6 +233,44 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("rejected", known, run=run)
     newest = known if not asked_now else await newest_call(op.key, key_root(op))
     assert newest is not None, "a key that is known has a newest generation"
+    return await _next_generation(op, run, root, newest, now)
+
+
+async def _next_generation(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow, now: float) -> Admission | None:
+    """Answer a request whose key is free; None: it is the next generation."""
+    if op.on_conflict == "next":
+        return await _next_setting(op, run, root, newest, now)
+    return await _why_no_next(op, run, root, newest)
+
+
+async def _other_arguments(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission | None:
+    """Answer a request with other arguments than the call that has its key."""
+    answer = _next_setting if op.on_conflict == "next" else _conflict
+    return await answer(op, run, root, known, now)
+
+
+async def _next_setting(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow, now: float) -> Admission | None:
+    """Answer a setter (``on_conflict="next"``): None for the next generation of its key.
+
+    Only what stands answers a repeat: the newest generation that did not fail and was not compensated. Another value
+    waits until that one is settled, so that the two cannot land in the wrong order.
+    """
+    generations = await list_generations(op.key, key_root(op))
+    standing = [call for call in generations if call.root == root.uid and call.state not in FREES_KEY]
+    if standing:
+        last = standing[-1]
+        match last.state:
+            case "succeeded" if last.ident == op.ident:
+                return Admission("replay", last)
+            case "started" | "compensating":
+                return Admission("wait", last, run=run)
+            case "in_doubt" | "compensation_in_doubt" | "compensation_failed":
+                return Admission("doubt", last, run=run)
+            case "ready" if last.is_reading:
+                home = await find_run(last.run)
+                await drop_unread(home, root, last, at=now, by=op.owner, epoch=root.epoch, why="set to another value")
+            case "held" | "ready" | "backing_off":
+                return await _conflict(op, run, root, last, now)
     return await _why_no_next(op, run, root, newest)
 
 
@@ -371,7 +412,7 @@ async def _answer_held_read(op: AdmitCall, run: RunRow, root: RunRow, now: float
 
 
 async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
-    if op.on_conflict == "raise" or known.state in ("held", "ready"):
+    if op.on_conflict != "hold" or known.state in ("held", "ready"):
         if not is_over_for_callers(root):
             await write_event(
                 run, "refused", at=now, by=op.tool, epoch=root.epoch, law="conflict", tool=op.tool, known=known.id,
@@ -507,15 +548,19 @@ def refusal_facts(op: AdmitCall) -> dict[str, str]:
 async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: dict[str, Any]) -> Admission:
     pivots = op.kind == "pivot" and not facts["violation"]
     locked = await take_call_locks(op, run, root, now, pivots=pivots)
-    if locked is not None and op.kind != "retriable":
+    if locked is not None and (op.kind != "retriable" or locked.verdict == "doubt"):
         return locked
+    if op.reads and op.kind != "retriable":
+        call = await write_call(op, run, root, now, state="held", reason=READING, **facts)
+        return Admission("retry", await make_ready(run, call, at=now, by=op.owner, epoch=root.epoch))
     paid = await reserve_new_call(op, run, root, now, pivots=pivots)
     if isinstance(paid, Overrun):
         return await hold_for_budget(op, run, root, now, paid, facts)
     if isinstance(paid, Admission):
         return paid
-    if locked is not None:
-        # After the pivot it is forward work, whoever holds the lock: accept it, and start it when the lock is free.
+    if locked is not None or op.reads:
+        # After the pivot it is forward work, whoever holds the lock and whether or not what is there can be read now:
+        # accept it, and start it when that is possible.
         facts = {"generation": facts["generation"], "reason": "lock", **paid}
         return Admission("staged", await write_call(op, run, root, now, state="held", **facts), run=run)
     if pivots:
@@ -576,6 +621,14 @@ async def take_call_locks(
         wanted = replace(wanted, names=merged(wanted.names, await outbox_lock_names(run)))
     if not wanted.names:
         return None
+    for other in await list_calls(root.uid, ("in_doubt",)):
+        if (
+            other.put
+            and other.key != op.key
+            and other.locks
+            and not set(wanted.names).isdisjoint(json.loads(other.locks))
+        ):
+            return Admission("doubt", other, run=run)  # it may still land, and would overwrite what this call does
     why_not = await take_locks(root, wanted, call=op.call_id, tool=op.tool, at=now, by=op.owner)
     if why_not is None:
         return None
@@ -691,6 +744,7 @@ def _row_of(op: AdmitCall, run: RunRow, root: RunRow, now: float, **facts: Any) 
         grp=op.grp,
         at_commit=int(op.at_commit),
         undoable=int(op.undoable),
+        put=int(op.put),
         agent=run.agent,
         principal=run.principal,
         **facts,

@@ -14,7 +14,7 @@ from amends.encoding.chain import proof
 from amends.errors import TransitionRefused
 from amends.ledger.budgets import move_charge
 from amends.ledger.events import call_facts, decision_digest, goal_facts, write_event
-from amends.ledger.locks import free_locks
+from amends.ledger.locks import free_locks, free_unstarted
 from amends.ledger.queries import list_calls, move_time
 from amends.ledger.rows import APPROVALS, CALLS, OPEN, RUNS, ApprovalRow, CallRow, RunRow
 from amends.ledger.tables import Change, Find
@@ -52,6 +52,21 @@ async def move_call(
     if to == "dropped" and call.approval:
         await _cancel(run, call, at=at, by=by, epoch=epoch)
     return await Change(CALLS, call, {"state": to, **changes})
+
+
+async def drop_unread(
+    run: RunRow, root: RunRow, call: CallRow, *, at: float, by: str, epoch: int, why: str, error: str = "",
+    failure: str | None = None,
+) -> CallRow:  # fmt: skip
+    """Free the locks of a call that was not started, and drop it unless a person or a commit has decided about it.
+
+    ``failure``: the digest of the error.
+    """
+    await free_unstarted(root, call, at=at, by=by, epoch=epoch)
+    if not call.is_reading:
+        return call
+    failed: dict[str, Any] = {"error": error, "facts": {"failure": failure}} if error else {}
+    return await move_call(run, call, "dropped", at=at, by=by, epoch=epoch, why=why, settled_at=at, **failed)
 
 
 async def move_approval(

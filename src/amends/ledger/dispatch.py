@@ -49,6 +49,8 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     plain.AdmitPlain: admit_plain,
     plain.SettlePlain: settle_plain,
     operations.StartCall: settlement.start_call,
+    operations.PrepareCall: settlement.prepare_call,
+    operations.DropCall: settlement.drop_call,
     operations.SettleCall: settlement.settle_call,
     operations.NoteEvidence: settlement.note_evidence,
     operations.NoteProbe: settlement.note_probe,

@@ -28,7 +28,7 @@ from amends.ledger.changes import count_replays, move_call, move_run, unblock
 from amends.ledger.events import goal_facts, proof_of, write_event
 from amends.ledger.forks import forks_are_gone, forks_of, rolled_back_source
 from amends.ledger.leases import find_owned, is_owner
-from amends.ledger.locks import lock_names_of, take_locks
+from amends.ledger.locks import is_held_back, lock_names_of, take_locks
 from amends.ledger.operations import (
     AbandonRun,
     BeginCompensation,
@@ -130,6 +130,10 @@ async def _close_subtree(run: RunRow, op: BeginRollback, epoch: int, now: float,
     return await tree_of(runs[run.uid], [*runs.values()], calls, now)
 
 
+PASSED_OVER: Final = ("compensation_failed", "compensation_in_doubt", "residue")
+"""States of calls that need a person: what is older is compensated without them, unless a guard forbids it."""
+
+
 async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     """Start a compensation attempt (``BeginCompensation``).
 
@@ -149,14 +153,21 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     # Calls of a child that pivoted (or may have) do not block what is compensated now.
     runs = await subtree(run)
     inside, turning = {row.uid for row in runs}, {row.uid for row in runs if row.state == "rolling_back"}
-    for other in await list_calls(call.root, ("started", "succeeded", "compensating")):
+    calls = await list_calls(call.root, ("started", "succeeded", "compensating", *PASSED_OVER))
+    passed = [other for other in calls if other.comp_guarded]
+    if any(is_held_back(call, later) for later in passed):
+        return None
+    for other in calls:
+        stays = other.state == "succeeded" and any(is_held_back(other, later) for later in passed)
+        if stays or other.state in PASSED_OVER:
+            continue  # named among the obstacles: what has nothing to do with it is compensated all the same
         if other.run in (inside if other.state == "started" else turning) and _comes_first(other, call):
             return None
     now = await Now(call.root)
     return await move_call(
         run, call, "compensating", at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt},
         comp_attempt=op.attempt, comp_at=now, comp_settled_at=None, comp_retry_at=None, comp_error="",
-        comp_boot="", comp_mono=None, comp_blind=int(op.from_doubt) or call.comp_blind, quiet_left=None,
+        comp_guarded=0, comp_boot="", comp_mono=None, comp_blind=int(op.from_doubt) or call.comp_blind, quiet_left=None,
     )  # fmt: skip
 
 
@@ -187,7 +198,7 @@ async def settle_compensation(op: SettleCompensation) -> Settled:
         return Settled(call, fenced=True)
     moved = await move_call(
         run, call, op.to, at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt, "error": op.error},
-        comp_error=op.error, comp_settled_at=now, comp_gave_up=int(op.gave_up),
+        comp_error=op.error, comp_settled_at=now, comp_gave_up=int(op.gave_up), comp_guarded=int(op.guarded),
         comp_retry_at=None if op.retry_s is None else now + op.retry_s, **_quiet(op),
     )  # fmt: skip
     return Settled(moved)

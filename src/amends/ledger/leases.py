@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from amends.encoding.dataclass import dataclass
 from amends.errors import LeaseLost
-from amends.ledger.changes import count_replays, move_call
+from amends.ledger.changes import count_replays, drop_unread, move_call
 from amends.ledger.events import write_event
 from amends.ledger.joined import JoinedTransactions
 from amends.ledger.operations import (
@@ -155,8 +155,12 @@ async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, histor
     certain = root.owner in ("", op.dead_owner)
     quiet = op.mono if certain else op.mono + root.lease_s
     await write_event(root, "taken over", at=now, by=op.owner, epoch=epoch, from_owner=root.owner, certain=certain)
-    for call in await list_calls(root.uid, ("started", "compensating", "in_doubt", "compensation_in_doubt")):
+    for call in await list_calls(root.uid, ("ready", "started", "compensating", "in_doubt", "compensation_in_doubt")):
         run = await find_run(call.run)
+        if call.state == "ready":
+            if not call.is_staged:
+                await drop_unread(run, root, call, at=now, by=op.owner, epoch=epoch, why="lost")
+            continue
         # A body that outlived its timeout may still run in a process that released the run.
         undoing = call.state in ("compensating", "compensation_in_doubt")
         in_flight = not root.owner and (call.comp_mono if undoing else call.quiet_mono) is None

@@ -89,6 +89,16 @@ async def take_locks(
     return None
 
 
+def is_held_back(call: CallRow, later: CallRow) -> bool:
+    """Return whether ``call`` must not be compensated: a later call of the same lock name was passed over by its guard.
+
+    Somebody else has changed what the name stands for: going further back would overwrite that.
+    """
+    if not (call.locks and later.locks and later.comp_guarded and later.settled_seq > call.settled_seq):
+        return False
+    return not set(json.loads(call.locks)).isdisjoint(json.loads(later.locks))
+
+
 async def mark_locked(root: RunRow) -> None:
     """Mark that the tree has named locks: only then are locks looked for when it pivots or ends."""
     if not root.locked:
@@ -222,6 +232,24 @@ async def _is_in_use(root: RunRow, name: str) -> bool:
 
 
 # ---- Freeing and listing
+
+
+async def free_unstarted(root: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> None:
+    """Free the locks that a call took and never used: those that no other call of its tree counts on."""
+    if not call.locks:
+        return
+    decided = root.phase == "pivoted" or root.goal == "commit"  # then staged calls have theirs, too
+    used: set[str] = set()
+    for other in await list_calls(root.uid):
+        counts = other.attempt or other.state == "ready" or (decided and other.state == "held")
+        if other.id != call.id and other.locks and counts:
+            used |= set(json.loads(other.locks))
+    held = await find_locks(root.tenant, tuple(json.loads(call.locks)))
+    free = [row.name for row in held if row.root == root.uid and row.call == call.id and row.name not in used]
+    for name in free:
+        await drop_locks(root.uid, name)
+    if free:
+        await write_event(root, "locks freed", at=at, by=by, epoch=epoch, count=len(free))
 
 
 async def free_locks(root: RunRow, *, at: float, by: str, epoch: int) -> None:

@@ -320,6 +320,10 @@ class AdmitCall(StoreOp[Admission]):
     undoable: bool = False
     on_conflict: str = "raise"
     advise: bool = False
+    reads: bool = False
+    """What is there before the call is read first: take its locks and make it ready instead of starting it."""
+    put: bool = False
+    """See ``CallRow.put``."""
     locks: LockRequest = NOTHING
     costs: CallCost = FREE
     need: Need | None = None
@@ -347,6 +351,33 @@ class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | None]):
     terms: Terms | None = None
     outbox: TermsByCall = field(default_factory=dict)
     """See ``AdmitCall.outbox``."""
+    before: str | None = None
+    """What is there before the call, read since it was prepared; recorded with its first start."""
+
+
+@dataclass(slots=True)
+class PrepareCall(StoreOp[CallRow | Contention | None]):
+    """Take the locks of a recorded call, so that what is there before it can be read; None if it may not start."""
+
+    call_id: str
+    owner: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class DropCall(StoreOp[CallRow]):
+    """Give up a prepared call that was not started: free the locks that it alone needed.
+
+    One that nobody has approved and that is not accepted for later is ``dropped``; any other can be prepared again.
+    """
+
+    call_id: str
+    owner: str
+    epoch: int
+    why: str
+    error: str = ""
+    doom: bool = False
+    """See ``SettleCall.doom``."""
 
 
 @dataclass(slots=True)
@@ -503,6 +534,8 @@ class SettleCompensation(StoreOp[Settled]):
     boot: str = ""
     mono: float | None = None
     seen: CallRow | None = None
+    guarded: bool = False
+    """The guard did not let it start."""
 
 
 @dataclass(slots=True)

@@ -170,6 +170,8 @@ def _emptied(call: CallRow, now: float) -> dict[str, Any]:
         "loss": "",
         "locks": "",
     }
+    if call.before is not None:
+        texts["before"] = removed(call.before, now)
     if call.result is not None:
         texts["result"] = removed(call.result, now)
     elif call.loss:

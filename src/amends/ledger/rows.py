@@ -183,6 +183,12 @@ class CallRow:
     """Of an undeclared tool: the rule whose author accepts the residue of the call."""
     shared: str = ""
     """In a fork: the call of another run that this one stands for. That one alone had the effect, and keeps it."""
+    comp_guarded: int = 0
+    """Its guard did not let its compensation start: somebody else may have changed the thing since."""
+    put: int = 0
+    """It sets a value (``idempotent="put"``): while it is in doubt, nothing else touches what its locks name."""
+    before: str | None = None
+    """What was there before the body first ran, as the tool's ``before`` read it; None: it has none, or did not start."""
 
     @property
     def is_loaded(self) -> bool:
@@ -205,9 +211,16 @@ class CallRow:
 
         No body can receive removed values.
         """
-        return lost_at(self.args, self.result)
+        return lost_at(self.args, self.result, self.before)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether it has its locks, and nothing else, so that what is there before it can be read."""
+        return self.state == "ready" and self.reason == READING and not self.attempt
 
 
+READING: Final = "before"
+"""The reason of a call that is ``ready`` so that what is there before it can be read."""
 LOADED: Final = "loaded:"
 """Prefix of the keys of calls whose run was loaded from another ledger: no request of ours has such a key."""
 GONE: Final = "gone:"

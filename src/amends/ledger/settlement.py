@@ -30,7 +30,7 @@ from amends.ledger.budgets import (
     staged_with_cost,
     with_reported_cost,
 )
-from amends.ledger.changes import move_call, move_run, unblock
+from amends.ledger.changes import drop_unread, move_call, move_run, unblock
 from amends.ledger.events import goal_facts, learned_facts, proof_of, settlement_facts, write_event
 from amends.ledger.leases import check_owner, find_owned, is_owner
 from amends.ledger.locks import lock_names_for, take_locks
@@ -38,9 +38,11 @@ from amends.ledger.operations import (
     VALUE,
     AcceptCall,
     DecideCall,
+    DropCall,
     NoteEvidence,
     NoteProbe,
     NoteValue,
+    PrepareCall,
     ResolveCall,
     RetryCall,
     SettleCall,
@@ -114,11 +116,52 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
             await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
         run = await Change(RUNS, run, {"pivot": call.id})
     paid = {"cost": charge_of_retry(call.cost)} if '"said"' in call.cost else {}
+    facts: dict[str, Any] = {"attempt": op.attempt}
+    if op.before is not None and not call.attempt:
+        paid["before"], facts["before"] = op.before, proof_of(op, op.before)
+    if call.is_reading:
+        paid["reason"] = ""
     return await move_call(
-        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt}, **paid,
+        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts=facts, **paid,
         attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
         quiet_boot="", quiet_mono=None, quiet_left=None, why="", evidence="", probe_at=None,
     )  # fmt: skip
+
+
+async def prepare_call(op: PrepareCall) -> CallRow | Contention | None:
+    """Take the locks of a call before what is there is read (``PrepareCall``)."""
+    call = await _find(op.call_id)
+    run = await find_run(call.run)
+    root = await find_owned(call.root, op.owner, op.epoch)
+    if call.attempt or not _startable(run, call):
+        return None
+    now = await Now(root.uid)
+    names = await lock_names_for(call, run, root) if root.locked else ()
+    if names:
+        wanted = LockRequest(names, waits=True, waited=True)
+        why_not = await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner)
+        if why_not is not None:
+            return why_not
+    return await make_ready(run, call, at=now, by=op.owner, epoch=op.epoch)
+
+
+async def drop_call(op: DropCall) -> CallRow:
+    """Give up a call that was prepared and not started (``DropCall``)."""
+    call = await _find(op.call_id)
+    root = await find_owned(call.root, op.owner, op.epoch)
+    if call.state != "ready" or call.attempt:
+        return call
+    now = await Now(root.uid)
+    run = await find_run(call.run)
+    if call.is_staged:
+        return call  # it keeps the locks that the pivot or the commit took for it
+    call = await drop_unread(
+        run, root, call, at=now, by=op.owner, epoch=op.epoch, why=op.why, error=op.error,
+        failure=proof_of(op, op.error or None),
+    )  # fmt: skip
+    if call.state == "dropped":
+        await _after_settling(await find_run(call.run), call, now, op.owner, root.epoch, doom=op.doom)
+    return call
 
 
 async def _is_early(run: RunRow, call: CallRow, op: StartCall, now: float) -> bool:

@@ -312,8 +312,12 @@ def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) ->
     else:
         sights = []
     for move in moves:
+        if move.to_state == "held" and '"reason": "before"' in move.facts:
+            continue  # what is there before it was read: the program was told nothing yet
         if move.epoch <= last:  # the program was not told of later changes
             _see(entry, sights, move)
+    if not sights and row.state == "dropped":
+        entry.needed = False  # its flow was stopped before it started
     entry.sights = tuple(sights) or ("doubt",)
     entry.required = entry.needed and entry.sights != ("told_failed",)
     return entry
@@ -365,6 +369,8 @@ def _see(entry: Entry, sights: list[Sight], move: EventRow) -> None:
         if not entry.asked_at and sights[:1] != ["staged"]:
             entry.asked_at = move.n  # it had waited for a person; requested again, it started
     match move.to_state:
+        case "dropped" if move.frm == "ready" and row.error:
+            told = "failed"  # what is there before it could not be read
         case "held":
             told = "staged" if row.reason in ("order", "lock") else "held"
         case "succeeded" if sights[-1:] == ["staged"]:

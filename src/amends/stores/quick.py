@@ -164,7 +164,14 @@ def is_plain_beginning(op: BeginCompensation, undo: Undo | None) -> bool:
     if undo is None or seen is None or op.repeated or op.from_doubt or op.attempt != 1 or undo.going:
         return False
     plain = seen.state == "succeeded" and seen.run == seen.root and not seen.comp_attempt and not seen.shared
-    plain = plain and not seen.cost and not seen.grp and seen.lost_at is None and number_of(seen.id) is not None
+    plain = (
+        plain
+        and not seen.cost
+        and not seen.locks
+        and not seen.grp
+        and seen.lost_at is None
+        and number_of(seen.id) is not None
+    )
     if not plain or not undo.left or undo.left[-1][1] != seen.id:
         return False
     known = undo.rows[seen.id]
@@ -183,7 +190,7 @@ def is_plain_end(op: SettleCompensation, undo: Undo | None) -> bool:
     """Return whether the compensation that ends is the one that began by a plain statement, and succeeded."""
     if undo is None or op.seen is None or op.repeated or op.to != "compensated" or op.attempt != 1:
         return False
-    if undo.going != op.call_id or op.error or op.retry_s is not None or op.gave_up:
+    if undo.going != op.call_id or op.error or op.retry_s is not None or op.gave_up or op.guarded:
         return False
     return undo.begun is op.seen or undo.begun == op.seen
 

@@ -24,8 +24,9 @@ def check_tool(
 ) -> Verdict:
     """Check that the compensation undoes the body, whatever crashes, and that the tool's other claims are true.
 
-    The tool is called once and its task fails, so its effect must be gone from ``state``. Then its probe, its
-    idempotence and its compensation are each tested against ``state``. ``crashes`` and ``fresh`` as for ``simulate``.
+    The tool is called once and its task fails, so its effect must be gone from ``state``. Then its probe, its ``before``,
+    its idempotence and its compensation are each tested against ``state``; ``idempotent=True`` also with a start that
+    lands late, after the compensation. ``crashes`` and ``fresh`` as for ``simulate``.
     """
     spec = TestRuntime(tools=[tool])._host.spec_for(declared_as(tool)[0])
     if spec.kind == "compensatable":
@@ -69,6 +70,10 @@ class _Claims:
             yield "changes_something", f"{spec.name} left no mark on the state: the checks below prove nothing"
         if spec.kind == "read" and changed != before:
             yield "read_changes_nothing", f"{spec.name} is a read and changed the state"
+        if spec.before is not None:
+            rt._driver.run(_before_again(spec, run, row))
+            if _frozen(self._state()) != changed:
+                yield "before_changes_nothing", f"the before of {spec.name} changed the state"
         if spec.probe is not None and row.state == "succeeded":
             answer = rt.probe(row.id)
             if not isinstance(answer, Happened):
@@ -96,6 +101,30 @@ class _Claims:
             answer = rt.probe(call_id)
             if not isinstance(answer, Absent):
                 yield "probe_sees_it_gone", f"after the compensation the probe of {self._spec.name} says {answer}"
+        yield from self._late(rt, run, rt._memory.calls[call_id])
+
+    def _late(self, rt: TestRuntime, run: Run, row: Any) -> Iterator[tuple[str, str]]:
+        """Let a start, and then a compensation, land late: once more, after something else has changed the state."""
+        spec, undo = self._spec, self._spec.compensate
+        if row.state != "compensated" or spec.fn is None or undo is None:
+            return
+        if spec.idempotent and not spec.put:
+            back = _frozen(self._state())
+            rt._driver.run(_body_again(spec, run, row))
+            if _frozen(self._state()) != back:
+                cure = 'say idempotent="put", or let the destination keep the key'
+                late = "a start that landed after its compensation changed the state"
+                yield "late_landing", f"{spec.name} says idempotent=True, and {late}: {cure}"
+                return
+        if undo.idempotent and not undo.put:
+            again = rt.open("claims again")
+            again.call(self._tool, **self._args)
+            changed = _frozen(self._state())
+            rt._driver.run(_compensation_again(spec, run, row))
+            if _frozen(self._state()) != changed:
+                cure = 'say idempotent="put", or let the destination keep the key'
+                late = "one that landed after a later call changed the state"
+                yield "late_compensation", f"the compensation of {spec.name} says idempotent=True, and {late}: {cure}"
 
 
 async def _body_again(spec: Spec, run: Run, row: Any) -> object:
@@ -105,3 +134,18 @@ async def _body_again(spec: Spec, run: Run, row: Any) -> object:
     assert spec.fn is not None, "only a tool with a body is repeated"
     call = call_of(row, spec)
     return await Invoke(spec.fn, call.args, spec.is_async, None, call, None, "execute", run)
+
+
+async def _before_again(spec: Spec, run: Run, row: Any) -> object:
+    from amends.engine.before import read_now
+
+    return await read_now(run._session, spec, row)
+
+
+async def _compensation_again(spec: Spec, run: Run, row: Any) -> object:
+    from amends.engine.session import compensation_args
+    from amends.ledger.world import Invoke
+
+    assert spec.compensate is not None, "only a tool with a compensation is compensated"
+    kwargs, call = compensation_args(run._session, spec, spec.compensate, row)
+    return await Invoke(spec.compensate.fn, kwargs, spec.compensate.is_async, None, call, None, "compensate", run)

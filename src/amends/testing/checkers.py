@@ -12,8 +12,10 @@ from typing import Final
 
 from amends.audit.verify import Audit, verify_chains
 from amends.encoding.chain import GENESIS, read_heads
+from amends.encoding.payloads import decode
 from amends.host.notices import CLAIM_S
 from amends.ledger.flow import run_flow
+from amends.ledger.locks import is_held_back
 from amends.ledger.operations import NOTICES_MAX
 from amends.ledger.rows import OPEN, ApprovalRow, CallRow, EventRow
 from amends.report import RollbackPlan
@@ -74,6 +76,30 @@ def _name(store: MemoryStore, call_id: str) -> str:
 
 
 @checker
+def before_is_true(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a setter starts with what is there on record, and that only what it said stands at the end."""
+    yield from world.misread
+    if not world.sets:
+        return
+    world.land_puts(at_once=True)  # after the end of a run nothing of it may arrive
+    wanted = 0
+    runs = [run for run in store.runs.values() if run.uid == run.root]
+    if any(run.closed_at is None or run.state == "abandoned" for run in runs):
+        wanted = world.value if world.stranger is None else world.stranger
+    else:
+        for run in sorted(runs, key=lambda run: run.closed_at or 0.0):
+            calls = [call for call in store.calls.values() if call.root == run.uid and call.tool in world.sets]
+            done = [call for call in calls if call.state == "succeeded"]
+            if run.state == "committed" and done:
+                wanted = decode(max(done, key=lambda call: call.settled_seq).args)["n"]
+                if world.asked.get(run.uid, wanted) != wanted:
+                    yield f"run {run.id} was told {world.asked[run.uid]}, and has set {wanted} last"
+        wanted = wanted if world.stranger is None else world.stranger
+    if world.value != wanted:
+        yield f"the value is {world.value}, not {wanted}"
+
+
+@checker
 def compensated_once(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that a compensation takes effect at most once."""
     for call_id, count in world.landed_counts("compensate").items():
@@ -94,7 +120,7 @@ def effects_are_known(store: MemoryStore, world: World) -> Iterator[str]:
 def ledger_against_world(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that the world has every effect that the ledger says stands, and none that it says is gone."""
     for call in store.calls.values():
-        if call.kind == "read" or call.shared:
+        if call.kind == "read" or call.shared or call.tool in world.sets:
             continue
         stands = world.stands(call.id)
         if call.state == "succeeded" and not stands:
@@ -329,8 +355,24 @@ def work_left(store: MemoryStore, world: World) -> Iterator[str]:
     for run in store.runs.values():
         if run.phase == "rolling_back":
             for call in store.calls.values():
-                if call.run == run.uid and call.state == "succeeded" and call.undoable:
+                if (
+                    call.run == run.uid
+                    and call.state == "succeeded"
+                    and call.undoable
+                    and not _waits(store, world, call)
+                ):
                     yield f"{call.tool} of run {run.id} could have been compensated and was not"
+
+
+def _waits(store: MemoryStore, world: World, call: CallRow) -> bool:
+    """Return whether compensating it could overwrite what somebody else has set, or what a lost setter may still set."""
+    others = [
+        other for other in store.calls.values() if other.root == call.root and other.settled_seq > call.settled_seq
+    ]
+    lost = [
+        other for other in others if other.tool in world.sets and other.state in ("in_doubt", "compensation_in_doubt")
+    ]
+    return any(is_held_back(call, later) for later in others) or (call.tool in world.sets and bool(lost))
 
 
 @checker

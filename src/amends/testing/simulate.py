@@ -203,7 +203,7 @@ def _twice(rt: TestRuntime, finished: Counter[tuple[str, str]]) -> Iterator[tupl
     for (call_id, phase), count in finished.items():
         row = rt._memory.calls.get(call_id)
         spec = None if row is None else rt._host.specs.get(row.tool)
-        if row is None or spec is None or count < 2 or row.kind == "read" or phase in ("probe", "notice"):
+        if row is None or spec is None or count < 2 or row.kind == "read" or phase in ("probe", "before", "notice"):
             continue
         compensation = spec.compensate
         allowed = (

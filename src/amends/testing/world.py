@@ -176,6 +176,19 @@ class World:
     """Bodies and compensations that got other arguments than were recorded."""
     mixed: list[str] = field(default_factory=list)
     """Requests that differ in class only and were taken for one."""
+    sets: frozenset[str] = frozenset()
+    """Tools that set the value, whose effect is not a landing: the newest one overwrites the others."""
+    value: int = 0
+    stranger: int | None = None
+    """What somebody else has set it to since; nobody may overwrite that."""
+    puts: list[tuple[float, int, str, str]] = field(default_factory=list)
+    """Values that will arrive late: when, which, of which call and in which phase."""
+    set_by: set[tuple[str, str]] = field(default_factory=set)
+    """The calls, and phases of them, whose value has arrived."""
+    asked: dict[str, int] = field(default_factory=dict)
+    """By run: the last value that its program was told to be set."""
+    misread: list[str] = field(default_factory=list)
+    """Setters that started with another ``before`` than was there, or with none."""
 
     def __post_init__(self) -> None:
         self.sim.before_body.append(self._watch)
@@ -204,6 +217,43 @@ class World:
             return Unknown("no answer")
         self.settle_late()
         return Happened(result_of(op.call.key)) if self._in_place(op.call.key) else Absent()
+
+    def read_value(self) -> int:
+        """Read the value that setters set."""
+        self.land_puts()
+        if self.sim.mode in ("raise", "no effect"):
+            raise Broke("it cannot be read")
+        if self.sim.mode not in ("", "ok", None):
+            raise TimeoutError("no answer")
+        return self.value
+
+    def put(self, value: int) -> None:
+        """Set the value; the destination takes every request as it comes."""
+        self.land_puts()
+        _, op = self._now()
+        match self.sim.mode:
+            case "raise":
+                raise Broke("it broke before anything happened")
+            case "no effect":
+                raise NoEffect("certainly nothing")
+            case "request lost":
+                raise TimeoutError("no answer")
+            case "late":
+                settle = self.traits.get(op.call.tool, Traits()).settle
+                self.puts.append((self.sim.clock.mono + settle * 0.9, value, op.call.id, op.phase))
+                raise TimeoutError("no answer")
+        self.value = value
+        self.set_by.add((op.call.id, op.phase))
+        if self.sim.mode not in ("", "ok", None):
+            raise TimeoutError("no answer")
+
+    def land_puts(self, *, at_once: bool = False) -> None:
+        """Let every value arrive that is due; ``at_once``: all of them."""
+        due = sorted(one for one in self.puts if at_once or one[0] <= self.sim.clock.mono)
+        self.puts = [one for one in self.puts if one not in due]
+        for _, value, call_id, phase in due:
+            self.value = value
+            self.set_by.add((call_id, phase))
 
     def given(self, name: str, says: str, value: object) -> None:
         """Compare the value that a body or a compensation got with ``says``, its repr when the caller asked."""
@@ -340,6 +390,10 @@ class World:
         row = sim.store.calls.get(op.call.id)
         if op.phase == "execute" and (row is None or row.state != "started" or row.attempt != op.call.attempt):
             self.unwritten.append(f"the body of {op.call.tool} started before its start was durable")
+        if op.phase == "execute" and row is not None and row.tool in self.sets and row.attempt == 1:
+            self.land_puts()
+            if row.before is None or decode(row.before) != self.value:
+                self.misread.append(f"{row.tool} {row.id} started over {self.value} and has recorded {row.before}")
         if op.phase == "execute" and row is not None:
             self.unlocked += _not_held(sim.store, row)
             self.unapproved += _not_approved(sim.store, row, op, self.asks)

@@ -16,6 +16,7 @@ from amends.budgets import costs_in
 from amends.encoding.annotations import classes_below, problem_of, shape_of_args
 from amends.encoding.secret import MASK, RedactionRules
 from amends.errors import BadDeclaration, close_to
+from amends.errors import Error as AmendsError
 from amends.model import Kind, Order, Request, Retry, Scope
 from amends.tools.signature import REPEAT, Signature, is_async_function
 from amends.tools.spec import At, Declaration, OnConflict, OnFailure, OnLock, Spec
@@ -57,6 +58,23 @@ def check_words(declared: Declaration) -> None:
     for error in listed(declared.doubt):
         if not is_error(error, BaseException):
             bad(declared, f"{name}: doubt takes exception classes, not {error!r}")
+    for error in listed(declared.no_effect):
+        if not is_error(error, Exception):
+            bad(declared, f"{name}: no_effect takes exception classes, not {error!r}")
+        lost = next((one for one in (TimeoutError, ConnectionError, AmendsError) if issubclass(one, error)), None)
+        if lost is not None or issubclass(error, AmendsError):
+            # A timeout is doubt, never failure: a class that includes one would hide a call that may have happened.
+            what = "amends raises it" if issubclass(error, AmendsError) else f"it includes {lost.__name__}"  # type: ignore[union-attr]
+            bad(
+                declared,
+                f"{name}: no_effect={error.__name__} is not certain: {what}; name narrower errors, or raise NoEffect",
+            )
+        for doubted in listed(declared.doubt):
+            if issubclass(error, doubted) or issubclass(doubted, error):
+                both = (
+                    error.__name__ if error is doubted else f"{error.__name__} and {doubted.__name__}, which overlap,"
+                )
+                bad(declared, f"{name}: {both} cannot be in doubt= and in no_effect=; name narrower errors")
 
 
 def check_seconds(declared: Declaration, option: str, value: Any, *, positive: bool = False) -> None:
@@ -149,18 +167,66 @@ def _bad_locks(spec: Spec, problem: str) -> NoReturn:
     raise BadDeclaration(f"the locks function of {spec.name} {problem}", tool=spec.name, where=spec.where)
 
 
-def idempotence(declared: Declaration) -> tuple[bool, float | None]:
-    """Return whether the tool is idempotent, and for how many seconds; None means for ever."""
+def check_before(declared: Declaration, signature: Signature | None, kind: Kind) -> None:
+    """Check that a ``before`` can be asked for by its name, and that there is something before which it is read."""
+    if declared.before is None:
+        return
+    name = declared.name
+    if kind == "read":
+        bad(declared, f"{name} is a read, which changes nothing, and has a before: drop one of them")
+    if declared.at == "commit":
+        bad(
+            declared,
+            f"{name} starts in the transaction of the commit, so nothing can be read before it: drop at= or before=",
+        )
+    if signature is not None and BEFORE in signature.names:
+        bad(declared, f'{name} has an argument "{BEFORE}" and a before: give the argument another name')
+
+
+def check_setter(declared: Declaration, kind: Kind) -> None:
+    """Check ``on_conflict="next"``: of a tool whose declared key is not all that it is called with."""
+    if declared.on_conflict != "next":
+        return
+    name = declared.name
+    if declared.key is None:
+        bad(declared, f'{name}: on_conflict="next" needs a declared key: say what it sets, key="…"')
+    if declared.scope == "ledger":
+        bad(
+            declared,
+            f'{name}: on_conflict="next" and scope="ledger" exclude each other: what another run has set is no '
+            'generation of this one; drop scope="ledger", and name what it sets in locks=',
+        )
+    if kind == "read":
+        bad(declared, f'{name}: a read is never deduplicated, so on_conflict="next" has no meaning; leave it out')
+    if declared.ignore == "rest":
+        bad(declared, f'{name}: ignore="rest" ignores what on_conflict="next" tells apart; drop one of them')
+
+
+BEFORE: Final = "before"
+PUT: Final = "put"
+
+
+def idempotence(declared: Declaration) -> tuple[bool, float | None, bool]:
+    """Return whether the tool is idempotent, for how many seconds (None: for ever), and whether it sets a value."""
     value: Any = declared.idempotent
     if isinstance(value, bool):
-        return value, None
+        return value, None, False
+    if value == PUT:
+        if declared.locks is None:
+            bad(
+                declared,
+                f'{declared.name}: idempotent="put" keeps others away from what it sets until a late start has landed: '
+                "name that in locks=lambda call: [...]",
+            )
+        return True, None, True
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value) if isinstance(value, str) else None
     if found is None or float(found[1]) == 0:
         bad(
             declared,
-            f'{declared.name}: idempotent must be True, False or a time ("90s", "30m", "24h", "7d"), not {value!r}',
+            f'{declared.name}: idempotent must be True, False, "put" or a time ("90s", "30m", "24h", "7d"), '
+            f"not {value!r}",
         )
-    return True, float(found[1]) * _SECONDS[found[2]]
+    return True, float(found[1]) * _SECONDS[found[2]], False
 
 
 def checked_retry(
@@ -169,12 +235,13 @@ def checked_retry(
     *,
     default: Retry,
     doubt: Sequence[type[BaseException]] = (),
+    no_effect: Sequence[type[BaseException]] = (),
     is_repeatable: bool = False,
 ) -> Retry:
     """Return the retry with ``on`` as a tuple.
 
-    ``default``: used if none was given. ``doubt``: errors of the tool that mean doubt. ``is_repeatable``: the tool is
-    idempotent or probed, so that a timeout may be retried.
+    ``default``: used if none was given. ``doubt``: errors of the tool that mean doubt; ``no_effect``: those that
+    certainly do not. ``is_repeatable``: the tool is idempotent or probed, so that a timeout may be retried.
     """
     if given is None:
         return default
@@ -189,7 +256,8 @@ def checked_retry(
         bad(declared, f"{declared.name}: a retry's factor is above 0 and its jitter from 0 to 1")
     errors = listed(retry.on)
     for error in errors:
-        _check_certain(declared, error, doubt, is_repeatable=is_repeatable)
+        if not (is_error(error, Exception) and issubclass(error, tuple(no_effect))):
+            _check_certain(declared, error, doubt, is_repeatable=is_repeatable)
     return replace(retry, on=errors)
 
 
@@ -368,6 +436,8 @@ def check_recoverable(spec: Spec) -> None:
         )
     undo, probe = spec.compensate, spec.probe
     asked = {"probe": probe, "guard": spec.guard, "compensation": undo}
+    if spec.is_staging:
+        asked["before"] = spec.before
     asked["compensation's probe"] = None if undo is None else undo.probe
     for role, one in asked.items():
         for name in () if one is None else one.params:

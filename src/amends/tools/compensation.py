@@ -1,4 +1,4 @@
-"""Resolve compensations, probes and guards: functions, tools by name, and tools whose body is elsewhere."""
+"""Resolve compensations, probes, guards and ``before``: functions, tools by name, and tools whose body is elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amends.encoding.annotations import places_below, shape_of
 from amends.encoding.dataclass import dataclass
 from amends.errors import BadDeclaration
 from amends.model import Absent, Happened, Probed, Retry, Unknown
-from amends.tools.checks import bad, check_seconds, checked_retry, has_argument
+from amends.tools.checks import BEFORE, PUT, bad, check_seconds, checked_retry, has_argument
 from amends.tools.signature import admits_none, hints_of, is_async_function
 from amends.tools.spec import (
     COMPENSATION_RETRY,
@@ -66,7 +66,7 @@ def declared_compensation(name: str, where: str, given: object) -> DeclaredCompe
 
 def with_methods(declared: Declaration, instance: Any) -> Declaration:
     """Return the same tool with the methods of this instance: ``execute``, and the others if no option was given."""
-    names = ("compensate", "probe", "guard", "list_effects")
+    names = ("compensate", "probe", "before", "guard", "list_effects")
     own = {name: method for name in names if callable(method := getattr(instance, name, None))}
     compensate = DeclaredCompensation(own["compensate"]) if "compensate" in own else None
     return replace(
@@ -75,6 +75,7 @@ def with_methods(declared: Declaration, instance: Any) -> Declaration:
         fn=instance.execute,
         compensate=declared.compensate or compensate,
         probe=declared.probe or own.get("probe"),
+        before=declared.before or own.get("before"),
         guard=declared.guard or own.get("guard"),
         list_effects=declared.list_effects or own.get("list_effects"),
     )
@@ -111,20 +112,30 @@ class Resolver:
         """Return a compensation, resolved and checked."""
         asked = self.resolved(declared, given.fn, "compensation")
         probe = self.resolved(declared, given.probe, "compensation's probe") if given.probe is not None else None
+        value: Any
         for word in ("idempotent", "absent_ok", "wins"):
-            value: Any = getattr(given, word)
-            if not isinstance(value, bool):
-                bad(declared, f"{declared.name}: a compensation's {word} is True or False, not {value!r}")
+            value = getattr(given, word)
+            if not isinstance(value, bool) and (word, value) != ("idempotent", PUT):
+                may = 'True, False or "put"' if word == "idempotent" else "True or False"
+                bad(declared, f"{declared.name}: a compensation's {word} is {may}, not {value!r}")
         check_seconds(declared, "the compensation's timeout", given.timeout, positive=True)
         # A tool used as a compensation keeps its own promise that the destination deduplicates.
         own = self._tool_behind(given.fn)
-        idempotent = given.idempotent or (own is not None and own.idempotent is True)
+        put = given.idempotent == PUT or (own is not None and own.idempotent == PUT and not given.idempotent)
+        if put and declared.locks is None:
+            bad(
+                declared,
+                f'{declared.name}: its compensation is idempotent="put", which keeps others away from what it sets until '
+                "a late start has landed: name that in the tool's locks=lambda call: [...]",
+            )
+        idempotent = put or given.idempotent is True or (own is not None and own.idempotent is True)
         retry: Retry | int | None = given.retry
         return CompensationSpec(
             fn=asked.fn,
             params=asked.params,
             is_async=asked.is_async,
             idempotent=idempotent,
+            put=put,
             absent_ok=given.absent_ok or given.wins,
             wins=given.wins,
             retry=checked_retry(
@@ -139,34 +150,44 @@ class Resolver:
         )
 
     def resolved(self, declared: Declaration, given: FunctionLike, role: str, *, settle: float = 0.0) -> ProbeSpec:
-        """Return a compensation, probe or guard with the names that it takes.
+        """Return a compensation, probe, guard or ``before`` with the names that it takes.
 
         ``role``: how messages name it. ``settle``: see ``ToolOptions.settle``.
         """
-        if isinstance(given, Mapping) and role in PROBES:
+        if isinstance(given, Mapping) and role != "compensation":
             _check_table(declared.name, declared.where, role, given, PROBE_WORDS)
         own = self._tool_behind(given)
-        if own is not None and declared in (own, own.grounded):
+        table = given.get("args") if isinstance(given, Mapping) else None
+        is_itself = own is not None and declared in (own, own.grounded)
+        if is_itself and role != "compensation":
             bad(declared, f"{declared.name} cannot be its own {role}")
+        if own is not None and role == BEFORE and own.kind != "read":
+            bad(
+                declared,
+                f'{declared.name}: its before {own.name} is not a read: say kind="read", or read by a function',
+            )
+        if is_itself and table is None:
+            return self._setting_back(declared)
         fn = self.body(own) if own is not None else self._function(declared, given, role)
         is_elsewhere = own is not None and self.grounded(own).fn is None
         params: tuple[str, ...]
         needs: tuple[str, ...] = ()
         takes_none = False
         result_type: Any = Any
-        table = given.get("args") if isinstance(given, Mapping) else None
+        returns: Any = Any
         if table is not None:
             needs = _named_in(table)
         if fn is None:
             assert own is not None, "only a tool can lack a function"
             # The remote side gets everything, and picks what it needs.
-            fn, params = Elsewhere(own.name), (EVERYTHING, "result", "call")
+            fn, params = Elsewhere(own.name), (EVERYTHING, *_ours(declared, role))
         elif table is not None:
-            fn, params = _with_args(declared, fn, table, role), (EVERYTHING, "result", "call")
+            fn, params = _with_args(declared, fn, table, role), (EVERYTHING, "result", BEFORE, "call")
         else:
             takes_none = _takes_none(declared, fn)
             result_type = _result_type(declared, fn)
             params, needs = _params(declared, fn, role)
+            returns = hints_of(fn, declared.local_names).get("return", Any) if role == BEFORE else Any
             returned = hints_of(fn, declared.local_names).get("return", Any) if role in PROBES and own is None else Any
             if _is_no_answer(returned):
                 name = getattr(returned, "__name__", str(returned)) if isinstance(returned, type) else str(returned)
@@ -178,6 +199,8 @@ class Resolver:
             return ProbeSpec(fn, params, False, settle=settle, tool=fn.name, needs=needs)
         if role in PROBES and (is_elsewhere or isinstance(given, Mapping)):
             fn = _answering(fn, str(given.get("result", "$result")) if isinstance(given, Mapping) else "$result")
+        if role == BEFORE and isinstance(given, Mapping) and "result" in given:
+            fn, returns = _part_of(fn, str(given["result"])), Any
         return ProbeSpec(
             fn,
             params,
@@ -187,7 +210,33 @@ class Resolver:
             needs=needs,
             takes_none=takes_none,
             result_type=result_type,
+            returns=returns,
         )
+
+    def _setting_back(self, declared: Declaration) -> ProbeSpec:
+        """Return the tool as its own compensation: called with the same key, and with what was there before."""
+        signature, key = declared.signature, declared.key
+        if declared.before is None:
+            bad(
+                declared,
+                f"{declared.name} cannot be its own compensation without a before, which says what to set it back to",
+            )
+        if signature is None or signature.rest is not None or key is None or callable(key):
+            bad(
+                declared,
+                f"{declared.name} is its own compensation: say with which arguments, "
+                f'compensate={{"tool": "{declared.name}", "args": {{…: "$before"}}}}',
+            )
+        named = (key,) if isinstance(key, str) else tuple(key)
+        rest = tuple(name for name in signature.names if name not in named)
+        if not rest:
+            bad(declared, f"{declared.name} is its own compensation and its key is all its arguments: nothing differs")
+        fn = self.body(declared)
+        assert fn is not None, "a tool with a signature has a body"
+        return ProbeSpec(
+            _set_back(declared.name, fn, rest), (*named, BEFORE), is_async_function(fn), tool=declared.name,
+            needs=(*named, BEFORE),
+        )  # fmt: skip
 
     def _function(self, declared: Declaration, given: FunctionLike, role: str) -> Callable[..., Any]:
         named = given.get("tool") if isinstance(given, Mapping) else given
@@ -275,18 +324,27 @@ def _result_type(declared: Declaration, fn: Callable[..., Any]) -> Any:
 
 
 def _named_in(table: Any) -> tuple[str, ...]:
-    """Return what a table of arguments needs: the result, and arguments of the call."""
+    """Return what a table of arguments needs: the result, what was there before, and arguments of the call."""
     paths = [value.split(".") for value in table.values() if isinstance(value, str)]
-    named = ["result" if path[0] == "$result" else path[1] for path in paths if _is_needed(path)]
+    ours = {"$result": "result", "$before": BEFORE}
+    named = [ours.get(path[0]) or path[1] for path in paths if _is_needed(path)]
     return tuple(dict.fromkeys(named))
 
 
 def _is_needed(path: list[str]) -> bool:
-    return path[0] == "$result" or (path[0] == "$args" and len(path) > 1)
+    return path[0] in ("$result", "$before") or (path[0] == "$args" and len(path) > 1)
+
+
+def _ours(declared: Declaration, role: str) -> tuple[str, ...]:
+    """Return what it can ask for besides the tool's arguments."""
+    if role == BEFORE:
+        return ("call",)
+    was = (BEFORE,) if declared.before is not None else ()
+    return (*was, "call") if role == "probe" else ("result", *was, "call")
 
 
 def _is_askable(declared: Declaration, parameter: inspect.Parameter, role: str, name: str) -> bool:
-    ours = ("call",) if role == "probe" else ("result", "call")
+    ours = _ours(declared, role)
     if parameter.name in ours:
         return True
     if parameter.name != "result" and has_argument(declared.signature, parameter.name):
@@ -324,14 +382,26 @@ def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: s
             bad(declared, f"{declared.name}: its {role} is given {value!r}; a path begins with {', '.join(_ROOTS)}")
         if role in PROBES and isinstance(value, str) and value.startswith("$result"):
             bad(declared, f"{declared.name}: its probe is given {value!r}, but a call in doubt has no result")
+        if (
+            isinstance(value, str)
+            and value.partition(".")[0] == "$before"
+            and (declared.before is None or role == BEFORE)
+        ):
+            bad(declared, f"{declared.name}: its {role} is given {value!r}, and nothing reads what is there before")
+        if role == BEFORE and isinstance(value, str) and value.startswith("$result"):
+            bad(declared, f"{declared.name}: its before is given {value!r}, but there is no result yet")
         if _names_within(value):
             bad(declared, f"{declared.name}: its {role} is given {value!r}; a path must be the whole argument")
 
     def given(args: dict[str, Any]) -> dict[str, Any]:
         result, call = args.pop("result", None), args.pop("call")
+        was = args.pop(BEFORE, None) if declared.before is not None else None
         # A provider that gets a refund with the key of the charge would answer with the stored charge.
-        key = call.compensation.key if role == "compensation" else call.key
-        roots = {"$result": result, "$args": args, "$key": key, "$call": {"id": call.id, "key": call.key}}
+        key = call.compensation.key if role in ("compensation", "compensation's probe") else call.key
+        roots = {
+            "$result": result, "$before": was, "$args": args, "$key": key,
+            "$call": {"id": call.id, "key": call.key},
+        }  # fmt: skip
         return {name: _at(roots, value, f"a call of {declared.name}") for name, value in table.items()}
 
     if is_async_function(fn):
@@ -343,7 +413,59 @@ def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: s
     return lambda **args: fn(**given(args))
 
 
-_ROOTS: Final = ("$result", "$args", "$key", "$call")
+_ROOTS: Final = ("$result", "$before", "$args", "$key", "$call")
+
+
+def _set_back(tool: str, fn: Callable[..., Any], rest: tuple[str, ...]) -> Callable[..., Any]:
+    """Return the body, called with the key of the call and what was there before.
+
+    One other argument gets the value itself; several get theirs from a mapping, and those it leaves out their defaults.
+    """
+
+    def again(args: dict[str, Any]) -> dict[str, Any]:
+        was = args.pop(BEFORE)
+        if isinstance(was, Mapping) and was and set(was) <= set(rest):
+            return {**args, **was}
+        if len(rest) == 1:
+            return {**args, rest[0]: was}
+        raise TypeError(
+            f"the before of {tool} returned a {type(was).__name__}; it returns a dict with {', '.join(rest)}"
+        )
+
+    if is_async_function(fn):
+
+        @functools.wraps(fn)
+        async def set_back_async(**args: Any) -> Any:
+            return await fn(**again(args))
+
+        return set_back_async
+
+    @functools.wraps(fn)
+    def set_back(**args: Any) -> Any:
+        return fn(**again(args))
+
+    return set_back
+
+
+def _part_of(fn: Callable[..., Any], path: str) -> Callable[..., Any]:
+    """Return a function that returns the part of its answer at this path."""
+
+    def part(found: Any) -> Any:
+        return _at({"$result": found}, path, "its answer")
+
+    if is_async_function(fn):
+
+        @functools.wraps(fn)
+        async def read_async(**kwargs: Any) -> Any:
+            return part(await fn(**kwargs))
+
+        return read_async
+
+    @functools.wraps(fn)
+    def read(**kwargs: Any) -> Any:
+        return part(fn(**kwargs))
+
+    return read
 
 
 def _names_within(value: Any) -> bool:

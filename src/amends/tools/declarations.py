@@ -18,10 +18,12 @@ from amends.model import Order, Retry
 from amends.tools.checks import (
     bad,
     check_after,
+    check_before,
     check_classes,
     check_listing,
     check_repeatable,
     check_rules,
+    check_setter,
     check_words,
     checked_ignore,
     checked_key,
@@ -199,7 +201,9 @@ def _spec(original: Declaration, found: Resolver, *, order: Order, redact: Redac
     check_classes(declared, signature)
     kind = checked_kind(declared, declared.order or order)
     key = checked_key(declared, signature)
-    idempotent, window = idempotence(declared)
+    idempotent, window, put = idempotence(declared)
+    check_before(declared, signature, kind)
+    check_setter(declared, kind)
     probe = (
         found.resolved(declared, declared.probe, "probe", settle=declared.settle)
         if declared.probe is not None
@@ -215,14 +219,24 @@ def _spec(original: Declaration, found: Resolver, *, order: Order, redact: Redac
         ignore=checked_ignore(declared, signature, key),
         after=listed(declared.after),
         redact=checked_redact(declared, signature, redact),
-        retry=checked_retry(declared, declared.retry, default=_ONCE, doubt=doubt, is_repeatable=is_repeatable),
+        retry=checked_retry(
+            declared,
+            declared.retry,
+            default=_ONCE,
+            doubt=doubt,
+            no_effect=listed(declared.no_effect),
+            is_repeatable=is_repeatable,
+        ),
         retry_declared=declared.retry is not None,
         idempotent=idempotent,
         window=window,
+        put=put,
         doubt=doubt,
+        no_effect=listed(declared.no_effect),
         compensate=found.compensation(declared, declared.compensate) if declared.compensate else None,
         probe=probe,
-        guard=found.resolved(declared, declared.guard, "guard") if declared.guard else None,
+        guard=found.resolved(declared, declared.guard, "guard") if declared.guard is not None else None,
+        before=found.resolved(declared, declared.before, "before") if declared.before is not None else None,
         fn=fn,
         is_async=fn is not None and is_async_function(fn),
         result_type=_result_type(declared, signature),

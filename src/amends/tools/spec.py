@@ -17,7 +17,7 @@ from amends.errors import BadArguments, BadDeclaration, name_for_models
 from amends.model import LOST, Call, Kind, Order, Request, Retry, Scope, Staged
 from amends.tools.signature import REPEAT, Signature, no_repeat, parsed, refuse, staged_problem
 
-OnConflict: TypeAlias = Literal["raise", "hold"]
+OnConflict: TypeAlias = Literal["raise", "hold", "next"]
 OnFailure: TypeAlias = Literal["raise", "rollback", "continue"]
 At: TypeAlias = Literal["call", "commit"]
 KeyRule: TypeAlias = str | Sequence[str] | Callable[[Request], object]
@@ -50,7 +50,7 @@ class ToolOptions(TypedDict, total=False):
     scope: Scope
     """Where a call is deduplicated: within the "run" (default) or the "ledger"."""
     on_conflict: OnConflict
-    """Same key, other arguments: "raise" (default), or "hold" for a person."""
+    """Same key, other arguments: "raise" (default), "hold" for a person, or "next": of a setter, the next generation."""
     needs_approval: ApprovalRule
     """Whether a person must approve each call first."""
     retry: Retry | int
@@ -58,9 +58,12 @@ class ToolOptions(TypedDict, total=False):
     timeout: float
     """Seconds; past it the call is in doubt, never failed."""
     idempotent: bool | str
-    """The destination deduplicates on ``current_call().key``; "24h": for that long."""
+    """The destination deduplicates on ``current_call().key``; "24h": for that long; "put": it sets a value, so that a
+    start that lands late overwrites what came after it."""
     doubt: Errors
     """More errors after which the call may have taken effect."""
+    no_effect: Errors
+    """Errors after which the call certainly had no effect, even where a probe would be asked."""
     settle: float
     """Seconds after the last possible send in which an effect may still arrive."""
     cost: CostRule
@@ -77,6 +80,8 @@ class ToolOptions(TypedDict, total=False):
     """"advise": this tool's violations of the ordering law are recorded, not refused."""
     probe: FunctionLike
     """Asks the world whether a call took effect."""
+    before: FunctionLike
+    """Reads what is there before the body; its value is recorded and given as ``before`` to compensate, probe, guard."""
     class_names: Mapping[type, str]
     """The names under which classes of arguments and results are stored. Default: ``__name__``."""
 
@@ -93,7 +98,9 @@ class DeclareOptions(ToolOptions, total=False):
     on_failure: OnFailure
     """"raise" (default), "rollback": the run rolls back even if the error is caught, "continue": a plan continues."""
     compensate: FunctionLike
-    """Undoes a call; takes ``result``, ``call`` or the tool's arguments by name."""
+    """Undoes a call; takes ``result``, ``before``, ``call`` or the tool's arguments by name."""
+    guard: FunctionLike
+    """Checked before the compensation: False leaves the effect as residue."""
 
 
 class ClassOptions(DeclareOptions, total=False):
@@ -112,6 +119,7 @@ class DirectOptions(ToolOptions, total=False):
     after: Sequence[str]
     on_failure: OnFailure
     compensate: FunctionLike
+    guard: FunctionLike
 
 
 class RetriableOptions(ToolOptions, total=False):
@@ -135,7 +143,7 @@ class DeclaredCompensation:
     """A compensation as declared."""
 
     fn: FunctionLike
-    idempotent: bool = False
+    idempotent: bool | Literal["put"] = False
     absent_ok: bool = False
     wins: bool = False
     retry: Retry | int | None = None
@@ -168,6 +176,7 @@ class Declaration:
     timeout: float | None = None
     idempotent: bool | str = False
     doubt: Errors = ()
+    no_effect: Errors = ()
     settle: float = 0.0
     cost: CostRule | None = None
     locks: LockRule | None = None
@@ -178,7 +187,8 @@ class Declaration:
     class_names: Mapping[type, str] = field(default_factory=dict[type, str])
     compensate: DeclaredCompensation | None = None
     probe: FunctionLike | None = None
-    guard: Callable[..., object] | None = None
+    guard: FunctionLike | None = None
+    before: FunctionLike | None = None
     list_effects: Callable[..., object] | None = None
     _signature: Signature | None = field(default=None, init=False, repr=False)
     grounded: Declaration | None = field(default=None, init=False, repr=False)
@@ -215,7 +225,7 @@ def place(filename: str, line: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSpec:
-    """A probe or a guard: a function that is called about a call, with the names that it takes."""
+    """A probe, a guard or a ``before``: a function that is called about a call, with the names that it takes."""
 
     fn: Callable[..., Any]
     """Raises if the body of ``tool`` is elsewhere; a process that can reach it replaces this function."""
@@ -229,6 +239,8 @@ class ProbeSpec:
     """Whether its ``result`` may be None although the tool's never is: None then means a call in doubt."""
     result_type: Any = Any
     """The annotation of its ``result``, if the tool itself does not annotate what it returns."""
+    returns: Any = Any
+    """Of a ``before``: the annotation of what it returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +252,8 @@ class CompensationSpec:
     params: tuple[str, ...]
     is_async: bool
     idempotent: bool = False
+    put: bool = False
+    """It sets a value: a start that lands late overwrites what came after it."""
     absent_ok: bool = False
     wins: bool = False
     retry: Retry = COMPENSATION_RETRY
@@ -282,7 +296,10 @@ class Spec:
     idempotent: bool
     window: float | None
     """Seconds for which the destination deduplicates; None: for ever, if ``idempotent``."""
+    put: bool
+    """``idempotent="put"``: it sets a value, so that a start that lands late overwrites what came after it."""
     doubt: tuple[type[BaseException], ...]
+    no_effect: tuple[type[BaseException], ...]
     cost: CostRule | None
     locks: LockRule | None
     on_lock: OnLock
@@ -292,6 +309,7 @@ class Spec:
     compensate: CompensationSpec | None
     probe: ProbeSpec | None
     guard: ProbeSpec | None
+    before: ProbeSpec | None
     list_effects: Callable[..., Any] | None
     fn: Callable[..., Any] | None
     """The body; None: it is elsewhere."""
@@ -385,14 +403,17 @@ class Spec:
         return made
 
 
-def named_arguments(params: Sequence[str], *, args: Mapping[str, Any], result: object, call: Call) -> dict[str, Any]:
+def named_arguments(
+    params: Sequence[str], *, args: Mapping[str, Any], result: object, call: Call, before: object = LOST
+) -> dict[str, Any]:
     """Return the arguments of a compensation, probe or guard: the names that it takes.
 
-    ``result`` and ``call`` are those of the call, even if the tool has arguments of these names. A name that an older
-    record does not have, and a result that is ``LOST``, are left out, so that the default of the function applies.
+    ``result`` and ``call`` are those of the call, even if the tool has arguments of these names; a tool with a
+    ``before`` has no argument of that name. A name that an older record does not have, and a value that is ``LOST``,
+    are left out, so that the default of the function applies.
     """
     named: dict[str, Any] = dict(args) if EVERYTHING in params else {n: args[n] for n in params if n in args}
-    ours = {"result": result, "call": call}
+    ours = {"result": result, "call": call} | ({} if before is LOST else {"before": before})
     made = named | {name: value for name, value in ours.items() if name in params}
     return {name: value for name, value in made.items() if value is not LOST}
 

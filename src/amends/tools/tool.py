@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import FrameType, MethodType, ModuleType
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
 
 from amends.errors import NoRun, WrongColour
 from amends.model import Kind, Probed, Retry, Staged
@@ -80,7 +80,7 @@ class Tool(Generic[P, R_co]):
         fn: F,
         /,
         *,
-        idempotent: bool = ...,
+        idempotent: bool | Literal["put"] = ...,
         absent_ok: bool = ...,
         wins: bool = ...,
         retry: Retry | int = ...,
@@ -93,7 +93,7 @@ class Tool(Generic[P, R_co]):
         fn: None = None,
         /,
         *,
-        idempotent: bool = ...,
+        idempotent: bool | Literal["put"] = ...,
         absent_ok: bool = ...,
         wins: bool = ...,
         retry: Retry | int = ...,
@@ -101,12 +101,12 @@ class Tool(Generic[P, R_co]):
         probe: FunctionLike = ...,
     ) -> Callable[[F], F]: ...
     def compensate(self, fn: Any = None, /, **options: Any) -> Any:
-        """Declare the compensation; it takes ``result``, ``call`` or the tool's arguments by name.
+        """Declare the compensation; it takes ``result``, ``before``, ``call`` or the tool's arguments by name.
 
-        Nothing is implied. ``idempotent``: its destination deduplicates on ``current_call().key``. ``absent_ok``: it
-        may be started although it is unknown whether there is an effect to undo. ``wins``: after it the destination
-        refuses a late effect. ``retry``, ``timeout``: as for a tool. ``probe``: asks whether the compensation itself
-        took effect.
+        Nothing is implied. ``idempotent``: its destination deduplicates on ``current_call().key``; "put": it sets a
+        value, and one that lands late overwrites what came after it. ``absent_ok``: it may be started although it is
+        unknown whether there is an effect to undo. ``wins``: after it the destination refuses a late effect.
+        ``retry``, ``timeout``: as for a tool. ``probe``: asks whether the compensation itself took effect.
         """
 
         def attach(fn: Any) -> Any:
@@ -132,6 +132,15 @@ class Tool(Generic[P, R_co]):
             return fn
 
         return attach if fn is None else attach(fn)
+
+    def before(self, fn: F, /) -> F:
+        """Declare the function that reads what is there before the body.
+
+        It takes ``call`` or the tool's arguments by name. Its value is recorded in the transaction that first starts
+        the call, after its locks were taken, and is ``before`` for the compensation, the probe and the guard.
+        """
+        self.__amends__.before = fn
+        return fn
 
     def guard(self, fn: F, /) -> F:
         """Declare the check that runs before a compensation: False leaves the effect as residue."""
@@ -271,7 +280,7 @@ def _function(declared: Declaration, options: Options) -> Any:
     call.__amends__, call.__amends_options__ = declared, options
     call.name, call.kind, call.version = declared.name, declared.kind or "compensatable", declared.version
     call.fn, call.schema = fn, LazySchema(declared)
-    for method in ("compensate", "probe", "guard", "list_effects", "with_options"):
+    for method in ("compensate", "probe", "before", "guard", "list_effects", "with_options"):
         setattr(call, method, MethodType(getattr(Tool, method), call))
     return call
 

@@ -12,6 +12,7 @@ from tests.ledger.rules import (  # isort: skip
     settlement as settlement,
     ending as ending,
     locks as locks,
+    before as before,
     budgets as budgets,
     approvals as approvals,
     notices as notices,

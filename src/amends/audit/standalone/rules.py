@@ -399,8 +399,8 @@ class Tree:
             yield "row_changed", "the agent or the principal was changed"
         if {name: row[name] for name in subject.counts} != subject.counts:
             yield "row_changed", "the attempts or the order of settlement were changed"
-        for name in ("args", "result") if "row" in facts else ():
-            yield from self._payload(name, row[name], facts.get(name))
+        for name in ("args", "result", "before") if "row" in facts else ():
+            yield from self._payload(name, row.get(name), facts.get(name))
         if "row" not in facts:
             return
         if facts.get("failure") and (row["state"] == "refused" or not self._emptied):

@@ -23,7 +23,17 @@ from amends.ledger.operations import (
     WriteCheckpoint,
 )
 from amends.ledger.plain import SettlePlain
-from amends.ledger.rows import ApprovalRow, BudgetDemand, CallCost, CallRow, CheckpointRow, Need, RunRow, Terms
+from amends.ledger.rows import (
+    ApprovalRow,
+    BudgetDemand,
+    CallCost,
+    CallRow,
+    CheckpointRow,
+    LockRequest,
+    Need,
+    RunRow,
+    Terms,
+)
 from amends.ledger.trees import tree_mark
 from amends.replay.forks import Wish, made
 from amends.stores.memory import MemoryStore
@@ -128,6 +138,59 @@ def start_staged(ledger: Ledger) -> ops.StoreOp[Any]:
     ledger.do(run, "wire", kind="pivot")
     assert call is not None
     return ops.StartCall(call.id, "a", 1, 1)
+
+
+def admit_reading(ledger: Ledger) -> ops.StoreOp[Any]:
+    """Make the call ready, with its locks: what is there before it is read first."""
+    return ledger.admit_op(ledger.run(), reads=True, locks=LockRequest(("x",)))
+
+
+def reading(ledger: Ledger) -> CallRow:
+    """Return a call whose ``before`` is read now."""
+    return ledger(admit_reading(ledger)).call  # type: ignore[no-any-return]
+
+
+def prepare(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = yes(ledger, held(ledger, ledger.run(), locks=LockRequest(("x",))))
+    return ops.PrepareCall(call.id, "a", 1)
+
+
+def start_with_before(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ops.StartCall(reading(ledger).id, "a", 1, 1, before='"old"')
+
+
+def drop(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ops.DropCall(reading(ledger).id, "a", 1, "before", '["OSError", "no"]')
+
+
+def claim_reading(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    ledger.admit(run, reads=True, locks=LockRequest(("x",)))
+    ledger.clock.now += LEASE_S + 1
+    return ledger.claim_op(run)
+
+
+def admit_next_value(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    ledger.do(run, args="1", on_conflict="next")
+    return ledger.admit_op(run, args="2", on_conflict="next")
+
+
+def admit_beside_put(ledger: Ledger) -> ops.StoreOp[Any]:
+    """Ask for what the lock of a setter in doubt names."""
+    run = ledger.run()
+    doubt(ledger, run, "put", locks=LockRequest(("x",)), put=True)
+    return ledger.admit_op(run, locks=LockRequest(("x",)))
+
+
+def compensate_held_back(ledger: Ledger) -> ops.StoreOp[Any]:
+    """Compensate what a later call of the same lock holds back, whose guard has said no."""
+    run = ledger.run()
+    older, newer = (ledger.do(run, tool, locks=LockRequest(("x",))) for tool in ("one", "two"))
+    ledger.roll_back(run)
+    begun = ledger(ledger.compensate_op(newer))
+    ledger(ops.SettleCompensation(begun.id, "a", 1, 1, "compensation_failed", gave_up=True, guarded=True))
+    return ledger.compensate_op(older)
 
 
 def settle(ledger: Ledger) -> ops.StoreOp[Any]:
@@ -700,7 +763,9 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     for scenario in (
         open_fresh, open_resumed, open_next_generation, open_child, claim, renew, let_go, admit_started, admit_read,
         admit_pivot, admit_staged, admit_staged_pivot, admit_held_duplicate, admit_held_conflict,
-        admit_recorded_failure, start, start_staged, settle, admit_plain, admit_plain_read, admit_plain_late, settle_plain,
+        admit_recorded_failure, admit_reading, prepare, start_with_before, drop, claim_reading, admit_next_value,
+        admit_beside_put, compensate_held_back, start, start_staged, settle,
+        admit_plain, admit_plain_read, admit_plain_late, settle_plain,
         settle_plain_fenced, settle_pivot, settle_doomed, settle_fenced, evidence,
         probe, watch, resolve_by_probe, resolve_by_person, asked_by_person, accept, decide, retry, roll_back, roll_back_by_person,
         roll_back_planned, compensate,
