@@ -30,6 +30,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     Deadlocked                   .tool .why
     BudgetExceeded               .tool .budget .period .spent .reserved .asked .left
     RuleRefused                  .tool .why
+    Halted                       .tool .by .why .since .extent .halt_id
     Rejected                     .tool .by .reason .approval .call
     ApprovalVoid                 .tool .why .approval .call .diff .expired_at .asked .deciding
     ResultLost                   .what .why .call
@@ -533,6 +534,30 @@ class RuleRefused(Refused):
     def for_model(self) -> str:
         said = f": {shown(self.why)}" if self.why else ""
         return f"Not run: a rule forbids {self.tool} with these arguments{said}. Do not look for another way; tell the user."
+
+
+class Halted(Refused):
+    """A person has halted the ledger, or the tenant, agent or tool of this call; nothing starts until it is lifted.
+
+    ``.extent`` says what is halted; ``.by``, ``.why`` and ``.since`` say who did it, why and when.
+    """
+
+    default_hint = "rt.halts() lists them; rt.unhalt(by=..., why=...) lifts one, with the same tenant, agent and tool"
+
+    def __init__(
+        self, tool: str, *, by: str, why: str, since: datetime, extent: str, halt_id: str, run_id: str | None = None
+    ) -> None:
+        reason = visible(why, prose=True)
+        super().__init__(
+            f"{visible(tool)} was not started: {visible(by)} has halted {extent} ({reason})", run_id=run_id
+        )
+        self.tool, self.by, self.why, self.since, self.extent, self.halt_id = tool, by, why, since, extent, halt_id
+
+    def for_model(self) -> str:
+        return (
+            f"Not run: a person has stopped {'this tool' if 'tool' in self.extent else 'all work here'} for now"
+            f" ({shown(self.why)}). Do not look for another way; stop and tell the user."
+        )
 
 
 class Rejected(Refused):

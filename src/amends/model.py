@@ -22,6 +22,7 @@ from amends.errors import (
     is_a,
 )
 from amends.states import CallState, HoldReason, RunState
+from amends.visible import visible
 
 Kind: TypeAlias = Literal["read", "compensatable", "pivot", "retriable"]
 Scope: TypeAlias = Literal["run", "ledger"]
@@ -381,6 +382,38 @@ class Yes:
     """Who delegated it."""
     roles: tuple[str, ...] = ()
     bypass: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """An emergency stop that stands, or was lifted: nothing starts in the part of the ledger that it names."""
+
+    id: str
+    tenant: str | None
+    """None: every tenant."""
+    agent: str | None
+    """None: every agent."""
+    tool: str | None
+    """None: every tool."""
+    by: str
+    why: str
+    at: datetime
+    lifted_at: datetime | None = None
+
+    @property
+    def extent(self) -> str:
+        """What is halted, in words."""
+        parts = [("tool", self.tool), ("agent", self.agent), ("tenant", self.tenant)]
+        named = [f"{name} {visible(value)}" for name, value in parts if value]
+        if self.tenant == "":
+            named.append("the tenant without a name")
+        return ", ".join(named) or "the whole ledger"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        lifted = None if self.lifted_at is None else self.lifted_at.isoformat()
+        named = {"id": self.id, "tenant": self.tenant, "agent": self.agent, "tool": self.tool, "extent": self.extent}
+        return named | {"by": self.by, "why": self.why, "at": self.at.isoformat(), "lifted_at": lifted}
 
 
 # ---- Answers of a probe

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from amends.people import approvals as approval_verbs
     from amends.people import budgets as budget_verbs
     from amends.people import doubts as doubt_verbs
+    from amends.people import halts as halt_verbs
     from amends.people import links, restore
     from amends.people import reconcile as reconciliation
     from amends.people import rollback as rollback_plans
@@ -80,6 +81,7 @@ else:
         approval_verbs="amends.people.approvals",
         budget_verbs="amends.people.budgets",
         doubt_verbs="amends.people.doubts",
+        halt_verbs="amends.people.halts",
         links="amends.people.links",
         restore="amends.people.restore",
         reconciliation="amends.people.reconcile",
@@ -400,6 +402,12 @@ class Runtime:
     edit = blocking(lambda: approval_verbs.edit)
     delegate = blocking(lambda: approval_verbs.delegate)
     redeem = blocking(lambda: links.redeem)
+
+    # ---- The emergency stop
+
+    halt = blocking(lambda: halt_verbs.halt)
+    unhalt = blocking(lambda: halt_verbs.unhalt)
+    halts = blocking(lambda: halt_verbs.halts)
 
     # ---- Doubts, and other decisions about a run
 
@@ -825,6 +833,12 @@ class AsyncRuntime:
     edit = awaited(lambda: approval_verbs.edit)
     delegate = awaited(lambda: approval_verbs.delegate)
     redeem = awaited(lambda: links.redeem)
+
+    # ---- The emergency stop
+
+    halt = awaited(lambda: halt_verbs.halt)
+    unhalt = awaited(lambda: halt_verbs.unhalt)
+    halts = awaited(lambda: halt_verbs.halts)
 
     # ---- Doubts, and other decisions about a run
 

@@ -168,7 +168,9 @@ class SqliteLedger:
     @property
     def sealed(self) -> dict[str, int]:
         marked = "select uid, sealed from amends_run where sealed > 0"
-        return dict(self._rows.execute(f"{marked} union all select id, sealed from amends_delegation where sealed > 0"))
+        for table in ("amends_delegation", "amends_directive"):
+            marked += f" union all select id, sealed from {table} where sealed > 0"
+        return dict(self._rows.execute(marked))
 
     @property
     def approvals(self) -> dict[str, ApprovalRow]:

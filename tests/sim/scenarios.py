@@ -666,6 +666,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.contexts import context_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
+    from tests.sim.halting import halt_scenarios
     from tests.sim.locking import lock_scenarios
     from tests.sim.losses import loss_scenarios
     from tests.sim.nested import nested_scenarios
@@ -724,4 +725,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *clock_scenarios(v),
         *value_scenarios(v),
         *context_scenarios(v),
+        *halt_scenarios(v),
     ]

@@ -31,6 +31,7 @@ from amends.engine.approvals import (
 from amends.engine.checkpoints import anchor_use
 from amends.engine.costs import exceeded
 from amends.engine.doubts import note_late, settle_doubt, stays_in_doubt
+from amends.engine.halts import halted
 from amends.engine.locks import deadlocked, locked, locks_for, start_when_unlocked, wait_for_lock
 from amends.engine.outcomes import NESTED, Judgement, judge
 from amends.engine.retries import may_retry, retry_delay, should_retry
@@ -78,6 +79,7 @@ from amends.ledger.operations import Admission, AdmitCall, ReadCall, SettleCall
 from amends.ledger.rows import (
     CallRow,
     Contention,
+    DirectiveRow,
     IdTaken,
     Overrun,
     TermsByCall,
@@ -442,6 +444,8 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
         await raise_unapproved(session, ask, started)
     if isinstance(started, Overrun):
         raise exceeded(row.tool, started, session.id)
+    if isinstance(started, DirectiveRow):
+        raise halted(session, row.tool, started)
     if isinstance(started, Contention):
         if started.victim:
             raise deadlocked(session, row.tool, started.victim)
@@ -670,6 +674,8 @@ def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
     match answer.verdict:
         case "refused" if answer.over is not None:
             raise exceeded(spec.name, answer.over, session.id)
+        case "refused" if answer.halt is not None:
+            raise halted(session, spec.name, answer.halt)
         case "refused" if answer.law == "rule":
             raise RuleRefused(spec.name, why=answer.void, run_id=session.id)
         case "refused":

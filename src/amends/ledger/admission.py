@@ -32,6 +32,7 @@ from amends.ledger.budgets import (
 from amends.ledger.changes import move_call
 from amends.ledger.events import call_columns_digest, goal_facts, proof_of, write_event
 from amends.ledger.forks import rolled_back_source
+from amends.ledger.halts import halt_on, halted_facts
 from amends.ledger.leases import check_owner
 from amends.ledger.locks import mark_locked, merged, outbox_lock_names, take_locks
 from amends.ledger.operations import Admission, AdmitCall
@@ -435,7 +436,7 @@ def is_over_for_callers(root: RunRow) -> bool:
 async def closed_for_calls(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, *, recorded: bool = False
 ) -> Admission | None:
-    """Return the answer if the run takes nothing new; None if it does. A missed deadline is noticed here.
+    """Return the answer if the run takes nothing new; None if it does. A missed deadline and a halt are noticed here.
 
     ``recorded``: the call is not new and a commit waits for it: only its caller may have what it must be started
     with.
@@ -462,7 +463,19 @@ async def closed_for_calls(
             return Admission("ended", run=one)
     if run.goal == "commit" and not recorded and (op.kind != "read" or is_over_for_callers(root)):
         return Admission("ended", run=run)
-    return None
+    return await _refuse_by_halt(op, run, root, now)
+
+
+async def _refuse_by_halt(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
+    """Record that a halt refuses this request; None: no halt does."""
+    halt = await halt_on(op.tool, run, root)
+    if halt is None:
+        return None
+    await write_event(
+        run, "refused", at=now, by=op.tool, epoch=root.epoch, law="halt", tool=op.tool, halt=halt.id,
+        said=halted_facts(halt), **refusal_facts(op),
+    )  # fmt: skip
+    return Admission("refused", run=run, law="halt", halt=halt)
 
 
 async def admit_new_call(

@@ -27,6 +27,7 @@ from amends.ledger.budgets import (
 from amends.ledger.changes import count_replays, move_call, move_run, unblock
 from amends.ledger.events import goal_facts, proof_of, write_event
 from amends.ledger.forks import forks_are_gone, forks_of, rolled_back_source
+from amends.ledger.halts import halt_on
 from amends.ledger.leases import find_owned, is_owner
 from amends.ledger.locks import lock_names_of, take_locks
 from amends.ledger.operations import (
@@ -303,6 +304,10 @@ async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommi
 
     Return None, or the decision if that is not possible.
     """
+    for call in staged:
+        halt = await halt_on(call.tool, run, await find_run(run.root))
+        if halt is not None:
+            return Decision("halted", run, (call,), halt=halt)
     names = lock_names_of(staged)
     if names:
         root = await find_run(run.root)

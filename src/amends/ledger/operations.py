@@ -24,6 +24,7 @@ from amends.ledger.rows import (
     Contention,
     DecisionOutcome,
     DelegationRow,
+    DirectiveRow,
     EventRow,
     LockRequest,
     LockRow,
@@ -93,6 +94,8 @@ class Admission:
     approval: ApprovalRow | None = None
     void: str = ""
     """Why an approval does not count (``approval`` is then the new request, if one was made), or what a rule says."""
+    halt: DirectiveRow | None = None
+    """The halt because of which nothing starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +131,17 @@ class Decision:
 
     ``how``: committed, forward (decided: run the staged calls), pivot (start it first), early (the pivot may not start:
     ``missing``), unsettled, locked (a staged call needs a lock that another run holds), over (the staged calls cost
-    more than a budget has left), rollback, ended.
+    more than a budget has left), halted (a staged call may not start), rollback, ended.
     """
 
-    how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "over", "rollback", "ended"]
+    how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "over", "halted", "rollback", "ended"]
     run: RunRow
     calls: tuple[CallRow, ...] = ()
     children: tuple[RunRow, ...] = ()
     missing: tuple[str, ...] = ()
     lock: Contention | None = None
     over: Overrun | None = None
+    halt: DirectiveRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +341,11 @@ class AdmitCall(StoreOp[Admission]):
 
 
 @dataclass(slots=True)
-class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | None]):
-    """Start attempt number ``attempt`` of a recorded call; None if its state does not allow it."""
+class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | DirectiveRow | None]):
+    """Start attempt number ``attempt`` of a recorded call; None if its state does not allow it.
+
+    A ``DirectiveRow`` is the halt that does not let it start.
+    """
 
     call_id: str
     owner: str
@@ -725,6 +732,41 @@ class Delegate(StoreOp[DelegationRow]):
     why: str
 
 
+# ---- Operations of halts
+
+
+@dataclass(slots=True)
+class Halt(StoreOp[DirectiveRow]):
+    """Let nothing start from this transaction on: in the ledger, or for one tenant, agent or tool.
+
+    Compensations go on. ``tenant`` None: of every tenant. An empty agent or tool: every one.
+    """
+
+    id: str
+    tenant: str | None
+    agent: str
+    tool: str
+    by: str
+    why: str
+
+
+@dataclass(slots=True)
+class Unhalt(StoreOp[list[DirectiveRow]]):
+    """Lift every halt of exactly this extent; return them as they are then. An empty list: there was none."""
+
+    tenant: str | None
+    agent: str
+    tool: str
+    by: str
+    why: str
+    nonce: str
+
+
+@dataclass(slots=True)
+class ListHalts(StoreOp[list[DirectiveRow]]):
+    """Read the halts that stand, oldest first."""
+
+
 # ---- Operations of the audit: whole trees as they are stored, page by page, each page from one snapshot
 
 
@@ -764,6 +806,7 @@ class Chains:
     calls: tuple[CallRow | FoldedCall, ...] = ()
     approvals: tuple[ApprovalRow, ...] = ()
     delegations: tuple[DelegationRow, ...] = ()
+    directives: tuple[DirectiveRow, ...] = ()
     next: Place | None = None
     """Where to continue; None: this was the last page."""
     misfits: tuple[Misfit, ...] = ()

@@ -16,6 +16,8 @@ from amends.ledger.rows import (
     CALLS,
     CHECKPOINTS,
     DELEGATIONS,
+    DIRECTIVES,
+    DIRECTIVES_MAX,
     EVENTS,
     FORKS_MAX,
     LOCKS,
@@ -27,6 +29,7 @@ from amends.ledger.rows import (
     CallRow,
     CheckpointRow,
     DelegationRow,
+    DirectiveRow,
     EventRow,
     LockRow,
     RunRow,
@@ -193,6 +196,19 @@ def delegations_to(tenant: str, to_whom: str) -> List[DelegationRow]:
     return List(DELEGATIONS, equal(tenant=tenant, to_whom=to_whom), ("made_at", "id"))
 
 
+# ---- Directives
+
+
+def standing_halts() -> List[DirectiveRow]:
+    """Return the halts that nobody has lifted, oldest first."""
+    return List(DIRECTIVES, (*equal(kind="halt"), ("closed_at", "=", None)), ("made_at", "id"), DIRECTIVES_MAX)
+
+
+def lifted_halts() -> List[DirectiveRow]:
+    """Return the halts that somebody has lifted, newest first."""
+    return List(DIRECTIVES, (*equal(kind="halt"), ("closed_at", "<>", None)), ("-closed_at", "-id"), DIRECTIVES_MAX)
+
+
 # ---- Budgets
 
 
@@ -290,6 +306,11 @@ def approvals_between(above: str, upto: str | None) -> List[ApprovalRow]:
 def delegations_between(above: str, upto: str | None) -> List[DelegationRow]:
     """Return the delegations of the same range: each is the root of its own chain."""
     return _between(DELEGATIONS, "id", above, upto)
+
+
+def directives_between(above: str, upto: str | None) -> List[DirectiveRow]:
+    """Return the directives of the same range: each is the root of its own chain."""
+    return _between(DIRECTIVES, "id", above, upto)
 
 
 def _between(table: Table[Row], root: str, above: str, upto: str | None, *, index: str = "") -> List[Row]:

@@ -16,6 +16,7 @@ from amends.engine.approvals import held_for, rejected
 from amends.engine.call import Done, conflict, ended, failure, in_doubt, recorded_done
 from amends.engine.compiled import IDENT, NOT_AGAIN, Bound, Compiled, is_exact, key_head
 from amends.engine.costs import exceeded
+from amends.engine.halts import halted_in
 from amends.engine.session import Ask, Session, call_of, error_parts
 from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunBlocked, RunEnded, ToolFailed, type_name
 from amends.ledger.budgets import overrun_in
@@ -484,6 +485,8 @@ def refusal_of(replay: Replay, session: Session, ask: Ask, entry: Entry) -> Exce
     match facts.get("law"):
         case "rule":
             return RuleRefused(tool, why=str(facts.get("rule", "")), run_id=session.id)
+        case "halt":
+            return halted_in(session, tool, facts)
         case "budget":
             return exceeded(tool, overrun_in(facts), session.id)
         case "conflict":

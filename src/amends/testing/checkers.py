@@ -13,9 +13,10 @@ from typing import Final
 from amends.audit.verify import Audit, verify_chains
 from amends.encoding.chain import GENESIS, read_heads
 from amends.host.notices import CLAIM_S
+from amends.ledger.directives import directive_after
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import NOTICES_MAX
-from amends.ledger.rows import OPEN, ApprovalRow, CallRow, EventRow
+from amends.ledger.rows import OPEN, ApprovalRow, CallRow, DirectiveRow, EventRow
 from amends.report import RollbackPlan
 from amends.states import RUN_FINAL, STANDING, UNSETTLED, call_may, run_may
 from amends.stores.memory import MemoryStore
@@ -947,3 +948,24 @@ def waits_for_forks_that_stand(store: MemoryStore, world: World) -> Iterator[str
         sharing = {call.root for call in store.calls.values() if call.shared in mine}
         if not any(forks[uid].state not in ("rolled_back", "abandoned") for uid in sharing):
             yield f"run {run.id} waits for forks, and none of them depends on it any more"
+
+
+# ---- Directives of people
+
+
+@checker
+def halts_hold(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Check that nothing starts while a halt of it stands, in the order of the ledger's transactions."""
+    standing: dict[str, DirectiveRow] = {}
+    for event in store.events:
+        if event.what == "halted":
+            row = directive_after(None, event)
+            assert row is not None, "a halt begins its chain"
+            standing[event.root] = row
+        elif event.what == "unhalted":
+            standing.pop(event.root, None)
+        elif standing and event.what == "call" and event.to_state == "started":
+            call, run = store.calls[event.call], store.runs[event.run]
+            for halt in standing.values():
+                if halt.is_about(call.tool, run, store.runs[run.root]):
+                    yield f"{call.tool} {call.id} started (event {event.n}) while a halt of it stood"
