@@ -555,7 +555,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((keys, "provider_key", "row.key, row.generation)", "row.key)")),
         ("ledger_against_world", "answers_true"), ("F22", "F16")),
     Bug("13", "rollback allowed while the pivot is in doubt",
-        lambda: rewritten((store_ending, "begin_rollback", "    if run.pivot:\n", "    if False:\n")),
+        lambda: rewritten((store_ending, "begin_rollback", '    if run.pivot and run.phase == "open":\n', "    if False:\n")),
         ("pivot_law",), ("F9", "F17")),
     Bug("14", "pivot settles, its run is moved in a second transaction", pivot_too_late, ("pivot_moves_its_run",), ("F9",)),
     Bug("15", "compensatable admitted while the pivot is in flight",

@@ -675,6 +675,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
+    from tests.sim.undoing import undo_scenarios
     from tests.sim.values import value_scenarios
 
     return [
@@ -726,4 +727,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *value_scenarios(v),
         *context_scenarios(v),
         *halt_scenarios(v),
+        *undo_scenarios(v),
     ]

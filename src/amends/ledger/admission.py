@@ -38,9 +38,11 @@ from amends.ledger.locks import mark_locked, merged, outbox_lock_names, take_loc
 from amends.ledger.operations import Admission, AdmitCall
 from amends.ledger.queries import list_calls, list_generations, list_tree, move_time, newest_call
 from amends.ledger.rows import (
+    ANSWERS,
     APPROVALS,
     CALLS,
     RUNS,
+    AnswerRow,
     CallRow,
     IdTaken,
     Need,
@@ -274,10 +276,21 @@ async def _answer_other_run(op: AdmitCall, run: RunRow, known: CallRow, now: flo
     pivoted = other.phase == "pivoted" or (other.state == "committed" and bool(other.pivot))
     kept = pivoted or other_root.phase == "pivoted" or other_root.state == "committed"
     if kept and known.state == "succeeded":
+        await _note_answer(op, run, known, now)
         return Admission("replay", known)
     if kept and known.is_staged:
         return Admission("staged", known, run=run)
     return Admission("wait", known, twin=known, run=other_root)
+
+
+async def _note_answer(op: AdmitCall, run: RunRow, known: CallRow, now: float) -> None:
+    """Record, once, that this run relies on a call of another run: a plan to take that back names it."""
+    root = await find_run(run.root)
+    if root.closed_at is not None:
+        return
+    if await Add(ANSWERS, AnswerRow(known.id, root.uid, root.id, now), if_absent=True):
+        said = {"answered": known.id, "of": known.run_id}
+        await write_event(run, "answered", at=now, by=op.owner, epoch=root.epoch, **said)
 
 
 async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission | None:

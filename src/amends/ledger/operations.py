@@ -16,6 +16,7 @@ from amends.ledger.flow import Op
 from amends.ledger.rows import (
     FREE,
     NOTHING,
+    AnswerRow,
     ApprovalRow,
     BudgetDemand,
     CallCost,
@@ -115,10 +116,10 @@ class Rollback:
 
     ``how``: rolling, deferred (a pivot is in flight: the goal is kept), refused (the pivot has passed), ended, stale
     (the tree has changed since the rollback was planned), forked (forks depend on it, and the person did not say that
-    it is rolled back all the same).
+    it is rolled back all the same), unaccepted (of a committed run: other calls must be accepted).
     """
 
-    how: Literal["rolling", "deferred", "refused", "ended", "stale", "forked"]
+    how: Literal["rolling", "deferred", "refused", "ended", "stale", "forked", "unaccepted"]
     run: RunRow
     tree: Tree | None = None
     """If it is rolling: the run and its descendants, as this transaction left them."""
@@ -477,7 +478,9 @@ class BeginRollback(StoreOp[Rollback]):
     plan: str = ""
     mark: str = ""
     """The plan that a person looked at, and the state of the tree then (``tree_mark``): if that has changed, the plan
-    is stale."""
+    is stale. Only with them is a committed run taken back."""
+    accept: tuple[str, ...] = ()
+    """Of a committed run: the calls that stay (``must_accept``), all of them, by the person's word."""
     plain: PlainRun | None = None
     """The run if its session saw nothing unusual about it: the store may then begin the rollback by a plain statement."""
 
@@ -994,6 +997,13 @@ class ForkRun(StoreOp[Forked]):
     by: str
     proofs: Mapping[str, str] = field(default_factory=dict)
     """Digests of payloads that are encrypted on the way, by row id and column (``amends.ledger.changes``)."""
+
+
+@dataclass(slots=True)
+class ReadAnswers(StoreOp[list[AnswerRow]]):
+    """List the runs that were answered from calls of this committed tree."""
+
+    root: str
 
 
 @dataclass(slots=True)

@@ -11,6 +11,8 @@ from amends.encoding.chain import read_place
 from amends.ledger.flow import Flow, Op
 from amends.ledger.operations import ROWS_MAX
 from amends.ledger.rows import (
+    ANSWERS,
+    ANSWERS_MAX,
     APPROVALS,
     BUDGETS,
     CALLS,
@@ -25,6 +27,7 @@ from amends.ledger.rows import (
     RUNS,
     TIME,
     WAITS,
+    AnswerRow,
     ApprovalRow,
     CallRow,
     CheckpointRow,
@@ -146,6 +149,11 @@ def page_calls(
     """
     some = equal(tenant=tenant, state=states, tool=tool or None)
     return List(CALLS, some, (f"-{ADDED}",), limit, None if before is None else (before,))
+
+
+def answers_from(calls: tuple[str, ...]) -> List[AnswerRow]:
+    """Return the runs that were answered from these calls of other runs."""
+    return List(ANSWERS, (("call", "in", calls),), ("call", "root"), ANSWERS_MAX)
 
 
 # ---- Events

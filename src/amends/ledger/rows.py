@@ -725,6 +725,24 @@ class Contention:
     """Set on a deadlock in which the asking run is the one to roll back: the explanation."""
 
 
+# ---- Answers across runs
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRow:
+    """A run that was answered from a call of another run (``scope="ledger"``): it relies on that call."""
+
+    call: str
+    root: str
+    run_id: str
+    at: float
+
+
+ANSWERS: Final = Table("answer", AnswerRow, "call", "root")
+ANSWERS_MAX: Final = 10_000
+"""The most answered runs that a plan names."""
+
+
 # ---- Marks: facts about the ledger itself, each written once, by name
 
 

@@ -33,6 +33,7 @@ from amends.ledger.rows import (
     THIS,
     TIME,
     AddEvent,
+    AnswerRow,
     ApprovalRow,
     CallRow,
     CheckpointRow,
@@ -86,6 +87,7 @@ class MemoryStore:
         self.approvals: dict[str, ApprovalRow] = {}
         self.delegations: dict[str, DelegationRow] = {}
         self.directives: dict[str, DirectiveRow] = {}
+        self.answers: dict[tuple[str, str], AnswerRow] = {}
         self.ledgers: dict[int, LedgerRow] = {THIS: LedgerRow(THIS, 0)}
         self.sealed: dict[str, int] = {}
         """Up to which number a checkpoint covers the chain of a root."""
@@ -408,7 +410,7 @@ _HOLDS: Final[dict[str, Callable[[Any, Any], bool]]] = {"<>": ne, "<": lt, "<=":
 
 _TABLES: Final = {
     "run": "runs", "call": "_calls", "event": "_events", "approval": "approvals", "delegation": "delegations",
-    "directive": "directives", "ledger": "ledgers",
+    "directive": "directives", "ledger": "ledgers", "answer": "answers",
     "budget": "slices", "lock": "locks", "wait": "waits", "mark": "marks", "checkpoint": "_checkpoints",
 }  # fmt: skip
 """By the name of a table: the attribute that has its rows."""

@@ -166,6 +166,15 @@ create table if not exists amends_ledger_key (
     primary key (`key`(255), gen)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
+-- The runs that were answered from a call of another run, and rely on it.
+create table if not exists amends_answer (
+    `call` varbinary(255) not null,
+    root varbinary(255) not null,
+    run_id varbinary(2048) not null,
+    at double not null,
+    unique index amends_answer_call (`call`, root)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
 -- Calls whose id was made elsewhere: their numbers.
 create table if not exists amends_call_name (
     id varbinary(255) not null primary key,

@@ -172,6 +172,16 @@ create table amends_ledger_key (
     primary key ("key", gen)
 );
 
+-- The runs that were answered from a call of another run, and rely on it.
+create table amends_answer (
+    "call" text collate "C" not null,
+    root text collate "C" not null,
+    run_id text collate "C" not null,
+    at double precision not null
+);
+
+create unique index amends_answer_call on amends_answer ("call", root);
+
 -- Calls whose id was made elsewhere: their numbers.
 create table amends_call_name (
     id text collate "C" not null primary key,

@@ -170,6 +170,16 @@ create table amends_ledger_key (
     primary key ("key", gen)
 ) strict, without rowid;
 
+-- The runs that were answered from a call of another run, and rely on it.
+create table amends_answer (
+    "call" text not null,
+    root text not null,
+    run_id text not null,
+    at real not null
+) strict;
+
+create unique index amends_answer_call on amends_answer ("call", root);
+
 -- Calls whose id was made elsewhere: their numbers.
 create table amends_call_name (
     id text not null primary key,
