@@ -39,7 +39,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     CannotFork                   .calls .why
     LinkVoid                     .why
   ToolError                      a tool failed
-    ToolFailed                   .call .type_name .message
+    ToolFailed                   .call .type_name .message .final
     InDoubt                      .call .why
     RunBlocked                   .residue .doubts .causes
     NotDelivered                 .status .passing
@@ -696,16 +696,24 @@ class LinkVoid(Refused):
 
 
 class ToolFailed(ToolError):
-    """A recorded failure whose original exception is not available."""
+    """A recorded failure whose original exception is not available.
+
+    ``.final``: the tool said that it will never work in this run (``NoEffect(final=True)``).
+    """
 
     default_hint = "nothing was changed; correct the cause and call it again"
 
-    def __init__(self, message: str, *, call: Any, type_name: str, run_id: str | None = None) -> None:
-        super().__init__(f"{type_name}: {message}" if type_name else message, run_id=run_id)
-        self.call, self.type_name, self.message = call, type_name, message
+    def __init__(
+        self, message: str, *, call: Any, type_name: str, run_id: str | None = None, final: bool = False
+    ) -> None:
+        hint = "the tool said that this is final: do something else" if final else None
+        super().__init__(f"{type_name}: {message}" if type_name else message, run_id=run_id, hint=hint)
+        self.call, self.type_name, self.message, self.final = call, type_name, message, final
 
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the tool")
+        if self.final:
+            return f"{tool} failed and changed nothing: {shown(self.message)}. That is final: do not call it so again."
         return f"{tool} failed and changed nothing: {shown(self.message)}. You may correct the arguments and call it again."
 
 

@@ -455,7 +455,16 @@ Probed: TypeAlias = Happened[R] | Absent | Unknown
 
 
 class NoEffect(Exception):
-    """Raise it in a body: this call certainly changed nothing."""
+    """Raise it in a body: this call certainly changed nothing.
+
+    ``final=True``: and it never will. The call is not retried, and a repeat in this run is answered with this error.
+    """
+
+    final: bool = False
+
+    def __init__(self, *args: object, final: bool = False) -> None:
+        super().__init__(*args)
+        self.final = final
 
 
 # ---- Retries

@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from amends.errors import RunEnded, StalePlan, UsageError
+from amends.ledger.operations import BeginRollback, ReadRun
+from amends.ledger.trees import plan_text, tree_mark
 from amends.ledger.world import Sleep
 from amends.people import rollback as rollback_plans
 from amends.testing.simulation import NOBODY, Inside
@@ -44,6 +46,20 @@ def _undoer(pause: float) -> Callable[[Inside], Coroutine[Any, Any, None]]:
     return person
 
 
+async def _forgetful(inside: Inside) -> None:
+    """A process that begins with the plan, and leaves out what its person accepted."""
+    for _ in range(LOOKS):
+        await Sleep(2.0)
+        tree = await ReadRun("", "r")
+        if tree is None or tree.run.state != "committed":
+            continue
+        plan = await rollback_plans.plan_rollback(inside.host, NOBODY, "r")
+        Here.world.plans[plan.hash] = plan
+        text, mark = plan_text(plan.hash, ()), tree_mark(tree.runs, tree.calls)
+        await BeginRollback(tree.run.uid, "anna", "the customer cancels", person=True, plan=text, mark=mark)
+        return
+
+
 def undo_scenarios(v: Variant) -> list[Scenario]:
     """A run without and with a pivot and mail, and one with a child."""
     a, b = make("a", variant=v), make("b", variant=v)
@@ -72,5 +88,6 @@ def undo_scenarios(v: Variant) -> list[Scenario]:
     return [
         Scenario("F61 undone after the commit", commits, tools, rest, second=_undoer(2.0)),
         Scenario("F61 undone after the pivot", pivots, tools, rest, second=_undoer(2.0)),
+        Scenario("F61 undone without accepting", pivots, tools, rest, second=_forgetful),
         Scenario("F61 undone with its child", child, tools, rest, second=_undoer(2.0)),
     ]

@@ -77,6 +77,7 @@ from amends.errors import (
 )
 from amends.ledger.operations import Admission, AdmitCall, ReadCall, SettleCall
 from amends.ledger.rows import (
+    FINAL_NO,
     CallRow,
     Contention,
     DirectiveRow,
@@ -501,7 +502,7 @@ async def settle_outcome(
         settle.to, settle.why = _outcome_of(ask.spec, ended.error, found)
         if settle.why == "timeout":
             settle.why = _timeout_reason(body)
-        if settle.to == "failed" and should_retry(ask.spec, row, ended.error):
+        if settle.to == "failed" and settle.why != FINAL_NO and should_retry(ask.spec, row, ended.error):
             settle.to, settle.retry_s = "backing_off", await retry_delay(ask.spec, row)
         elif settle.to == "failed" and ask.spec.kind == "retriable":
             settle.to, settle.why = "backing_off", "permanent"  # never failed: it waits for a person
@@ -543,7 +544,7 @@ def _timeout_reason(body: LazyCall | None) -> str:
 def _outcome_of(spec: Spec, error: Exception, found: Judgement) -> tuple[str, str]:
     match found.verdict:
         case "certain":
-            return "failed", ""
+            return "failed", found.why
         case "doubt":
             return "in_doubt", found.why
         case _:
@@ -648,7 +649,10 @@ def failure(spec: Spec | None, row: CallRow) -> ToolFailed:
     """Return the error for a recorded failure: only the text of the original exception is left."""
     name, message = error_parts(row.error)
     words = "it failed" if row.lost_at is None else "it failed; gc has removed its message"
-    return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
+    final = row.why == FINAL_NO
+    return ToolFailed(
+        message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id, final=final
+    )
 
 
 def busy(session: Session, answer: Admission, waited: float) -> Busy:

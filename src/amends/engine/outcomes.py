@@ -28,6 +28,7 @@ from amends.errors import (
     type_name,
     words_of,
 )
+from amends.ledger.rows import FINAL_NO
 from amends.model import NoEffect
 from amends.tools.spec import Spec
 
@@ -281,7 +282,7 @@ _TRANSPORT_MODULES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an error says about the effect; ``why``: the reason of a doubt, in one word for the record."""
+    """What an error says about the effect; ``why``: the reason of a doubt, or that a no is final, for the record."""
 
     verdict: Verdict
     why: str = ""
@@ -306,7 +307,7 @@ def judge(
     rolled back with the caller's transaction.
     """
     if is_a(error, NoEffect):
-        return Judgement("certain")
+        return Judgement("certain", FINAL_NO if error.final is True else "")
     verdicts: dict[int, Verdict] = {}
     for count, (link, covered) in enumerate(_links(error, around)):
         if count >= LINKS_MAX:

@@ -41,6 +41,7 @@ from amends.ledger.rows import (
     ANSWERS,
     APPROVALS,
     CALLS,
+    FINAL_NO,
     RUNS,
     AnswerRow,
     CallRow,
@@ -239,7 +240,8 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
 async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow) -> Admission | None:
     """Return why there is no next generation; None: there may be one.
 
-    If a person refused exactly these arguments, that stays so, whatever other arguments were requested since.
+    If a person refused exactly these arguments, or the tool said no for good, that stays so, whatever other arguments were
+    requested since.
     """
     same = [
         call
@@ -248,6 +250,8 @@ async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow
     ]
     if same and same[-1].state == "refused":
         return Admission("rejected", same[-1], run=run)
+    if same and same[-1].state == "failed" and same[-1].why == FINAL_NO:
+        return Admission("failed", same[-1], run=run)
     return Admission("spent", newest, run=run) if newest.generation >= GENERATIONS_MAX else None
 
 

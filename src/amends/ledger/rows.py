@@ -208,6 +208,8 @@ class CallRow:
         return lost_at(self.args, self.result)
 
 
+FINAL_NO: Final = "final no"
+"""Why a call failed whose tool said that no repeat helps: its error answers every repeat in its run."""
 LOADED: Final = "loaded:"
 """Prefix of the keys of calls whose run was loaded from another ledger: no request of ours has such a key."""
 GONE: Final = "gone:"

@@ -66,6 +66,7 @@ OPERATIONS_MAX: Final = 1_000_000
 WHO: Final = "rehearsal"
 MICROSECOND: Final = 1e-6
 HASH_CHARS: Final = 32
+NOT_UNDOABLE: Final = "it has no compensation, so it stays"
 PIVOT_PASSED: Final = "its pivot has passed, so it only goes forward"
 
 
@@ -215,7 +216,10 @@ def _planned(
         tree.run.id,
         "",
         compensations=tuple(one for one in rehearsal.does if one.what == "compensate"),
-        cannot=_left(host, tree, after),
+        cannot=(
+            *(Residue(_call(host, row), NOT_UNDOABLE) for row in must),
+            *(left for left in _left(host, tree, after) if left.call.id not in {row.id for row in must}),
+        ),
         doubts=_doubts(host, rehearsal, tree, running),
         dropped=tuple(_call(host, row) for row in tree.calls if _is_dropped(row, rehearsal.stage.calls[row.id])),
         running=tuple(_call(host, row) for row in running),
