@@ -416,6 +416,35 @@ class Halt:
         return named | {"by": self.by, "why": self.why, "at": self.at.isoformat(), "lifted_at": lifted}
 
 
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """An approval that was given before its call was asked for."""
+
+    id: str
+    tool: str
+    by: str
+    why: str
+    at: datetime
+    expires_at: datetime
+    uses: int
+    """How many uses are left."""
+    digest: str | None = None
+    """The digest of the tool's version and of the arguments that it covers; None: it covers what ``rule`` matches."""
+    rule: Mapping[str, Any] | None = None
+    """The conditions of the rule by which it covers calls; None: it covers exactly ``digest``."""
+    roles: tuple[str, ...] = ()
+    ended_at: datetime | None = None
+    """When it was revoked or used up."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        ended = None if self.ended_at is None else self.ended_at.isoformat()
+        facts = {"id": self.id, "tool": self.tool, "by": self.by, "why": self.why, "at": self.at.isoformat()}
+        covers = {"digest": self.digest, "rule": None if self.rule is None else dict(self.rule)}
+        left = {"uses": self.uses, "expires_at": self.expires_at.isoformat(), "ended_at": ended}
+        return facts | covers | {"roles": list(self.roles)} | left
+
+
 # ---- Answers of a probe
 
 

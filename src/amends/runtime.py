@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from amends.people import doubts as doubt_verbs
     from amends.people import halts as halt_verbs
     from amends.people import links, restore
+    from amends.people import permits as permit_verbs
     from amends.people import reconcile as reconciliation
     from amends.people import rollback as rollback_plans
     from amends.people import runs as decisions
@@ -82,6 +83,7 @@ else:
         budget_verbs="amends.people.budgets",
         doubt_verbs="amends.people.doubts",
         halt_verbs="amends.people.halts",
+        permit_verbs="amends.people.permits",
         links="amends.people.links",
         restore="amends.people.restore",
         reconciliation="amends.people.reconcile",
@@ -408,6 +410,12 @@ class Runtime:
     halt = blocking(lambda: halt_verbs.halt)
     unhalt = blocking(lambda: halt_verbs.unhalt)
     halts = blocking(lambda: halt_verbs.halts)
+
+    # ---- Approvals given ahead
+
+    permit = blocking(lambda: permit_verbs.permit)
+    permits = blocking(lambda: permit_verbs.permits)
+    revoke = blocking(lambda: permit_verbs.revoke)
 
     # ---- Doubts, and other decisions about a run
 
@@ -839,6 +847,12 @@ class AsyncRuntime:
     halt = awaited(lambda: halt_verbs.halt)
     unhalt = awaited(lambda: halt_verbs.unhalt)
     halts = awaited(lambda: halt_verbs.halts)
+
+    # ---- Approvals given ahead
+
+    permit = awaited(lambda: permit_verbs.permit)
+    permits = awaited(lambda: permit_verbs.permits)
+    revoke = awaited(lambda: permit_verbs.revoke)
 
     # ---- Doubts, and other decisions about a run
 

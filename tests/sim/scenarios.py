@@ -670,6 +670,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.locking import lock_scenarios
     from tests.sim.losses import loss_scenarios
     from tests.sim.nested import nested_scenarios
+    from tests.sim.permitting import permit_scenarios
     from tests.sim.replaying import replay_scenarios
     from tests.sim.rules import rule_scenarios
     from tests.sim.spending import spending_scenarios
@@ -728,4 +729,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *context_scenarios(v),
         *halt_scenarios(v),
         *undo_scenarios(v),
+        *permit_scenarios(v),
     ]

@@ -34,6 +34,7 @@ from amends.engine.doubts import note_late, settle_doubt, stays_in_doubt
 from amends.engine.halts import halted
 from amends.engine.locks import deadlocked, locked, locks_for, start_when_unlocked, wait_for_lock
 from amends.engine.outcomes import NESTED, Judgement, judge
+from amends.engine.permits import covering_permits
 from amends.engine.retries import may_retry, retry_delay, should_retry
 from amends.engine.rules import need_for, residue_rule
 from amends.engine.session import (
@@ -287,6 +288,7 @@ async def _admit(session: Session, ask: Ask, wait: Wait, *, wide: bool) -> Admis
         locks=locks_for(ask, wait),
         costs=cost_with_request_ids(session, ask, wide=wide) if session.budgets else ask.costs,
         need=need,
+        permits=() if need is None or need.decision == "refuse" else await covering_permits(session, ask),
         accepts=await residue_rule(session, ask) if ask.undeclared else "",
         outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
         expected=expected,

@@ -121,6 +121,8 @@ async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
         if asked is not None and asked.follows:
             return Admission("void", mine, run=run, approval=asked, void="changed")
         return Admission("staged" if mine.is_staged else "held", mine, twin, run, approval=asked)
+    if mine.state == "ready":  # a permit covered it, and something else was in its way
+        return Admission("retry", mine, run=run)
     return Admission("start", mine)
 
 

@@ -335,6 +335,8 @@ class AdmitCall(StoreOp[Admission]):
     """The rule whose author accepts the residue of the call."""
     expected: bool = False
     """The key was requested before: a store may look for the answer before it takes its write lock."""
+    permits: tuple[str, ...] = ()
+    """The permits that its process found to cover it: one of them may stand for a person's decision."""
     run_id: str = ""
     tenant: str = ""
     """``run_id`` and ``tenant`` of the run, if the caller knows them: events carry them, and the store need not read
@@ -733,6 +735,42 @@ class Delegate(StoreOp[DelegationRow]):
     to: str
     until_at: float
     why: str
+
+
+# ---- Operations of permits
+
+
+@dataclass(slots=True)
+class Permit(StoreOp[DirectiveRow]):
+    """Approve calls to come: exactly these arguments, or those that a rule matches, so many times, until a time."""
+
+    id: str
+    tenant: str
+    tool: str
+    words: str
+    """What it covers, and the roles of the person who gives it, as JSON."""
+    by: str
+    why: str
+    until_at: float
+    uses: int
+
+
+@dataclass(slots=True)
+class RevokePermit(StoreOp["DirectiveRow | None"]):
+    """End a permit by a person's word; None: there is no such permit. One that has ended stays as it is."""
+
+    id: str
+    tenant: str
+    by: str
+    why: str
+
+
+@dataclass(slots=True)
+class ListPermits(StoreOp[tuple[list[DirectiveRow], float]]):
+    """Read the permits of a tenant that may still be used, oldest first, and the ledger's time; of one tool, if named."""
+
+    tenant: str
+    tool: str = ""
 
 
 # ---- Operations of halts

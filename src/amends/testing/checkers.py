@@ -16,7 +16,7 @@ from amends.host.notices import CLAIM_S
 from amends.ledger.directives import directive_after
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import NOTICES_MAX
-from amends.ledger.rows import OPEN, ApprovalRow, CallRow, DirectiveRow, EventRow
+from amends.ledger.rows import FINAL_NO, OPEN, ApprovalRow, CallRow, DirectiveRow, EventRow
 from amends.ledger.trees import accepted_in
 from amends.report import RollbackPlan
 from amends.states import RUN_FINAL, STANDING, UNSETTLED, call_may, run_may
@@ -1010,3 +1010,40 @@ def halts_hold(store: MemoryStore, _world: World) -> Iterator[str]:
             for halt in standing.values():
                 if halt.is_about(call.tool, run, store.runs[run.root]):
                     yield f"{call.tool} {call.id} started (event {event.n}) while a halt of it stood"
+
+
+@checker
+def permits_are_used_as_given(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Check that a permit approves as many calls as it was given for, before it ends, each with its own approval."""
+    rows: dict[str, DirectiveRow] = {}
+    approved: Counter[str] = Counter()
+    for event in store.events:
+        if event.what == "permitted":
+            row = directive_after(None, event)
+            assert row is not None, "a permit begins its chain"
+            rows[event.root] = row
+        if event.what == "approval" and (permit := json.loads(event.facts).get("permit")):
+            approved[permit] += 1
+            if event.at >= (rows[permit].until_at or 0.0):
+                yield f"permit {permit} approved a call after its end"
+    for permit, count in approved.items():
+        if count > rows[permit].uses:
+            yield f"permit {permit} was given for {rows[permit].uses} calls, and approved {count}"
+        left = store.directives[permit].uses
+        if left != rows[permit].uses - count:
+            yield f"permit {permit} approved {count} calls, and has {left} of {rows[permit].uses} uses left"
+
+
+@checker
+def a_final_no_stays(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Check that a call which its tool refused for good is not made again in its tree."""
+    refused: dict[tuple[str, str, str], str] = {}
+    for event in store.events:
+        call = store.calls.get(event.call)
+        if event.what != "call" or call is None or call.kind == "read":
+            continue
+        same = (call.root, call.key, call.ident)
+        if event.to_state == "failed" and json.loads(event.facts).get("why") == FINAL_NO:
+            refused[same] = call.id
+        elif event.to_state == "started" and same in refused:
+            yield f"{call.tool} {call.id} started, although {refused[same]} was refused for good"
