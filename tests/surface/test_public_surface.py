@@ -51,7 +51,7 @@ ADDED: dict[str, str] = {
     "amends.NoEffect.__init__(*args, final=False)": "a final no",
     "amends.NoEffect.final: attribute": "a final no",
     "amends.Permit()": "approvals given ahead",
-    "amends.Permit.__init__(id, tool, by, why, at, expires_at, uses, digest=None, rule=None, roles=(), ended_at=None)": "approvals given ahead",
+    "amends.Permit.__init__(id, tool, by, why, at, expires_at, uses, digest=None, rule=None, roles=(), ended_at=None)": "approvals given ahead",  # noqa: E501
     "amends.Permit.at: attribute": "approvals given ahead",
     "amends.Permit.by: attribute": "approvals given ahead",
     "amends.Permit.digest: attribute": "approvals given ahead",
@@ -64,12 +64,12 @@ ADDED: dict[str, str] = {
     "amends.Permit.tool: attribute": "approvals given ahead",
     "amends.Permit.uses: attribute": "approvals given ahead",
     "amends.Permit.why: attribute": "approvals given ahead",
-    "amends.RollbackPlan.__init__(run_id, hash, compensations=(), cannot=(), doubts=(), dropped=(), running=(), refused=None, state='open', forks=(), must_accept=(), answered=())": "a committed run is taken back by a plan",
+    "amends.RollbackPlan.__init__(run_id, hash, compensations=(), cannot=(), doubts=(), dropped=(), running=(), refused=None, state='open', forks=(), must_accept=(), answered=())": "a committed run is taken back by a plan",  # noqa: E501
     "amends.RollbackPlan.answered: attribute": "a committed run is taken back by a plan",
     "amends.RollbackPlan.must_accept: attribute": "a committed run is taken back by a plan",
     "amends.Runtime.halt(self, *, by, why, tenant=None, agent=None, tool=None)": "the emergency stop",
     "amends.Runtime.halts(self)": "the emergency stop",
-    "amends.Runtime.permit(self, tool, args=None, *, by, why='', rule=None, uses=1, expires=86400.0, roles=())": "approvals given ahead",
+    "amends.Runtime.permit(self, tool, args=None, *, by, why='', rule=None, uses=1, expires=86400.0, roles=())": "approvals given ahead",  # noqa: E501
     "amends.Runtime.permits(self, tool='')": "approvals given ahead",
     "amends.Runtime.revoke(self, permit_id, *, by, why)": "approvals given ahead",
     "amends.Runtime.rollback(self, run_id, *, by, why, plan=None, accept=())": "a committed run is taken back by a plan",
@@ -83,14 +83,14 @@ ADDED: dict[str, str] = {
     "amends.errors.ToolFailed.__init__(message, *, call, type_name, run_id=None, final=False)": "a final no",
     "amends.testing.TestRuntime.halt(self, *, by, why, tenant=None, agent=None, tool=None)": "the emergency stop",
     "amends.testing.TestRuntime.halts(self)": "the emergency stop",
-    "amends.testing.TestRuntime.permit(self, tool, args=None, *, by, why='', rule=None, uses=1, expires=86400.0, roles=())": "approvals given ahead",
+    "amends.testing.TestRuntime.permit(self, tool, args=None, *, by, why='', rule=None, uses=1, expires=86400.0, roles=())": "approvals given ahead",  # noqa: E501
     "amends.testing.TestRuntime.permits(self, tool='')": "approvals given ahead",
     "amends.testing.TestRuntime.revoke(self, permit_id, *, by, why)": "approvals given ahead",
-    "amends.testing.TestRuntime.rollback(self, run_id, *, by, why, plan=None, accept=())": "a committed run is taken back by a plan",
+    "amends.testing.TestRuntime.rollback(self, run_id, *, by, why, plan=None, accept=())": "a committed run is taken back by a plan",  # noqa: E501
     "amends.testing.TestRuntime.unhalt(self, *, by, why, tenant=None, agent=None, tool=None)": "the emergency stop",
     "async amends.AsyncRuntime.halt(self, *, by, why, tenant=None, agent=None, tool=None)": "the emergency stop",
     "async amends.AsyncRuntime.halts(self)": "the emergency stop",
-    "async amends.AsyncRuntime.permit(self, tool, args=None, *, by, why='', rule=None, uses=1, expires=86400.0, roles=())": "approvals given ahead",
+    "async amends.AsyncRuntime.permit(self, tool, args=None, *, by, why='', rule=None, uses=1, expires=86400.0, roles=())": "approvals given ahead",  # noqa: E501
     "async amends.AsyncRuntime.permits(self, tool='')": "approvals given ahead",
     "async amends.AsyncRuntime.revoke(self, permit_id, *, by, why)": "approvals given ahead",
     "async amends.AsyncRuntime.rollback(self, run_id, *, by, why, plan=None, accept=())": "a committed run is taken back by a plan",
@@ -98,7 +98,7 @@ ADDED: dict[str, str] = {
 }
 REMOVED: dict[str, str] = {
     "amends.NoEffect.__init__(...)": "see ADDED",
-    "amends.RollbackPlan.__init__(run_id, hash, compensations=(), cannot=(), doubts=(), dropped=(), running=(), refused=None, state='open', forks=())": "see ADDED",
+    "amends.RollbackPlan.__init__(run_id, hash, compensations=(), cannot=(), doubts=(), dropped=(), running=(), refused=None, state='open', forks=())": "see ADDED",  # noqa: E501
     "amends.Runtime.rollback(self, run_id, *, by, why, plan=None)": "see ADDED",
     "amends.errors.ToolFailed.__init__(message, *, call, type_name, run_id=None)": "see ADDED",
     "amends.testing.TestRuntime.rollback(self, run_id, *, by, why, plan=None)": "see ADDED",

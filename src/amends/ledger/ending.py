@@ -119,7 +119,7 @@ async def _take_back_committed(run: RunRow, op: BeginRollback) -> Rollback:
     await write_event(
         run, "rollback planned", at=now, by=op.by, epoch=run.epoch, plan=op.plan, why=op.why, accepted=accepted
     )
-    aim = {"goal": "rollback", "goal_by": "person", "goal_why": op.why}
+    aim: dict[str, Any] = {"goal": "rollback", "goal_by": "person", "goal_why": op.why}
     run = await move_run(
         run, "rolling_back", at=now, by=op.by, epoch=run.epoch, plan=op.plan, closed_at=None, wake_at=now, **aim
     )
