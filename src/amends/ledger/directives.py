@@ -34,7 +34,15 @@ def directive_after(row: DirectiveRow | None, event: EventRow) -> DirectiveRow |
     if event.what in MADE:
         if row is not None or event.n != 1:
             return None
-        said: dict[str, Any] = {"wide": 0, "agent": "", "tool": "", "words": "", "why": "", "until_at": None, "uses": 0} | facts
+        said: dict[str, Any] = {
+            "wide": 0,
+            "agent": "",
+            "tool": "",
+            "words": "",
+            "why": "",
+            "until_at": None,
+            "uses": 0,
+        } | facts
         return DirectiveRow(
             id=event.root, kind=MADE[event.what], tenant=event.tenant, by_whom=storable(event.by_whom),
             made_at=event.at, closed_at=None, seq=event.n, **{name: said[name] for name in SAID},
