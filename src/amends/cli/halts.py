@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from amends import Halt
-from amends.cli.access import open_ledger, who
+from amends.cli.access import filter_text, open_ledger, who
 from amends.cli.exit_codes import DONE
 from amends.cli.options import By, Json, Tenant, Url, Why, group
 from amends.cli.output import age, put_json, put_table, say, say_none
@@ -35,14 +35,12 @@ def halt(
 ) -> int:
     """Stop: nothing starts any more, in the ledger or for one tenant, agent or tool. Compensations go on."""
     with open_ledger(url, tenant, tells_halts=False) as rt:
-        made = rt.halt(by=who(by, rt), why=why, tenant=tenant, agent=agent, tool=tool)
-        is_known = tool is None or next(iter(rt.calls(f'tool:"{tool}"')), None) is not None
-        running = sum(1 for _ in rt.calls("state:started"))
-    _put([made], as_json)
-    if not is_known:
-        say(f"no call of {visible(tool or '')} is recorded yet: is that its name?")
-    if running:
-        say(f"{running} call{'s have' if running > 1 else ' has'} started before and may still be running")
+        _put([rt.halt(by=who(by, rt), why=why, tenant=tenant, agent=agent, tool=tool)], as_json)
+        # After the halt is made and told: in a large ledger it may take a while to look.
+        known = () if tool is None else (one for one in rt.calls(f"tool:{filter_text(tool)}") if one.tool == tool)
+        if tool is not None and next(iter(known), None) is None:
+            say(f"no call of {visible(tool)} is recorded yet: is that its name?")
+    say("what had started before may still be running: amends runs list")
     return DONE
 
 
