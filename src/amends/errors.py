@@ -30,6 +30,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     Deadlocked                   .tool .why
     BudgetExceeded               .tool .budget .period .spent .reserved .asked .left
     RuleRefused                  .tool .why
+    Halted                       .tool .by .why .since .extent .halt_id
     Rejected                     .tool .by .reason .approval .call
     ApprovalVoid                 .tool .why .approval .call .diff .expired_at .asked .deciding
     ResultLost                   .what .why .call
@@ -38,7 +39,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     CannotFork                   .calls .why
     LinkVoid                     .why
   ToolError                      a tool failed
-    ToolFailed                   .call .type_name .message
+    ToolFailed                   .call .type_name .message .final
     InDoubt                      .call .why
     RunBlocked                   .residue .doubts .causes
     NotDelivered                 .status .passing
@@ -535,6 +536,30 @@ class RuleRefused(Refused):
         return f"Not run: a rule forbids {self.tool} with these arguments{said}. Do not look for another way; tell the user."
 
 
+class Halted(Refused):
+    """A person has halted the ledger, or the tenant, agent or tool of this call; nothing starts until it is lifted.
+
+    ``.extent`` says what is halted; ``.by``, ``.why`` and ``.since`` say who did it, why and when.
+    """
+
+    default_hint = "rt.halts() lists them; rt.unhalt(by=..., why=...) lifts one, with the same tenant, agent and tool"
+
+    def __init__(
+        self, tool: str, *, by: str, why: str, since: datetime, extent: str, halt_id: str, run_id: str | None = None
+    ) -> None:
+        reason = visible(why, prose=True)
+        super().__init__(
+            f"{visible(tool)} was not started: {visible(by)} has halted {extent} ({reason})", run_id=run_id
+        )
+        self.tool, self.by, self.why, self.since, self.extent, self.halt_id = tool, by, why, since, extent, halt_id
+
+    def for_model(self) -> str:
+        return (
+            f"Not run: a person has stopped {'this tool' if 'tool' in self.extent else 'all work here'} for now"
+            f" ({shown(self.why)}). Do not look for another way; stop and tell the user."
+        )
+
+
 class Rejected(Refused):
     """A person rejected the call."""
 
@@ -671,16 +696,24 @@ class LinkVoid(Refused):
 
 
 class ToolFailed(ToolError):
-    """A recorded failure whose original exception is not available."""
+    """A recorded failure whose original exception is not available.
+
+    ``.final``: the tool said that it will never work in this run (``NoEffect(final=True)``).
+    """
 
     default_hint = "nothing was changed; correct the cause and call it again"
 
-    def __init__(self, message: str, *, call: Any, type_name: str, run_id: str | None = None) -> None:
-        super().__init__(f"{type_name}: {message}" if type_name else message, run_id=run_id)
-        self.call, self.type_name, self.message = call, type_name, message
+    def __init__(
+        self, message: str, *, call: Any, type_name: str, run_id: str | None = None, final: bool = False
+    ) -> None:
+        hint = "the tool said that this is final: do something else" if final else None
+        super().__init__(f"{type_name}: {message}" if type_name else message, run_id=run_id, hint=hint)
+        self.call, self.type_name, self.message, self.final = call, type_name, message, final
 
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the tool")
+        if self.final:
+            return f"{tool} failed and changed nothing: {shown(self.message)}. That is final: do not call it so again."
         return f"{tool} failed and changed nothing: {shown(self.message)}. You may correct the arguments and call it again."
 
 

@@ -22,6 +22,7 @@ from amends.errors import (
     is_a,
 )
 from amends.states import CallState, HoldReason, RunState
+from amends.visible import visible
 
 Kind: TypeAlias = Literal["read", "compensatable", "pivot", "retriable"]
 Scope: TypeAlias = Literal["run", "ledger"]
@@ -385,6 +386,67 @@ class Yes:
     bypass: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """An emergency stop that stands, or was lifted: nothing starts in the part of the ledger that it names."""
+
+    id: str
+    tenant: str | None
+    """None: every tenant."""
+    agent: str | None
+    """None: every agent."""
+    tool: str | None
+    """None: every tool."""
+    by: str
+    why: str
+    at: datetime
+    lifted_at: datetime | None = None
+
+    @property
+    def extent(self) -> str:
+        """What is halted, in words."""
+        parts = [("tool", self.tool), ("agent", self.agent), ("tenant", self.tenant)]
+        named = [f"{name} {visible(value)}" for name, value in parts if value]
+        if self.tenant == "":
+            named.append("the tenant without a name")
+        return ", ".join(named) or "the whole ledger"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        lifted = None if self.lifted_at is None else self.lifted_at.isoformat()
+        named = {"id": self.id, "tenant": self.tenant, "agent": self.agent, "tool": self.tool, "extent": self.extent}
+        return named | {"by": self.by, "why": self.why, "at": self.at.isoformat(), "lifted_at": lifted}
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """An approval that was given before its call was asked for."""
+
+    id: str
+    tool: str
+    by: str
+    why: str
+    at: datetime
+    expires_at: datetime
+    uses: int
+    """How many uses are left."""
+    digest: str | None = None
+    """The digest of the tool's version and of the arguments that it covers; None: it covers what ``rule`` matches."""
+    rule: Mapping[str, Any] | None = None
+    """The conditions of the rule by which it covers calls; None: it covers exactly ``digest``."""
+    roles: tuple[str, ...] = ()
+    ended_at: datetime | None = None
+    """When it was revoked or used up."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        ended = None if self.ended_at is None else self.ended_at.isoformat()
+        facts = {"id": self.id, "tool": self.tool, "by": self.by, "why": self.why, "at": self.at.isoformat()}
+        covers = {"digest": self.digest, "rule": None if self.rule is None else dict(self.rule)}
+        left = {"uses": self.uses, "expires_at": self.expires_at.isoformat(), "ended_at": ended}
+        return facts | covers | {"roles": list(self.roles)} | left
+
+
 # ---- Answers of a probe
 
 
@@ -424,7 +486,16 @@ Probed: TypeAlias = Happened[R] | Absent | Unknown
 
 
 class NoEffect(Exception):
-    """Raise it in a body: this call certainly changed nothing."""
+    """Raise it in a body: this call certainly changed nothing.
+
+    ``final=True``: and it never will. The call is not retried, and a repeat in this run is answered with this error.
+    """
+
+    final: bool = False
+
+    def __init__(self, *args: object, final: bool = False) -> None:
+        super().__init__(*args)
+        self.final = final
 
 
 # ---- Retries

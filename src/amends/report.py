@@ -277,6 +277,10 @@ class RollbackPlan:
     """The state of the run when this was planned."""
     forks: tuple[str, ...] = ()
     """The open or committed forks that would lose effects on which they depend."""
+    must_accept: tuple[Call, ...] = ()
+    """Of a committed run: the calls without a compensation, each of which ``rt.rollback(accept=[...])`` must name."""
+    answered: tuple[str, ...] = ()
+    """The runs that were answered from calls of this one (``scope="ledger"``) and would rely on what is gone."""
 
     @property
     def complete(self) -> bool:
@@ -297,6 +301,8 @@ class RollbackPlan:
             "dropped": [{"call": call.id, "tool": call.tool} for call in self.dropped],
             "running": [{"call": call.id, "tool": call.tool} for call in self.running],
             "forks": list(self.forks),
+            "must_accept": [{"call": call.id, "tool": call.tool} for call in self.must_accept],
+            "answered": list(self.answered),
         }
 
     def to_json(self) -> str:
@@ -324,6 +330,10 @@ def _plan_lines(plan: RollbackPlan) -> Iterator[str]:
         yield f"   ! left standing: {visible(left.call.tool)} ({visible(left.call.id)}): {visible(left.why, prose=True)}"
     for fork in plan.forks:
         yield f"   ! fork {visible(fork)} depends on what would be rolled back"
+    for run in plan.answered:
+        yield f"   ! run {visible(run)} was answered from it and relies on what would be rolled back"
+    if plan.must_accept:
+        yield f"   = accept what stays: {', '.join(visible(call.id) for call in plan.must_accept)}"
     if plan.complete:
         yield "   = nothing would be left standing"
 

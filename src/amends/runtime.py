@@ -59,7 +59,9 @@ if TYPE_CHECKING:
     from amends.people import approvals as approval_verbs
     from amends.people import budgets as budget_verbs
     from amends.people import doubts as doubt_verbs
+    from amends.people import halts as halt_verbs
     from amends.people import links, restore
+    from amends.people import permits as permit_verbs
     from amends.people import reconcile as reconciliation
     from amends.people import rollback as rollback_plans
     from amends.people import runs as decisions
@@ -80,6 +82,8 @@ else:
         approval_verbs="amends.people.approvals",
         budget_verbs="amends.people.budgets",
         doubt_verbs="amends.people.doubts",
+        halt_verbs="amends.people.halts",
+        permit_verbs="amends.people.permits",
         links="amends.people.links",
         restore="amends.people.restore",
         reconciliation="amends.people.reconcile",
@@ -400,6 +404,18 @@ class Runtime:
     edit = blocking(lambda: approval_verbs.edit)
     delegate = blocking(lambda: approval_verbs.delegate)
     redeem = blocking(lambda: links.redeem)
+
+    # ---- The emergency stop
+
+    halt = blocking(lambda: halt_verbs.halt)
+    unhalt = blocking(lambda: halt_verbs.unhalt)
+    halts = blocking(lambda: halt_verbs.halts)
+
+    # ---- Approvals given ahead
+
+    permit = blocking(lambda: permit_verbs.permit)
+    permits = blocking(lambda: permit_verbs.permits)
+    revoke = blocking(lambda: permit_verbs.revoke)
 
     # ---- Doubts, and other decisions about a run
 
@@ -825,6 +841,18 @@ class AsyncRuntime:
     edit = awaited(lambda: approval_verbs.edit)
     delegate = awaited(lambda: approval_verbs.delegate)
     redeem = awaited(lambda: links.redeem)
+
+    # ---- The emergency stop
+
+    halt = awaited(lambda: halt_verbs.halt)
+    unhalt = awaited(lambda: halt_verbs.unhalt)
+    halts = awaited(lambda: halt_verbs.halts)
+
+    # ---- Approvals given ahead
+
+    permit = awaited(lambda: permit_verbs.permit)
+    permits = awaited(lambda: permit_verbs.permits)
+    revoke = awaited(lambda: permit_verbs.revoke)
 
     # ---- Doubts, and other decisions about a run
 

@@ -94,6 +94,9 @@ def made(url: str, elsewhere: Path) -> Runtime:
         book("six")
         lose("it")
     rt.delegate(by="Anna", to="bob", until=3600, why="lunch")
+    rt.halt(by="Anna", why="fire")
+    rt.unhalt(by="Anna", why="it is out")
+    rt.halt(by="Anna", why="not this one", tool="other", agent="nobody")
     with pytest.raises(Held), rt.run("asked"):
         wire(to="bank")
     [asked] = rt.approvals()
@@ -198,6 +201,7 @@ KEYS = {
     "amends_call_name": ("id",),
     "amends_approval": ("no",),
     "amends_delegation": ("id",),
+    "amends_directive": ("id",),
 }
 NOT_PROVED: dict[str, set[str]] = {
     # Leases, wake-up times, what is counted, and what only says where to look; they change without an event.
@@ -209,13 +213,14 @@ NOT_PROVED: dict[str, set[str]] = {
     "amends_call": {"epoch", "settled_at", "comp_at", "undone_at"},
     "amends_approval": {"told_at", "tell_at", "tells", "teller", "no", "use_key"},
     "amends_delegation": {"sealed"},
+    "amends_directive": {"sealed"},
     "amends_tool": set(),
     "amends_event": set(),
     "amends_ledger_key": set(),
     "amends_call_name": set(),
 }  # fmt: skip
 """Columns that an audit does not prove. Those of a call are proved where its event is folded."""
-GENERATED = {"amends_call": {"attention"}, "amends_run": {"unsealed", "ended_at"}}
+GENERATED = {"amends_call": {"attention"}, "amends_run": {"unsealed", "ended_at"}, "amends_directive": {"unsealed"}}
 """Columns that the database itself keeps; MariaDB accepts a null for them, and changes nothing."""
 MORE = {
     "asked_epoch", "reason", "cost", "loss", "late", "first_at", "started_at", "retry_at", "tries_from", "quiet_boot",

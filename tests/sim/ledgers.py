@@ -19,12 +19,14 @@ from amends.ledger.rows import (
     APPROVALS,
     BUDGETS,
     CHECKPOINTS,
+    DIRECTIVES,
     LOCKS,
     RUN_COLUMNS,
     WAITS,
     ApprovalRow,
     CallRow,
     CheckpointRow,
+    DirectiveRow,
     EventRow,
     LockRow,
     RunRow,
@@ -168,7 +170,13 @@ class SqliteLedger:
     @property
     def sealed(self) -> dict[str, int]:
         marked = "select uid, sealed from amends_run where sealed > 0"
-        return dict(self._rows.execute(f"{marked} union all select id, sealed from amends_delegation where sealed > 0"))
+        for table in ("amends_delegation", "amends_directive"):
+            marked += f" union all select id, sealed from {table} where sealed > 0"
+        return dict(self._rows.execute(marked))
+
+    @property
+    def directives(self) -> dict[str, DirectiveRow]:
+        return self._table("amends_directive", DIRECTIVES.columns, DirectiveRow, "rowid", lambda row: row.id)
 
     @property
     def approvals(self) -> dict[str, ApprovalRow]:

@@ -668,15 +668,18 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.contexts import context_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
+    from tests.sim.halting import halt_scenarios
     from tests.sim.locking import lock_scenarios
     from tests.sim.losses import loss_scenarios
     from tests.sim.nested import nested_scenarios
+    from tests.sim.permitting import permit_scenarios
     from tests.sim.replaying import replay_scenarios
     from tests.sim.rules import rule_scenarios
     from tests.sim.setting import setting_scenarios
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
+    from tests.sim.undoing import undo_scenarios
     from tests.sim.values import value_scenarios
 
     return [
@@ -728,4 +731,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *value_scenarios(v),
         *context_scenarios(v),
         *setting_scenarios(v),
+        *halt_scenarios(v),
+        *undo_scenarios(v),
+        *permit_scenarios(v),
     ]

@@ -6,8 +6,8 @@ from tests.servers.databases import CONNECT_S, is_postgres, mysql_arguments
 
 KEPT = ("amends_schema", "amends_ledger", "amends_tool")
 """Not emptied: the migrations wrote these, or a store remembers their numbers."""
-TIME = "insert into amends_mark (name, value, made_at) values ('time', '', 0)"
-"""What a migration wrote and emptying removes: without this row ledger time would not move on."""
+TIME = "insert into amends_mark (name, value, made_at) values ('time', '', 0); update amends_ledger set halt = 0"
+"""What a migration wrote and emptying removes: without this row ledger time would not move on; and nothing is halted."""
 
 TABLES_OF_POSTGRES = "select table_name from information_schema.tables where table_schema = current_schema()"
 TABLES_OF_MYSQL = "select table_name from information_schema.tables where table_schema = database()"

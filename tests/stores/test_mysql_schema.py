@@ -19,6 +19,7 @@ from amends.ledger.rows import (
     ApprovalRow,
     CheckpointRow,
     DelegationRow,
+    DirectiveRow,
     LockRow,
     MarkRow,
     RunRow,
@@ -38,7 +39,7 @@ from tests.stores.test_schema import ASKED, IN_ORDER, Asked
 TABLES = {
     "amends_run": RunRow, "amends_lock": LockRow, "amends_wait": WaitRow, "amends_budget": SliceRow,
     "amends_approval": ApprovalRow, "amends_delegation": DelegationRow, "amends_mark": MarkRow,
-    "amends_checkpoint": CheckpointRow,
+    "amends_checkpoint": CheckpointRow, "amends_directive": DirectiveRow,
 }  # fmt: skip
 """The tables whose columns are the fields of a row."""
 OTHERS = {
@@ -73,6 +74,7 @@ COMPARED = {
     "amends_wait": {"root", "tenant", "name", "run_id"},
     "amends_approval": {"id", "call", "run", "root", "run_id", "tenant", "use_key"},
     "amends_delegation": {"id", "tenant", "to_whom"},
+    "amends_directive": {"id", "kind", "tenant", "tool"},
     "amends_mark": {"name"},
     "amends_checkpoint": set(),
     "amends_budget": {"name", "tenant", "root"},

@@ -16,14 +16,18 @@ from amends.ledger.rows import (
     BUDGETS,
     CALLS,
     DELEGATIONS,
+    DIRECTIVES,
     EVENTS,
+    LEDGER,
     MARKS,
     RUNS,
     WAITS,
     ApprovalRow,
     CheckpointRow,
     DelegationRow,
+    DirectiveRow,
     EventRow,
+    LedgerRow,
     LockRow,
     MarkRow,
     RunRow,
@@ -44,16 +48,16 @@ TYPES = {
 TABLES: dict[str, Any] = {
     "amends_run": RunRow, "amends_lock": LockRow, "amends_wait": WaitRow, "amends_budget": SliceRow,
     "amends_approval": ApprovalRow, "amends_delegation": DelegationRow, "amends_mark": MarkRow,
-    "amends_checkpoint": CheckpointRow,
+    "amends_checkpoint": CheckpointRow, "amends_directive": DirectiveRow, "amends_ledger": LedgerRow,
 }  # fmt: skip
 """The tables whose columns are the fields of a row."""
 OWN: dict[str, tuple[str, ...]] = {
     "amends_run": (*TAIL_COLUMNS, "sealed"), "amends_approval": ("no",), "amends_delegation": ("sealed",),
+    "amends_directive": ("sealed",),
 }  # fmt: skip
 """The columns that a store keeps for itself."""
 OTHERS = (
     "amends_schema",
-    "amends_ledger",
     "amends_tool",
     "amends_call",
     "amends_ledger_key",
@@ -246,6 +250,12 @@ ASKED = [
     Asked(queries.used_approvals, "u"),
     Asked(queries.delegations_to, "t", "b"),
     Asked(Find, MARKS, "x"),
+    Asked(Find, LEDGER, 1),
+    Asked(Find, LEDGER, 1, peek=True),
+    Asked(Find, DIRECTIVES, "x"),
+    Asked(queries.standing_halts),
+    Asked(queries.lifted_halts),
+    Asked(queries.directives_between, "r", "s"),
 ]
 
 

@@ -19,6 +19,7 @@ from amends.host.filters import CALL_WORDS, RUN_FIELDS, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages, narrowing
 from amends.host.runs import no_run
+from amends.ledger.directives import directive_after, is_directive
 from amends.ledger.events import GOAL as GOAL_FACTS
 from amends.ledger.events import (
     LEARNED,
@@ -48,6 +49,7 @@ from amends.ledger.rows import (
     CallRow,
     CheckpointRow,
     DelegationRow,
+    DirectiveRow,
     EventRow,
     RunRow,
     person,
@@ -216,6 +218,7 @@ class TreeCheck:
         calls: Iterable[CallRow | FoldedCall],
         approvals: Iterable[ApprovalRow],
         delegations: Iterable[DelegationRow] = (),
+        directives: Iterable[DirectiveRow] = (),
     ) -> list[Problem]:
         """Return every problem of the tree, that of the first bad event first."""
         if self._broken is not None:
@@ -227,7 +230,7 @@ class TreeCheck:
             text = f"it ends at event {self._n}, and a checkpoint names event {beyond}"
             self.problems.append(Problem(self._run_id, self.root, self._n + 1, "cut", text))
             return self.problems
-        for how, text, n, run_id in self._standing.unlike(runs, calls, approvals, delegations):
+        for how, text, n, run_id in self._standing.unlike(runs, calls, approvals, delegations, directives):
             self.problems.append(Problem(run_id or self._run_id, self.root, n, how, text))
         return self.problems
 
@@ -319,7 +322,8 @@ class Found:
         approvals, delegations = _by_root(page.approvals), _by_root(page.delegations)
         of_root = _by_root(page.events)
         going_on = None if page.next is None or not page.next.within else page.next.within
-        roots = {*of_root, *runs, *calls, *approvals, *delegations}
+        directives = _by_root(page.directives)
+        roots = {*of_root, *runs, *calls, *approvals, *delegations, *directives}
         for root in sorted(roots | ({self._tree.root} if self._tree is not None and not going_on else set())):
             tree = self._tree if self._tree is not None and self._tree.root == root else self._begun(root)
             named = self._audit.behind.get(root, 0)
@@ -331,7 +335,7 @@ class Found:
                 continue
             self._tree = None if tree is self._tree else self._tree
             rows = (runs.get(root, []), calls.get(root, []), approvals.get(root, []), delegations.get(root, []))
-            self._ended(tree, *rows)
+            self._ended(tree, *rows, directives.get(root, []))
 
     def _begun(self, root: str) -> TreeCheck:
         return TreeCheck(root, self._audit.prove, self._audit.heads_of(root))
@@ -343,6 +347,7 @@ class Found:
         calls: list[CallRow | FoldedCall],
         approvals: list[ApprovalRow],
         delegations: list[DelegationRow],
+        directives: list[DirectiveRow],
     ) -> None:
         origins = {row.origin for row in runs}
         if origins <= {""}:
@@ -351,7 +356,7 @@ class Found:
             self._uses += tree.uses
         whose = (
             {run.tenant for run in runs}
-            | {one.tenant for one in delegations}
+            | {one.tenant for one in (*delegations, *directives)}
             | ({tree.tenant} if tree.events else set())
         )
         if self._audit.tenant is not None and self._audit.tenant not in whose:
@@ -359,7 +364,7 @@ class Found:
         self.runs += len(runs)
         self.events += tree.events
         self.young += tree.young
-        self.problems += tree.ended(runs, calls, approvals, delegations)
+        self.problems += tree.ended(runs, calls, approvals, delegations, directives)
         self.unproved += tree.unproved
         self._records |= {tree.as_load(row): tree.root for row in runs if row.uid == tree.root and row.origin}
         if len(origins) > 1:
@@ -747,6 +752,8 @@ class Standing:
         self._emptied = False
         self.delegated: dict[str, EventRow] = {}
         """The events of delegations, by the id of the delegation."""
+        self.directed: dict[str, DirectiveRow] = {}
+        """The directives as their events leave them, by id."""
         self.uses: list[Use] = []
         """Decisions on behalf of another person."""
         self.loads: set[Load] = set()
@@ -780,6 +787,13 @@ class Standing:
         what = event.what
         if what == "delegated":
             self.delegated[event.root] = event
+            return
+        if is_directive(event):
+            after = directive_after(self.directed.get(event.root), event)
+            if after is None:
+                yield "inserted", f"directive {event.root} was not such that it could be {what}"
+            else:
+                self.directed[event.root] = after
             return
         self._runs.setdefault(event.run, event)
         if what == "call" or what == "shared":
@@ -861,6 +875,7 @@ class Standing:
         calls: Iterable[CallRow | FoldedCall],
         approvals: Iterable[ApprovalRow],
         delegations: Iterable[DelegationRow] = (),
+        directives: Iterable[DirectiveRow] = (),
     ) -> Iterator[Unlike]:
         """Yield every difference between the rows and what the events say about them."""
         by_uid, tools = {run.uid: run for run in runs}, dict[str, str]()
@@ -887,6 +902,7 @@ class Standing:
                 "approval", asked.id, asked, lambda one, subject: self._approval(one, subject, by_uid)
             )
         yield from self._delegations(delegations)
+        yield from self._directives(directives)
         for id in tuple(self._folded):
             self._subject("call", id)
         for (kind, id), subject in self._subjects.items():
@@ -914,6 +930,17 @@ class Standing:
                 yield "row_changed", f"delegation {id} differs from its event", event.n, event.run_id
         for id in there:
             yield "row_forged", f"delegation {id} has no event", 0, id
+
+    def _directives(self, rows: Iterable[DirectiveRow]) -> Iterator[Unlike]:
+        there = {row.id: row for row in rows}
+        for id, said in self.directed.items():
+            row = there.pop(id, None)
+            if row is None:
+                yield "row_missing", f"{said.kind} {id} is missing", said.seq, id
+            elif row != said:
+                yield "row_changed", f"{said.kind} {id} differs from its events", said.seq, id
+        for id in there:
+            yield "row_forged", f"directive {id} has no event", 0, id
 
     def _compared(
         self, kind: str, id: str, row: Any, compare: Callable[[Any, Subject], Iterator[Said]]

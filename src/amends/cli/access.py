@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 from amends import AsyncRuntime, Runtime
+from amends.cli.output import RED, iso_time, put
 from amends.errors import Error, LedgerMissing, UsageError
 from amends.visible import visible
 
@@ -129,11 +130,13 @@ BUNDLE_BYTES_MAX: Final = 1 << 29
 
 
 @contextmanager
-def open_ledger(url: str | None, tenant: str | None) -> Iterator[Runtime]:
-    """Open a ledger that must exist, without the tools of any program."""
+def open_ledger(url: str | None, tenant: str | None, *, tells_halts: bool = True) -> Iterator[Runtime]:
+    """Open a ledger that must exist, without the tools of any program; say which halts stand."""
     rt = Runtime(url, create=False, tenant=tenant)
     try:
         with rt:
+            if tells_halts:
+                tell_halts(rt)
             yield rt
     except LedgerMissing as error:
         if str(rt.settings["url"].value).startswith("sqlite:"):  # the error of a server already says what is missing
@@ -159,7 +162,19 @@ def open_runtime(app: str | None, *, url: str | None, tenant: str | None, needed
             yield rt
         return
     with open_app(place, folder=folder) as rt:
+        tell_halts(rt)
         yield rt.scoped(tenant=tenant) if tenant else rt
+
+
+def tell_halts(rt: Runtime) -> None:
+    """Say on stderr which halts stand: whoever reads a listing must know why nothing moves."""
+    try:
+        found = rt.halts()
+    except Error:
+        return  # what is wrong with the ledger is told by the verb itself
+    for one in found:
+        why = visible(one.why, prose=True)
+        put(f"HALTED: {one.extent}, by {visible(one.by)} at {iso_time(one.at)}: {why}", style=RED, stream=sys.stderr)
 
 
 def app_setting() -> tuple[str | None, Path | None]:

@@ -417,6 +417,12 @@ def rollback(
         str | None,
         typer.Option("--apply", metavar="HASH", help="Do exactly this plan; refused if the run has changed since."),
     ] = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept", metavar="CALL", help="Of a committed run: a call that has no compensation and stays. Repeat it."
+        ),
+    ] = None,
     why: Annotated[
         str | None, typer.Option("--why", help="The reason; it is recorded with the run. Not needed with --plan.")
     ] = None,
@@ -444,11 +450,16 @@ def rollback(
         # For a plan that is stale or refused there is no question: rt.rollback raises the error.
         if asks and planned.hash == chosen and planned.refused is None:
             put_plain(str(planned), stream=sys.stderr)
-            if not confirm(f"Roll run {visible(run)} back?"):
+            stays = len(planned.must_accept)
+            words = (
+                f", and accept that {stays} call{'s stay' if stays > 1 else ' stays'}" if stays and not accept else ""
+            )
+            if not confirm(f"Roll run {visible(run)} back{words}?"):
                 return FAILED
+            accept = accept or [call.id for call in planned.must_accept]
         try:
             with progress(f"rolling run {visible(run)} back"):
-                report = rt.rollback(run, by=who(by, rt), why=why or "", plan=chosen)
+                report = rt.rollback(run, by=who(by, rt), why=why or "", plan=chosen, accept=accept or ())
         except StalePlan as error:
             error.hint = f"look at the new plan: amends rollback {visible(run)} --plan"
             raise
@@ -460,6 +471,9 @@ def _put_plan(plan: RollbackPlan, as_json: bool) -> int:
         put_json(plan.to_dict())
     else:
         put_plain(str(plan))
+    if plan.must_accept:
+        words = " ".join(f"--accept {visible(call.id)}" for call in plan.must_accept)
+        say(f"to do exactly this: amends rollback {visible(plan.run_id)} --apply {plan.hash} {words} --why ...")
     if plan.refused is not None or plan.cannot:
         return NOT_ALL_TAKEN_BACK
     if plan.doubts:

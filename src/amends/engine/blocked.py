@@ -23,6 +23,7 @@ from amends.ledger.operations import (
     Tree,
 )
 from amends.ledger.rows import CallRow, RunRow, lost_at
+from amends.ledger.trees import accepted_in
 from amends.states import UNSETTLED
 
 NOT_STARTED: Final = "NotStarted"
@@ -58,6 +59,16 @@ def accepted_by_rule(left: list[Obstacle]) -> str:
     if not all(one.row.accepts and not one.doubtful for one in left):
         return ""
     return "; ".join(dict.fromkeys(f"{one.row.tool} stands: {one.row.accepts}" for one in left))
+
+
+def accepted_by_plan(run: RunRow, left: list[Obstacle]) -> str:
+    """Return what stays of a committed run that is taken back, if a person accepted all of it; empty: not all."""
+    accepted = accepted_in(run.plan)
+    if accepted is None or any(one.doubtful for one in left):
+        return ""
+    if not all(one.row.id in accepted or one.row.accepts or one.row.state == "residue" for one in left):
+        return ""
+    return "; ".join(f"{one.row.tool} ({one.row.id}) stands: accepted" for one in left)
 
 
 def _rollback_obstacle(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Obstacle | None:

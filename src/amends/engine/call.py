@@ -31,8 +31,10 @@ from amends.engine.approvals import (
 from amends.engine.checkpoints import anchor_use
 from amends.engine.costs import exceeded
 from amends.engine.doubts import note_late, settle_doubt, stays_in_doubt
+from amends.engine.halts import halted
 from amends.engine.locks import deadlocked, locked, locks_for, start_when_unlocked, wait_for_lock
 from amends.engine.outcomes import NESTED, Judgement, judge
+from amends.engine.permits import covering_permits
 from amends.engine.retries import may_retry, retry_delay, should_retry
 from amends.engine.rules import need_for, residue_rule
 from amends.engine.session import (
@@ -76,8 +78,10 @@ from amends.errors import (
 )
 from amends.ledger.operations import Admission, AdmitCall, ReadCall, SettleCall
 from amends.ledger.rows import (
+    FINAL_NO,
     CallRow,
     Contention,
+    DirectiveRow,
     IdTaken,
     Overrun,
     TermsByCall,
@@ -291,6 +295,7 @@ async def _admit(session: Session, ask: Ask, wait: Wait, *, wide: bool) -> Admis
         locks=locks_for(ask, wait),
         costs=cost_with_request_ids(session, ask, wide=wide) if session.budgets else ask.costs,
         need=need,
+        permits=() if need is None or need.decision == "refuse" else await covering_permits(session, ask),
         accepts=await residue_rule(session, ask) if ask.undeclared else "",
         outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
         expected=expected,
@@ -450,6 +455,8 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
         await raise_unapproved(session, ask, started)
     if isinstance(started, Overrun):
         raise exceeded(row.tool, started, session.id)
+    if isinstance(started, DirectiveRow):
+        raise halted(session, row.tool, started)
     if isinstance(started, Contention):
         if started.victim:
             raise deadlocked(session, row.tool, started.victim)
@@ -505,7 +512,7 @@ async def settle_outcome(
         settle.to, settle.why = _outcome_of(ask.spec, ended.error, found)
         if settle.why == "timeout":
             settle.why = _timeout_reason(body)
-        if settle.to == "failed" and should_retry(ask.spec, row, ended.error):
+        if settle.to == "failed" and settle.why != FINAL_NO and should_retry(ask.spec, row, ended.error):
             settle.to, settle.retry_s = "backing_off", await retry_delay(ask.spec, row)
         elif settle.to == "failed" and ask.spec.kind == "retriable":
             settle.to, settle.why = "backing_off", "permanent"  # never failed: it waits for a person
@@ -547,7 +554,7 @@ def _timeout_reason(body: LazyCall | None) -> str:
 def _outcome_of(spec: Spec, error: Exception, found: Judgement) -> tuple[str, str]:
     match found.verdict:
         case "certain":
-            return "failed", ""
+            return "failed", found.why
         case "doubt":
             return "in_doubt", found.why
         case _:
@@ -652,7 +659,10 @@ def failure(spec: Spec | None, row: CallRow) -> ToolFailed:
     """Return the error for a recorded failure: only the text of the original exception is left."""
     name, message = error_parts(row.error)
     words = "it failed" if row.lost_at is None else "it failed; gc has removed its message"
-    return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
+    final = row.why == FINAL_NO
+    return ToolFailed(
+        message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id, final=final
+    )
 
 
 def busy(session: Session, answer: Admission, waited: float) -> Busy:
@@ -678,6 +688,8 @@ def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
     match answer.verdict:
         case "refused" if answer.over is not None:
             raise exceeded(spec.name, answer.over, session.id)
+        case "refused" if answer.halt is not None:
+            raise halted(session, spec.name, answer.halt)
         case "refused" if answer.law == "rule":
             raise RuleRefused(spec.name, why=answer.void, run_id=session.id)
         case "refused":

@@ -34,7 +34,7 @@ from amends.engine.session import (
 )
 from amends.errors import LeaseLost, clean, cut
 from amends.ledger.operations import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
-from amends.ledger.rows import CallRow
+from amends.ledger.rows import CallRow, DirectiveRow
 from amends.ledger.world import DrawRandom, Ended, Flight, Invoke, LazyCall, ReadClocks, Sleep
 from amends.model import LOST, Absent, Call, Happened, Retry, Unknown
 from amends.tools.spec import ProbeSpec, Spec
@@ -269,6 +269,11 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
         started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
         if started is None:
             return await _refreshed(row)
+        if isinstance(started, DirectiveRow):
+            later = session.lease.lease_s
+            return await NoteProbe(
+                row.id, row.in_question, row.probes + 1, "not started again: halted", "", next_s=later
+            )
         assert isinstance(started, CallRow), "what was started before has its locks until its run has ended"
         row = await _repeat(session, spec, started, flight, alone=row.quiet_mono is not None)
         if row.state == "in_doubt" and await is_repeatable(session, spec, row):

@@ -14,6 +14,7 @@ from amends.engine.blocked import Obstacle, commit_obstacles, rollback_obstacles
 from amends.engine.call import Done, guarded_admission, run_attempts, settle_outcome
 from amends.engine.costs import exceeded
 from amends.engine.doubts import is_repeatable
+from amends.engine.halts import halted
 from amends.engine.locks import locked, start_when_unlocked
 from amends.engine.reports import report_of
 from amends.engine.rollback import STOPPED, RollbackProgress, roll_back, settle_doubts, wait_for_live, wait_if_live
@@ -35,6 +36,7 @@ from amends.engine.session import (
 )
 from amends.errors import (
     BudgetExceeded,
+    Halted,
     Held,
     InDoubt,
     LedgerError,
@@ -55,13 +57,14 @@ from amends.ledger.operations import (
     DecideCommit,
     Decision,
     DropCall,
+    ListHalts,
     ReadCall,
     ResolveCall,
     SettleCall,
     StartCall,
     Tree,
 )
-from amends.ledger.rows import CallRow, Contention, Overrun, RunRow, Unapproved
+from amends.ledger.rows import CallRow, Contention, DirectiveRow, Overrun, RunRow, Unapproved
 from amends.ledger.world import Ended, Flight, LiveCalls, ReadClocks, Sleep
 from amends.model import Residue
 from amends.states import LIVE
@@ -211,7 +214,7 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
     await _require_pivot_body(session)
     try:
         return await _commit(session, output)
-    except (Locked, BudgetExceeded):
+    except (Locked, BudgetExceeded, Halted):
         # Its block has ended and nothing is decided: a worker continues, and only a person or a deadlock rolls it back.
         if session.uid == session.root:
             await release_run(session)
@@ -244,6 +247,9 @@ async def _commit(session: Session, output: str | None) -> RunRow:
                 holder = session.root if decision.lock is None else decision.lock.root or session.root
                 if not await wait.again(holder):
                     raise _locked_commit(session, decision, wait.waited)
+            case "halted":
+                assert decision.halt is not None, "a commit that is halted says by which halt"
+                raise halted(session, decision.calls[0].tool, decision.halt)
             case "over":
                 assert decision.over is not None, "a commit that costs too much says of which budget"
                 over = exceeded(decision.over.tool, decision.over, session.id)
@@ -333,7 +339,7 @@ async def drive_forward(session: Session, row: CallRow) -> None:
             raise
         return  # not now: what is there before it could not be read, and it stays staged
     if not isinstance(started, CallRow):
-        return  # not now: another run holds its lock, and it stays staged
+        return  # not now: another run holds its lock, or a halt stands, and it stays staged
     try:
         await run_attempts(session, recorded_ask(session, started), started, needs_result=False)
     except InDoubt:
@@ -351,6 +357,8 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
     if blocking and not due and len(blocking) == len(left):
         return await _block(session, blocking)
     wake = max(0.0, min(due)) if due else (session.lease.lease_s if unknown else 0.0)
+    if not wake and await ListHalts():
+        wake = session.lease.lease_s  # what is due may be halted: look again later, not at once
     if session.uid != session.root:
         return tree.run
     return await release_tree(session, wake)
@@ -431,6 +439,8 @@ async def _restart_pivot(session: Session, row: CallRow) -> None:
         raise_blocked(session, back.tree, failed)
         raise failed
     started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
+    if isinstance(started, DirectiveRow):
+        raise halted(session, row.tool, started)
     if isinstance(started, CallRow):
         await _run_pivot(session, started)
 
@@ -600,6 +610,8 @@ async def run_decided_call(session: Session, row: CallRow) -> None:
         raise locked(session, row.tool, started, waited=session.wait_s)
     if isinstance(started, Overrun):
         raise exceeded(row.tool, started, session.id)
+    if isinstance(started, DirectiveRow):
+        raise halted(session, row.tool, started)
     if isinstance(started, Unapproved):
         await notify_of(session, started.approval)
     if isinstance(started, Unapproved) and started.why == "refused" and session.uid == session.root:

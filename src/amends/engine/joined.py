@@ -28,11 +28,12 @@ from amends.engine.call import (
 from amends.engine.costs import exceeded
 from amends.engine.doubts import stays_in_doubt
 from amends.engine.ending import stop_call
+from amends.engine.halts import halted
 from amends.engine.locks import locked
 from amends.engine.session import Ask, Session, Wait, cause_of, first_result, later_of
 from amends.errors import Busy
 from amends.ledger.operations import ReadCall, StartCall
-from amends.ledger.rows import CallRow, Overrun, Unapproved
+from amends.ledger.rows import CallRow, DirectiveRow, Overrun, Unapproved
 from amends.ledger.world import Flight, Invoke, ReadClocks
 from amends.model import LOST, Retry
 from amends.tools.spec import Spec
@@ -95,6 +96,8 @@ async def _restarted(session: Session, ask: Ask, row: CallRow) -> CallRow:
         await raise_unapproved(session, ask, started)
     if isinstance(started, Overrun):
         raise exceeded(row.tool, started, session.id)
+    if isinstance(started, DirectiveRow):
+        raise halted(session, row.tool, started)
     if not isinstance(started, CallRow):
         raise Busy(
             f"{row.tool} is {row.state} and cannot be started again in this transaction now",

@@ -10,6 +10,7 @@ from amends.ledger.rows import (
     NOTHING,
     CallRow,
     Contention,
+    DirectiveRow,
     LockRequest,
     LockRow,
     Overrun,
@@ -43,7 +44,7 @@ async def start_when_unlocked(
     outbox: TermsByCall | None = None,
     *,
     wait: Wait | None = None,
-) -> CallRow | Contention | Overrun | Unapproved | None:
+) -> CallRow | Contention | Overrun | Unapproved | DirectiveRow | None:
     """Start the next attempt of a recorded call as soon as its locks are free.
 
     Return the last answer if they never were. What is there before its first attempt is read once it has its locks.

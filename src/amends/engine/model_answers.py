@@ -25,7 +25,7 @@ from amends.errors import (
     type_name,
     words_of,
 )
-from amends.model import Answer, Call, Status
+from amends.model import Answer, Call, NoEffect, Status
 
 # ---- Answers for a model
 
@@ -70,7 +70,10 @@ def answer_error(session: Session, tool: str, error: Exception) -> Answer:
         return Answer(_status(error), clean(error.for_model()), call=getattr(error, "call", None), error=error)
     call: Call | None = _call_on(error)
     why = shown(scrubbed(session, words_of(error) or type_name(error)))
-    text = f"{tool} failed and changed nothing: {why}. You may correct the arguments and call it again."
+    then = "You may correct the arguments and call it again."
+    if is_a(error, NoEffect) and error.final is True:
+        then = "That is final: do not call it so again."
+    text = f"{tool} failed and changed nothing: {why}. {then}"
     return Answer("failed", text, call=call, error=error)
 
 

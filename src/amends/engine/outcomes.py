@@ -28,6 +28,7 @@ from amends.errors import (
     type_name,
     words_of,
 )
+from amends.ledger.rows import FINAL_NO
 from amends.model import NoEffect
 from amends.tools.spec import Errors, Spec
 
@@ -281,7 +282,7 @@ _TRANSPORT_MODULES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an error says about the effect; ``why``: the reason of a doubt, in one word for the record."""
+    """What an error says about the effect; ``why``: the reason of a doubt, or that a no is final, for the record."""
 
     verdict: Verdict
     why: str = ""
@@ -309,7 +310,7 @@ def judge(
     """
     harmless = spec.no_effect if is_body else ()
     if is_harmless(error, harmless):
-        return Judgement("certain")
+        return Judgement("certain", FINAL_NO if is_a(error, NoEffect) and error.final is True else "")
     verdicts: dict[int, Verdict] = {}
     for count, (link, covered) in enumerate(_links(error, around, harmless)):
         if count >= LINKS_MAX:

@@ -11,10 +11,10 @@ from amends.engine.checkpoints import check_anchor
 from amends.engine.ending import commit, interrupted
 from amends.engine.rollback import roll_back, settle_doubts
 from amends.engine.session import Session, read_tree, release_tree
-from amends.errors import BudgetExceeded, Locked, RunBlocked, Waiting
+from amends.errors import BudgetExceeded, Halted, Locked, RunBlocked, Waiting
 from amends.ledger.flow import Flow
 from amends.ledger.leases import Lease
-from amends.ledger.operations import ClaimRun, CloseRun, DueRuns, ExpireApprovals, Tree
+from amends.ledger.operations import ClaimRun, CloseRun, DueRuns, ExpireApprovals, ListHalts, Tree
 from amends.ledger.rows import RunRow
 from amends.ledger.world import IsDead, ReadClocks
 from amends.states import UNSETTLED
@@ -162,7 +162,7 @@ async def _go_forward(session: Session, root: RunRow) -> Recovered:
                 return await _roll_back(session, run.goal_why)
             return Recovered("done", run)
         return Recovered("done", await interrupted(session))
-    except (BudgetExceeded, Locked, RunBlocked, Waiting):
+    except (BudgetExceeded, Halted, Locked, RunBlocked, Waiting):
         return Recovered("done", (await read_tree(session)).run)
     except Exception:
         tree = await read_tree(session)
@@ -179,6 +179,9 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
     doubtful = any(row.state == "in_doubt" for row in tree.calls)
     # Doubts first, then the policy: an agent that meets one fails, and would roll back what a person can still save.
     if root.policy == "resume" and has_agent and not doubtful and tree.run.state in ("open", "pivoted"):
+        if any(not halt.tool and halt.is_about("", tree.run) for halt in await ListHalts()):
+            # Its first call would be refused, and the agent would fail: it is resumed when the halt is lifted.
+            return Recovered("done", await release_tree(session, session.lease.lease_s))
         return Recovered("resume", tree.run)
     if tree.run.phase == "pivoted":
         return await _go_forward(session, tree.run)  # the doubt was about its pivot, which had happened

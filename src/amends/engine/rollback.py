@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from amends.encoding.dataclass import dataclass
-from amends.engine.blocked import NOT_STARTED, accepted_by_rule, fork_obstacle, rollback_obstacles
+from amends.engine.blocked import NOT_STARTED, accepted_by_plan, accepted_by_rule, fork_obstacle, rollback_obstacles
 from amends.engine.doubts import (
     PROBE_PACE,
     ask_probe,
@@ -415,10 +415,13 @@ async def _probe_compensation(
 async def _close(session: Session, tree: Tree) -> RollbackProgress:
     left = rollback_obstacles(session, tree)
     if left:
-        stays = accepted_by_rule(left) if session.uid == session.root else ""
+        stays, by = "", "rule"
+        if session.uid == session.root:
+            stays = accepted_by_rule(left)
+            stays, by = (stays, by) if stays else (accepted_by_plan(tree.run, left), "plan")
         if not stays:
             return await _block(session, tree)
-        return RollbackProgress(await AbandonRun(session.uid, "rule", stays), await read_tree(session))
+        return RollbackProgress(await AbandonRun(session.uid, by, stays), await read_tree(session))
     lease = session.lease
     run = await CloseRun(session.uid, lease.owner, lease.epoch, "rolled_back", plain=session.plain)
     return RollbackProgress(run, await read_tree(session))

@@ -32,15 +32,19 @@ from amends.ledger.budgets import (
 from amends.ledger.changes import drop_unread, move_call
 from amends.ledger.events import call_columns_digest, goal_facts, proof_of, write_event
 from amends.ledger.forks import rolled_back_source
+from amends.ledger.halts import halt_on, halted_facts
 from amends.ledger.leases import check_owner
 from amends.ledger.locks import mark_locked, merged, outbox_lock_names, take_locks
 from amends.ledger.operations import Admission, AdmitCall
 from amends.ledger.queries import list_calls, list_generations, list_tree, move_time, newest_call
 from amends.ledger.rows import (
+    ANSWERS,
     APPROVALS,
     CALLS,
+    FINAL_NO,
     READING,
     RUNS,
+    AnswerRow,
     CallRow,
     IdTaken,
     Need,
@@ -118,7 +122,9 @@ async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
         if asked is not None and asked.follows:
             return Admission("void", mine, run=run, approval=asked, void="changed")
         return Admission("staged" if mine.is_staged else "held", mine, twin, run, approval=asked)
-    return Admission("retry" if mine.is_reading else "start", mine)
+    if mine.state == "ready":  # its `before` is to be read, or a permit covered it and something else was in its way
+        return Admission("retry", mine, run=run)
+    return Admission("start", mine)
 
 
 async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
@@ -277,7 +283,8 @@ async def _next_setting(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRo
 async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow) -> Admission | None:
     """Return why there is no next generation; None: there may be one.
 
-    If a person refused exactly these arguments, that stays so, whatever other arguments were requested since.
+    If a person refused exactly these arguments, or the tool said no for good, that stays so, whatever other arguments were
+    requested since.
     """
     same = [
         call
@@ -286,6 +293,8 @@ async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow
     ]
     if same and same[-1].state == "refused":
         return Admission("rejected", same[-1], run=run)
+    if same and same[-1].state == "failed" and same[-1].why == FINAL_NO:
+        return Admission("failed", same[-1], run=run)
     return Admission("spent", newest, run=run) if newest.generation >= GENERATIONS_MAX else None
 
 
@@ -314,10 +323,21 @@ async def _answer_other_run(op: AdmitCall, run: RunRow, known: CallRow, now: flo
     pivoted = other.phase == "pivoted" or (other.state == "committed" and bool(other.pivot))
     kept = pivoted or other_root.phase == "pivoted" or other_root.state == "committed"
     if kept and known.state == "succeeded":
+        await _note_answer(op, run, known, now)
         return Admission("replay", known)
     if kept and known.is_staged:
         return Admission("staged", known, run=run)
     return Admission("wait", known, twin=known, run=other_root)
+
+
+async def _note_answer(op: AdmitCall, run: RunRow, known: CallRow, now: float) -> None:
+    """Record, once, that this run relies on a call of another run: a plan to take that back names it."""
+    root = await find_run(run.root)
+    if root.closed_at is not None:
+        return
+    if await Add(ANSWERS, AnswerRow(known.id, root.uid, root.id, now), if_absent=True):
+        said = {"answered": known.id, "of": known.run_id}
+        await write_event(run, "answered", at=now, by=op.owner, epoch=root.epoch, **said)
 
 
 async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission | None:
@@ -476,7 +496,7 @@ def is_over_for_callers(root: RunRow) -> bool:
 async def closed_for_calls(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, *, recorded: bool = False
 ) -> Admission | None:
-    """Return the answer if the run takes nothing new; None if it does. A missed deadline is noticed here.
+    """Return the answer if the run takes nothing new; None if it does. A missed deadline and a halt are noticed here.
 
     ``recorded``: the call is not new and a commit waits for it: only its caller may have what it must be started
     with.
@@ -503,7 +523,19 @@ async def closed_for_calls(
             return Admission("ended", run=one)
     if run.goal == "commit" and not recorded and (op.kind != "read" or is_over_for_callers(root)):
         return Admission("ended", run=run)
-    return None
+    return await _refuse_by_halt(op, run, root, now)
+
+
+async def _refuse_by_halt(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
+    """Record that a halt refuses this request; None: no halt does."""
+    halt = await halt_on(op.tool, run, root)
+    if halt is None:
+        return None
+    await write_event(
+        run, "refused", at=now, by=op.tool, epoch=root.epoch, law="halt", tool=op.tool, halt=halt.id,
+        said=halted_facts(halt), **refusal_facts(op),
+    )  # fmt: skip
+    return Admission("refused", run=run, law="halt", halt=halt)
 
 
 async def admit_new_call(

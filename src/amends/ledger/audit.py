@@ -14,12 +14,13 @@ from amends.ledger.queries import (
     calls_between,
     chains_above,
     delegations_between,
+    directives_between,
     list_calls,
     list_tree,
     page_events,
     runs_between,
 )
-from amends.ledger.rows import DELEGATIONS, EVENTS, EventRow
+from amends.ledger.rows import DELEGATIONS, DIRECTIVES, EVENTS, EventRow
 from amends.ledger.tables import Find
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ async def read_chains(op: ReadChains) -> Chains:
 async def _ended(events: list[EventRow | FoldedEvent], above: str, upto: str | None, then: Place | None) -> Chains:
     runs, calls = await runs_between(above, upto), await calls_between(above, upto)
     approvals, delegations = await approvals_between(above, upto), await delegations_between(above, upto)
-    return Chains(tuple(events), tuple(runs), tuple(calls), tuple(approvals), tuple(delegations), then)
+    directives = await directives_between(above, upto)
+    rows = (tuple(events), tuple(runs), tuple(calls), tuple(approvals), tuple(delegations), tuple(directives))
+    return Chains(*rows, then)
 
 
 async def _alone(op: ReadChains, events: list[EventRow]) -> Chains:
@@ -59,10 +62,12 @@ async def _alone(op: ReadChains, events: list[EventRow]) -> Chains:
     if len(events) == op.limit:
         return Chains(tuple(events), next=Place(op.place.done, root, events[-1].n))
     runs, calls = await list_tree(root), await list_calls(root)
-    delegation = await Find(DELEGATIONS, root)
+    delegation, directive = await Find(DELEGATIONS, root), await Find(DIRECTIVES, root, peek=True)
     delegations = () if delegation is None else (delegation,)
+    directives = () if directive is None else (directive,)
     approvals, misfits = await approvals_of(root), await Misfits(root)
-    return Chains(tuple(events), tuple(runs), tuple(calls), tuple(approvals), delegations, misfits=tuple(misfits))
+    rows = (tuple(events), tuple(runs), tuple(calls), tuple(approvals), delegations, directives)
+    return Chains(*rows, misfits=tuple(misfits))
 
 
 # ---- Hashes of events

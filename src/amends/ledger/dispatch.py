@@ -14,11 +14,13 @@ from amends.ledger import (
     ending,
     events,
     forks,
+    halts,
     leases,
     locks,
     notices,
     opening,
     operations,
+    permits,
     plain,
     reading,
     records,
@@ -26,6 +28,24 @@ from amends.ledger import (
     settlement,
 )
 from amends.ledger.flow import Flow
+from amends.ledger.rows import CallRow, Terms
+
+
+async def admit(op: operations.AdmitCall) -> operations.Admission:
+    """Admit a call; if it waits for a person and a permit covers it, start it in this transaction."""
+    answer = await admission.admit_call(op)
+    call = await permits.sanction(op, answer) if op.permits else None
+    if call is None:
+        return answer
+    if call.is_staged:
+        return answer
+    terms = Terms(op.version, op.need, op.after, op.advise)
+    start = operations.StartCall(call.id, op.owner, op.epoch, call.attempt + 1, terms, op.outbox)
+    started = await settlement.start_call(start)
+    if isinstance(started, CallRow):
+        return operations.Admission("start", started)
+    # Something else is in its way, such as a lock: it is approved, and starts as soon as it can.
+    return operations.Admission("retry", call, run=answer.run)
 
 
 async def admit_plain(op: plain.AdmitPlain) -> operations.Admission:
@@ -45,7 +65,7 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.RenewLeases: leases.renew_leases,
     operations.ReleaseLease: leases.release_lease,
     operations.DueRuns: leases.due_runs,
-    operations.AdmitCall: admission.admit_call,
+    operations.AdmitCall: admit,
     plain.AdmitPlain: admit_plain,
     plain.SettlePlain: settle_plain,
     operations.StartCall: settlement.start_call,
@@ -77,6 +97,7 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.AcceptCall: settlement.accept_call,
     operations.ForkRun: forks.fork_run,
     operations.ReadForks: forks.read_forks,
+    operations.ReadAnswers: forks.read_answers,
     operations.ListBudgets: budgets.list_budgets,
     operations.CollectGarbage: retention.collect_garbage,
     operations.PinKey: retention.pin_key,
@@ -87,6 +108,12 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.ExpireApprovals: approvals.expire_approvals,
     operations.VoidApproval: approvals.void_approval,
     operations.Delegate: approvals.delegate,
+    operations.Permit: permits.permit,
+    operations.RevokePermit: permits.revoke_permit,
+    operations.ListPermits: permits.list_permits,
+    operations.Halt: halts.halt,
+    operations.Unhalt: halts.unhalt,
+    operations.ListHalts: halts.list_halts,
     operations.ReadApproval: approvals.read_approval,
     operations.SearchApprovals: approvals.search_approvals,
     operations.FindTrees: records.find_trees,
@@ -114,12 +141,15 @@ READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
         operations.ListLocks,
         operations.ReadChains,
         operations.ReadForks,
+        operations.ReadAnswers,
         operations.ListBudgets,
         operations.FindTrees,
         operations.ReadRecord,
         operations.HasLoaded,
         operations.ReadApproval,
         operations.SearchApprovals,
+        operations.ListHalts,
+        operations.ListPermits,
         operations.DueNotices,
         operations.DraftCheckpoint,
         operations.ReadCheckpoints,

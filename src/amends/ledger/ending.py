@@ -27,6 +27,7 @@ from amends.ledger.budgets import (
 from amends.ledger.changes import count_replays, move_call, move_run, unblock
 from amends.ledger.events import goal_facts, proof_of, write_event
 from amends.ledger.forks import forks_are_gone, forks_of, rolled_back_source
+from amends.ledger.halts import halt_on
 from amends.ledger.leases import find_owned, is_owner
 from amends.ledger.locks import is_held_back, lock_names_of, take_locks
 from amends.ledger.operations import (
@@ -58,7 +59,7 @@ from amends.ledger.rows import (
     TermsByCall,
 )
 from amends.ledger.tables import Change, Find
-from amends.ledger.trees import find_run, mark_of, subtree
+from amends.ledger.trees import find_run, mark_of, must_accept, subtree
 from amends.states import CALL_STATES, RUN_FINAL, STANDING, UNSETTLED
 
 # ---- Rolling back
@@ -72,6 +73,10 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
         root = await find_owned(run.root, op.owner, op.epoch)
     if run.phase == "pivoted":
         return Rollback("refused", run)
+    if run.state in RUN_FINAL and op.repeated and op.plan and run.plan == op.plan:
+        return Rollback("rolling", run)  # begun before, and the answer was lost
+    if run.state == "committed" and run.uid == run.root and op.person and op.mark:
+        return await _take_back_committed(run, op)
     if run.state in RUN_FINAL:
         return Rollback("ended", run)
     now = await Now(root.uid)
@@ -95,12 +100,30 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
     if op.epoch is None:
         await unblock(run, at=now, by=op.by, epoch=root.epoch)
         return Rollback("deferred", await find_run(op.run))
-    if run.pivot:
+    if run.pivot and run.phase == "open":
         return Rollback("deferred", run)
     if forks and not any(one.goal == "rollback" and one.goal_by == "person" for one in (run, root)):
         return Rollback("forked", run, forks=tuple(forks))
     tree = await _close_subtree(run, op, root.epoch, now, changes)
     return Rollback("rolling", tree.run, tree)
+
+
+async def _take_back_committed(run: RunRow, op: BeginRollback) -> Rollback:
+    """Begin to take back a committed run, by a person's plan; what stays must have been accepted, all of it."""
+    if await mark_of(run) != op.mark:
+        return Rollback("stale", run)
+    if {call.id for call in must_accept(await list_calls(run.uid))} != set(op.accept):
+        return Rollback("unaccepted", run)
+    now = await Now(run.uid)
+    accepted = sorted(op.accept) or None
+    await write_event(
+        run, "rollback planned", at=now, by=op.by, epoch=run.epoch, plan=op.plan, why=op.why, accepted=accepted
+    )
+    aim: dict[str, Any] = {"goal": "rollback", "goal_by": "person", "goal_why": op.why}
+    run = await move_run(
+        run, "rolling_back", at=now, by=op.by, epoch=run.epoch, plan=op.plan, closed_at=None, wake_at=now, **aim
+    )
+    return Rollback("deferred", run)
 
 
 async def _close_subtree(run: RunRow, op: BeginRollback, epoch: int, now: float, changes: Mapping[str, str]) -> Tree:
@@ -314,6 +337,10 @@ async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommi
 
     Return None, or the decision if that is not possible.
     """
+    for call in staged:
+        halt = await halt_on(call.tool, run, await find_run(run.root))
+        if halt is not None:
+            return Decision("halted", run, (call,), halt=halt)
     names = lock_names_of(staged)
     if names:
         root = await find_run(run.root)

@@ -8,11 +8,11 @@ from typing import Final
 
 from amends.ledger.changes import move_run
 from amends.ledger.events import call_columns_digest, payload_proof, run_columns_digest, write_event
-from amends.ledger.operations import Forked, ForkRun, ReadForks
+from amends.ledger.operations import Forked, ForkRun, ReadAnswers, ReadForks
 from amends.ledger.queries import list_calls, newest_run
-from amends.ledger.rows import CALLS, RUNS, CallRow, Now, RunRow, point_of
+from amends.ledger.rows import CALLS, RUNS, AnswerRow, CallRow, Now, RunRow, point_of
 from amends.ledger.tables import Add, Find
-from amends.ledger.trees import find_run, forks_on, sources, subtree
+from amends.ledger.trees import answered_by, find_run, forks_on, sources, subtree
 
 # ---- Forking
 
@@ -98,6 +98,11 @@ async def _end_as(row: RunRow, born: RunRow, op: ForkRun, now: float) -> None:
         born = await move_run(born, "pivoted", at=now, by=op.by, epoch=EPOCH)
     if row.state == "committed":
         await move_run(born, "committed", at=now, by=op.by, epoch=EPOCH)
+
+
+async def read_answers(op: ReadAnswers) -> list[AnswerRow]:
+    """List the runs that were answered from calls of this tree (``ReadAnswers``)."""
+    return await answered_by(await find_run(op.root), await list_calls(op.root))
 
 
 async def read_forks(op: ReadForks) -> list[RunRow]:

@@ -16,6 +16,7 @@ from amends.ledger.flow import Op
 from amends.ledger.rows import (
     FREE,
     NOTHING,
+    AnswerRow,
     ApprovalRow,
     BudgetDemand,
     CallCost,
@@ -24,6 +25,7 @@ from amends.ledger.rows import (
     Contention,
     DecisionOutcome,
     DelegationRow,
+    DirectiveRow,
     EventRow,
     LockRequest,
     LockRow,
@@ -93,6 +95,8 @@ class Admission:
     approval: ApprovalRow | None = None
     void: str = ""
     """Why an approval does not count (``approval`` is then the new request, if one was made), or what a rule says."""
+    halt: DirectiveRow | None = None
+    """The halt because of which nothing starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +116,10 @@ class Rollback:
 
     ``how``: rolling, deferred (a pivot is in flight: the goal is kept), refused (the pivot has passed), ended, stale
     (the tree has changed since the rollback was planned), forked (forks depend on it, and the person did not say that
-    it is rolled back all the same).
+    it is rolled back all the same), unaccepted (of a committed run: other calls must be accepted).
     """
 
-    how: Literal["rolling", "deferred", "refused", "ended", "stale", "forked"]
+    how: Literal["rolling", "deferred", "refused", "ended", "stale", "forked", "unaccepted"]
     run: RunRow
     tree: Tree | None = None
     """If it is rolling: the run and its descendants, as this transaction left them."""
@@ -128,16 +132,17 @@ class Decision:
 
     ``how``: committed, forward (decided: run the staged calls), pivot (start it first), early (the pivot may not start:
     ``missing``), unsettled, locked (a staged call needs a lock that another run holds), over (the staged calls cost
-    more than a budget has left), rollback, ended.
+    more than a budget has left), halted (a staged call may not start), rollback, ended.
     """
 
-    how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "over", "rollback", "ended"]
+    how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "over", "halted", "rollback", "ended"]
     run: RunRow
     calls: tuple[CallRow, ...] = ()
     children: tuple[RunRow, ...] = ()
     missing: tuple[str, ...] = ()
     lock: Contention | None = None
     over: Overrun | None = None
+    halt: DirectiveRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +339,8 @@ class AdmitCall(StoreOp[Admission]):
     """The rule whose author accepts the residue of the call."""
     expected: bool = False
     """The key was requested before: a store may look for the answer before it takes its write lock."""
+    permits: tuple[str, ...] = ()
+    """The permits that its process found to cover it: one of them may stand for a person's decision."""
     run_id: str = ""
     tenant: str = ""
     """``run_id`` and ``tenant`` of the run, if the caller knows them: events carry them, and the store need not read
@@ -341,8 +348,11 @@ class AdmitCall(StoreOp[Admission]):
 
 
 @dataclass(slots=True)
-class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | None]):
-    """Start attempt number ``attempt`` of a recorded call; None if its state does not allow it."""
+class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | DirectiveRow | None]):
+    """Start attempt number ``attempt`` of a recorded call; None if its state does not allow it.
+
+    A ``DirectiveRow`` is the halt that does not let it start.
+    """
 
     call_id: str
     owner: str
@@ -501,7 +511,9 @@ class BeginRollback(StoreOp[Rollback]):
     plan: str = ""
     mark: str = ""
     """The plan that a person looked at, and the state of the tree then (``tree_mark``): if that has changed, the plan
-    is stale."""
+    is stale. Only with them is a committed run taken back."""
+    accept: tuple[str, ...] = ()
+    """Of a committed run: the calls that stay (``must_accept``), all of them, by the person's word."""
     plain: PlainRun | None = None
     """The run if its session saw nothing unusual about it: the store may then begin the rollback by a plain statement."""
 
@@ -758,6 +770,77 @@ class Delegate(StoreOp[DelegationRow]):
     why: str
 
 
+# ---- Operations of permits
+
+
+@dataclass(slots=True)
+class Permit(StoreOp[DirectiveRow]):
+    """Approve calls to come: exactly these arguments, or those that a rule matches, so many times, until a time."""
+
+    id: str
+    tenant: str
+    tool: str
+    words: str
+    """What it covers, and the roles of the person who gives it, as JSON."""
+    by: str
+    why: str
+    until_at: float
+    uses: int
+
+
+@dataclass(slots=True)
+class RevokePermit(StoreOp["DirectiveRow | None"]):
+    """End a permit by a person's word; None: there is no such permit. One that has ended stays as it is."""
+
+    id: str
+    tenant: str
+    by: str
+    why: str
+
+
+@dataclass(slots=True)
+class ListPermits(StoreOp[tuple[list[DirectiveRow], float]]):
+    """Read the permits of a tenant that may still be used, oldest first, and the ledger's time; of one tool, if named."""
+
+    tenant: str
+    tool: str = ""
+
+
+# ---- Operations of halts
+
+
+@dataclass(slots=True)
+class Halt(StoreOp[DirectiveRow]):
+    """Let nothing start from this transaction on: in the ledger, or for one tenant, agent or tool.
+
+    Compensations go on. ``tenant`` None: of every tenant. An empty agent or tool: every one.
+    """
+
+    id: str
+    tenant: str | None
+    agent: str
+    tool: str
+    by: str
+    why: str
+
+
+@dataclass(slots=True)
+class Unhalt(StoreOp[list[DirectiveRow]]):
+    """Lift every halt of exactly this extent; return them as they are then. An empty list: there was none."""
+
+    tenant: str | None
+    agent: str
+    tool: str
+    by: str
+    why: str
+    nonce: str
+
+
+@dataclass(slots=True)
+class ListHalts(StoreOp[list[DirectiveRow]]):
+    """Read the halts that stand, oldest first."""
+
+
 # ---- Operations of the audit: whole trees as they are stored, page by page, each page from one snapshot
 
 
@@ -797,6 +880,7 @@ class Chains:
     calls: tuple[CallRow | FoldedCall, ...] = ()
     approvals: tuple[ApprovalRow, ...] = ()
     delegations: tuple[DelegationRow, ...] = ()
+    directives: tuple[DirectiveRow, ...] = ()
     next: Place | None = None
     """Where to continue; None: this was the last page."""
     misfits: tuple[Misfit, ...] = ()
@@ -984,6 +1068,13 @@ class ForkRun(StoreOp[Forked]):
     by: str
     proofs: Mapping[str, str] = field(default_factory=dict)
     """Digests of payloads that are encrypted on the way, by row id and column (``amends.ledger.changes``)."""
+
+
+@dataclass(slots=True)
+class ReadAnswers(StoreOp[list[AnswerRow]]):
+    """List the runs that were answered from calls of this committed tree."""
+
+    root: str
 
 
 @dataclass(slots=True)

@@ -11,11 +11,15 @@ from amends.encoding.chain import read_place
 from amends.ledger.flow import Flow, Op
 from amends.ledger.operations import ROWS_MAX
 from amends.ledger.rows import (
+    ANSWERS,
+    ANSWERS_MAX,
     APPROVALS,
     BUDGETS,
     CALLS,
     CHECKPOINTS,
     DELEGATIONS,
+    DIRECTIVES,
+    DIRECTIVES_MAX,
     EVENTS,
     FORKS_MAX,
     LOCKS,
@@ -23,10 +27,12 @@ from amends.ledger.rows import (
     RUNS,
     TIME,
     WAITS,
+    AnswerRow,
     ApprovalRow,
     CallRow,
     CheckpointRow,
     DelegationRow,
+    DirectiveRow,
     EventRow,
     LockRow,
     RunRow,
@@ -145,6 +151,11 @@ def page_calls(
     return List(CALLS, some, (f"-{ADDED}",), limit, None if before is None else (before,))
 
 
+def answers_from(calls: tuple[str, ...]) -> List[AnswerRow]:
+    """Return the runs that were answered from these calls of other runs."""
+    return List(ANSWERS, (("call", "in", calls),), ("call", "root"), ANSWERS_MAX)
+
+
 # ---- Events
 
 
@@ -191,6 +202,25 @@ def used_approvals(use: str) -> List[ApprovalRow]:
 def delegations_to(tenant: str, to_whom: str) -> List[DelegationRow]:
     """Return the delegations to this person, newest last."""
     return List(DELEGATIONS, equal(tenant=tenant, to_whom=to_whom), ("made_at", "id"))
+
+
+# ---- Directives
+
+
+def standing_halts() -> List[DirectiveRow]:
+    """Return the halts that nobody has lifted, oldest first."""
+    return List(DIRECTIVES, (*equal(kind="halt"), ("closed_at", "=", None)), ("made_at", "id"), DIRECTIVES_MAX)
+
+
+def lifted_halts() -> List[DirectiveRow]:
+    """Return the halts that somebody has lifted, newest first."""
+    return List(DIRECTIVES, (*equal(kind="halt"), ("closed_at", "<>", None)), ("-closed_at", "-id"), DIRECTIVES_MAX)
+
+
+def standing_permits(tenant: str, tool: str) -> List[DirectiveRow]:
+    """Return the permits of a tenant that have not ended, oldest first; of one tool, if one is named."""
+    some = (*equal(kind="permit", tenant=tenant, tool=tool or None), ("closed_at", "=", None))
+    return List(DIRECTIVES, some, ("made_at", "id"), DIRECTIVES_MAX)
 
 
 # ---- Budgets
@@ -290,6 +320,11 @@ def approvals_between(above: str, upto: str | None) -> List[ApprovalRow]:
 def delegations_between(above: str, upto: str | None) -> List[DelegationRow]:
     """Return the delegations of the same range: each is the root of its own chain."""
     return _between(DELEGATIONS, "id", above, upto)
+
+
+def directives_between(above: str, upto: str | None) -> List[DirectiveRow]:
+    """Return the directives of the same range: each is the root of its own chain."""
+    return _between(DIRECTIVES, "id", above, upto)
 
 
 def _between(table: Table[Row], root: str, above: str, upto: str | None, *, index: str = "") -> List[Row]:

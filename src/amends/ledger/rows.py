@@ -221,6 +221,8 @@ class CallRow:
 
 READING: Final = "before"
 """The reason of a call that is ``ready`` so that what is there before it can be read."""
+FINAL_NO: Final = "final no"
+"""Why a call failed whose tool said that no repeat helps: its error answers every repeat in its run."""
 LOADED: Final = "loaded:"
 """Prefix of the keys of calls whose run was loaded from another ledger: no request of ours has such a key."""
 GONE: Final = "gone:"
@@ -469,6 +471,65 @@ class DelegationRow:
 DELEGATIONS: Final = Table("delegation", DelegationRow, "id")
 
 
+# ---- Directives: what a person ordered for calls to come
+
+
+@dataclass(frozen=True, slots=True)
+class DirectiveRow:
+    """One order of a person about calls to come: a halt, or a permit. Its events are a chain of its own."""
+
+    id: str
+    kind: str
+    """``halt`` or ``permit``."""
+    tenant: str
+    wide: int
+    """It counts for every tenant; ``tenant`` is then empty."""
+    agent: str
+    """Empty: it counts for every agent."""
+    tool: str
+    """Empty: it counts for every tool."""
+    words: str
+    """What else it says, as JSON; empty: nothing."""
+    by_whom: str
+    why: str
+    made_at: float
+    until_at: float | None
+    uses: int
+    """How many uses are left of a permit."""
+    closed_at: float | None
+    """When it was lifted, revoked or used up; None: it stands."""
+    seq: int
+    """The number of its newest event."""
+
+    @property
+    def root(self) -> str:
+        """The chain of its events: its own."""
+        return self.id
+
+    def is_about(self, tool: str, *runs: RunRow) -> bool:
+        """Return whether it counts for this tool in one of these runs, which are of one tree."""
+        mine = bool(self.wide) or self.tenant == runs[0].tenant
+        return mine and self.tool in ("", tool) and (not self.agent or any(run.agent == self.agent for run in runs))
+
+
+DIRECTIVES: Final = Table("directive", DirectiveRow, "id", locks="row")
+DIRECTIVES_MAX: Final = 10_000
+"""The most directives that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """The only row about the ledger as a whole. ``halt``: how many halts stand; a plain call starts only at 0."""
+
+    no: int
+    halt: int
+
+
+LEDGER: Final = Table("ledger", LedgerRow, "no", locks="row")
+THIS: Final = 1
+"""The key of the only row of ``LEDGER``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """What the rules require of a call before it may start. ``id`` and ``nonce``: of the request to be made."""
@@ -677,6 +738,24 @@ class Contention:
     now: float
     victim: str = ""
     """Set on a deadlock in which the asking run is the one to roll back: the explanation."""
+
+
+# ---- Answers across runs
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRow:
+    """A run that was answered from a call of another run (``scope="ledger"``): it relies on that call."""
+
+    call: str
+    root: str
+    run_id: str
+    at: float
+
+
+ANSWERS: Final = Table("answer", AnswerRow, "call", "root")
+ANSWERS_MAX: Final = 10_000
+"""The most answered runs that a plan names."""
 
 
 # ---- Marks: facts about the ledger itself, each written once, by name

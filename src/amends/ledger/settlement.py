@@ -32,6 +32,7 @@ from amends.ledger.budgets import (
 )
 from amends.ledger.changes import drop_unread, move_call, move_run, unblock
 from amends.ledger.events import goal_facts, learned_facts, proof_of, settlement_facts, write_event
+from amends.ledger.halts import halt_on
 from amends.ledger.leases import check_owner, find_owned, is_owner
 from amends.ledger.locks import lock_names_for, take_locks
 from amends.ledger.operations import (
@@ -57,6 +58,7 @@ from amends.ledger.rows import (
     ApprovalRow,
     CallRow,
     Contention,
+    DirectiveRow,
     LockRequest,
     Need,
     Now,
@@ -71,10 +73,10 @@ from amends.states import RUN_FINAL
 # ---- Starting and settling attempts
 
 
-async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapproved | None:
+async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapproved | DirectiveRow | None:
     """Start an attempt of a recorded call (``StartCall``).
 
-    Its approval, the ordering rules, its locks and its budgets must allow it.
+    Its approval, the ordering rules, its locks and its budgets must allow it, and no halt may forbid it.
     """
     call = await _find(op.call_id)
     run = await find_run(call.run)
@@ -86,6 +88,9 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
         return before
     if call.attempt != op.attempt - 1 or not _startable(run, call):
         return await earlier_refusal(run, call.id) if op.repeated else None
+    halt = await halt_on(call.tool, run, root)
+    if halt is not None:
+        return halt
     now = await Now(root.uid)
     asks = (call.approval or (op.terms is not None and op.terms.need is not None)) and not call.attempt
     approval = await may_start(run, call, op.terms, at=now, by=op.owner, epoch=op.epoch) if asks else None

@@ -7,8 +7,8 @@ from typing import Final
 
 from amends.encoding.canonical import digest
 from amends.ledger.operations import AdmitCall
-from amends.ledger.queries import list_calls, list_forks, list_tree
-from amends.ledger.rows import FORKS_MAX, RUNS, CallRow, RunRow
+from amends.ledger.queries import answers_from, list_calls, list_forks, list_tree
+from amends.ledger.rows import FORKS_MAX, RUNS, AnswerRow, CallRow, RunRow
 from amends.ledger.tables import Find
 
 
@@ -25,6 +25,8 @@ def key_root(op: AdmitCall) -> str:
 
 
 ENDED_UNCOMMITTED: Final = ("rolled_back", "abandoned")
+COMMITTED: Final = "committed"
+"""Stands between the hash of a plan and the accepted calls, in the plan of a committed run."""
 
 
 async def forks_on(root: str) -> list[RunRow]:
@@ -72,11 +74,43 @@ async def mark_of(run: RunRow) -> str:
     runs = await subtree(run)
     inside = {row.uid for row in runs}
     calls = [call for call in await list_calls(run.root) if call.run in inside]
-    return tree_mark(runs, calls, await forks_on(run.root))
+    return tree_mark(runs, calls, await forks_on(run.root), await answered_by(run, calls))
 
 
-def tree_mark(runs: Iterable[RunRow], calls: Iterable[CallRow], forks: Iterable[RunRow] = ()) -> str:
-    """Return a digest of all that a rollback of this tree depends on, forks included.
+async def answered_by(run: RunRow, calls: Iterable[CallRow]) -> list[AnswerRow]:
+    """Return the answers that other runs have from the calls of a committed run."""
+    ids = tuple(call.id for call in calls if call.scope == "ledger" and call.state == "succeeded")
+    return await answers_from(ids) if ids and run.state == "committed" else []
+
+
+def must_accept(calls: Iterable[CallRow]) -> list[CallRow]:
+    """Return the calls that stay although their committed run is taken back: a person must accept each of them."""
+    return [call for call in calls if call.kind != "read" and not call.shared and _stays(call)]
+
+
+def _stays(call: CallRow) -> bool:
+    is_undoable = bool(call.undoable) and call.violation != "after_pivot" and call.lost_at is None
+    return call.state == "succeeded" and not is_undoable
+
+
+def plan_text(hash: str, accept: Iterable[str]) -> str:
+    """Return how the ledger writes down the plan by which a committed run is taken back."""
+    return " ".join((hash, COMMITTED, *sorted(accept)))
+
+
+def accepted_in(plan: str) -> frozenset[str] | None:
+    """Return the calls that were accepted with this plan; None: it is not the plan of a committed run."""
+    _, *rest = plan.split(" ")
+    return frozenset(rest[1:]) if rest[:1] == [COMMITTED] else None
+
+
+def tree_mark(
+    runs: Iterable[RunRow],
+    calls: Iterable[CallRow],
+    forks: Iterable[RunRow] = (),
+    answered: Iterable[AnswerRow] = (),
+) -> str:
+    """Return a digest of all that a rollback of this tree depends on, forks and the runs that it answered included.
 
     Reads, heartbeats, takeovers and probes that decided nothing do not change it: none of them changes an effect.
     """
@@ -88,4 +122,4 @@ def tree_mark(runs: Iterable[RunRow], calls: Iterable[CallRow], forks: Iterable[
             parts += [call.id, call.run, call.kind, call.state, call.attempt, call.settled_seq, call.tries_from]
             parts += [call.comp_attempt, call.comp_from, call.comp_gave_up, call.undoable, call.violation, call.grp]
             parts += [call.args, call.result, call.evidence]
-    return digest(*parts, *sorted(fork.uid for fork in forks))
+    return digest(*parts, *sorted(fork.uid for fork in forks), *sorted(f"{one.call} {one.root}" for one in answered))

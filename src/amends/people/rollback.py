@@ -22,9 +22,21 @@ from amends.host.host import Host, View
 from amends.host.runs import found
 from amends.ledger.flow import Flow, Op, run_flow
 from amends.ledger.leases import Lease
-from amends.ledger.operations import BeginRollback, ClaimRun, HeldLock, ReadForks, ReadRun, StoreOp, Tree
-from amends.ledger.rows import APPROVALS, BUDGETS, CALLS, FORKS_MAX, LOCKS, RUNS, AddEvent, CallRow, RunRow, SliceRow
-from amends.ledger.trees import tree_mark
+from amends.ledger.operations import BeginRollback, ClaimRun, HeldLock, ReadAnswers, ReadForks, ReadRun, StoreOp, Tree
+from amends.ledger.rows import (
+    APPROVALS,
+    BUDGETS,
+    CALLS,
+    FORKS_MAX,
+    LOCKS,
+    RUNS,
+    AddEvent,
+    AnswerRow,
+    CallRow,
+    RunRow,
+    SliceRow,
+)
+from amends.ledger.trees import must_accept, plan_text, tree_mark
 from amends.ledger.world import (
     Await,
     Clocks,
@@ -54,6 +66,7 @@ OPERATIONS_MAX: Final = 1_000_000
 WHO: Final = "rehearsal"
 MICROSECOND: Final = 1e-6
 HASH_CHARS: Final = 32
+NOT_UNDOABLE: Final = "it has no compensation, so it stays"
 PIVOT_PASSED: Final = "its pivot has passed, so it only goes forward"
 
 
@@ -62,40 +75,72 @@ PIVOT_PASSED: Final = "its pivot has passed, so it only goes forward"
 
 async def plan_rollback(host: Host, view: View, run_id: str) -> RollbackPlan:
     """Return what a rollback would do now, in order, and what it cannot undo; the plan's hash binds ``rollback``."""
-    tree = await _root_tree(view, run_id)
-    return _planned(host, tree, await ReadForks(tree.run.root), await relatives_of(tree.run), await ReadClocks())
+    return await _plan_of(host, await _root_tree(view, run_id))
 
 
-async def rollback(host: Host, view: View, run_id: str, *, by: str, why: str, plan: str | None = None) -> str:
+async def _plan_of(host: Host, tree: Tree) -> RollbackPlan:
+    forks, answered = await ReadForks(tree.run.root), await ReadAnswers(tree.run.root)
+    return _planned(host, tree, forks, answered, await relatives_of(tree.run), await ReadClocks())
+
+
+async def rollback(
+    host: Host,
+    view: View,
+    run_id: str,
+    *,
+    by: str,
+    why: str,
+    plan: RollbackPlan | str | None = None,
+    accept: Sequence[str] = (),
+) -> str:
     """Roll a run back from outside: its owner does it once its live calls have settled, else this process.
 
-    With the hash of a plan, raise ``StalePlan`` if the run has changed since the plan was made.
+    With a plan, or its hash, raise ``StalePlan`` if the run has changed since the plan was made. A committed run is taken
+    back by a plan only; ``accept`` names the calls that have no compensation and stay (``plan.must_accept``), and with
+    any of them the run ends ``abandoned``.
     """
     check_reason(by, why)
+    accepted = _accepted(accept)
     if plan is not None:
-        return await _rollback_planned(host, view, run_id, plan=plan, by=by, why=why)
+        hash = plan.hash if isinstance(plan, RollbackPlan) else plan
+        return await _rollback_planned(host, view, run_id, plan=hash, by=by, why=why, accept=accepted)
+    if accepted:
+        raise UsageError("accept= is for a plan: pass plan=rt.plan_rollback(run_id), too")
     tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
     asked = await BeginRollback(tree.run.uid, by, why, person=True)
     if asked.how in ("refused", "ended"):
         passed = PIVOT_PASSED if asked.how == "refused" else f"it is {asked.run.state}"
-        raise RunEnded(f"run {run_id} cannot be rolled back: {passed}", state=asked.run.state, run_id=run_id)
+        hint = None
+        if asked.run.state == "committed":
+            hint = f"plan = rt.plan_rollback({run_id!r}), then rt.rollback({run_id!r}, plan=plan, by=..., why=...)"
+        raise RunEnded(f"run {run_id} cannot be rolled back: {passed}", state=asked.run.state, run_id=run_id, hint=hint)
     return tree.run.root
 
 
-async def _rollback_planned(host: Host, view: View, run_id: str, *, plan: str, by: str, why: str) -> str:
+def _accepted(accept: Any) -> tuple[str, ...]:
+    if isinstance(accept, str) or not all(isinstance(one, str) for one in accept):
+        raise UsageError("accept= is a list of ids of calls")
+    return tuple(dict.fromkeys(accept))
+
+
+async def _rollback_planned(
+    host: Host, view: View, run_id: str, *, plan: str, by: str, why: str, accept: tuple[str, ...]
+) -> str:
     given: Any = plan
     if not isinstance(given, str) or not given:
         raise UsageError(f"a plan is the hash of rt.plan_rollback({run_id!r}), not {plan!r}")
     tree = await _root_tree(view, run_id)
     _refuse_ended(tree.run)
-    forks = await ReadForks(tree.run.root)
-    newest = _planned(host, tree, forks, await relatives_of(tree.run), await ReadClocks())
+    forks, answered = await ReadForks(tree.run.root), await ReadAnswers(tree.run.root)
+    newest = _planned(host, tree, forks, answered, await relatives_of(tree.run), await ReadClocks())
     if newest.hash != plan:
         raise StalePlan(plan, now=newest.hash, run_id=run_id)
+    _check_accepted(newest, accept)
     # The run may change after this look: the ledger compares once more, in the transaction that begins the rollback.
-    mark = tree_mark(tree.runs, tree.calls, forks)
-    asked = await BeginRollback(tree.run.uid, by, why, person=True, plan=plan, mark=mark)
-    if asked.how == "stale":
+    mark = tree_mark(tree.runs, tree.calls, forks, answered)
+    text = plan_text(plan, accept) if tree.run.state == "committed" else plan
+    asked = await BeginRollback(tree.run.uid, by, why, person=True, plan=text, mark=mark, accept=accept)
+    if asked.how in ("stale", "unaccepted"):
         newest = await plan_rollback(host, view, run_id)
         raise StalePlan(plan, now=newest.hash, run_id=run_id)
     if asked.how in ("refused", "ended"):
@@ -112,11 +157,30 @@ async def _root_tree(view: View, run_id: Any) -> Tree:
     return tree
 
 
+def _check_accepted(plan: RollbackPlan, accept: tuple[str, ...]) -> None:
+    """Raise ``UsageError`` unless exactly what stays of a committed run is accepted."""
+    must = {call.id: call.tool for call in plan.must_accept}
+    if missing := [f"{tool} ({id})" for id, tool in must.items() if id not in accept]:
+        raise UsageError(
+            f"run {plan.run_id} cannot be taken back completely: {', '.join(missing)} would stay",
+            hint=f"accept what stays: accept={list(must)!r}",
+            run_id=plan.run_id,
+        )
+    if others := [id for id in accept if id not in must]:
+        raise UsageError(
+            f"nothing is to be accepted about {', '.join(map(repr, others))} in run {plan.run_id}",
+            hint="accept= names the calls of plan.must_accept, and no others",
+            run_id=plan.run_id,
+        )
+
+
 def refusal(run: RunRow) -> str:
-    """Return why a run cannot be rolled back; empty if it can."""
+    """Return why a run cannot be rolled back; empty if it can. A committed run can, by a person's plan."""
     if run.phase == "pivoted":
         return PIVOT_PASSED
-    return f"it is {run.state}" if run.closed_at is not None else ""
+    if run.gone_at is not None:
+        return "gc has removed what was recorded of it"
+    return f"it is {run.state}" if run.closed_at is not None and run.state != "committed" else ""
 
 
 def _refuse_ended(run: RunRow) -> None:
@@ -127,8 +191,10 @@ def _refuse_ended(run: RunRow) -> None:
 # ---- Making the plan
 
 
-def _planned(host: Host, tree: Tree, forks: list[RunRow], around: Around, clocks: Clocks) -> RollbackPlan:
-    mark = tree_mark(tree.runs, tree.calls, forks)
+def _planned(
+    host: Host, tree: Tree, forks: list[RunRow], answered: list[AnswerRow], around: Around, clocks: Clocks
+) -> RollbackPlan:
+    mark = tree_mark(tree.runs, tree.calls, forks, answered)
     no = refusal(tree.run)
     if no:
         # Effects that existed when the pivot passed, or when the run ended, stay: nothing is compensated.
@@ -136,6 +202,11 @@ def _planned(host: Host, tree: Tree, forks: list[RunRow], around: Around, clocks
         plan = RollbackPlan(tree.run.id, "", cannot=left, refused=no, state=tree.run.state)  # type: ignore[arg-type]
         return _hashed(plan, mark)
     rehearsal = Rehearsal(host, tree, clocks, probes_say=Absent(), around=around)
+    must = must_accept(tree.calls) if tree.run.state == "committed" else []
+    if tree.run.state == "committed":
+        taken = {"state": "rolling_back", "goal": "rollback", "goal_by": "person", "closed_at": None}
+        plan = {"plan": plan_text(WHO, (row.id for row in must)), "wake_at": rehearsal.stage.wall}
+        rehearsal.stage.runs[tree.run.uid] = changed(tree.run, taken | plan)
     running = _take_stage(host, rehearsal, tree, clocks)
     root = rehearsal.stage.runs[tree.run.uid]
     session = rehearsal.session(root, wait_s=float("inf"))
@@ -145,12 +216,17 @@ def _planned(host: Host, tree: Tree, forks: list[RunRow], around: Around, clocks
         tree.run.id,
         "",
         compensations=tuple(one for one in rehearsal.does if one.what == "compensate"),
-        cannot=_left(host, tree, after),
+        cannot=(
+            *(Residue(_call(host, row), NOT_UNDOABLE) for row in must),
+            *(left for left in _left(host, tree, after) if left.call.id not in {row.id for row in must}),
+        ),
         doubts=_doubts(host, rehearsal, tree, running),
         dropped=tuple(_call(host, row) for row in tree.calls if _is_dropped(row, rehearsal.stage.calls[row.id])),
         running=tuple(_call(host, row) for row in running),
         state=tree.run.state,  # type: ignore[arg-type]  # the ledger's own words
         forks=tuple(fork.id for fork in forks),
+        must_accept=tuple(_call(host, row) for row in must),
+        answered=tuple(dict.fromkeys(one.run_id for one in answered)),
     )
     return _hashed(plan, mark)
 
@@ -161,7 +237,7 @@ def _take_stage(host: Host, rehearsal: Rehearsal, tree: Tree, clocks: Clocks) ->
     if not (run.owner and run.lease_until > tree.now):
         # Do not wait for a heartbeat on the copy: its owner counts as silent for long enough.
         silent = {"silent_boot": clocks.boot, "silent_mono": clocks.mono - run.lease_s, "silent_at": tree.now}
-        rehearsal.stage.runs[run.uid] = changed(run, silent)
+        rehearsal.stage.runs[run.uid] = changed(rehearsal.stage.runs[run.uid], silent)
         claim = ClaimRun(run.uid, WHO, WHO, host.lease_s, clocks.boot, clocks.mono, force=True)
         claimed = rehearsal.play(_one(claim))
         assert claimed is not None, "a run without an owner can be claimed"

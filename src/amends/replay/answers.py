@@ -16,10 +16,11 @@ from amends.engine.approvals import held_for, rejected
 from amends.engine.call import Done, conflict, ended, failure, in_doubt, recorded_done
 from amends.engine.compiled import IDENT, NOT_AGAIN, Bound, Compiled, is_exact, key_head
 from amends.engine.costs import exceeded
+from amends.engine.halts import halted_in
 from amends.engine.session import Ask, Session, call_of, error_parts
 from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunBlocked, RunEnded, ToolFailed, type_name
 from amends.ledger.budgets import overrun_in
-from amends.ledger.rows import CallRow, EventRow, lost_at
+from amends.ledger.rows import FINAL_NO, CallRow, EventRow, lost_at
 from amends.ledger.world import Sleep
 from amends.model import Residue
 from amends.replay.divergence import is_same, missing_at_end, other_end, out_of_turn, unlike, unrecorded
@@ -132,7 +133,12 @@ class Replay:
         if self.state_of(newest) not in FREES_KEY:
             return newest
         same = [entry for entry in known if entry.row is not None and entry.row.ident == ask.ident]
-        return same[-1] if same and self.state_of(same[-1]) == "refused" else None
+        return same[-1] if same and self._is_final(same[-1]) else None
+
+    def _is_final(self, entry: Entry) -> bool:
+        """Return whether a person refused the call, or its tool said no for good: both answer every repeat."""
+        state = self.state_of(entry)
+        return state == "refused" or (state == "failed" and entry.row is not None and entry.row.why == FINAL_NO)
 
     def _answers_first(self, entry: Entry, ask: Ask) -> bool:
         state = self.state_of(entry)
@@ -484,6 +490,8 @@ def refusal_of(replay: Replay, session: Session, ask: Ask, entry: Entry) -> Exce
     match facts.get("law"):
         case "rule":
             return RuleRefused(tool, why=str(facts.get("rule", "")), run_id=session.id)
+        case "halt":
+            return halted_in(session, tool, facts)
         case "budget":
             return exceeded(tool, overrun_in(facts), session.id)
         case "conflict":

@@ -30,15 +30,19 @@ from amends.ledger.rows import (
     CALLS,
     EVENTS,
     RUNS,
+    THIS,
     TIME,
     AddEvent,
+    AnswerRow,
     ApprovalRow,
     CallRow,
     CheckpointRow,
     DelegationRow,
+    DirectiveRow,
     EventRow,
     Head,
     IdTaken,
+    LedgerRow,
     LockRow,
     MarkRow,
     MarkSealed,
@@ -82,6 +86,9 @@ class MemoryStore:
         self._checkpoints: dict[int, CheckpointRow] = {}
         self.approvals: dict[str, ApprovalRow] = {}
         self.delegations: dict[str, DelegationRow] = {}
+        self.directives: dict[str, DirectiveRow] = {}
+        self.answers: dict[tuple[str, str], AnswerRow] = {}
+        self.ledgers: dict[int, LedgerRow] = {THIS: LedgerRow(THIS, 0)}
         self.sealed: dict[str, int] = {}
         """Up to which number a checkpoint covers the chain of a root."""
         self._tails: dict[str, EventRow] = {}
@@ -136,6 +143,7 @@ class MemoryStore:
             or op.repeated
             or run.owner != mine.owner
             or run.epoch != mine.epoch
+            or self.ledgers[THIS].halt
             or run.state != "open"
             or run.goal
             or run.pivot
@@ -402,6 +410,7 @@ _HOLDS: Final[dict[str, Callable[[Any, Any], bool]]] = {"<>": ne, "<": lt, "<=":
 
 _TABLES: Final = {
     "run": "runs", "call": "_calls", "event": "_events", "approval": "approvals", "delegation": "delegations",
+    "directive": "directives", "ledger": "ledgers", "answer": "answers",
     "budget": "slices", "lock": "locks", "wait": "waits", "mark": "marks", "checkpoint": "_checkpoints",
 }  # fmt: skip
 """By the name of a table: the attribute that has its rows."""

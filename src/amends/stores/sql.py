@@ -93,6 +93,9 @@ class Dialect:
     """The condition that the index ``amends_run_unsealed`` serves, where the predicate of an index must not change
     with every step."""
 
+    unsealed_directive: str = "d.sealed <> d.seq"
+    """The condition that the index ``amends_directive_unsealed`` serves."""
+
     remembers: bool = True
     """Whether plain statements write the end of the chain into the row of the run. SQLite does not: its one owner
     remembers it, which saves a page in every commit."""
@@ -123,6 +126,7 @@ MYSQL: Final = Dialect(
     unless_taken="",
     ended="ended_at",
     unsealed="unsealed = 1",
+    unsealed_directive="d.unsealed = 1",
 )
 
 POSTGRES: Final = Dialect(
@@ -340,7 +344,7 @@ async def _find(tx: Transaction, op: Find[Any]) -> Any:
     statements, table = tx.statements, op.table
     if table.locks == "tree" and statements.dialect.lock and not op.peek:
         await Execute(statements.lock_tree_of(table), (op.key,))
-    lock = "skip" if op.skip else "wait" if table.locks == "row" else ""
+    lock = "skip" if op.skip else "wait" if table.locks == "row" and not op.peek else ""
     found, _, _ = await Execute(statements.find(table, lock), op.key if len(table.key) > 1 else (op.key,))
     return table.make(*found[0]) if found else None
 
@@ -1217,7 +1221,14 @@ class CheckpointStatements:
         self.unlocked = f"select uid from amends_run where uid in {names}{dialect.skip}"
         ends = " ".join([f"when {mark} then {mark}"] * SEALED_AT_ONCE)
         self.seal_runs = f"update amends_run set sealed = case uid {ends} end where uid in {names}"
-        self.seal_delegations = f"update amends_delegation set sealed = case id {ends} end where id in {names}"
+        self.directives = (
+            "select d.id, e.n, e.hash from amends_directive d join amends_event e on e.root = d.id and e.n = d.seq"
+            f" where {dialect.unsealed_directive} and d.id > {mark} order by d.id limit {mark}"
+        )
+        self.seal_others = tuple(
+            f"update {table} set sealed = case id {ends} end where id in {names}"
+            for table in ("amends_delegation", "amends_directive")
+        )
         number = f"(select no from amends_run where uid = {mark})"
         self.folded = " union all ".join(
             f"select {n} as n, {hash} as hash from amends_call where root = {number} and {n} = {mark}"
@@ -1244,8 +1255,9 @@ async def _page_unsealed(tx: Transaction, op: rows.PageUnsealed) -> list[Head]:
         if len(found) < size:
             break
         above = found[-1][0]
-    found, _, _ = await Execute(statements.checkpoints.delegations, (op.after, op.limit))
-    heads += [Head(id, n, bytes(hash).hex()) for id, n, hash in found]
+    for sql in (statements.checkpoints.delegations, statements.checkpoints.directives):
+        found, _, _ = await Execute(sql, (op.after, op.limit))
+        heads += [Head(id, n, bytes(hash).hex()) for id, n, hash in found]
     return sorted(heads, key=lambda head: head.root)[: op.limit]
 
 
@@ -1255,7 +1267,7 @@ async def _mark_sealed(tx: Transaction, op: rows.MarkSealed) -> None:
         some = op.heads[start : start + SEALED_AT_ONCE]
         found, _, _ = await Execute(statements.unlocked, _sealed_at_once([head.root for head in some]))
         unlocked = {root for (root,) in found}
-        for sql, is_run in ((statements.seal_runs, True), (statements.seal_delegations, False)):
+        for sql, is_run in ((statements.seal_runs, True), *((sql, False) for sql in statements.seal_others)):
             heads = _sealed_at_once([head for head in some if (head.root in unlocked) is is_run])
             if heads:
                 ends = [one for head in heads for one in (head.root, head.n)]
@@ -1284,7 +1296,7 @@ class AuditStatements:
             f"select {columns}, r.owners from amends_run r join amends_call c on c.root = r.no"
             " join amends_tool t on t.no = c.tool"
         )
-        # The roots of some trees that have events, in order: runs, and delegations.
+        # The roots of some trees that have events, in order: runs, delegations and directives.
         self.roots = (
             f"select root from (select distinct root from amends_event where root > {mark} order by root limit {mark}) e"
             f" union select uid from (select uid from amends_run where root = uid and uid > {mark} order by uid"
@@ -1294,7 +1306,14 @@ class AuditStatements:
         self.folded_between = f"{calls} where r.uid > {mark} and r.uid <= {mark} order by r.uid limit {mark}"
         self.sealed = (
             f"select uid, id, tenant, sealed from amends_run where uid > {mark} and sealed <> 0 order by uid limit {mark}",
-            f"select id, '', tenant, sealed from amends_delegation where id > {mark} and sealed <> 0 order by id limit {mark}",
+            *(
+                f"select id, '', tenant, sealed from {table} where id > {mark} and sealed <> 0 order by id limit {mark}"
+                for table in ("amends_delegation", "amends_directive")
+            ),
+        )
+        self.halts = (
+            "select halt, (select count(*) from amends_directive where kind = 'halt' and closed_at is null)"
+            " from amends_ledger"
         )
         self.misfits = {name: text.replace("?", mark) for name, text in _misfits(name).items()}
 
@@ -1429,7 +1448,12 @@ async def _misfits_of(tx: Transaction, op: operations.Misfits) -> list[operation
             if folded and head is not None and bytes(folded[0][1]) == bytes(head):
                 continue
         add((uid, id, tenant), f"its row says that event {n} is the last one that was written as a row")
-    return found if op.root else [*found, *await _wrongly_sealed(tx)]
+    if op.root:
+        return found
+    values, _, _ = await Execute(tx.statements.audit.halts, ())
+    if any(halt != standing for halt, standing in values):
+        add(("", "", None), f"the ledger says that {values[0][0]} halts stand, and there are {values[0][1]}")
+    return [*found, *await _wrongly_sealed(tx)]
 
 
 async def _wrongly_sealed(tx: Transaction) -> list[operations.Misfit]:

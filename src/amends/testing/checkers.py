@@ -14,10 +14,12 @@ from amends.audit.verify import Audit, verify_chains
 from amends.encoding.chain import GENESIS, read_heads
 from amends.encoding.payloads import decode
 from amends.host.notices import CLAIM_S
+from amends.ledger.directives import directive_after
 from amends.ledger.flow import run_flow
 from amends.ledger.locks import is_held_back
 from amends.ledger.operations import NOTICES_MAX
-from amends.ledger.rows import OPEN, ApprovalRow, CallRow, EventRow
+from amends.ledger.rows import FINAL_NO, OPEN, ApprovalRow, CallRow, DirectiveRow, EventRow
+from amends.ledger.trees import accepted_in
 from amends.report import RollbackPlan
 from amends.states import RUN_FINAL, STANDING, UNSETTLED, call_may, run_may
 from amends.stores.memory import MemoryStore
@@ -203,6 +205,8 @@ def pivot_law(store: MemoryStore, world: World) -> Iterator[str]:
         pivots = [c for c in calls if c.kind == "pivot" and world.stands(c.id) and not c.violation]
         if len(pivots) > 1:
             yield f"run {run.id} made {len(pivots)} irreversible calls"
+        if pivots and pivots[0].id in (accepted_in(store.runs[run.root].plan) or ()):
+            continue  # a person accepted that it stays when the committed run was taken back
         if pivots and any(c.state in ("compensated", "compensating") for c in calls):
             yield f"run {run.id} was rolled back although its pivot {pivots[0].tool} had passed"
         if pivots and run.state == "rolled_back":
@@ -214,6 +218,8 @@ def _after_pivot(store: MemoryStore) -> Iterator[str]:
     in_flight: dict[str, str] = {}
     for event in store.events:
         call = store.calls.get(event.call)
+        if event.what == "rollback planned" and in_flight.get(event.run) in (_accepted(event) or ()):
+            del in_flight[event.run]
         if event.what != "call" or call is None:
             continue
         if call.kind == "pivot" and not call.violation:
@@ -225,6 +231,10 @@ def _after_pivot(store: MemoryStore) -> Iterator[str]:
             yield f"{call.tool} was admitted after its run's pivot had started"
         if event.to_state == "compensating" and event.run in in_flight:
             yield f"{call.tool} was compensated while the pivot was in flight or had passed"
+
+
+def _accepted(event: EventRow) -> frozenset[str] | None:
+    return accepted_in(json.loads(event.facts)["plan"])
 
 
 @checker
@@ -611,7 +621,7 @@ def plans_bind(store: MemoryStore, world: World) -> Iterator[str]:
             state[event.call] = event.to_state
         if event.what != "rollback planned":
             continue
-        plan = world.plans.get(json.loads(event.facts)["plan"])
+        plan = world.plans.get(_plan_in(event))
         if plan is None:
             yield f"run {event.run_id} rolls back by a plan that no person was shown"
             continue
@@ -624,6 +634,11 @@ def plans_bind(store: MemoryStore, world: World) -> Iterator[str]:
                 yield f"{call.tool} is {now}, and the plan of {event.run_id} has it as {shown.get(call_id)}"
 
 
+def _plan_in(event: EventRow) -> str:
+    """Return the hash of the plan; of a committed run, what was accepted follows it."""
+    return str(json.loads(event.facts)["plan"]).partition(" ")[0]
+
+
 def _shown(plan: RollbackPlan) -> dict[str, str]:
     shown = {one.call.id: one.call.state for one in (*plan.compensations, *plan.doubts)}
     shown |= {left.call.id: left.call.state for left in plan.cannot if left.call.id not in shown}
@@ -634,8 +649,35 @@ def _shown(plan: RollbackPlan) -> dict[str, str]:
 def stale_plans_do_nothing(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that no rollback followed a plan whose person was told that it is stale."""
     for event in store.events:
-        if event.what == "rollback planned" and json.loads(event.facts)["plan"] in world.told_stale:
+        if event.what == "rollback planned" and _plan_in(event) in world.told_stale:
             yield f"run {event.run_id} rolls back by a plan that was reported as stale"
+
+
+@checker
+def committed_runs_are_taken_back_as_accepted(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Check that a committed root goes back only by a plan, with all that stays accepted, and then ends abandoned."""
+    planned: dict[str, frozenset[str] | None] = {}
+    state: dict[str, str] = {}
+    for event in store.events:
+        if event.what == "call":
+            state[event.call] = event.to_state
+        if event.what == "rollback planned":
+            planned[event.run] = _accepted(event)
+        if event.what != "run" or (event.frm, event.to_state) != ("committed", "rolling_back"):
+            continue
+        accepted = planned.get(event.run)
+        if event.run == event.root and accepted is None:
+            yield f"run {event.run_id} was committed and goes back without a person's plan"
+        for call in store.calls.values():
+            mine = event.run == event.root == call.root and call.kind != "read" and not call.undoable
+            if mine and state.get(call.id) == "succeeded" and call.id not in (accepted or ()):
+                yield f"run {event.run_id} goes back, and nobody accepted that {call.tool} stays"
+    for uid, accepted in planned.items():
+        run = store.runs[uid]
+        left = [call for call in store.calls.values() if call.root == uid and call.kind != "read"]
+        stands = [call.id for call in left if call.state in STANDING | UNSETTLED]
+        if accepted and run.state in ("rolled_back", "blocked") and set(stands) <= accepted:
+            yield f"run {run.id} is {run.state}, and what stays of it was accepted"
 
 
 # ---- Approvals
@@ -989,3 +1031,61 @@ def waits_for_forks_that_stand(store: MemoryStore, world: World) -> Iterator[str
         sharing = {call.root for call in store.calls.values() if call.shared in mine}
         if not any(forks[uid].state not in ("rolled_back", "abandoned") for uid in sharing):
             yield f"run {run.id} waits for forks, and none of them depends on it any more"
+
+
+# ---- Directives of people
+
+
+@checker
+def halts_hold(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Check that nothing starts while a halt of it stands, in the order of the ledger's transactions."""
+    standing: dict[str, DirectiveRow] = {}
+    for event in store.events:
+        if event.what == "halted":
+            row = directive_after(None, event)
+            assert row is not None, "a halt begins its chain"
+            standing[event.root] = row
+        elif event.what == "unhalted":
+            standing.pop(event.root, None)
+        elif standing and event.what == "call" and event.to_state == "started":
+            call, run = store.calls[event.call], store.runs[event.run]
+            for halt in standing.values():
+                if halt.is_about(call.tool, run, store.runs[run.root]):
+                    yield f"{call.tool} {call.id} started (event {event.n}) while a halt of it stood"
+
+
+@checker
+def permits_are_used_as_given(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Check that a permit approves as many calls as it was given for, before it ends, each with its own approval."""
+    rows: dict[str, DirectiveRow] = {}
+    approved: Counter[str] = Counter()
+    for event in store.events:
+        if event.what == "permitted":
+            row = directive_after(None, event)
+            assert row is not None, "a permit begins its chain"
+            rows[event.root] = row
+        if event.what == "approval" and (permit := json.loads(event.facts).get("permit")):
+            approved[permit] += 1
+            if event.at >= (rows[permit].until_at or 0.0):
+                yield f"permit {permit} approved a call after its end"
+    for permit, count in approved.items():
+        if count > rows[permit].uses:
+            yield f"permit {permit} was given for {rows[permit].uses} calls, and approved {count}"
+        left = store.directives[permit].uses
+        if left != rows[permit].uses - count:
+            yield f"permit {permit} approved {count} calls, and has {left} of {rows[permit].uses} uses left"
+
+
+@checker
+def a_final_no_stays(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Check that a call which its tool refused for good is not made again in its tree."""
+    refused: dict[tuple[str, str, str], str] = {}
+    for event in store.events:
+        call = store.calls.get(event.call)
+        if event.what != "call" or call is None or call.kind == "read":
+            continue
+        same = (call.root, call.key, call.ident)
+        if event.to_state == "failed" and json.loads(event.facts).get("why") == FINAL_NO:
+            refused[same] = call.id
+        elif event.to_state == "started" and same in refused:
+            yield f"{call.tool} {call.id} started, although {refused[same]} was refused for good"

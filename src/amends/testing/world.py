@@ -289,6 +289,8 @@ class World:
                 raise Broke("it broke before anything happened")
             case "no effect":
                 raise NoEffect("certainly nothing")
+            case "final no":
+                raise NoEffect("nothing, and never", final=True)
             case "request lost":
                 raise TimeoutError("no answer")
             case "late":

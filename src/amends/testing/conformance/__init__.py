@@ -15,6 +15,8 @@ from amends.testing.conformance import (  # isort: skip
     storing as storing,
     atomic as atomic,
     equivalence as equivalence,
+    halting as halting,
+    permitting as permitting,
     racing as racing,
 )
 from amends.testing.conformance.prove import CHECKS, COLOURS, Proof, Skipped, check_store, prove_store

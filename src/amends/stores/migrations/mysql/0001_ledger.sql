@@ -14,7 +14,7 @@ create table if not exists amends_schema (
     ledger varchar(64) not null
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- One row. halt: a number that every plain statement compares; whoever halts the ledger changes it.
+-- One row. halt: how many halts stand; every plain statement compares it with 0.
 create table if not exists amends_ledger (
     no bigint not null primary key,
     halt bigint not null,
@@ -166,6 +166,15 @@ create table if not exists amends_ledger_key (
     primary key (`key`(255), gen)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
+-- The runs that were answered from a call of another run, and rely on it.
+create table if not exists amends_answer (
+    `call` varbinary(255) not null,
+    root varbinary(255) not null,
+    run_id varbinary(2048) not null,
+    at double not null,
+    unique index amends_answer_call (`call`, root)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
 -- Calls whose id was made elsewhere: their numbers.
 create table if not exists amends_call_name (
     id varbinary(255) not null primary key,
@@ -298,6 +307,31 @@ create table if not exists amends_delegation (
     unique index amends_delegation_id (id),
     index amends_delegation_to (tenant, to_whom),
     index amends_delegation_unsealed (sealed, id)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- What people ordered for calls to come: halts and permits. seq: the number of its newest event. sealed: the number up to
+-- which checkpoints cover its events.
+create table if not exists amends_directive (
+    id varbinary(255) not null,
+    kind varbinary(64) not null,
+    tenant varbinary(1016) not null,
+    wide bigint not null,
+    agent longtext not null,
+    tool varbinary(1024) not null,
+    words longtext not null,
+    by_whom longtext not null,
+    why longtext not null,
+    made_at double not null,
+    until_at double,
+    uses bigint not null,
+    closed_at double,
+    seq bigint not null,
+    sealed bigint not null default 0,
+    unsealed tinyint generated always as (case when sealed <> seq then 1 end) stored,
+    unique index amends_directive_id (id),
+    index amends_directive_standing (kind, tenant, tool),
+    index amends_directive_closed (kind, closed_at),
+    index amends_directive_unsealed (unsealed, id)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 -- Facts about the ledger itself: the first insert of a name wins. "time" has the latest time that the ledger has seen.

@@ -9,7 +9,7 @@ create table amends_schema (
     ledger text not null
 ) strict;
 
--- One row. halt: a number that every plain statement compares; whoever halts the ledger changes it.
+-- One row. halt: how many halts stand; every plain statement compares it with 0.
 create table amends_ledger (
     no integer primary key check (no = 1),
     halt integer not null
@@ -170,6 +170,16 @@ create table amends_ledger_key (
     primary key ("key", gen)
 ) strict, without rowid;
 
+-- The runs that were answered from a call of another run, and rely on it.
+create table amends_answer (
+    "call" text not null,
+    root text not null,
+    run_id text not null,
+    at real not null
+) strict;
+
+create unique index amends_answer_call on amends_answer ("call", root);
+
 -- Calls whose id was made elsewhere: their numbers.
 create table amends_call_name (
     id text not null primary key,
@@ -315,6 +325,32 @@ create table amends_delegation (
 create index amends_delegation_to on amends_delegation (tenant, to_whom);
 
 create index amends_delegation_unsealed on amends_delegation (id) where sealed = 0;
+
+-- What people ordered for calls to come: halts and permits. seq: the number of its newest event. sealed: the number up to
+-- which checkpoints cover its events.
+create table amends_directive (
+    id text not null unique,
+    kind text not null,
+    tenant text not null,
+    wide integer not null,
+    agent text not null,
+    tool text not null,
+    words text not null,
+    by_whom text not null,
+    why text not null,
+    made_at real not null,
+    until_at real,
+    uses integer not null,
+    closed_at real,
+    seq integer not null,
+    sealed integer not null default 0
+) strict;
+
+create index amends_directive_standing on amends_directive (kind, tenant, tool) where closed_at is null;
+
+create index amends_directive_closed on amends_directive (kind, closed_at) where closed_at is not null;
+
+create index amends_directive_unsealed on amends_directive (id) where sealed <> seq;
 
 -- Facts about the ledger itself: the first insert of a name wins. "time" has the latest time that the ledger has seen.
 create table amends_mark (

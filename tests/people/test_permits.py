@@ -1,0 +1,250 @@
+"""Sanctioned ahead: each use of a permit writes and consumes an approval of the exact call, with its start."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from amends import AsyncRuntime, Held, Permit, Rule, Runtime, UsageError, tool
+
+DONE: list[str] = []
+
+
+@tool(needs_approval=True)
+def wire(to: str, cents: int = 5) -> str:
+    DONE.append(f"{to} {cents}")
+    return "wired"
+
+
+@wire.compensate
+def unwire(to: str) -> None:
+    DONE.append(f"no {to}")
+
+
+@tool(kind="retriable", idempotent=True, needs_approval=True)
+def mail(to: str) -> None:
+    DONE.append(f"mail {to}")
+
+
+@tool(kind="read", needs_approval=True)
+def look(what: str) -> str:
+    DONE.append(f"look {what}")
+    return what
+
+
+@tool(locks=lambda call: ["desk"], needs_approval=True)
+def desk(n: int) -> int:
+    DONE.append(f"desk {n}")
+    return n
+
+
+@desk.compensate
+def undesk() -> None: ...
+
+
+TOOLS = (wire, mail, look, desk)
+
+
+@pytest.fixture(params=["memory:", "sqlite"])
+def rt(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
+    DONE.clear()
+    url = request.param if request.param == "memory:" else f"sqlite:///{tmp_path / 'ledger.db'}"
+    with Runtime(url, tools=TOOLS, principal="bot", agent="clerk", wait=0, wait_approval=0) as made:
+        yield made
+
+
+def test_a_permitted_call_starts_at_once_and_only_so_often(rt: Runtime) -> None:
+    given = rt.permit(wire, {"to": "bank"}, by="ann", why="rent", uses=1)
+    assert isinstance(given, Permit)
+    assert (given.tool, given.uses, given.by, given.rule) == ("wire", 1, "ann", None)
+    with rt.run("rent"):
+        assert wire("bank") == "wired"
+    [used] = rt.approvals("state:used")
+    assert [yes.by for yes in used.given] == ["ann"]
+    assert rt.permits() == []
+    with pytest.raises(Held), rt.run("again"):
+        wire("bank")
+    assert DONE == ["bank 5"]
+    assert [event.what for event in rt.events() if event.run_id == given.id] == ["permitted", "permit used"]
+    assert rt.verify().ok
+
+
+@pytest.mark.parametrize("args", [{"to": "thief"}, {"to": "bank", "cents": 6}])
+def test_other_arguments_are_not_covered(rt: Runtime, args: dict[str, Any]) -> None:
+    rt.permit("wire", {"to": "bank"}, by="ann")
+    with pytest.raises(Held), rt.run("order"):
+        wire(**args)
+    assert DONE == []
+    assert [one.uses for one in rt.permits()] == [1]
+
+
+def test_a_rule_covers_what_it_matches(rt: Runtime) -> None:
+    rt.permit("wire", Rule(args={"cents": "<=100", "to": "b*"}), by="ann", uses=2)
+    with rt.run("order"):
+        wire("bank", 100)
+        wire("baker", 1)
+    for args in (("bank", 101), ("cook", 1), ("bank", 99)):
+        with pytest.raises(Held), rt.run(f"order {args}"):
+            wire(*args)
+    assert DONE == ["bank 100", "baker 1"]
+    assert rt.verify().ok
+
+
+def test_a_repeat_and_a_later_attempt_use_it_once(rt: Runtime) -> None:
+    rt.permit("wire", {"to": "bank"}, by="ann", uses=2)
+    with rt.run("order"):
+        wire("bank")
+        wire("bank")
+    assert [one.uses for one in rt.permits()] == [1]
+
+
+@pytest.mark.parametrize("by", ["bot", "CLERK"])
+def test_nobody_permits_what_they_ask_for_themselves(rt: Runtime, by: str) -> None:
+    rt.permit("wire", {"to": "bank"}, by=by)
+    with pytest.raises(Held), rt.run("order"):
+        wire("bank")
+    assert DONE == []
+
+
+def test_an_ended_or_revoked_permit_covers_nothing(rt: Runtime) -> None:
+    given = rt.permit("wire", {"to": "bank"}, by="ann", uses=9)
+    ended = rt.revoke(given.id, by="ben", why="no")
+    assert ended.ended_at is not None
+    assert rt.revoke(given.id, by="ben", why="no") == ended
+    with pytest.raises(Held), rt.run("order"):
+        wire("bank")
+    with pytest.raises(UsageError):
+        rt.revoke("prm_nothing", by="ben", why="no")
+    assert DONE == []
+
+
+def test_a_request_that_waits_is_covered_when_it_is_asked_again(rt: Runtime) -> None:
+    with pytest.raises(Held), rt.run("order"):
+        wire("bank")
+    rt.permit("wire", {"to": "bank"}, by="ann")
+    with rt.run("order"):
+        wire("bank")
+    assert DONE == ["bank 5"]
+    assert list(rt.approvals()) == []
+
+
+def test_reads_and_staged_calls_are_covered(rt: Runtime) -> None:
+    rt.permit("look", {"what": "x"}, by="ann")
+    rt.permit("mail", {"to": "ann"}, by="ben")
+    with rt.run("order"):
+        assert look("x") == "x"
+        mail("ann")
+        assert DONE == ["look x"]
+    assert DONE == ["look x", "mail ann"]
+    assert {one.state for one in rt.approvals("state:used,approved,pending")} == {"used"}
+    assert rt.verify().ok
+
+
+def test_roles_and_several_approvers_are_still_asked_for(tmp_path: Path) -> None:
+    DONE.clear()
+    rules = [Rule("wire", roles=["treasurer"])]
+    with Runtime("memory:", tools=[wire], rules=rules, wait=0, wait_approval=0) as rt:
+        rt.permit("wire", {"to": "a"}, by="ann")
+        with pytest.raises(Held), rt.run("a"):
+            wire("a")
+        rt.permit("wire", {"to": "b"}, by="ann", roles=["treasurer"])
+        with rt.run("b"):
+            wire("b")
+    with Runtime("memory:", tools=[wire], rules=[Rule("wire", approvers=2)], wait=0, wait_approval=0) as rt:
+        rt.permit("wire", {"to": "a"}, by="ann", uses=5)
+        with pytest.raises(Held), rt.run("a"):
+            wire("a")
+    assert DONE == ["b 5"]
+
+
+def test_a_rule_that_refuses_still_refuses(tmp_path: Path) -> None:
+    from amends.errors import RuleRefused
+
+    DONE.clear()
+    with Runtime("memory:", tools=[wire], rules=[Rule("wire", decision="refuse")]) as rt:
+        rt.permit("wire", {"to": "a"}, by="ann")
+        with pytest.raises(RuleRefused), rt.run("a"):
+            wire("a")
+    assert DONE == []
+
+
+def test_a_halt_comes_first_and_uses_nothing(rt: Runtime) -> None:
+    from amends.errors import Halted
+
+    rt.permit("wire", {"to": "bank"}, by="ann")
+    rt.halt(by="ann", why="stop")
+    with pytest.raises(Halted), rt.run("order"):
+        wire("bank")
+    assert [one.uses for one in rt.permits()] == [1]
+
+
+def test_a_permit_belongs_to_its_tenant(rt: Runtime) -> None:
+    rt.scoped(tenant="acme").permit("wire", {"to": "bank"}, by="ann")
+    with pytest.raises(Held), rt.run("order"):
+        wire("bank")
+    with rt.scoped(tenant="acme").run("order"):
+        wire("bank")
+    assert DONE == ["bank 5"]
+
+
+def test_a_locked_call_is_approved_and_starts_when_the_lock_is_free(rt: Runtime) -> None:
+    from amends.errors import Locked
+
+    rt.permit("desk", {"n": 1}, by="ann")
+    rt.permit("desk", {"n": 2}, by="ann")
+
+    def second() -> None:
+        with pytest.raises(Locked), rt.run("second"):
+            desk(2)
+        DONE.append("locked")
+
+    with rt.run("first"):
+        desk(1)
+        other = Thread(target=second)
+        other.start()
+        other.join()
+    assert DONE == ["desk 1", "locked"]
+    assert rt.verify().ok
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"by": ""}, {"uses": 0}, {"uses": True}, {"uses": 1.5}, {"expires": 0}, {"expires": -1}, {"expires": "soon"},
+        {"expires": datetime(2090, 1, 1)}, {"args": None}, {"args": {"nobody": 1}}, {"tool": "unknown"}, {"tool": 5},  # noqa: DTZ001
+        {"rule": Rule()}, {"args": None, "rule": Rule(when=lambda _: True)}, {"args": None, "rule": Rule("mail")},
+        {"args": None, "rule": Rule(decision="refuse")},
+    ],
+)  # fmt: skip
+def test_a_wrong_permit_is_refused_before_anything_is_written(rt: Runtime, given: dict[str, Any]) -> None:
+    whole = {"tool": "wire", "args": {"to": "bank"}, "by": "ann"} | given
+    with pytest.raises(UsageError):
+        rt.permit(**whole)
+    assert rt.permits() == []
+
+
+@pytest.mark.parametrize("expires", [5, 5.0, timedelta(hours=1), datetime.now(UTC) + timedelta(days=1)])
+def test_a_permit_says_when_it_ends(rt: Runtime, expires: Any) -> None:
+    given = rt.permit("wire", {"to": "bank"}, by="ann", expires=expires)
+    assert given.expires_at > given.at
+    assert rt.permits("wire") == [given]
+    assert rt.permits("mail") == []
+    assert given.to_dict()["id"] == given.id
+
+
+def test_an_async_runtime_permits_in_the_same_way(tmp_path: Path) -> None:
+    DONE.clear()
+
+    async def main() -> None:
+        async with AsyncRuntime(f"sqlite:///{tmp_path / 'a.db'}", tools=[wire], wait_approval=0) as rt:
+            await rt.permit("wire", {"to": "bank"}, by="ann")
+            async with rt.run("order") as run:
+                await run.call(wire, to="bank")
+            assert await rt.permits() == []
+
+    asyncio.run(main())
+    assert DONE == ["bank 5"]
