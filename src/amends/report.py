@@ -449,6 +449,57 @@ class Doubt(Call):
         return found
 
 
+# ---- The inbox
+
+
+@dataclass(frozen=True, slots=True)
+class InboxItem:
+    """One thing that waits for a person."""
+
+    what: Literal["approval", "expired", "doubt", "decision", "blocked", "suspended"]
+    """A pending request; one that nobody decided in time; a doubt; a held call; a blocked run; a suspended run."""
+    id: str
+    """The id to decide with: of the request, the call or the run."""
+    run_id: str
+    since: datetime
+    """Since when it waits."""
+    expires_at: datetime | None = None
+    why: str = ""
+    """Why it waits, in words."""
+    verbs: tuple[str, ...] = ()
+    """The methods of the runtime that decide it."""
+    roles: tuple[str, ...] = ()
+    """The roles that may decide it; empty: anybody except the requester."""
+    call: Call | None = None
+    """The call that it is about; None: it is about the run."""
+    tenant: str | None = None
+    agent: str | None = None
+    principal: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        call = self.call
+        facts = {
+            "id": self.id,
+            "what": self.what,
+            "run": self.run_id,
+            "call": None if call is None else call.id,
+            "tool": None if call is None else call.tool,
+            "args": None if call is None else dict(call.args),
+            "state": None if call is None else call.state,
+            "since": self.since,
+            "expires_at": self.expires_at,
+            "why": self.why,
+            "verbs": list(self.verbs),
+            "roles": list(self.roles),
+            "tenant": self.tenant,
+            "agent": self.agent,
+            "principal": self.principal,
+        }
+        found: dict[str, Any] = plain(facts)
+        return found
+
+
 # ---- Reconciliation with the world
 
 

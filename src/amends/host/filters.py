@@ -43,6 +43,7 @@ APPROVAL_FIELDS: Final = (
     "role",
 )
 EVENT_FIELDS: Final = ("status", "run", "call", "tool", "kind", "agent", "principal", "what", "by", "at", "age")
+INBOX_FIELDS: Final = ("what", "run", "agent", "principal", "age", "tool", "call", "role")
 BUDGET_FIELDS: Final = ("unit", "per", "tool", "who", "period")
 CHOICES: Final = {"per": get_args(Per)}
 """Fields of budgets that have only these values."""
