@@ -17,7 +17,7 @@ from amends.encoding.dataclass import dataclass, field
 from amends.errors import LedgerTampered, NotStorable, plain_mapping
 from amends.model import Call, Lock, Residue, RunInfo
 from amends.states import CallState, RunState
-from amends.visible import visible, visible_value
+from amends.visible import shortened, visible, visible_value
 
 GLYPHS: Final = {
     "held": "…",
@@ -192,7 +192,7 @@ def _note(call: Call) -> str:
     if call.violation:
         parts.append(f"against the ordering law: {visible(call.violation, prose=True)}")
     text = "; ".join(parts)  # "…" is escaped in foreign text, so at the end it always means that the line was cut
-    return text if len(text) <= NOTE_CHARS_MAX else text[: NOTE_CHARS_MAX - 1] + "…"
+    return shortened(text, NOTE_CHARS_MAX)
 
 
 def _foot(report: Report) -> Iterator[str]:
@@ -899,4 +899,4 @@ def _told(value: Any) -> str:
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= LINE_CHARS_MAX else line[: LINE_CHARS_MAX - 1] + "…"
+    return shortened(line, LINE_CHARS_MAX)

@@ -1,5 +1,7 @@
 """The public surface, compared with a recorded copy: a rename or a lost default breaks somebody's program."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -36,6 +38,37 @@ ADDED: dict[str, str] = {
     "amends.errors.LedgerTooOld.for_model(self)": "as above",
     "amends.errors.LedgerTooOld.to_dict(self)": "as above",
     "amends.Problem.__init__(run_id, root, n, how, text)": "there is no place in the ledger, only the number in a tree",
+    "amends.Runtime.inbox(self, filter='')": "everything that waits for a person, in one list",
+    "async amends.AsyncRuntime.inbox(self, filter='')": "as above",
+    "amends.testing.TestRuntime.inbox(self, filter='')": "as above",
+    "amends.InboxItem()": "one item of it",
+    "amends.InboxItem.__init__(what, id, run_id, since, expires_at=None, why='', verbs=(), roles=(), call=None, tenant=None, agent=None, principal=None)": "as above",
+    "amends.InboxItem.agent: attribute": "as above",
+    "amends.InboxItem.call: attribute": "as above",
+    "amends.InboxItem.expires_at: attribute": "as above",
+    "amends.InboxItem.id: attribute": "as above",
+    "amends.InboxItem.principal: attribute": "as above",
+    "amends.InboxItem.roles: attribute": "as above",
+    "amends.InboxItem.run_id: attribute": "as above",
+    "amends.InboxItem.since: attribute": "as above",
+    "amends.InboxItem.tenant: attribute": "as above",
+    "amends.InboxItem.verbs: attribute": "as above",
+    "amends.InboxItem.what: attribute": "as above",
+    "amends.InboxItem.why: attribute": "as above",
+    "amends.InboxItem.to_dict(self)": "as above",
+    "amends.Now()": "where a run runs, whom it waits for, since when it is orphaned",
+    "amends.Now.__init__(what, where=None, waits_for=None, since=None)": "as above",
+    "amends.Now.since: attribute": "as above",
+    "amends.Now.waits_for: attribute": "as above",
+    "amends.Now.what: attribute": "as above",
+    "amends.Now.where: attribute": "as above",
+    "amends.RunInfo.now: attribute": "as above",
+    "amends.RunInfo.__init__(id, state, generation=1, tenant=None, agent=None, principal=None, parent=None, goal=None, recover='rollback', input=None, output=None, tags=(), causes=(), owner=None, epoch=0, opened_at=None, closed_at=None, deadline_at=None, gone_at=None, origin=None, forked_from=None, forked_at=None, now=None)": "as above",
+    "amends.Runtime.runs(self, filter='', *, now=False)": "as above",
+    "amends.AsyncRuntime.runs(self, filter='', *, now=False)": "as above",
+    "amends.testing.TestRuntime.runs(self, filter='', *, now=False)": "as above",
+    "amends.visible.shortened(text, room)": "a cut in a report is after a whole word",
+    "amends.visible.words_of_line(text)": "as above",
 }
 REMOVED: dict[str, str] = {
     "amends.testing.STORE_CHECKS: dict": "see ADDED",
@@ -46,6 +79,10 @@ REMOVED: dict[str, str] = {
     "amends.Event.__init__(seq, at, run_id, call_id, what, frm, to, by, facts=<_Unset>)": "see ADDED",
     "amends.Problem.__init__(run_id, root, n, seq, how, text)": "see ADDED",
     "amends.Problem.seq: attribute": "see ADDED",
+    "amends.Runtime.runs(self, filter='')": "see ADDED",
+    "amends.AsyncRuntime.runs(self, filter='')": "see ADDED",
+    "amends.testing.TestRuntime.runs(self, filter='')": "see ADDED",
+    "amends.RunInfo.__init__(id, state, generation=1, tenant=None, agent=None, principal=None, parent=None, goal=None, recover='rollback', input=None, output=None, tags=(), causes=(), owner=None, epoch=0, opened_at=None, closed_at=None, deadline_at=None, gone_at=None, origin=None, forked_from=None, forked_at=None)": "see ADDED",
 }
 
 

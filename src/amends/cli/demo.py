@@ -60,7 +60,7 @@ def demo(
         code = _play(dir, fresh=fresh)
     with Runtime(f"sqlite:///{dir / 'ledger.db'}", create=False) as rt:
         for info in rt.runs():
-            put_json(rt.report(info.id).to_dict())
+            put_json(rt.report(info.id).to_dict(), id=info.id)
     return code
 
 
