@@ -75,6 +75,8 @@ EVENTS_MAX: Final = 1_000
 """Events of one call that are shown; a call that is retried for weeks has more."""
 KNOWN_TOOLS_MAX: Final = 10_000
 OWNER_PARTS: Final = 5
+PLAIN_RECORD: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+"""What every log record has; the rest are the fields that amends gave it."""
 
 verbs = group()
 runs = group("List and show runs, follow them, and close a run that cannot continue.")
@@ -612,10 +614,9 @@ class _JsonLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        put_json(
-            {"at": at, "level": record.levelname.lower(), "message": record.getMessage()},
-            id=getattr(record, "run", None),
-        )
+        facts = {name: value for name, value in vars(record).items() if name not in PLAIN_RECORD}
+        said = {"at": at, "level": record.levelname.lower(), "message": record.getMessage()}
+        put_json(facts | said, id=facts.get("run"))
 
 
 def _code_of_all(reports: list[Report]) -> int:
