@@ -185,7 +185,7 @@ def test_a_ledger_that_was_put_back_starts_nothing_until_a_person_has_looked(sho
     no = at_terminal("db", "restored", "--why", "looked", cwd=shop, answers=[("[y/N]", "n\n")])
     assert (no.code, "nothing was done" in no.text) == (1, True)
     (done,) = lines("db", "restored", "--why", "looked", "--yes", cwd=shop)
-    assert done == {"voided": 1}
+    assert done == {"id": f"sqlite:///{shop / 'shop.db'}", "voided": 1}
     assert pays("2", 100)
 
 

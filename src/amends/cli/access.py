@@ -180,7 +180,7 @@ def open_runtime(app: str | None, *, url: str | None, tenant: str | None, needed
 
     ``needed`` names what cannot be done without tools; with it, a program must be named.
     """
-    place, folder = (app, None) if app or (url and not needed) else app_setting()
+    place, folder = (app, None) if app or url else app_setting()
     if place is None:
         if needed:
             raise UsageError(
