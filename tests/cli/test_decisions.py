@@ -101,7 +101,7 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("doubts", "resolve", "call_nope", "absent", "--why", "x", "--yes"), ("call_nope",)),
     (("doubts", "list", "status:happy"), ("happy",)),
     (("doubts", "list", "--limit", "0"), ("limit",)),
-    (("doubts", "list", "--app", "app:rt"), ("--app",)),
+    (("doubts", "list", "--app", "app:rt", "--url", "sqlite:///other.db"), ("other.db",)),
     (("call", "show", "call_nope"), ("call_nope",)),
     (("call", "show"), ("CALL",)),
     (("call", "show", "CALL", "--url", "nonsense"), ("nonsense",)),
