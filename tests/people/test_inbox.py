@@ -129,6 +129,37 @@ def test_a_blocked_run_is_listed_for_each_cause_that_nothing_else_names(shop: Sh
     assert rt.inbox() == []
 
 
+def test_what_waits_in_a_child_is_listed_once_under_the_child(shop: Shop) -> None:
+    rt = shop.runtime(asks={"charge": True})
+    send = lost_tool()
+    rt.add(send)
+    with pytest.raises(Held), rt.run("parent") as run, run.child("asks"):
+        of(rt, "charge")(order="1")
+    with pytest.raises(RunBlocked), rt.run("other") as run, run.child("loses"):
+        send(to="a")
+    assert [(one.what, one.run_id) for one in rt.inbox()] == [("approval", "parent/asks"), ("doubt", "other/loses")]
+    assert now_of(rt, "parent") == now_of(rt, "parent/asks") == now_of(rt, "other") == "waits for a person"
+
+
+def test_a_run_that_waits_for_a_lock_is_not_in_the_inbox(shop: Shop) -> None:
+    @tool(locks=lambda call: ["seat-1"])
+    def sit(who: str) -> str:
+        return who
+
+    @sit.compensate
+    def stand(who: str) -> None:
+        pass
+
+    rt = shop.runtime(wait=0.0)
+    rt.add(sit)
+    first = rt.open("first")
+    first.call(sit, "ann")
+    with pytest.raises(Exception, match="seat-1"), rt.run("second"):
+        sit(who="bob")
+    assert rt.inbox() == []
+    first.commit()
+
+
 def test_a_filter_chooses_and_one_that_makes_no_sense_is_refused(shop: Shop) -> None:
     rt = shop.runtime(asks={"charge": True})
     send = lost_tool()

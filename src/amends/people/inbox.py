@@ -42,18 +42,22 @@ async def inbox(host: Host, view: View, filter: str = "") -> list[InboxItem]:
     blocked = await _runs(tenant, ("blocked",))
     living = {one.approval.id for one in requests if one.approval.lives(one.now)}
     items = [_asked(host, one) for one in requests if one.approval.state_at(one.now) == "pending"]
-    items += await _held(host, tenant, living)
-    items += await _doubts(host, tenant, {run.uid for run in blocked})
+    held, doubtful = await _calls(tenant, ("held", "ready")), await _calls(tenant, DOUBTFUL)
+    items += await _held(host, held, living)
+    items += _doubts(host, doubtful, {run.uid for run in blocked})
     named = {item.id for item in items} | {item.call.id for item in items if item.call is not None}
     for run in blocked:
         causes = [cause for cause in json.loads(run.causes) if not any(name in cause for name in named)]
         if causes or not json.loads(run.causes):
             items.append(await _blocked(run, causes))
-    waiting = {item.run_id for item in items}
+    # A run with another reason to wait is not listed as suspended, too; a staged call is no such reason.
+    waiting = {row.root for row in (*held, *doubtful) if row.reason != "order"} | {
+        one.approval.root for one in requests
+    }
     items += [
         _suspended(run)
         for run in await _runs(tenant, UNFINISHED)
-        if run.suspended and not run.owner and run.uid == run.root and run.id not in waiting
+        if run.suspended and not run.owner and run.uid == run.root and run.uid not in waiting
     ]
     now = (await ReadClocks()).wall
     return sorted((item for item in items if _takes(wanted, item, now)), key=_order)
@@ -84,10 +88,10 @@ def _asked(host: Host, found: RequestWithCall) -> InboxItem:
     )
 
 
-async def _held(host: Host, tenant: str, living: Collection[str]) -> list[InboxItem]:
+async def _held(host: Host, rows: list[CallRow], living: Collection[str]) -> list[InboxItem]:
     """Return the calls that a person decides without a request, and those whose request nobody decided in time."""
     items: list[InboxItem] = []
-    for row in await _calls(tenant, ("held", "ready")):
+    for row in rows:
         if row.attempt or row.approval in living:
             continue
         if row.approval:
@@ -102,10 +106,10 @@ async def _held(host: Host, tenant: str, living: Collection[str]) -> list[InboxI
     return items
 
 
-async def _doubts(host: Host, tenant: str, stuck: Collection[str]) -> list[InboxItem]:
+def _doubts(host: Host, rows: list[CallRow], stuck: Collection[str]) -> list[InboxItem]:
     """Return the doubts that amends cannot settle alone: of a blocked run, or of a tool that nobody can ask."""
     items: list[InboxItem] = []
-    for row in await _calls(tenant, DOUBTFUL):
+    for row in rows:
         spec = host.specs.get(row.tool)
         doubt = doubt_of(row, spec)
         is_retried = spec is not None and bool(spec.idempotent) and doubt.about == "call"
