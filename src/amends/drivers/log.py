@@ -8,6 +8,7 @@ messages of errors.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from amends.visible import visible, visible_log
 log = visible_log("amends")
 TOLD_MAX: Final = 10_000
 """How many records are remembered that must not be written twice."""
+ERROR_NAME: Final = re.compile(r"([A-Za-z_]\w*(?:Error|Exception|Exceeded|Refused|Interrupt)): ")
+"""The class at the beginning of a recorded reason; the rest may be anything, and is encrypted in some ledgers."""
 _told: dict[tuple[str, ...], None] = {}
 
 
@@ -116,9 +119,11 @@ def _compensated(op: operations.SettleCompensation, answer: Settled) -> None:
 def _closed(_op: operations.CloseRun, row: RunRow) -> None:
     facts = {"run": row.id, "state": row.state, "tenant": row.tenant or None, "agent": row.agent or None}
     if row.state == "rolled_back":
-        why = row.goal_why
-        words = f"run {visible(row.id)} was rolled back{f': {visible(why, prose=True)}' if why else ''}"
-        _write(logging.INFO, "rollback", words, **facts, why=why, by=row.goal_by)
+        by = "self" if "|" in row.goal_by else row.goal_by
+        cause = ERROR_NAME.match(row.goal_why)
+        kind = cause[1] if cause else None
+        words = f"run {visible(row.id)} was rolled back{f' after {kind}' if kind else ''}"
+        _write(logging.INFO, "rollback", words, **facts, by=by, error_type=kind)
     elif row.state == "blocked" and _is_news("blocked", row.uid, row.causes):
         _write(logging.ERROR, "blocked", f"run {visible(row.id)} is blocked: a person is needed", **facts)
 
