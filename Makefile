@@ -26,7 +26,7 @@ help: ## this list
 demo: $(RUN) ## the shop: commit, roll back, kill and recover, refuse
 	@$(BIN)/amends demo $(ARGS)
 
-test: $(DEV) servers ## all tests, except test-peers
+test: $(DEV) ## all tests, except test-peers
 	@$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/peers $(ARGS)
 
 check: $(DEV) ## format, lint, types, import rule, docs
@@ -39,13 +39,13 @@ check: $(DEV) ## format, lint, types, import rule, docs
 sim: $(DEV) ## the simulator: every crash point, seeded races (ARGS=200000: that many schedules; ARGS="--store sqlite": on SQLite)
 	@$(BIN)/python -m tests.sim $(ARGS)
 
-chaos: $(DEV) servers ## real processes over real ledgers, killed: ten minutes a ledger (ARGS="--store sqlite --short")
+chaos: $(DEV) ## real processes over real ledgers, killed: ten minutes a ledger (ARGS="--store sqlite --short")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-bench: $(DEV) servers ## speed, as ratios to the floor of the same run, and the peers (ARGS=--quick: a minute, no peers)
+bench: $(DEV) ## speed, as ratios to the floor of the same run, and the peers (ARGS=--quick: a minute, no peers)
 	@$(BIN)/python -m bench $(ARGS)
 
-servers: ## install PostgreSQL, MariaDB and PgBouncer where that is allowed (make test does it by itself)
+servers: ## install PostgreSQL, MariaDB and PgBouncer by apt-get; nothing else does (make test uses what is here)
 	@sh scripts/servers
 
 format: $(DEV) ## format the code
@@ -55,13 +55,13 @@ format: $(DEV) ## format the code
 docs: $(DEV) ## write the generated parts of docs/ again and check the links
 	@$(BIN)/python scripts/docs.py
 
-crowd: $(DEV) servers ## 64 threads and 200 tasks in one process over each ledger, a minute each, then everything is checked
+crowd: $(DEV) ## 64 threads and 200 tasks in one process over each ledger, a minute each, then everything is checked
 	@$(BIN)/python -m tests.chaos.crowd $(ARGS)
 
 test-peers: $(DEV) ## failures of other packages and open reports about frameworks: amends does not repeat them
 	@$(BIN)/python -m pytest -n $(JOBS) tests/peers $(ARGS)
 
-test-rest: $(DEV) servers ## what make test leaves out for time: more stores and colours for each check, more places for each fault
+test-rest: $(DEV) ## what make test leaves out for time: more stores and colours for each check, more places for each fault
 	@$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/peers -m rest $(ARGS)
 
 test-pythons: ## the quick tests on every other supported Python found here

@@ -3,7 +3,7 @@
     pip install "amends[crewai]"
     python examples/crewai_crew.py
 
-A script plays the model; put `"gpt-4o"` in its place. Everything is kept in the folder `trip-data`.
+A script plays the model; put `"gpt-4o"` in its place. Everything is kept in the folder `crewai-data`.
 """
 
 import json
@@ -20,7 +20,7 @@ from crewai.tools import tool
 import amends
 from amends.adapters.crewai import amends_tools
 
-DATA = Path("trip-data")
+DATA = Path("crewai-data")
 TRIP = [("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "nights": 2}), "All booked."]
 
 

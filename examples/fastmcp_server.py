@@ -4,7 +4,7 @@
     python examples/fastmcp_server.py
 
 A client that follows a script plays an agent: it starts the server, names the run of its calls, and ends it.
-Everything is kept in the folder `trip-data`.
+Everything is kept in the folder `fastmcp-data`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from mcp import MCPError
 import amends
 from amends.adapters.fastmcp import RUN_META, AmendsMiddleware
 
-DATA = Path("trip-data")
+DATA = Path("fastmcp-data")
 
 
 # ---- the server's tools: no amends here ----------------------------------------------------------------------

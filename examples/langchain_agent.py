@@ -3,7 +3,7 @@
     pip install "amends[langchain]" langgraph-checkpoint-sqlite
     python examples/langchain_agent.py
 
-A script plays the model; put `"openai:gpt-4o"` in its place. Everything is kept in the folder `trip-data`.
+A script plays the model; put `"openai:gpt-4o"` in its place. Everything is kept in the folder `langchain-data`.
 """
 
 import os
@@ -23,7 +23,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 import amends
 from amends.adapters.langchain import AmendsMiddleware
 
-DATA = Path("trip-data")
+DATA = Path("langchain-data")
 TRIP = [("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "nights": 2}), "All booked."]
 
 

@@ -4,7 +4,7 @@
     python examples/mcp_server.py
 
 A client that follows a script plays an agent: it starts the server, names the run of its calls, and ends it.
-Everything is kept in the folder `trip-data`.
+Everything is kept in the folder `mcp-data`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from mcp.server import MCPServer
 import amends
 from amends.adapters.mcp import RUN_META, guarded
 
-DATA = Path("trip-data")
+DATA = Path("mcp-data")
 
 
 # ---- the server's tools: no amends here ----------------------------------------------------------------------

@@ -3,7 +3,7 @@
     pip install "amends[openai-agents]"
     python examples/openai_agents_agent.py
 
-The SDK's own scripted model replaces a real one. Everything is kept in the folder `trip-data`.
+The SDK's own scripted model replaces a real one. Everything is kept in the folder `openai-agents-data`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 import amends
 from amends.adapters.openai_agents import AmendsRunner, amends_tools
 
-DATA = Path("trip-data")
+DATA = Path("openai-agents-data")
 FLIGHT, HOTEL = ("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "nights": 2})
 
 

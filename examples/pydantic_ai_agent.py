@@ -3,7 +3,7 @@
     pip install "amends[pydantic-ai]"
     python examples/pydantic_ai_agent.py
 
-A function plays the model; put `"openai:gpt-4o"` in its place. Everything is kept in the folder `trip-data`.
+A function plays the model; put `"openai:gpt-4o"` in its place. Everything is kept in the folder `pydantic-ai-data`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 import amends
 from amends.adapters.pydantic_ai import AmendsCapability
 
-DATA = Path("trip-data")
+DATA = Path("pydantic-ai-data")
 FLIGHT, HOTEL = ("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "nights": 2})
 
 

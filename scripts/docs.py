@@ -200,8 +200,25 @@ def _said_of(name: str) -> str:
 
 def _records() -> str:
     kinds = (
-        *(amends.Request, amends.Call, amends.Answer, amends.Report, amends.RunInfo, amends.Residue, amends.Event),
-        *(amends.Doubt, amends.Evidence, amends.Preview, amends.Next, amends.Planned, amends.RollbackPlan),
+        *(
+            amends.Request,
+            amends.Call,
+            amends.Answer,
+            amends.Report,
+            amends.RunInfo,
+            amends.Now,
+            amends.Residue,
+            amends.Event,
+        ),
+        *(
+            amends.InboxItem,
+            amends.Doubt,
+            amends.Evidence,
+            amends.Preview,
+            amends.Next,
+            amends.Planned,
+            amends.RollbackPlan,
+        ),
         *(amends.Reconciliation, amends.Mismatch),
     )
     return _table("record | fields", ((f"`{kind.__name__}`", _fields(kind)) for kind in kinds))

@@ -69,6 +69,28 @@ class RunInfo:
     forked_from: str | None = None
     """The run that this one was forked from; ``forked_at`` is the last call that they share."""
     forked_at: str | None = None
+    now: Now | None = None
+    """What happens to it at this moment; only with ``rt.runs(now=True)``, and None once it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What happens to an unfinished run at this moment: it runs, waits, or was orphaned by its process."""
+
+    what: Literal["running", "waiting", "orphaned"]
+    where: str | None = None
+    """The process that has the run: ``web-1 (4121)``, its host and its process id."""
+    waits_for: str | None = None
+    """Who or what must act first: ``a person``, a role, ``a worker``, ``its program``, ``a probe``, ``a lock``."""
+    since: datetime | None = None
+    """Of an orphaned run: the last sign of life of its process. Of one that waits for approval: the request."""
+
+    def __str__(self) -> str:
+        if self.what == "running":
+            return f"runs on {self.where}"
+        if self.what == "waiting":
+            return f"waits for {self.waits_for}"
+        return "orphaned" if self.since is None else f"orphaned since {self.since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True)

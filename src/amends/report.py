@@ -17,7 +17,7 @@ from amends.encoding.dataclass import dataclass, field
 from amends.errors import LedgerTampered, NotStorable, plain_mapping
 from amends.model import Call, Lock, Residue, RunInfo
 from amends.states import CallState, RunState
-from amends.visible import visible, visible_value
+from amends.visible import shortened, visible, visible_value
 
 GLYPHS: Final = {
     "held": "…",
@@ -192,7 +192,7 @@ def _note(call: Call) -> str:
     if call.violation:
         parts.append(f"against the ordering law: {visible(call.violation, prose=True)}")
     text = "; ".join(parts)  # "…" is escaped in foreign text, so at the end it always means that the line was cut
-    return text if len(text) <= NOTE_CHARS_MAX else text[: NOTE_CHARS_MAX - 1] + "…"
+    return shortened(text, NOTE_CHARS_MAX)
 
 
 def _foot(report: Report) -> Iterator[str]:
@@ -454,6 +454,57 @@ class Doubt(Call):
             "probe": self.probe,
             "next_probe_at": self.next_probe_at,
             "evidence": learned,
+        }
+        found: dict[str, Any] = plain(facts)
+        return found
+
+
+# ---- The inbox
+
+
+@dataclass(frozen=True, slots=True)
+class InboxItem:
+    """One thing that waits for a person."""
+
+    what: Literal["approval", "expired", "doubt", "decision", "blocked", "suspended"]
+    """A pending request; one that nobody decided in time; a doubt; a held call; a blocked run; a suspended run."""
+    id: str
+    """The id to decide with: of the request, the call or the run."""
+    run_id: str
+    since: datetime
+    """Since when it waits."""
+    expires_at: datetime | None = None
+    why: str = ""
+    """Why it waits, in words."""
+    verbs: tuple[str, ...] = ()
+    """The methods of the runtime that decide it."""
+    roles: tuple[str, ...] = ()
+    """The roles that may decide it; empty: anybody except the requester."""
+    call: Call | None = None
+    """The call that it is about; None: it is about the run."""
+    tenant: str | None = None
+    agent: str | None = None
+    principal: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        call = self.call
+        facts = {
+            "id": self.id,
+            "what": self.what,
+            "run": self.run_id,
+            "call": None if call is None else call.id,
+            "tool": None if call is None else call.tool,
+            "args": None if call is None else dict(call.args),
+            "state": None if call is None else call.state,
+            "since": self.since,
+            "expires_at": self.expires_at,
+            "why": self.why,
+            "verbs": list(self.verbs),
+            "roles": list(self.roles),
+            "tenant": self.tenant,
+            "agent": self.agent,
+            "principal": self.principal,
         }
         found: dict[str, Any] = plain(facts)
         return found
@@ -858,4 +909,4 @@ def _told(value: Any) -> str:
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= LINE_CHARS_MAX else line[: LINE_CHARS_MAX - 1] + "…"
+    return shortened(line, LINE_CHARS_MAX)

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from amends.people import budgets as budget_verbs
     from amends.people import doubts as doubt_verbs
     from amends.people import halts as halt_verbs
+    from amends.people import inbox as inbox_verbs
     from amends.people import links, restore
     from amends.people import permits as permit_verbs
     from amends.people import reconcile as reconciliation
@@ -84,6 +85,7 @@ else:
         doubt_verbs="amends.people.doubts",
         halt_verbs="amends.people.halts",
         permit_verbs="amends.people.permits",
+        inbox_verbs="amends.people.inbox",
         links="amends.people.links",
         restore="amends.people.restore",
         reconciliation="amends.people.reconcile",
@@ -392,8 +394,9 @@ class Runtime:
     verify = blocking(lambda: audit_verbs.verify)
     test_rules = blocking(lambda: requests.test_rules, opens=False)
 
-    # ---- Approvals
+    # ---- The inbox and approvals
 
+    inbox = blocking(lambda: inbox_verbs.inbox)
     approvals = listed(lambda: approval_verbs.approvals)
     approval = blocking(lambda: approval_verbs.approval)
     approve = blocking(lambda: approval_verbs.approve)
@@ -829,8 +832,9 @@ class AsyncRuntime:
     verify = awaited(lambda: audit_verbs.verify)
     test_rules = awaited(lambda: requests.test_rules, opens=False)
 
-    # ---- Approvals
+    # ---- The inbox and approvals
 
+    inbox = awaited(lambda: inbox_verbs.inbox)
     approvals = listed_async(lambda: approval_verbs.approvals)
     approval = awaited(lambda: approval_verbs.approval)
     approve = awaited(lambda: approval_verbs.approve)

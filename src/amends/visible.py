@@ -149,19 +149,44 @@ FOLD_MARK: Final = "     ┊ "
 
 
 def folded(text: str, width: int, *, mark: str = FOLD_MARK) -> Iterator[str]:
-    """Yield the line in parts that fit the width; each after the first begins with ``mark``.
+    """Yield the line in parts that fit the width, broken after a space if there is one; each further part begins with ``mark``.
 
     If the terminal wrapped the line itself, text from the ledger could begin a row and look like output of amends.
     """
     room = max(width, len(mark) + 8)
-    part, used = "", 0
+    before, part, used = "", "", 0
     for one in text:
         size = columns(one)
         if used + size > room:
-            yield part
-            part, used = mark, len(mark)
+            line, rest = _broken(part)
+            yield before + line
+            before, part = mark, rest
+            used = len(mark) + sum(map(columns, rest))
         part, used = part + one, used + size
-    yield part
+    yield before + part
+
+
+def _broken(part: str) -> tuple[str, str]:
+    """Return a row, and what continues in the next one: the word that the row ends in, unless that is most of it."""
+    at = part.rfind(" ") + 1
+    return (part[:at], part[at:]) if at > len(part) // 2 else (part, "")
+
+
+def words_of_line(text: str) -> list[str]:
+    """Return the parts between which a line may be broken or cut, each with the space or comma that ends it."""
+    return re.findall(r"[^ ,]*,+ *|[^ ,]* +|[^ ,]+", text) or [""]
+
+
+def shortened(text: str, room: int) -> str:
+    """Return the text cut after a whole word, with "…" in place of the rest, if it is longer than ``room``."""
+    if len(text) <= room:
+        return text
+    kept = ""
+    for word in words_of_line(text):
+        if len(kept) + len(word) > room - 2:
+            break
+        kept += word
+    return f"{kept.rstrip()} …" if len(kept) > room // 2 else f"{text[: room - 1]}…"
 
 
 # ---- Logs

@@ -15,11 +15,12 @@ from tests.forked import run_python
 
 SOURCE = Path(amends.__file__).resolve().parent.parent
 PATIENCE_S = 90
+FOREIGN = ("AMENDS_", "NO_COLOR", "COLUMNS")
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Return this process's environment without the settings of amends."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AMENDS_", "NO_COLOR"))}
+    """Return this process's environment without the settings of amends, and without a width, which pytest may set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     return {**kept, "PYTHONPATH": str(SOURCE), "PYTHONIOENCODING": "utf-8", **extra}
 
 
@@ -38,18 +39,21 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str, code: in
         assert word in done.stderr
 
 
-def here(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run one command in this process, which is faster; for commands that end before they do anything."""
+def here(*args: str, cwd: Path, columns: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Run one command in this process, which is faster; ``columns``: as wide as COLUMNS says."""
     kept, folder, path, modules = dict(os.environ), Path.cwd(), list(sys.path), set(sys.modules)
     out, err = io.StringIO(), io.StringIO()
     try:
-        for name in [name for name in os.environ if name.startswith("AMENDS_")]:
+        for name in [name for name in os.environ if name.startswith(FOREIGN)]:
             del os.environ[name]
+        if columns is not None:
+            os.environ["COLUMNS"] = str(columns)
         os.chdir(cwd)
         with redirect_stdout(out), redirect_stderr(err):
             code = main(args)
     finally:
         os.chdir(folder)
+        os.environ.pop("COLUMNS", None)
         os.environ.update(kept)
         sys.path[:] = path
         for name in set(sys.modules) - modules:

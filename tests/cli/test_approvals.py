@@ -185,7 +185,7 @@ def test_a_ledger_that_was_put_back_starts_nothing_until_a_person_has_looked(sho
     no = at_terminal("db", "restored", "--why", "looked", cwd=shop, answers=[("[y/N]", "n\n")])
     assert (no.code, "nothing was done" in no.text) == (1, True)
     (done,) = lines("db", "restored", "--why", "looked", "--yes", cwd=shop)
-    assert done == {"voided": 1}
+    assert done == {"id": f"sqlite:///{shop / 'shop.db'}", "voided": 1}
     assert pays("2", 100)
 
 
@@ -215,12 +215,12 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("approvals", "again", "APR", "--why", "x"), ("pending",)),
     (("approvals", "again", "APR"), ("--why",)),
     (("approvals", "again", "apr_nope", "--why", "x"), ("apr_nope",)),
-    (("budget", "colour:red"), ("colour", "unit")),
-    (("budget", "--app", "nosuch:rt"), ("nosuch",)),
-    (("budget", "--url", "sqlite:///none.db"), ("no ledger",)),
-    (("cost", "--by", "moon"), ("moon", "run, tool, agent, day")),
-    (("cost", "status:happy"), ("happy",)),
-    (("cost", "--limit", "none"), ("limit",)),
+    (("budgets", "colour:red"), ("colour", "unit")),
+    (("budgets", "--app", "nosuch:rt"), ("nosuch",)),
+    (("budgets", "--url", "sqlite:///none.db"), ("no ledger",)),
+    (("costs", "--by", "moon"), ("moon", "run, tool, agent, day")),
+    (("costs", "status:happy"), ("happy",)),
+    (("costs", "--limit", "none"), ("limit",)),
     (("reconcile",), ("TOOL",)),
     (("reconcile", "nosuch"), ("nosuch",)),
     (("reconcile", "pay", "--url", "sqlite:///shop.db"), ("needs your tools",)),
@@ -243,16 +243,16 @@ def test_what_makes_no_sense_is_said_and_changes_nothing(shop: Path, pays: Pays)
 def test_what_is_spent_and_left_is_told(shop: Path, pays: Pays) -> None:
     assert pays("1", 9_000)
     assert pays("2", 8_000)
-    (state,) = lines("budget", cwd=shop)
+    (state,) = lines("budgets", cwd=shop)
     assert (state["who"], state["spent"], state["left"]) == ("till", "170", "4830")
-    assert run("budget", "--check", cwd=shop).returncode == 0
-    seen = at_terminal("budget", cwd=shop, width=120)
+    assert run("budgets", "--check", cwd=shop).returncode == 0
+    seen = at_terminal("budgets", cwd=shop, width=120)
     assert (seen.code, "per agent and day" in seen.text) == (0, True)
-    by_run = lines("cost", cwd=shop)
+    by_run = lines("costs", cwd=shop)
     assert [(line["what"], line["spent"]) for line in by_run] == [("order-1", "90"), ("order-2", "80")]
-    (by_tool,) = lines("cost", "--by", "tool", "age:<1h", cwd=shop)
+    (by_tool,) = lines("costs", "--by", "tool", "age:<1h", cwd=shop)
     assert (by_tool["what"], by_tool["calls"], by_tool["spent"]) == ("pay", 2, "170")
-    assert "order-1" in at_terminal("cost", "cost:>85", cwd=shop).text
+    assert "order-1" in at_terminal("costs", "cost:>85", cwd=shop).text
     assert [one["id"] for one in lines("runs", "list", "cost:>85", cwd=shop)] == ["order-1"]
 
 
@@ -261,7 +261,7 @@ def test_an_empty_budget_has_an_exit_code(shop: Path, pays: Pays) -> None:
     (shop / "app.py").write_text(text, encoding="utf-8")
     assert pays("1", 9_000)
     assert not pays("2", 100)
-    assert run("budget", "--check", cwd=shop).returncode == 13
+    assert run("budgets", "--check", cwd=shop).returncode == 13
 
 
 def test_the_ledger_is_compared_with_the_world(shop: Path, pays: Pays) -> None:

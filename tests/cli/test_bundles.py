@@ -28,6 +28,7 @@ def test_a_run_is_exported_checked_and_loaded_elsewhere(ledger: Path, tmp_path: 
     done = run("audit", "export", "committed", "hel", "-o", str(file), "--json", *URL, cwd=ledger)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
+        "id": str(file),
         "file": str(file),
         "runs": ["committed", "held"],
         "bytes": file.stat().st_size,

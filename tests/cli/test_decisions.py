@@ -51,7 +51,7 @@ def test_a_doubt_is_shown_asked_about_and_resolved_at_a_terminal(shop: Path, dou
     assert "ada says that it did not happen" in no.text
     yes = at_terminal("doubts", "resolve", doubt, "absent", "--why", "looked", cwd=shop, answers=[("[y/N]", "y\n")])
     assert (yes.code, "= rolled back" in yes.text) == (0, True)
-    events = [event for event in said("call", "show", doubt, cwd=shop)["events"] if event["by"] == "ada"]
+    events = [event for event in said("calls", "show", doubt, cwd=shop)["events"] if event["by"] == "ada"]
     assert [(event["to"], event["facts"]["why"]) for event in events] == [("failed", "looked")]
 
 
@@ -89,9 +89,9 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("doubts", "show", "call_nope"), ("call_nope",)),
     (("doubts", "show", "CALL", "--app", "nope:rt"), ("nope",)),
     (("doubts", "show"), ("CALL",)),
-    (("call", "accept", "CALL", "--why", "x"), ("--yes",)),
-    (("call", "accept", "CALL", "--yes"), ("--why",)),
-    (("call", "accept", "call_nope", "--why", "x", "--yes"), ("call_nope",)),
+    (("calls", "accept", "CALL", "--why", "x"), ("--yes",)),
+    (("calls", "accept", "CALL", "--yes"), ("--why",)),
+    (("calls", "accept", "call_nope", "--why", "x", "--yes"), ("call_nope",)),
     (("doubts", "probe", "CALL", "--url", "sqlite:///shop.db"), ("needs your tools", "--app")),
     (("doubts", "resolve", "CALL", "maybe", "--why", "x", "--yes"), ("maybe", "happened, absent, unknown")),
     (("doubts", "resolve", "CALL", "absent", "--result", "1", "--why", "x", "--yes"), ("--result",)),
@@ -101,16 +101,16 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("doubts", "resolve", "call_nope", "absent", "--why", "x", "--yes"), ("call_nope",)),
     (("doubts", "list", "status:happy"), ("happy",)),
     (("doubts", "list", "--limit", "0"), ("limit",)),
-    (("doubts", "list", "--app", "app:rt"), ("--app",)),
-    (("call", "show", "call_nope"), ("call_nope",)),
-    (("call", "show"), ("CALL",)),
-    (("call", "show", "CALL", "--url", "nonsense"), ("nonsense",)),
-    (("call", "retry", "CALL", "--why", "x", "--app", "app:rt", "--url", "sqlite:///shop.db"), ("--app", "--url")),
-    (("call", "retry", "CALL", "--why", "x"), ("in_doubt",)),
-    (("call", "retry", "CALL"), ("--why",)),
-    (("call", "decide", "CALL", "maybe", "--why", "x"), ("run, replay, refuse",)),
-    (("call", "decide", "CALL", "run", "--why", "x"), ("in_doubt",)),
-    (("call", "decide", "call_nope", "run", "--why", "x"), ("call_nope",)),
+    (("doubts", "list", "--app", "app:rt", "--url", "sqlite:///other.db"), ("other.db",)),
+    (("calls", "show", "call_nope"), ("call_nope",)),
+    (("calls", "show"), ("CALL",)),
+    (("calls", "show", "CALL", "--url", "nonsense"), ("nonsense",)),
+    (("calls", "retry", "CALL", "--why", "x", "--app", "app:rt", "--url", "sqlite:///other.db"), ("app:rt", "--url")),
+    (("calls", "retry", "CALL", "--why", "x"), ("in_doubt",)),
+    (("calls", "retry", "CALL"), ("--why",)),
+    (("calls", "decide", "CALL", "maybe", "--why", "x"), ("run, replay, refuse",)),
+    (("calls", "decide", "CALL", "run", "--why", "x"), ("in_doubt",)),
+    (("calls", "decide", "call_nope", "run", "--why", "x"), ("call_nope",)),
     (("runs", "abandon", "nope", "--why", "x", "--yes"), ("nope",)),
     (("runs", "abandon", "order-1", "--yes"), ("--why",)),
     (("runs", "abandon", "order-1", "--why", "x"), ("--yes",)),
@@ -132,9 +132,9 @@ def test_what_makes_no_sense_is_said_and_changes_nothing(shop: Path, doubt: str)
 
 
 def test_what_may_stay_is_accepted_call_by_call(shop: Path, doubt: str) -> None:
-    done = said("call", "accept", doubt, "--why", "it is theirs now", "--yes", cwd=shop, code=3)
+    done = said("calls", "accept", doubt, "--why", "it is theirs now", "--yes", cwd=shop, code=3)
     assert [one["state"] for one in done["calls"]] == ["residue"]
-    seen = at_terminal("call", "show", doubt, cwd=shop)
+    seen = at_terminal("calls", "show", doubt, cwd=shop)
     assert (seen.code, "it is theirs now" in seen.text) == (0, True)
 
 

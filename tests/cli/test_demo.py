@@ -68,9 +68,10 @@ def test_it_is_told_from_the_ledger_in_the_words_a_model_sees_and_says_what_to_t
 
 
 def test_it_is_played_at_a_terminal_in_colour(tmp_path: Path) -> None:
-    seen = at_terminal("demo", cwd=tmp_path, width=120)
+    seen = at_terminal("demo", cwd=tmp_path, width=80)
     assert (seen.code, "\x1b[" in seen.raw) == (0, True)
-    assert all(len(line) <= 120 for line in seen.lines), seen.text
+    assert all(len(line) <= 80 for line in seen.lines), seen.text
+    assert "┊" not in seen.text, "it is made for this width"
 
 
 def test_a_fresh_one_begins_anew_and_a_kept_one_goes_on_counting(tmp_path: Path) -> None:

@@ -103,9 +103,9 @@ VERBS: list[tuple[str, ...]] = [
     ("runs", "show", "run open"),
     ("runs", "show", "run blocked"),
     ("runs", "show", "run committed"),
-    ("call", "show", "call held"),
-    ("call", "show", "call succeeded"),
-    ("call", "show", "call failed"),
+    ("calls", "show", "call held"),
+    ("calls", "show", "call succeeded"),
+    ("calls", "show", "call failed"),
     ("approvals", "list"),
     ("approvals", "list", "status:rejected"),
     ("approvals", "show", "asked"),
@@ -113,8 +113,8 @@ VERBS: list[tuple[str, ...]] = [
     ("doubts", "list"),
     ("doubts", "show", "call in_doubt"),
     ("locks",),
-    ("budget",),
-    ("cost",),
+    ("budgets",),
+    ("costs",),
     ("audit", "events"),
     ("audit", "verify"),
     ("config", "show", "--origin"),
@@ -122,7 +122,7 @@ VERBS: list[tuple[str, ...]] = [
     ("compare", "run open", "run committed"),
     ("runs", "show", EVIL.replace("\x00", "")),
     ("approvals", "show", EVIL.replace("\x00", "")),
-    ("call", "decide", "call held", EVIL.replace("\x00", ""), "--why", "x"),
+    ("calls", "decide", "call held", EVIL.replace("\x00", ""), "--why", "x"),
     ("approvals", "reject", "rejected", "--reason", "x", "--by", EVIL.replace("\x00", "")),
     ("doctor",),
     ("complete", "--", "runs", "show", ""),
@@ -194,7 +194,7 @@ def test_a_person_sees_all_of_a_doubt_and_of_a_plan_before_they_decide(shop: Pat
     if "call in_doubt" not in ids:
         pytest.skip("nothing is in doubt")
     answers = [("Sure? [y/N]", "n\n")]
-    seen = at_terminal("call", "accept", ids["call in_doubt"], "--why", "x", cwd=shop, answers=answers)
+    seen = at_terminal("calls", "accept", ids["call in_doubt"], "--why", "x", cwd=shop, answers=answers)
     assert_honest(seen.text)
     assert "evil.example" in "".join(row.removeprefix("     ┊ ") for row in seen.lines)
 

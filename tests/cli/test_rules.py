@@ -90,19 +90,19 @@ def test_rules_of_the_settings_alone(tmp_path: Path) -> None:
 def test_doctor_looks_at_the_rules(shop: Path) -> None:
     done = here("doctor", "--app", "wires:rt", "--json", cwd=shop)
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["status"] for one in found if one["check"] == "rules"] == ["ok"]
+    assert [one["state"] for one in found if one["check"] == "rules"] == ["ok"]
     (shop / "wires.py").write_text(APP.replace('Rule("send_wire", approvers', 'Rule("delete_all", approvers'))
     done = here("doctor", "--app", "wires:rt", "--json", cwd=shop)
     [one] = [one for one in map(json.loads, done.stdout.splitlines()) if one["check"] == "rules"]
-    assert (one["status"], "delete_all" in one["words"]) == ("warning", True)
+    assert (one["state"], "delete_all" in one["words"]) == ("warning", True)
     (shop / "wires.py").write_text(APP.replace("Budget(500,", 'Budget(500, tool="else",'))
     done = here("doctor", "--app", "wires:rt", "--json", cwd=shop)
     [one] = [one for one in map(json.loads, done.stdout.splitlines()) if one["check"] == "budgets"]
-    assert (one["status"], "else" in one["words"]) == ("warning", True)
+    assert (one["state"], "else" in one["words"]) == ("warning", True)
     (shop / "wires.py").write_text(APP.replace('{"cents": "<=100"}', '{"cent": "<=100"}'))
     done = here("doctor", "--app", "wires:rt", "--json", cwd=shop)
     assert done.returncode == 3
-    [one] = [one for one in map(json.loads, done.stdout.splitlines()) if one["status"] == "failed"]
+    [one] = [one for one in map(json.loads, done.stdout.splitlines()) if one["state"] == "failed"]
     assert (one["check"], "cents" in one["words"]) == ("rules", True)
     (shop / "amends.toml").write_text('[[rules]]\nargs.cents = "=>10"\n')
     done = here("doctor", "--json", cwd=shop)
@@ -124,7 +124,7 @@ def test_doctor_knows_of_a_probe_that_says_nothing(tmp_path: Path) -> None:
             raise ValueError
     done = here("doctor", "--json", cwd=tmp_path)
     [one] = [one for one in map(json.loads, done.stdout.splitlines()) if one["check"] == "probes"]
-    assert (one["status"], "pay: the probe returned True" in one["words"]) == ("warning", True)
+    assert (one["state"], "pay: the probe returned True" in one["words"]) == ("warning", True)
 
 
 def test_a_mistyped_tool_is_told_which_one_may_be_meant(shop: Path) -> None:

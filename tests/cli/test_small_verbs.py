@@ -36,12 +36,12 @@ def test_a_place_to_begin_is_written_and_works_at_once(tmp_path: Path) -> None:
     assert json.loads(listed.stdout)["id"] == "order-1042"
     assert run("recover", cwd=tmp_path).returncode == 0
     checks = [json.loads(line) for line in run("doctor", "--json", cwd=tmp_path).stdout.splitlines()]
-    assert {one["check"]: one["status"] for one in checks}["app"] == "ok"
+    assert {one["check"]: one["state"] for one in checks}["app"] == "ok"
 
 
 def test_init_says_what_it_wrote_as_json(tmp_path: Path) -> None:
     done = run("init", "--dir", "new/place", "--json", cwd=tmp_path)
-    assert json.loads(done.stdout) == {"files": ["new/place/amends.toml", "new/place/app.py"]}
+    assert json.loads(done.stdout) == {"id": "new/place", "files": ["new/place/amends.toml", "new/place/app.py"]}
     assert run("config", "show", "--origin", cwd=tmp_path / "new" / "place").stdout.count("amends.toml") == 2
 
 
@@ -61,7 +61,7 @@ def findings(cwd: Path, *args: str, code: int = 0) -> dict[str, tuple[str, str]]
     done = here("doctor", "--json", *args, cwd=cwd)
     assert done.returncode == code, done
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    return {one["check"]: (one["status"], one["words"]) for one in found}
+    return {one["check"]: (one["state"], one["words"]) for one in found}
 
 
 def test_a_doctor_finds_a_healthy_place_healthy(shop: Path, play: Play) -> None:

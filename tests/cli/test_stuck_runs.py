@@ -80,18 +80,18 @@ def call_of(stuck: Path, run_id: str, state: str) -> str:
 
 def test_a_compensation_that_gave_up_is_tried_again(stuck: Path) -> None:
     first, second = (call_of(stuck, f"closed-{name}", "compensation_failed") for name in "12")
-    assert said("call", "retry", first, "--why", "it is Monday", cwd=stuck, code=3)["run"]["state"] == "blocked"
+    assert said("calls", "retry", first, "--why", "it is Monday", cwd=stuck, code=3)["run"]["state"] == "blocked"
     (stuck / "open").touch()
-    assert said("call", "retry", first, "--why", "it is Tuesday", cwd=stuck)["run"]["state"] == "rolled_back"
-    seen = at_terminal("call", "retry", second, "--why", "it is Tuesday", cwd=stuck)
+    assert said("calls", "retry", first, "--why", "it is Tuesday", cwd=stuck)["run"]["state"] == "rolled_back"
+    seen = at_terminal("calls", "retry", second, "--why", "it is Tuesday", cwd=stuck)
     assert (seen.code, "= rolled back" in seen.text) == (0, True)
 
 
 def test_a_held_call_is_decided(stuck: Path) -> None:
     first, second = (call_of(stuck, f"party-{name}", "held") for name in "12")
-    done = said("call", "decide", first, "run", "--why", "two cakes", cwd=stuck)
+    done = said("calls", "decide", first, "run", "--why", "two cakes", cwd=stuck)
     assert [call["state"] for call in done["calls"] if call["id"] == first] == ["ready"]
-    seen = at_terminal("call", "decide", second, "refuse", "--why", "one cake is enough", cwd=stuck)
+    seen = at_terminal("calls", "decide", second, "refuse", "--why", "one cake is enough", cwd=stuck)
     assert (seen.code, "⊘ refused" in seen.text) == (0, True)
 
 
@@ -105,9 +105,9 @@ def test_an_interrupted_run_is_finished_by_a_person(stuck: Path) -> None:
 
 def test_what_stands_is_accepted_at_a_terminal_and_the_run_abandoned_by_json(stuck: Path) -> None:
     first = call_of(stuck, "closed-1", "compensation_failed")
-    no = at_terminal("call", "accept", first, "--why", "theirs", cwd=stuck, answers=[("accepts that it stays", "n\n")])
+    no = at_terminal("calls", "accept", first, "--why", "theirs", cwd=stuck, answers=[("accepts that it stays", "n\n")])
     assert (no.code, "nothing was done" in no.text) == (1, True)
-    yes = at_terminal("call", "accept", first, "--why", "theirs", cwd=stuck, answers=[("accepts that it stays", "y\n")])
+    yes = at_terminal("calls", "accept", first, "--why", "theirs", cwd=stuck, answers=[("accepts that it stays", "y\n")])
     assert (yes.code, "! residue" in yes.text) == (3, True)
     done = said("runs", "abandon", "closed-1", "--why", "theirs", "--yes", cwd=stuck)
     assert (done["run"]["state"], done["residue"][0]["call"]) == ("abandoned", first)
@@ -120,7 +120,7 @@ def test_a_held_call_is_shown_whole_before_it_may_run(stuck: Path) -> None:
         answers=[("ada lets exactly this run. Sure?", "n\n")],
     )  # fmt: skip
     assert (no.code, "   candles = 8" in no.lines, call_of(stuck, "party-1", "held")) == (1, True, first)
-    seen = at_terminal("call", "decide", second, "refuse", "--why", "one is enough", cwd=stuck)
+    seen = at_terminal("calls", "decide", second, "refuse", "--why", "one is enough", cwd=stuck)
     assert (seen.code, "   candles = 8" in seen.lines, "Sure?" in seen.text) == (0, True, False)
-    done = at_terminal("call", "decide", first, "run", "--why", "two cakes", "--yes", cwd=stuck)
+    done = at_terminal("calls", "decide", first, "run", "--why", "two cakes", "--yes", cwd=stuck)
     assert (done.code, "Sure?" in done.text) == (0, False)

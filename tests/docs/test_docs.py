@@ -129,7 +129,7 @@ def outputs_of(page: Path, blocks: list[Block], folder: Path, need: str | None) 
         "PYTHONUNBUFFERED": "1",
         "NO_COLOR": "1",
         "PYTHONUTF8": "1",
-        "COLUMNS": "120",
+        "COLUMNS": "200",
     }
     warnings = "ignore" if need else "error"
     has_framework = need or any(FRAMEWORK.search(block.code) for block in blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Never
 
@@ -17,6 +18,8 @@ from tests.servers.shared import Kind, Owner, ask
 
 OWNER = pytest.StashKey[Owner]()
 WORKER_INPUT = "amends_servers"
+MISSING = "missing server: "
+"""How the reason of such a skip begins."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -96,11 +99,24 @@ def server_url(config: pytest.Config, kind: Kind) -> str:
         unavailable(refusal)
 
 
-def unavailable(refusal: Unavailable) -> Never:
+def unavailable(refusal: Unavailable | str) -> Never:
     """Skip the test; fail it if CI is set, where nobody reads skips."""
     if os.environ.get("CI"):
         pytest.fail(f"{refusal} (CI is set: a missing server is a failure)", pytrace=False)
-    pytest.skip(str(refusal))
+    pytest.skip(f"{MISSING}{refusal}")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say at the end of the suite what was not tested because a server is missing."""
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    reasons = [str(one[2]).removeprefix("Skipped: ") for one in skipped if isinstance(one, tuple)]
+    missing = Counter(one.removeprefix(MISSING) for one in reasons if one.startswith(MISSING))
+    if not missing:
+        return
+    terminalreporter.section("NOT TESTED: servers are missing")
+    for reason, count in missing.most_common():
+        terminalreporter.line(f"{count} {'test' if count == 1 else 'tests'}: {reason}")
+    terminalreporter.line("`make servers` installs them; where CI is set this is a failure")
 
 
 def _database(config: pytest.Config, kind: Kind) -> Iterator[str]:

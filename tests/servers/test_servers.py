@@ -232,6 +232,10 @@ def test_a_missing_server_is_a_visible_skip(tmp_path: Path, workers: str) -> Non
     assert "5 skipped" in said
     assert "no PostgreSQL server: AMENDS_TEST_SERVERS=off" in said
     assert "no MariaDB server: AMENDS_TEST_SERVERS=off" in said
+    end = said.partition("NOT TESTED: servers are missing")[2]
+    assert "3 tests: no PostgreSQL server" in end
+    assert "2 tests: no MariaDB server" in end
+    assert "make servers" in end
 
 
 def test_a_missing_server_is_a_failure_in_ci(tmp_path: Path) -> None:
@@ -272,3 +276,15 @@ def test_installing_servers_never_fails_and_leaves_a_machine_alone_when_told() -
         timeout=CHILD_S,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_only_make_servers_installs_and_only_ci_calls_it() -> None:
+    files = [ROOT / "Makefile", ROOT / ".ci" / "run", *(ROOT / "scripts").iterdir()]
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
+    assert [name for name, text in texts.items() if "apt-get -" in text] == ["servers"]
+    assert [name for name, text in texts.items() if "scripts/servers" in text] == ["Makefile", "run"]
+    assert "\nmake servers\n" in texts["run"]
+    for verb in ("test", "chaos", "bench", "test-colours", "check", "sim"):
+        planned = subprocess.run(["make", "-n", verb], cwd=ROOT, capture_output=True, text=True, timeout=CHILD_S)
+        assert planned.returncode == 0, planned.stderr
+        assert "scripts/servers" not in planned.stdout, verb

@@ -1,5 +1,7 @@
 """The public surface, compared with a recorded copy: a rename or a lost default breaks somebody's program."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -114,6 +116,37 @@ ADDED: dict[str, str] = {
     "async amends.AsyncRuntime.revoke(self, permit_id, *, by, why)": "approvals given ahead",
     "async amends.AsyncRuntime.rollback(self, run_id, *, by, why, plan=None, accept=())": "a committed run is taken back by a plan",
     "async amends.AsyncRuntime.unhalt(self, *, by, why, tenant=None, agent=None, tool=None)": "the emergency stop",
+    "amends.Runtime.inbox(self, filter='')": "everything that waits for a person, in one list",
+    "async amends.AsyncRuntime.inbox(self, filter='')": "as above",
+    "amends.testing.TestRuntime.inbox(self, filter='')": "as above",
+    "amends.InboxItem()": "one item of it",
+    "amends.InboxItem.__init__(what, id, run_id, since, expires_at=None, why='', verbs=(), roles=(), call=None, tenant=None, agent=None, principal=None)": "as above",
+    "amends.InboxItem.agent: attribute": "as above",
+    "amends.InboxItem.call: attribute": "as above",
+    "amends.InboxItem.expires_at: attribute": "as above",
+    "amends.InboxItem.id: attribute": "as above",
+    "amends.InboxItem.principal: attribute": "as above",
+    "amends.InboxItem.roles: attribute": "as above",
+    "amends.InboxItem.run_id: attribute": "as above",
+    "amends.InboxItem.since: attribute": "as above",
+    "amends.InboxItem.tenant: attribute": "as above",
+    "amends.InboxItem.verbs: attribute": "as above",
+    "amends.InboxItem.what: attribute": "as above",
+    "amends.InboxItem.why: attribute": "as above",
+    "amends.InboxItem.to_dict(self)": "as above",
+    "amends.Now()": "where a run runs, whom it waits for, since when it is orphaned",
+    "amends.Now.__init__(what, where=None, waits_for=None, since=None)": "as above",
+    "amends.Now.since: attribute": "as above",
+    "amends.Now.waits_for: attribute": "as above",
+    "amends.Now.what: attribute": "as above",
+    "amends.Now.where: attribute": "as above",
+    "amends.RunInfo.now: attribute": "as above",
+    "amends.RunInfo.__init__(id, state, generation=1, tenant=None, agent=None, principal=None, parent=None, goal=None, recover='rollback', input=None, output=None, tags=(), causes=(), owner=None, epoch=0, opened_at=None, closed_at=None, deadline_at=None, gone_at=None, origin=None, forked_from=None, forked_at=None, now=None)": "as above",
+    "amends.Runtime.runs(self, filter='', *, now=False)": "as above",
+    "amends.AsyncRuntime.runs(self, filter='', *, now=False)": "as above",
+    "amends.testing.TestRuntime.runs(self, filter='', *, now=False)": "as above",
+    "amends.visible.shortened(text, room)": "a cut in a report is after a whole word",
+    "amends.visible.words_of_line(text)": "as above",
 }
 REMOVED: dict[str, str] = {
     "amends.NoEffect.__init__(...)": "see ADDED",
@@ -134,6 +167,10 @@ REMOVED: dict[str, str] = {
     "amends.Declaration.__init__(*, name, where, fn=None, cls=None, local_names=<_Unset>, kind=None, version='1', key=None, ignore=(), scope='run', on_conflict='raise', on_failure='raise', at='call', after=(), needs_approval=False, retry=None, timeout=None, idempotent=False, doubt=(), settle=0.0, cost=None, locks=None, on_lock='wait', repeats=True, redact=(), order=None, class_names=<_Unset>, compensate=None, probe=None, guard=None, list_effects=None)": "see ADDED",  # noqa: E501
     "amends.Doubt.__init__(run_id, tool, version, args, tenant=None, agent=None, principal=None, id='', key='', kind='compensatable', state='started', generation=1, attempt=1, phase='execute', digest='', result=None, loss=None, error=None, why=None, reason=None, again=None, tool_call_id=None, parent=None, violation=None, compensation=None, requested_at=None, started_at=None, settled_at=None, replays=0, gone_at=None, costs=<_Unset>, shared=None, classes=<_Unset>, about='call', sent=<_Unset>, sent_at=None, lost_at=None, probe=None, next_probe_at=None, evidence=())": "see ADDED",  # noqa: E501
     "amends.testing.World.__init__(sim, traits=<_HAS_DEFAULT_FACTORY_CLASS>, landings=<_HAS_DEFAULT_FACTORY_CLASS>, unwritten=<_HAS_DEFAULT_FACTORY_CLASS>, stale=<_HAS_DEFAULT_FACTORY_CLASS>, lies=<_HAS_DEFAULT_FACTORY_CLASS>, orphans=<_HAS_DEFAULT_FACTORY_CLASS>, alone=<_HAS_DEFAULT_FACTORY_CLASS>, merged=<_HAS_DEFAULT_FACTORY_CLASS>, unlocked=<_HAS_DEFAULT_FACTORY_CLASS>, deadlocks=<_HAS_DEFAULT_FACTORY_CLASS>, unapproved=<_HAS_DEFAULT_FACTORY_CLASS>, notices=<_HAS_DEFAULT_FACTORY_CLASS>, asks=<frozenset>, unrepeated=<frozenset>, overspent=<_HAS_DEFAULT_FACTORY_CLASS>, unpaid=<_HAS_DEFAULT_FACTORY_CLASS>, answers=<_HAS_DEFAULT_FACTORY_CLASS>, later=<_HAS_DEFAULT_FACTORY_CLASS>, unknown_probes=0, plans=<_HAS_DEFAULT_FACTORY_CLASS>, told_stale=<_HAS_DEFAULT_FACTORY_CLASS>, read=<_HAS_DEFAULT_FACTORY_CLASS>, replaying=<_HAS_DEFAULT_FACTORY_CLASS>, impatient=<_HAS_DEFAULT_FACTORY_CLASS>, replay_bodies=<_HAS_DEFAULT_FACTORY_CLASS>, mistaken=<_HAS_DEFAULT_FACTORY_CLASS>, mixed=<_HAS_DEFAULT_FACTORY_CLASS>)": "see ADDED",  # noqa: E501
+    "amends.Runtime.runs(self, filter='')": "see ADDED",
+    "amends.AsyncRuntime.runs(self, filter='')": "see ADDED",
+    "amends.testing.TestRuntime.runs(self, filter='')": "see ADDED",
+    "amends.RunInfo.__init__(id, state, generation=1, tenant=None, agent=None, principal=None, parent=None, goal=None, recover='rollback', input=None, output=None, tags=(), causes=(), owner=None, epoch=0, opened_at=None, closed_at=None, deadline_at=None, gone_at=None, origin=None, forked_from=None, forked_at=None)": "see ADDED",
 }
 
 

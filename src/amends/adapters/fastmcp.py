@@ -161,7 +161,7 @@ class _Request:
         chosen = guard._run_id(self.tool, self.args) if callable(guard._run_id) else guard._run_id
         self.run_id = named or chosen or (context.message.request_state if guard._notice else None)
         tag = f"request:{_digest([self.tool, self.args, _principal()])[:32]}"
-        self.waiting = f'tag:"{tag}" status:open'
+        self.waiting = f'tag:"{tag}" state:open'
         """A filter that finds the run of the same earlier request, which waits for a person."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
         recover = {"recover": "wait"} if self._stays else {}

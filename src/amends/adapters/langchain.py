@@ -489,7 +489,7 @@ class Turn:
     def _filter(self) -> str:
         """Return a filter for the run of a turn that began elsewhere, and failed here before its first tool call."""
         thread = thread_of(self._config)
-        return "" if thread is None or '"' in thread else f'tag:"thread:{thread}" status:open,pivoted'
+        return "" if thread is None or '"' in thread else f'tag:"thread:{thread}" state:open,pivoted'
 
     def _why(self, error: BaseException | None) -> BaseException | None:
         is_pause = isinstance(error, GraphBubbleUp) or (error is None and self.reached_end is False)

@@ -222,7 +222,7 @@ class _Request:
         chosen = guard._run_id(kwargs) if callable(guard._run_id) else guard._run_id
         self.run_id = self.opened = named or chosen or state
         tag = f"request:{_digest([tool, self.again, to_jsonable_python(kwargs, fallback=str), _principal()])[:32]}"
-        self.waiting = f'tag:"{tag}" status:open'
+        self.waiting = f'tag:"{tag}" state:open'
         """A filter that finds the run of the same earlier request, which waits for a person."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
         recover = {"recover": "wait"} if self._stays else {}

@@ -7,9 +7,10 @@ import getpass
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -26,15 +27,17 @@ from amends.visible import visible
 HINT = "write MODULE:NAME or FILE.py:NAME, for example app:rt for the line `rt = Runtime(...)` in app.py"
 
 
-def load_runtime(place: str, *, folder: Path | None = None) -> Runtime | AsyncRuntime:
+def load_runtime(place: str, *, folder: Path | None = None, url: str | None = None) -> Runtime | AsyncRuntime:
     """Return the runtime that ``place`` names. Raise ``UsageError`` if that fails, never the module's own error.
 
-    ``folder`` is where the module or the path is looked up, if not in the working directory.
+    ``folder`` is where the module or the path is looked up, if not in the working directory. ``url`` is the ledger for a
+    program that does not name one itself; one that names another is refused.
     """
     origin, colon, name = place.rpartition(":")
     if not colon or not origin or not name:
         raise UsageError(f"{place!r} does not name a runtime", hint=HINT)
-    found: Any = load_module(origin, folder=folder)
+    with _given_url(url):
+        found: Any = load_module(origin, folder=folder)
     for part in name.split("."):
         if not hasattr(found, part):
             raise UsageError(f"{origin} has no {name!r}", hint=_runtimes_in(found) or HINT)
@@ -42,7 +45,33 @@ def load_runtime(place: str, *, folder: Path | None = None) -> Runtime | AsyncRu
     if not isinstance(found, Runtime | AsyncRuntime):
         what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
         raise UsageError(f"{place} is {what}, not a Runtime or AsyncRuntime", hint=HINT)
+    if url is not None:
+        _check_ledger(place, found, url)
     return found
+
+
+@contextmanager
+def _given_url(url: str | None) -> Iterator[None]:
+    """Let a program that is loaded inside find this ledger in its settings."""
+    known = os.environ.get("AMENDS_URL")
+    if url is not None:
+        os.environ["AMENDS_URL"] = url
+    try:
+        yield
+    finally:
+        if url is not None and known is None:
+            os.environ.pop("AMENDS_URL", None)
+        elif url is not None and known is not None:
+            os.environ["AMENDS_URL"] = known
+
+
+def _check_ledger(place: str, rt: Runtime | AsyncRuntime, url: str) -> None:
+    theirs, wanted = rt.settings["url"].value, Runtime(url).settings["url"].value  # does no IO
+    if theirs != wanted:
+        raise UsageError(
+            f"{place} uses its own ledger, {theirs}, and --url names another, {wanted}",
+            hint="leave --url out, or let the program take its ledger from the settings: Runtime(tools=...)",
+        )
 
 
 def load_function(place: str) -> Callable[..., Any]:
@@ -130,8 +159,19 @@ BUNDLE_BYTES_MAX: Final = 1 << 29
 
 
 @contextmanager
-def open_ledger(url: str | None, tenant: str | None, *, tells_halts: bool = True) -> Iterator[Runtime]:
-    """Open a ledger that must exist, without the tools of any program; say which halts stand."""
+def open_ledger(
+    url: str | None, tenant: str | None, *, app: str | None = None, tells_halts: bool = True
+) -> Iterator[Runtime]:
+    """Open a ledger that must exist: that of the program, if one is named, else without the tools of any program.
+
+    Say which halts stand.
+    """
+    if app is not None:
+        with open_app(app, folder=None, url=url) as program:
+            if tells_halts:
+                tell_halts(program)
+            yield program.scoped(tenant=tenant) if tenant else program
+        return
     rt = Runtime(url, create=False, tenant=tenant)
     try:
         with rt:
@@ -150,8 +190,6 @@ def open_runtime(app: str | None, *, url: str | None, tenant: str | None, needed
 
     ``needed`` names what cannot be done without tools; with it, a program must be named.
     """
-    if app and url:
-        raise UsageError("--app has its own ledger, so --url cannot be used with it", hint="leave one of them out")
     place, folder = (app, None) if app or url else app_setting()
     if place is None:
         if needed:
@@ -161,7 +199,7 @@ def open_runtime(app: str | None, *, url: str | None, tenant: str | None, needed
         with open_ledger(url, tenant) as rt:
             yield rt
         return
-    with open_app(place, folder=folder) as rt:
+    with open_app(place, folder=folder, url=url) as rt:
         tell_halts(rt)
         yield rt.scoped(tenant=tenant) if tenant else rt
 
@@ -177,6 +215,17 @@ def tell_halts(rt: Runtime) -> None:
         put(f"HALTED: {one.extent}, by {visible(one.by)} at {iso_time(one.at)}: {why}", style=RED, stream=sys.stderr)
 
 
+@contextmanager
+def open_unmigrated(url: str | None, app: str | None, *, create: bool, tenant: str | None = None) -> Iterator[Runtime]:
+    """Open a runtime whose ledger may be missing or old: that of the program, if one is named."""
+    if app is not None:
+        with open_app(app, folder=None, needs_ledger=False, url=url) as rt:
+            yield rt.scoped(tenant=tenant) if tenant else rt
+        return
+    with closing(Runtime(url, create=create, tenant=tenant)) as rt:
+        yield rt
+
+
 def app_setting() -> tuple[str | None, Path | None]:
     """Return the setting ``app``, and the folder of the settings file that has it."""
     setting = Runtime("memory:").settings["app"]  # does no IO
@@ -184,9 +233,14 @@ def app_setting() -> tuple[str | None, Path | None]:
     return setting.value, Path(setting.origin).parent if from_file else None
 
 
-def required_app(place: str | None) -> tuple[str, Path | None]:
-    """Return the program that the command line or the settings name, and its folder; raise ``UsageError`` if neither does."""
-    found, folder = (place, None) if place else app_setting()
+def required_app(place: str | None, app: str | None = None) -> tuple[str, Path | None]:
+    """Return the program that the command line or the settings name, and its folder; raise ``UsageError`` if neither does.
+
+    ``place`` is the argument and ``app`` the option of the same meaning.
+    """
+    if place and app and place != app:
+        raise UsageError(f"{place} and --app {app} are two runtimes", hint="name one of them")
+    found, folder = (place or app, None) if place or app else app_setting()
     if not found:
         raise UsageError(
             "no runtime is named",
@@ -196,12 +250,14 @@ def required_app(place: str | None) -> tuple[str, Path | None]:
 
 
 @contextmanager
-def open_app(place: str, *, folder: Path | None, needs_ledger: bool = True) -> Iterator[Runtime]:
+def open_app(
+    place: str, *, folder: Path | None, needs_ledger: bool = True, url: str | None = None
+) -> Iterator[Runtime]:
     """Open the runtime of a program; the caller can use an ``AsyncRuntime`` like a blocking one.
 
     Unless ``needs_ledger`` is false, its ledger must exist.
     """
-    rt: Any = load_runtime(place, folder=folder)
+    rt: Any = load_runtime(place, folder=folder, url=url)
     shown = Blocking(rt) if inspect.iscoroutinefunction(rt.close) else rt
     try:
         if needs_ledger and shown.schema().version == 0:
@@ -288,7 +344,7 @@ def find_call(rt: Runtime, text: str) -> str:
     return _find(
         text,
         "call",
-        "amends runs show RUN --json",
+        "amends calls list",
         rt,
         exact=rt.call,
         found=lambda: (one.id for one in rt.calls(f"call:{filter_text(text)}*")),

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_group
 
 from amends import __version__
 from amends.cli.exit_codes import DONE, FAILED, INTERRUPTED, WRONG, code_of
+from amends.cli.options import Verbs
 from amends.cli.output import put, put_error, put_plain
 from amends.errors import Error
 
@@ -25,14 +25,15 @@ VERBS: Final = {
     # verb or group of verbs: its module in this package, and its line in `amends --help`
     "demo": ("demo", "Run five example orders, with a rollback and a crash."),
     "init": ("init", "Write amends.toml and app.py, a small example program."),
+    "inbox": ("inbox", "List everything that waits for a person."),
     "worker": ("runs", "Recover unfinished runs, until SIGTERM or Ctrl-C."),
     "recover": ("runs", "Recover unfinished runs once, and show each. For cron."),
     "rollback": ("runs", "Roll a run back: show the plan, then do exactly that."),
     "replay": ("replay", "Check new code against recorded runs; run no tool."),
     "fork": ("replay", "Copy a run up to one call, and continue differently."),
     "compare": ("replay", "Show the first call in which two runs differ."),
-    "budget": ("budgets", "Show what is spent, reserved and left of each budget."),
-    "cost": ("budgets", "Add up what calls cost, by run, tool, agent or day."),
+    "budgets": ("budgets", "Show what is spent, reserved and left of each budget."),
+    "costs": ("budgets", "Add up what calls cost, by run, tool, agent or day."),
     "reconcile": ("doubts", "Compare the ledger with the outside world, for a tool."),
     "halt": ("halts", "Stop: let nothing start until it is lifted."),
     "unhalt": ("halts", "Lift a halt."),
@@ -42,7 +43,7 @@ VERBS: Final = {
     "doctor": ("doctor", "Check Python, settings, ledger, disk, clock and tools."),
     "completion": ("completion", "Print the completion script for your shell."),
     "runs": ("runs", "List, show, watch, finish or abandon runs."),
-    "call": ("runs", "Show one call, or decide what happens to it."),
+    "calls": ("runs", "List and show calls, and decide what happens to one."),
     "approvals": ("approvals", "List, show, approve or reject calls that wait."),
     "doubts": ("doubts", "List and resolve calls that may or may not have happened."),
     "rules": ("rules", "Test which rule decides about a call."),
@@ -51,9 +52,11 @@ VERBS: Final = {
     "config": ("ledger", "Show the settings."),
     "complete": ("completion", ""),  # for the completion scripts
 }
+OTHER_NAMES: Final = {"call": "calls", "budget": "budgets", "cost": "costs"}
+"""Earlier names, which still work and which the help does not list."""
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(Verbs):
     """The verbs of ``VERBS``. Help and suggestions need only this list; a verb's module is imported when the verb runs."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -64,8 +67,9 @@ class LazyGroup(TyperGroup):
 
 def load(verb: str) -> Any:
     """Import the module of a verb, and return its command."""
-    module = import_module(f"amends.cli.{VERBS[verb][0]}")
-    return get_group(module.verbs).commands[verb]
+    name = OTHER_NAMES.get(verb, verb)
+    module = import_module(f"amends.cli.{VERBS[name][0]}")
+    return get_group(module.verbs).commands[name]
 
 
 app = typer.Typer(
@@ -79,7 +83,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for name, (_, summary) in VERBS.items():
+for name, (_, summary) in {**VERBS, **dict.fromkeys(OTHER_NAMES, ("", ""))}.items():
     app.command(name, help=summary, hidden=not summary)(lambda: None)  # LazyGroup puts the real command in its place
 
 

@@ -20,6 +20,7 @@ from amends.cli.options import (
     By,
     Filter,
     Json,
+    LedgerOf,
     Limit,
     Tenant,
     Url,
@@ -61,18 +62,23 @@ verbs.add_typer(approvals, name="approvals")
 
 @approvals.command("list")
 def list_approvals(
-    filter: Filter = None, limit: Limit = LIMIT, url: Url = None, tenant: Tenant = None, as_json: Json = False
+    filter: Filter = None,
+    limit: Limit = LIMIT,
+    app: LedgerOf = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
 ) -> None:
-    """List the pending requests, newest first; with status: in the filter, those in other states too."""
+    """List the pending requests, newest first; with state: in the filter, those in other states too."""
     wanted = filter_of(filter)
-    if not any(word.startswith(("status:", "state:")) for word in wanted.split()):
+    if not any(word.startswith(("state:", "status:")) for word in wanted.split()):
         wanted = f"state:pending {wanted}"
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         found, more = take(rt.approvals(wanted.strip()), limit)
         ledger = rt.settings["url"].value
     if as_json:
         for approval in found:
-            put_json(_facts(approval))
+            put_json(_facts(approval), id=approval.id)
     else:
         head = ("approval", "run", "tool", "state", "left", "yes", "arguments")
         put_table(head, [_row(approval) for approval in found], state=3)
@@ -80,13 +86,15 @@ def list_approvals(
 
 
 @approvals.command("show")
-def show_approval(approval_id: ApprovalId, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> None:
+def show_approval(
+    approval_id: ApprovalId, app: LedgerOf = None, url: Url = None, tenant: Tenant = None, as_json: Json = False
+) -> None:
     """Show exactly what would be approved, and what differs from the last approved call of this tool."""
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         approval = rt.approval(find_approval(rt, approval_id))
         before = _approved_before(rt, approval)
     if as_json:
-        put_json(_facts(approval) | {"changed": _changes(before, approval.call)})
+        put_json(_facts(approval) | {"changed": _changes(before, approval.call)}, id=approval.id)
     else:
         _put_card(approval, before)
 
@@ -154,20 +162,32 @@ def reject(
 
 @approvals.command("withdraw")
 def withdraw(
-    approval_id: ApprovalId, why: Why, by: By = None, url: Url = None, tenant: Tenant = None, as_json: Json = False
+    approval_id: ApprovalId,
+    why: Why,
+    by: By = None,
+    app: LedgerOf = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
 ) -> int:
     """Withdraw a request: nobody needs to decide it, and the call may be requested again."""
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         approval = rt.withdraw(find_approval(rt, approval_id), by=who(by, rt), why=why)
     return _put_decided(approval, as_json)
 
 
 @approvals.command("again")
 def again(
-    approval_id: ApprovalId, why: Why, by: By = None, url: Url = None, tenant: Tenant = None, as_json: Json = False
+    approval_id: ApprovalId,
+    why: Why,
+    by: By = None,
+    app: LedgerOf = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
 ) -> int:
     """Request approval again for a call whose request has expired."""
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         approval = rt.ask_again(find_approval(rt, approval_id), by=who(by, rt), why=why)
     return _put_decided(approval, as_json)
 
@@ -238,7 +258,7 @@ def _put_card(approval: Approval, before: Call | None, *, to_stderr: bool = Fals
 
 def _put_decided(approval: Approval, as_json: bool) -> int:
     if as_json:
-        put_json(_facts(approval))
+        put_json(_facts(approval), id=approval.id)
         return DONE
     more = approval.needed - len(approval.given)
     waits = f", {more} more needed" if approval.state == "pending" and approval.given else ""

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from amends import Runtime, Verified
-from amends.cli.access import find_run, open_ledger, open_runtime, read_bundle
+from amends.cli.access import find_run, open_ledger, open_runtime, open_unmigrated, read_bundle
 from amends.cli.exit_codes import CHAIN_BROKEN, DONE
-from amends.cli.options import App, Filter, Json, Tenant, Url, filter_of, group
-from amends.cli.output import progress, put, put_facts, put_json, put_table, say
+from amends.cli.options import App, Filter, Json, LedgerOf, Tenant, Url, filter_of, group
+from amends.cli.output import progress, put, put_facts, put_json, put_plain, put_table, say
 from amends.cli.runs import event_facts
 from amends.errors import UsageError
 from amends.signing import new_key
@@ -38,7 +38,9 @@ def verify(
     ] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option("--key", help="A key that must have signed: ed25519-pub:…, or a file. Default: AMENDS_AUDIT_KEY."),
+        typer.Option(
+            "--key", help="A key that must have signed: ed25519-pub:KEY, or a file. Default: AMENDS_AUDIT_KEY."
+        ),
     ] = None,
     app: App = None,
     url: Url = None,
@@ -53,7 +55,7 @@ def verify(
         with progress(f"reading {', '.join(map(visible, chosen)) or visible(ledger)}"):
             found = rt.verify(*chosen, anchor=None if anchor is None else str(anchor), keys=key or [])
     if as_json:
-        put_json(found.to_dict())
+        put_json(found.to_dict(), id=ledger)
     else:
         _put_verified(ledger, found)
     return DONE if found.ok else CHAIN_BROKEN
@@ -69,10 +71,10 @@ def checkpoint(app: App = None, url: Url = None, as_json: Json = False) -> int:
     if newest is None:
         say("nothing has happened in this ledger yet")
         if as_json:
-            put_json(None)
+            put_plain("null")
         return DONE
     if as_json:
-        put_json(newest.to_dict())
+        put_json(newest.to_dict(), id=newest.n)
         return DONE
     put_facts({**newest.to_dict(), "heads": None, "prev": None})
     if not is_signed:
@@ -100,7 +102,7 @@ def keygen(
     if out is not None:
         _write_key(out, made.secret, made.public)
     if as_json:
-        put_json({"public": made.public, **({"file": str(out)} if out else {"key": made.secret})})
+        put_json({"public": made.public, **({"file": str(out)} if out else {"key": made.secret})}, id=made.public)
         return DONE
     if out is None:
         put(made.secret)
@@ -172,18 +174,19 @@ def export(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The bundle to write.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    app: LedgerOf = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
     """Export runs to one file that anybody can verify: python FILE."""
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         chosen = list(dict.fromkeys(find_run(rt, run) for run in runs))
         with progress(f"exporting {', '.join(map(visible, chosen))}"):
             bundle = rt.export(*chosen)
     _write_bundle(out, bundle, force=force)
     if as_json:
-        put_json({"file": str(out), "runs": chosen, "bytes": len(bundle)})
+        put_json({"file": str(out), "runs": chosen, "bytes": len(bundle)}, id=str(out))
         return DONE
     put_table(("file", "runs", "bytes"), [(visible(str(out)), ", ".join(map(visible, chosen)), f"{len(bundle):,}")])
     say(f"anybody can verify it: python {visible(str(out))}")
@@ -193,21 +196,21 @@ def export(
 @audit.command("import")
 def load(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A bundle that amends audit export wrote.")],
+    app: LedgerOf = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
     """Import the runs of a bundle as read-only records; exit code 20 if the bundle was changed."""
     bundle = read_bundle(file)
-    rt = Runtime(url, tenant=tenant)  # creates the ledger if there is none
-    try:
-        with progress(f"checking {visible(str(file))}"):
-            loaded = rt.load(bundle)
+    with (
+        open_unmigrated(url, app, create=True, tenant=tenant) as rt,  # creates the ledger if there is none
+        progress(f"checking {visible(str(file))}"),
+    ):
+        loaded = rt.load(bundle)
         ledger = str(rt.settings["url"].value)
-    finally:
-        rt.close()
     if as_json:
-        put_json({"ledger": ledger, "runs": loaded})
+        put_json({"ledger": ledger, "runs": loaded}, id=ledger)
         return DONE
     put_table(("ledger", "run"), [(visible(ledger), visible(run)) for run in loaded])
     say("they are read-only records here: use amends runs show, audit verify and replay; no worker continues them")
@@ -229,16 +232,17 @@ def events(
         ),
     ] = "",
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Show at most this many.")] = None,
+    app: LedgerOf = None,
     url: Url = None,
     tenant: Tenant = None,
 ) -> int:
-    """Print events as lines of JSON, oldest first. Filter by time, tool, agent, ...: at:>=2026-03-01 tool:pay."""
-    with open_ledger(url, tenant) as rt:
+    """Print events as lines of JSON, oldest first. A filter is like at:>=2026-03-01 tool:pay."""
+    with open_ledger(url, tenant, app=app) as rt:
         named = None if run is None else find_run(rt, run)
         # A number is one only inside of a run; in the whole ledger it is refused with a hint.
         place = int(after) if after.isdecimal() and after.isascii() else after
         for event in islice(rt.events(named, after=place, filter=filter_of(filter)), limit):
-            put_json(event_facts(event))
+            put_json(event_facts(event), id=event.place)
     sys.stdout.flush()
     return DONE
 

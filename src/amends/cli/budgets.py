@@ -1,4 +1,4 @@
-"""``amends budget`` and ``amends cost``: what may still be spent, and what was spent."""
+"""``amends budgets`` and ``amends costs``: what may still be spent, and what was spent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from amends import BudgetState, CostLine
 from amends.cli.access import open_ledger, open_runtime
 from amends.cli.exit_codes import BUDGET_REFUSED, DONE
-from amends.cli.options import LIMIT, App, Filter, Json, Limit, Tenant, Url, filter_of, group
+from amends.cli.options import LIMIT, App, Filter, Json, LedgerOf, Limit, Tenant, Url, filter_of, group
 from amends.cli.output import put_json, put_table, say, say_none
 from amends.errors import UsageError
 from amends.visible import visible
@@ -20,7 +20,7 @@ verbs = group()
 
 
 @verbs.command()
-def budget(
+def budgets(
     filter: Annotated[
         list[str] | None, typer.Argument(metavar="[FILTER]...", help="For example: unit:usd per:agent who:clerk")
     ] = None,
@@ -37,7 +37,7 @@ def budget(
         ledger = rt.settings["url"].value
     if as_json:
         for state in found:
-            put_json(state.to_dict())
+            put_json(state.to_dict(), id=str(state.budget))
     else:
         head = ("budget", "of", "period", "spent", "reserved", "left", "then")
         put_table(head, [_budget_row(state) for state in found])
@@ -47,10 +47,11 @@ def budget(
 
 
 @verbs.command()
-def cost(
+def costs(
     filter: Filter = None,
     by: Annotated[str, typer.Option("--by", metavar="run|tool|agent|day", help="What to group the costs by.")] = "run",
     limit: Limit = LIMIT,
+    app: LedgerOf = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
@@ -59,13 +60,13 @@ def cost(
     if by not in GROUPINGS:
         raise UsageError(f"costs cannot be grouped by {visible(by)}", hint=f"use one of {', '.join(GROUPINGS)}")
     wanted = filter_of(filter)
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         lines = rt.costs(by, wanted)  # type: ignore[arg-type]
         ledger = rt.settings["url"].value
     found = lines[:limit]
     if as_json:
         for line in found:
-            put_json(line.to_dict())
+            put_json(line.to_dict(), id=line.what)
     else:
         put_table((by, "calls", "spent", "reserved", "unit"), [_cost_row(line) for line in found])
     if not found:

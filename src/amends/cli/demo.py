@@ -60,7 +60,7 @@ def demo(
         code = _play(dir, fresh=fresh)
     with Runtime(f"sqlite:///{dir / 'ledger.db'}", create=False) as rt:
         for info in rt.runs():
-            put_json(rt.report(info.id).to_dict())
+            put_json(rt.report(info.id).to_dict(), id=info.id)
     return code
 
 
@@ -73,7 +73,7 @@ def _play(folder: Path, *, fresh: bool) -> int:
     sys.dont_write_bytecode = True  # no __pycache__ in the demo's folder
     shop: Any = load_module(str(file))
     rt: Runtime = shop.rt
-    put("amends demo   an example shop whose bank, stock, courier and mail have no rollback of their own", style=BOLD)
+    put("amends demo   a shop whose bank, stock, courier and mail have no rollback", style=BOLD)
     put(f"ledger        {_shown(folder / 'ledger.db')}      shop: {_shown(file)}", style=DIM)
     orders = (_order_that_works, _courier_fails, _killed, _ships_first, _needs_approval)
     with rt:
@@ -88,7 +88,7 @@ def _play(folder: Path, *, fresh: bool) -> int:
         problems = _differences(shop, rt)
         totals = _totals(shop, rt)
     put()
-    put(f"{totals}     {time.monotonic() - began:.1f} s")
+    put(f"{totals}   {time.monotonic() - began:.1f} s")
     if problems:
         for problem in problems:
             put_error(problem)
@@ -173,7 +173,7 @@ def _ships_first(_shop: ModuleType, rt: Runtime, order: str, number: int) -> Non
         for tool, args in asked:
             answer = run.answer(tool, args)
             if answer.status == "refused":
-                put(f"   {tool:<14}  {'pivot':<14}  ⊘ refused", style=RED)
+                put(f"   {tool:<13}  {'pivot':<13}  ⊘ refused", style=RED)
                 _put_text(f"the model is told: {answer.text}", indent=5)
     report = rt.report(order)
     _put_rows(report, {})
@@ -271,7 +271,8 @@ def _program() -> str:
 # ---- Output of one order
 
 
-WIDTH: Final = 90
+WIDTH: Final = 80
+REMARK_CHARS_MIN: Final = 20
 GLYPHS: Final = {
     "succeeded": "✓",
     "failed": "✗",
@@ -284,7 +285,7 @@ GLYPHS: Final = {
 
 def _put_head(number: int, title: str, run_id: str) -> None:
     """Print the title of an order."""
-    put(f"{number}  {title:<{WIDTH - 20}}run {visible(run_id)}", style=BOLD)
+    put(f"{number}  {title:<{WIDTH - 20}}  run {visible(run_id)}", style=BOLD)
 
 
 def _put_rows(report: Report, notes: Mapping[str, str], *, untimed: str = "") -> None:
@@ -305,10 +306,11 @@ def _put_doubt(report: Report, tool: str, note: str) -> None:
 def _put_row(call: Call, note: str, state: str, took: str) -> None:
     words = f"{GLYPHS.get(state, '·')} {state.replace('_', ' ')}"
     remark = note or (visible(call.error, prose=True) if state == "failed" and call.error else "")
-    put(
-        f"   {visible(call.tool):<14}  {call.kind:<14}  {words:<14} {took:>7}   {remark}".rstrip(),
-        style=STYLES.get(state, ""),
-    )
+    row = f"   {visible(call.tool):<13}  {call.kind:<13}  {words:<13} {took:>7}   "
+    first, *rest = textwrap.wrap(remark, max(WIDTH - len(row), REMARK_CHARS_MIN)) or [""]
+    put(f"{row}{first}".rstrip(), style=STYLES.get(state, ""))
+    for line in rest:
+        put(f"{' ' * len(row)}{line}", style=STYLES.get(state, ""))
 
 
 def _put_text(text: str, *, indent: int = 3) -> None:
@@ -360,7 +362,7 @@ def _totals(shop: Any, rt: Runtime) -> str:
     mails = len(shop.entries("mail"))
     doubts = sum(1 for _ in rt.doubts())
     bank = f"bank: {len(kept)} charges kept, {refunded} refunded, {double} double"
-    return f"{bank}     mail: {mails} sent     in doubt: {doubts}"
+    return f"{bank}   mail: {mails} sent   in doubt: {doubts}"
 
 
 def _charged(shop: Any) -> list[tuple[str, str]]:

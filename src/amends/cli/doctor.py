@@ -39,7 +39,7 @@ class Finding:
     """One check: its result, a description, and what to do about it."""
 
     check: str
-    status: Literal["ok", "warning", "failed"]
+    state: Literal["ok", "warning", "failed"]
     words: str
     hint: str = ""
 
@@ -50,13 +50,13 @@ def doctor(app: App = None, url: Url = None, as_json: Json = False) -> int:
     findings = list(_findings(app, url))
     if as_json:
         for finding in findings:
-            put_json(asdict(finding))
+            put_json(asdict(finding), id=finding.check)
     else:
-        put_table(("check", "status", "found"), [(one.check, one.status, one.words) for one in findings], state=1)
+        put_table(("check", "state", "found"), [(one.check, one.state, one.words) for one in findings], state=1)
         for finding in findings:
             if finding.hint:
                 say(f"{finding.check}: {finding.hint}")
-    failed = [one.check for one in findings if one.status == "failed"]
+    failed = [one.check for one in findings if one.state == "failed"]
     if failed and not as_json:
         put(f"failed: {', '.join(failed)}", style=RED, stream=sys.stderr)
     return NEEDS_A_PERSON if failed else DONE
@@ -82,7 +82,7 @@ def _findings(app: str | None, url: str | None) -> Iterator[Finding]:
         yield Finding("ledger", "failed", str(error), error.hint)
     finally:
         rt.close()
-    yield from _tools(app)
+    yield from _tools(app, url)
 
 
 def _file(path: Path) -> Iterator[Finding]:
@@ -177,13 +177,12 @@ def _clock(rt: Runtime) -> Finding:
 def _waiting(rt: Runtime) -> Finding:
     """Count what waits for a person."""
     blocked, doubts, asked = (
-        sum(1 for _ in islice(found, COUNT_MAX)) for found in (rt.runs("status:blocked"), rt.doubts(), rt.approvals())
+        sum(1 for _ in islice(found, COUNT_MAX)) for found in (rt.runs("state:blocked"), rt.doubts(), rt.approvals())
     )
     if not blocked and not doubts and not asked:
         return Finding("waiting", "ok", "nothing waits for a person")
     words = f"{_counted(asked, 'approval')}, {_counted(blocked, 'blocked run')}, {_counted(doubts, 'doubt')}"
-    where = "amends approvals list" if asked and not blocked else "amends runs list status:blocked"
-    return Finding("waiting", "warning" if blocked or doubts else "ok", words, where)
+    return Finding("waiting", "warning" if blocked or doubts else "ok", words, "amends inbox lists them")
 
 
 def _probes(rt: Runtime) -> Iterator[Finding]:
@@ -202,12 +201,14 @@ def _counted(count: int, what: str) -> str:
     return f"{count}{' or more' if count == COUNT_MAX else ''} {what}{'' if count == 1 else 's'}"
 
 
-def _tools(app: str | None) -> Iterator[Finding]:
+def _tools(app: str | None, url: str | None) -> Iterator[Finding]:
     place, folder = (app, None) if app else app_setting()
     if place is None:
         return
     try:
-        program = load_runtime(place, folder=folder)  # checks rules and budgets against its tools; opens no ledger
+        program = load_runtime(
+            place, folder=folder, url=url if app else None
+        )  # checks rules and budgets against its tools; opens no ledger
     except Error as error:
         yield Finding("rules" if error.code == "bad_rule" else "app", "failed", f"{place}: {error}", error.hint)
         return

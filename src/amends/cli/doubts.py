@@ -16,6 +16,7 @@ from amends.cli.options import (
     CallId,
     Filter,
     Json,
+    LedgerOf,
     Limit,
     Tenant,
     Url,
@@ -60,16 +61,21 @@ verbs.add_typer(doubts, name="doubts")
 
 @doubts.command("list")
 def list_doubts(
-    filter: Filter = None, limit: Limit = LIMIT, url: Url = None, tenant: Tenant = None, as_json: Json = False
+    filter: Filter = None,
+    limit: Limit = LIMIT,
+    app: LedgerOf = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
 ) -> None:
     """List every call that may or may not have happened."""
     wanted = filter_of(filter)
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         found, more = take(rt.doubts(wanted), limit)
         ledger = rt.settings["url"].value
     if as_json:
         for doubt in found:
-            put_json(doubt.to_dict())
+            put_json(doubt.to_dict(), id=doubt.id)
     else:
         put_table(("call", "run", "tool", "sent", "what"), [_row(doubt) for doubt in found])
     say_how_many(found, more, "doubt", ledger, filter=wanted)
@@ -86,11 +92,11 @@ def show_doubt(call_id: CallId, app: App = None, url: Url = None, tenant: Tenant
         if doubt is None:
             raise UsageError(
                 f"{visible(call.tool)} ({visible(call.id)}) is {call.state}: there is no doubt about it",
-                hint="amends call show",
+                hint="amends calls show",
             )
         preview = rt.preview(call.id)
     if as_json:
-        put_json(doubt.to_dict() | {"answers": preview.to_dict()})
+        put_json(doubt.to_dict() | {"answers": preview.to_dict()}, id=doubt.id)
         return
     put(f"{visible(doubt.tool)}  {visible(doubt.id)}", style=BOLD)
     put_facts(
@@ -129,7 +135,7 @@ def probe(call_id: CallId, app: App = None, url: Url = None, tenant: Tenant = No
     facts |= {"result": answer.result} if isinstance(answer, Happened) else {}
     facts |= {"why": answer.why} if isinstance(answer, Unknown) else {}
     if as_json:
-        put_json(facts)
+        put_json(facts, id=call.id)
     else:
         more = facts.get("result", facts.get("why"))
         words = f": {visible_value(more, bare=True)}" if more not in (None, "") else ""
@@ -187,7 +193,7 @@ def reconcile(
     ):
         found = rt.reconcile(tool, limit=limit)
     if as_json:
-        put_json(found.to_dict())
+        put_json(found.to_dict(), id=found.tool)
     else:
         put_plain(str(found))
     if not found.agrees:

@@ -43,7 +43,7 @@ def init(
     except OSError as error:
         raise UsageError(f"{dir} cannot be written to: {error}", hint="choose another folder: --dir") from error
     if as_json:
-        put_json({"files": [str(path) for path in files]})
+        put_json({"files": [str(path) for path in files]}, id=str(dir))
         return DONE
     for path in files:
         put(str(path))

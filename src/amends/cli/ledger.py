@@ -9,13 +9,23 @@ from typing import Annotated, Any, Final
 import typer
 
 from amends import Lock, Runtime, Schema
-from amends.cli.access import open_ledger, take, who
+from amends.cli.access import load_runtime, open_ledger, open_unmigrated, take, who
 from amends.cli.exit_codes import DONE, FAILED
-from amends.cli.options import LIMIT, By, Json, Limit, Tenant, Url, Why, YesOption, group
-from amends.cli.output import confirm, duration, must_ask, progress, put, put_json, put_table, say, say_how_many
-from amends.visible import visible
+from amends.cli.options import LIMIT, By, Json, LedgerOf, Limit, Tenant, Url, Why, YesOption, group
+from amends.cli.output import (
+    confirm,
+    duration,
+    must_ask,
+    progress,
+    put,
+    put_json,
+    put_table,
+    say,
+    say_how_many,
+)
+from amends.visible import shortened, visible
 
-SETTING_CHARS_MAX: Final = 60
+SETTING_CHARS_MAX: Final = 200
 """A value in the table of settings; ``--json`` has all of it."""
 UP_TO_DATE, PENDING = 0, 1
 
@@ -29,13 +39,10 @@ verbs.add_typer(config, name="config")
 
 
 @db.command("status")
-def status(url: Url = None, as_json: Json = False) -> int:
+def status(app: LedgerOf = None, url: Url = None, as_json: Json = False) -> int:
     """Show the schema version and the pending migrations; exit code 1 if there are any. Creates nothing."""
-    rt = Runtime(url, create=False)
-    try:
+    with open_unmigrated(url, app, create=False) as rt:
         schema = rt.schema()
-    finally:
-        rt.close()
     _put_schema(rt, schema, as_json)
     if schema.version == 0:
         say("there is no ledger yet; amends db migrate creates it")
@@ -48,15 +55,13 @@ def status(url: Url = None, as_json: Json = False) -> int:
 
 
 @db.command("sql")
-def sql(url: Url = None, as_json: Json = False) -> int:
+def sql(app: LedgerOf = None, url: Url = None, as_json: Json = False) -> int:
     """Print the SQL that creates the ledger's tables. Connects to nothing, creates nothing."""
-    rt = Runtime(url, create=False)
-    try:
+    with open_unmigrated(url, app, create=False) as rt:
         text = rt.schema_sql()
-    finally:
-        rt.close()
+    place = rt.settings["url"].value
     if as_json:
-        put_json({"url": rt.settings["url"].value, "sql": text})
+        put_json({"url": place, "sql": text}, id=place)
     else:
         for line in text.splitlines():
             put(line, fold=False)
@@ -64,14 +69,11 @@ def sql(url: Url = None, as_json: Json = False) -> int:
 
 
 @db.command("migrate")
-def migrate(url: Url = None, as_json: Json = False) -> int:
+def migrate(app: LedgerOf = None, url: Url = None, as_json: Json = False) -> int:
     """Bring the schema up to date; create the ledger if there is none."""
-    rt = Runtime(url)
-    try:
+    with open_unmigrated(url, app, create=True) as rt:
         before = rt.schema()
         schema = rt.migrate()
-    finally:
-        rt.close()
     _put_schema(rt, schema, as_json)
     done = len(before.pending)
     say("nothing to do" if not done else f"{done} migration{'s' if done > 1 else ''} applied")
@@ -79,10 +81,17 @@ def migrate(url: Url = None, as_json: Json = False) -> int:
 
 
 @db.command("restored")
-def restored(why: Why, by: By = None, yes: YesOption = False, url: Url = None, as_json: Json = False) -> int:
+def restored(
+    why: Why,
+    by: By = None,
+    yes: YesOption = False,
+    app: LedgerOf = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> int:
     """Allow a ledger that was restored from a copy to start calls again. Its unused approvals become void."""
     asks = must_ask(yes, "letting a restored ledger start calls")
-    with open_ledger(url, None) as rt:
+    with open_ledger(url, None, app=app) as rt:
         person = who(by, rt)
         if asks:
             say(
@@ -94,20 +103,21 @@ def restored(why: Why, by: By = None, yes: YesOption = False, url: Url = None, a
         voided = rt.reconcile_restore(by=person, why=why)
         ledger = rt.settings["url"].value
     if as_json:
-        put_json({"voided": voided})
+        put_json({"voided": voided}, id=ledger)
     else:
         put_table(("ledger", "approvals void now"), [(visible(str(ledger)), str(voided))])
     return DONE
 
 
 @db.command("reencrypt")
-def reencrypt(url: Url = None, as_json: Json = False) -> int:
+def reencrypt(app: LedgerOf = None, url: Url = None, as_json: Json = False) -> int:
     """Re-encrypt arguments, results, inputs, outputs and errors with the newest key of AMENDS_ENCRYPT."""
-    with open_ledger(url, None) as rt:
+    with open_ledger(url, None, app=app) as rt:
         rows, keys = rt.reencrypt(), str(rt.settings["encrypt"].value)
+        ledger = rt.settings["url"].value
     newest = keys.partition(",")[0]
     if as_json:
-        put_json({"rows": rows, "key": newest})
+        put_json({"rows": rows, "key": newest}, id=ledger)
     else:
         put_table(("key", "rows written"), [(visible(newest), str(rows))])
     say("everything except events is encrypted with this key; older keys are needed only to read what events quote")
@@ -124,7 +134,7 @@ def _put_schema(rt: Runtime, schema: Schema, as_json: bool) -> None:
         "pending": list(schema.pending),
     }
     if as_json:
-        put_json(facts)
+        put_json(facts, id=schema.ledger or None)
         return
     shown = facts | {"ledger": schema.ledger or "(none)", "pending": ", ".join(schema.pending) or "(none)"}
     put_table(("ledger's", "value"), [(name, visible(str(value), prose=True)) for name, value in shown.items()])
@@ -141,12 +151,13 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many runs.")] = None,
     yes: YesOption = False,
+    app: LedgerOf = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
     """Remove arguments, results and errors of runs that ended long ago; what was done stays on record."""
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         ledger = rt.settings["url"].value
         if not dry_run and not _confirm_gc(rt, older_than, limit=limit, yes=yes):
             return FAILED
@@ -154,7 +165,7 @@ def gc(
             gone = rt.gc(older_than=older_than, dry_run=dry_run, limit=limit)
     if as_json:
         facts = {"runs": gone.runs, "calls": gone.calls, "bytes": gone.bytes, "kept": dict(gone.kept)}
-        put_json(facts | {"dry_run": gone.dry_run})
+        put_json(facts | {"dry_run": gone.dry_run}, id=ledger)
         return DONE
     rows = [("would be removed" if dry_run else "removed", str(gone.runs), str(gone.calls), f"{gone.bytes:,}")]
     rows += [(f"kept: {visible(why, prose=True)}", str(count), "", "") for why, count in sorted(gone.kept.items())]
@@ -178,14 +189,16 @@ def _confirm_gc(rt: Runtime, older_than: str, *, limit: int | None, yes: bool) -
 
 
 @verbs.command()
-def locks(limit: Limit = LIMIT, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> None:
+def locks(
+    limit: Limit = LIMIT, app: LedgerOf = None, url: Url = None, tenant: Tenant = None, as_json: Json = False
+) -> None:
     """List the locks that runs hold until they end, and the runs that wait for them."""
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         found, more = take(rt.locks(), limit)
         ledger = rt.settings["url"].value
     if as_json:
         for lock in found:
-            put_json(asdict(lock))
+            put_json(asdict(lock), id=lock.name)
     else:
         put_table(("lock", "run", "state", "held", "tool", "waiting"), [_lock_row(lock) for lock in found], state=2)
     say_how_many(found, more, "lock", ledger)
@@ -203,14 +216,17 @@ def _lock_row(lock: Lock) -> tuple[str, ...]:
 @config.command("show")
 def show_config(
     origin: Annotated[bool, typer.Option("--origin", help="Also show where each value comes from.")] = False,
+    app: LedgerOf = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Show every setting with the value that a program started here would get."""
-    settings = Runtime(url).settings  # does no IO
+    rt = Runtime(url) if app is None else load_runtime(app, url=url)
+    settings = rt.settings  # does no IO
     if as_json:
         for name, setting in settings.items():
-            put_json({"name": name, "value": _plain(setting.value)} | ({"origin": setting.origin} if origin else {}))
+            facts = {"name": name, "value": _plain(setting.value)}
+            put_json(facts | ({"origin": setting.origin} if origin else {}), id=name)
         return
     rows = [(name, _short(setting.value), visible(setting.origin, prose=True)) for name, setting in settings.items()]
     if origin:
@@ -226,18 +242,16 @@ def _short(value: Any) -> str:
     if value is None or value == () or value == {}:
         return ""
     if isinstance(value, tuple | list):
-        return _cut("; ".join(_short(one) for one in value))
+        return shortened("; ".join(_short(one) for one in value), SETTING_CHARS_MAX)
     if isinstance(value, Mapping):
-        return _cut("; ".join(f"{visible(str(name))}: {_short(one)}" for name, one in value.items()))
+        return shortened(
+            "; ".join(f"{visible(str(name))}: {_short(one)}" for name, one in value.items()), SETTING_CHARS_MAX
+        )
     if is_dataclass(value) and not isinstance(value, type):
         own = [(one.name, getattr(value, one.name), one.default) for one in fields(value)]
         differing = [(name, one) for name, one, default in own if one not in (default, (), {})]
         return ", ".join(f"{name} {visible(str(one), prose=True)}" for name, one in differing)
     return visible(str(value), prose=True)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= SETTING_CHARS_MAX else text[: SETTING_CHARS_MAX - 1] + "…"
 
 
 def _plain(value: Any) -> Any:

@@ -1,14 +1,17 @@
-"""Options and arguments that several verbs share."""
+"""Options and arguments that several verbs share, and groups whose help is whole."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 # ---- Options and arguments
 
 LIMIT: Final = 100
+HELP_CHARS_MAX: Final = 1_000
+"""The line of a verb in the help of its group; none is longer."""
 
 App = Annotated[
     str | None,
@@ -16,17 +19,23 @@ App = Annotated[
         "--app", metavar="APP:RT", help="Your runtime, with its tools. Default: AMENDS_APP or the settings file."
     ),
 ]
+LedgerOf = Annotated[
+    str | None,
+    typer.Option("--app", metavar="APP:RT", help="Use the ledger and the settings of this runtime of yours."),
+]
 Place = Annotated[
     str | None,
     typer.Argument(
         metavar="[APP:RT]",
-        help="Your runtime: MODULE:NAME or FILE.py:NAME. Default: AMENDS_APP or the settings file.",
+        help="Your runtime, as with --app: MODULE:NAME or FILE.py:NAME. Default: AMENDS_APP or the settings file.",
     ),
 ]
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", help="The ledger. Default: AMENDS_URL, then amends.toml, then pyproject.toml, then ./amends.db."
+        "--url",
+        metavar="URL",
+        help="The ledger. Default: AMENDS_URL, then amends.toml, then pyproject.toml, then ./amends.db.",
     ),
 ]
 Tenant = Annotated[
@@ -37,7 +46,7 @@ Json = Annotated[
 ]
 Limit = Annotated[int, typer.Option("--limit", min=1, help="Show at most this many.")]
 Filter = Annotated[
-    list[str] | None, typer.Argument(metavar="[FILTER]...", help="For example: status:blocked,open run:order-* age:<1d")
+    list[str] | None, typer.Argument(metavar="[FILTER]...", help="For example: state:blocked,open run:order-* age:<1d")
 ]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The id of the run, or its first characters.")]
 CallId = Annotated[str, typer.Argument(metavar="CALL", help="The id of the call, or its first characters.")]
@@ -56,10 +65,22 @@ YesOption = Annotated[
 ]
 
 
+class Verbs(TyperGroup):
+    """A group of verbs whose help has the whole line of each verb, however narrow the terminal is."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs with their lines, which are wrapped and never cut."""
+        listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, verb.get_short_help_str(HELP_CHARS_MAX)) for name, verb in listed if verb and not verb.hidden]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
 def group(help: str | None = None) -> typer.Typer:
     """Return an empty group of verbs."""
     # rich_markup_mode=None: help is plain text, and rich (80 ms) is not loaded for it.
-    return typer.Typer(help=help, rich_markup_mode=None, no_args_is_help=False)
+    return typer.Typer(cls=Verbs, help=help, rich_markup_mode=None, no_args_is_help=False)
 
 
 def filter_of(words: list[str] | None) -> str:

@@ -17,7 +17,19 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from amends.errors import Error, LedgerSealed, UsageError
-from amends.visible import FOLD_MARK, ascii_json, folded, is_unreadable, printable, visible, visible_args, visible_value
+from amends.visible import (
+    FOLD_MARK,
+    ascii_json,
+    columns,
+    folded,
+    is_unreadable,
+    printable,
+    shortened,
+    visible,
+    visible_args,
+    visible_value,
+    words_of_line,
+)
 
 if TYPE_CHECKING:  # every command loads this module, also `amends --help`, which needs no runtime
     from amends import Call, Report
@@ -46,8 +58,12 @@ STYLES: Final[Mapping[str, str]] = {
     "compensation_failed": RED,
     "compensation_in_doubt": YELLOW,
 }
-CUT_CHARS_MIN: Final = 12
-"""The last column of a table is never cut shorter than this, even on a narrow terminal."""
+HANGING: Final = "    "
+"""Indents the last column of a table where it gets rows of its own."""
+BROKEN_CHARS_MIN: Final = 12
+"""A cell of this length or less is never broken."""
+COLUMN_MIN: Final = 20
+"""A last column that would be narrower gets rows of its own."""
 WIDTH_DEFAULT: Final = 80
 FOLD_MARK_ASCII: Final = "     | "
 WORD_CHARS_MAX: Final = 64
@@ -73,11 +89,12 @@ def is_coloured(stream: TextIO) -> bool:
 def put(text: str = "", *, style: str = "", stream: TextIO | None = None, fold: bool = True) -> None:
     """Print one line.
 
-    With ``fold``, at a terminal, a long line takes several rows, and each further row begins with a mark.
+    With ``fold``, a line that is wider than the terminal (or than COLUMNS, if that is set) takes several rows, and each
+    further row begins with a mark.
     """
     out = sys.stdout if stream is None else stream
     line = _encodable(printable(text), out)
-    for part in _rows(line, out) if fold and out.isatty() else (line,):
+    for part in _rows(line, out) if fold and _width(out) else (line,):
         _put_row(part, style, out)
 
 
@@ -87,30 +104,101 @@ def put_plain(text: str, *, stream: TextIO | None = None) -> None:
         put(line, stream=stream)
 
 
-def put_json(value: Any) -> None:
+def put_json(value: Mapping[str, Any], *, id: object) -> None:
     """Print one line of JSON and flush it: a listing is one object per line, and a reader of a stream gets each at once.
 
-    The data is exact and in ASCII: a program gets every character, and a terminal gets none that it would obey.
+    ``id`` names what the object is about, under the same word in every output. The data is exact and in ASCII: a program
+    gets every character, and a terminal gets none that it would obey.
     """
-    sys.stdout.write(ascii_json(json.dumps(_jsonable(value), ensure_ascii=True)) + "\n")
+    sys.stdout.write(ascii_json(json.dumps(_jsonable({"id": id, **value}), ensure_ascii=True)) + "\n")
     sys.stdout.flush()
 
 
 def put_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, state: int | None = None) -> None:
-    """Print aligned columns; without rows, print nothing.
+    """Print aligned columns; without rows, print nothing. A column that is empty in every row is left out.
 
-    ``state`` is the column that colours its row. On a terminal the last column is cut where the row would wrap: ids and
-    names, which people copy, are in the columns before it.
+    ``state`` is the column that colours its row. Where the rows are too wide for the terminal (or for COLUMNS), columns
+    are wrapped between words; the first one never is, so that no row begins in the middle of a value. If words are too
+    long for that, the last column gets rows of its own, and at last every value does.
     """
     lines = [tuple(printable(cell) for cell in row) for row in rows]
     if not lines:
         return
-    widths = [max(len(row[column]) for row in (tuple(head), *lines)) for column in range(len(head))]
-    room = shutil.get_terminal_size().columns - sum(widths[:-1]) - 2 * (len(widths) - 1) if sys.stdout.isatty() else 0
-    put(_aligned(head, widths), style=DIM)
-    for row in lines:
-        cells = (*row[:-1], _cut(row[-1], max(room, CUT_CHARS_MIN))) if room else row
-        put(_aligned(cells, widths), style="" if state is None else STYLES.get(row[state].replace(" ", "_"), ""))
+    styles = ["" if state is None else STYLES.get(row[state].replace(" ", "_"), "") for row in lines]
+    kept = [one for one in range(len(head)) if one in (0, state) or any(row[one] for row in lines)]
+    heads, cells = [head[one] for one in kept], [[row[one] for one in kept] for row in lines]
+    room = _width(sys.stdout)
+    widths = _fitted([heads, *cells], room)
+    if widths is not None:
+        _put_columns([heads, *cells], widths, styles)
+        return
+    widths = _fitted([row[:-1] for row in [heads, *cells]], room)
+    if widths is not None and len(heads) > 1:
+        _put_columns([heads[:-1]], widths, [])
+        put(f"{HANGING}{heads[-1]}", style=DIM)
+        for row, style in zip(cells, styles, strict=True):
+            _put_columns([row[:-1]], widths, [], style=style)
+            for part in _wrapped(row[-1], (room or 0) - len(HANGING)):
+                put(f"{HANGING}{part}", style=style)
+        return
+    for number, row in enumerate(cells):
+        if number:
+            put()
+        for name, cell in zip(heads, row, strict=True):
+            put(f"{name:<{max(map(len, heads))}}  {cell}".rstrip(), style=styles[number])
+
+
+def _fitted(rows: Sequence[Sequence[str]], room: int | None) -> list[int] | None:
+    """Return widths for the columns with which the rows fit and no word is cut; None: there are none."""
+    cells = list(zip(*rows, strict=True))
+    wanted = [max(map(_size, column)) for column in cells]
+    gaps = 2 * (len(wanted) - 1)
+    if room is None or sum(wanted) + gaps <= room:
+        return wanted
+    widths = [
+        wanted[0],
+        *(max(_size(word.rstrip()) for cell in column for word in words_of_line(cell)) for column in cells[1:]),
+    ]
+    if len(widths) > 1:
+        widths[-1] = max(widths[-1], min(wanted[-1], COLUMN_MIN))
+    left = room - gaps - sum(widths)
+    if left < 0:
+        return None
+    for _ in range(left):
+        short = max(range(len(widths)), key=lambda one: wanted[one] - widths[one])
+        widths[short] += 1
+    return widths
+
+
+def _put_columns(
+    rows: Sequence[Sequence[str]], widths: Sequence[int], styles: Sequence[str], *, style: str = DIM
+) -> None:
+    """Print the rows in these widths, each in as many lines as its longest cell; the first row has ``style``."""
+    for row, look in zip(rows, (style, *styles), strict=True):
+        parts = [list(_wrapped(cell, width)) for cell, width in zip(row, widths, strict=True)]
+        for number in range(max(map(len, parts))):
+            cells = [part[number] if number < len(part) else "" for part in parts]
+            put(_aligned(cells, widths), style=look, fold=False)
+
+
+def _wrapped(text: str, width: int) -> Iterator[str]:
+    """Yield the text in parts of this width, broken between words; a longer word gets a part of its own."""
+    part = ""
+    for word in words_of_line(text):
+        if part and _size(part) + _size(word.rstrip()) > width:
+            yield part.rstrip()
+            part = ""
+        part += word
+    yield part.rstrip()
+
+
+def _narrowest(cell: str) -> int:
+    """Return how narrow a column may be for this cell: a short cell is not broken, another one only between words."""
+    return max(_size(word.rstrip()) for word in words_of_line(cell)) if len(cell) > BROKEN_CHARS_MIN else _size(cell)
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else sum(map(columns, text))
 
 
 def put_facts(facts: Mapping[str, object], *, stream: TextIO | None = None) -> None:
@@ -145,7 +233,7 @@ def _encodable(text: str, out: TextIO) -> str:
 
 def _rows(line: str, out: TextIO) -> Iterator[str]:
     is_plain = _encodable(FOLD_MARK, out) != FOLD_MARK
-    return folded(line, _width(out), mark=FOLD_MARK_ASCII if is_plain else FOLD_MARK)
+    return folded(line, _width(out) or WIDTH_DEFAULT, mark=FOLD_MARK_ASCII if is_plain else FOLD_MARK)
 
 
 def _put_row(text: str, style: str, out: TextIO) -> None:
@@ -159,7 +247,11 @@ def _put_row(text: str, style: str, out: TextIO) -> None:
         out.write(f"{text}\n")
 
 
-def _width(stream: TextIO) -> int:
+def _width(stream: TextIO) -> int | None:
+    """Return how wide a line may be: as the terminal, else as COLUMNS says; None: as wide as it is."""
+    if not stream.isatty():
+        said = os.environ.get("COLUMNS", "")
+        return int(said) if said.isdecimal() and int(said) else None
     try:
         return os.get_terminal_size(stream.fileno()).columns or WIDTH_DEFAULT
     except (OSError, ValueError):
@@ -187,11 +279,7 @@ def _jsonable(value: object) -> Any:
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1] + "…"
+    return "  ".join(cell + " " * (width - _size(cell)) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
 # ---- Messages on stderr
@@ -263,7 +351,9 @@ def must_ask(yes: bool, what: str) -> bool:
 def confirm(question: str) -> bool:
     """Ask at the terminal, and return whether the answer was yes."""
     sys.stdout.flush()
-    *rows, last = _rows(f"{_encodable(printable(question), sys.stderr)} [y/N] ", sys.stderr)
+    # A no-break space, which the question itself never has: the end of the question stays beside what can be answered.
+    asked = f"{_encodable(printable(question), sys.stderr)}\N{NO-BREAK SPACE}[y/N]\N{NO-BREAK SPACE}"
+    *rows, last = (row.replace("\N{NO-BREAK SPACE}", " ") for row in _rows(asked, sys.stderr))
     sys.stderr.write("".join(f"{row}\n" for row in rows) + last)  # the answer is typed on the line of its question
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
@@ -314,7 +404,7 @@ def age(at: datetime | None) -> str:
 def args_short(args: Mapping[str, Any]) -> str:
     """Return arguments in one line of a listing, cut at a limit; a person who decides is shown ``args_lines``."""
     # Text of the ledger never shows as "…", so a cut can be recognized.
-    return _cut(visible_value(dict(args)), ARGS_CHARS_MAX)
+    return shortened(visible_value(dict(args)), ARGS_CHARS_MAX)
 
 
 def args_lines(args: Mapping[str, Any], classes: Mapping[str, str] | None = None) -> list[str]:

@@ -44,6 +44,7 @@ def replay(
         ),
     ] = True,
     app: App = None,
+    url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
@@ -51,7 +52,7 @@ def replay(
     fn = load_function(against)
     place, folder = required_app(app)
     needs_ledger = any(not Path(record).exists() for record in records)
-    with open_app(place, folder=folder, needs_ledger=needs_ledger) as rt:
+    with open_app(place, folder=folder, needs_ledger=needs_ledger, url=url) as rt:
         scoped = rt.scoped(tenant=tenant) if tenant else rt
         _check_colour(rt, fn, against)
         chosen = _records(scoped, records)
@@ -59,7 +60,7 @@ def replay(
             found: list[Replayed] = scoped.replay_each(chosen, fn, until=until, strict=strict)
     for one in found:
         if as_json:
-            put_json(one.to_dict())
+            put_json(one.to_dict(), id=one.run_id)
     if not as_json:
         _put_replayed(found)
     if all(one.same for one in found):
@@ -93,7 +94,7 @@ def fork(
         made = acting.fork(run, at=_find_call_of(rt, run, at), id=id)
         report = rt.report(made)
     if as_json:
-        put_json(report.to_dict())
+        put_json(report.to_dict(), id=made)
     else:
         put_report(report)
         say(f"open it in your program: rt.run({made!r}); then: amends compare {visible(run)} {visible(made)}")
@@ -113,7 +114,7 @@ def compare(
     with open_runtime(app, url=url, tenant=tenant) as rt:
         compared = rt.compare(find_run(rt, left), find_run(rt, right))
     if as_json:
-        put_json(compared.to_dict())
+        put_json(compared.to_dict(), id=f"{compared.left.id}..{compared.right.id}")
     else:
         put_plain(str(compared))
     return DONE if compared.alike else DIVERGED

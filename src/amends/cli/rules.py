@@ -13,7 +13,7 @@ import typer
 from amends import RuleTest, Runtime
 from amends.cli.access import app_setting, open_app
 from amends.cli.exit_codes import APPROVAL_REFUSED, AWAITING_APPROVAL, DONE
-from amends.cli.options import App, Json, Tenant, group
+from amends.cli.options import App, Json, Tenant, Url, group
 from amends.cli.output import put, put_json, put_table, say
 from amends.errors import BadArguments, UsageError
 
@@ -42,13 +42,14 @@ def try_rules(
         typer.Option("--check", help="Exit with code 12 if the call would need approval, 19 if it would be refused."),
     ] = False,
     app: App = None,
+    url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
     """Show which rule decides about a call, and why; nothing is started or recorded."""
     words = args or ()
     given, when = arguments_in(words), _moment(at)
-    with _runtime(app) as (rt, is_app):
+    with _runtime(app, url) as (rt, is_app):
         view = rt.scoped(tenant=tenant) if tenant else rt
         try:
             found: RuleTest = view.test_rules(tool, given, agent=agent, at=when)
@@ -58,7 +59,7 @@ def try_rules(
             found = view.test_rules(tool, texts, agent=agent, at=when)  # order=7, where the parameter is a str
         warnings = rt.warnings
     if as_json:
-        put_json({**found.to_dict(), "warnings": list(warnings)})
+        put_json({**found.to_dict(), "warnings": list(warnings)}, id=found.tool)
     else:
         _put(found)
         for warning in warnings:
@@ -116,14 +117,14 @@ def _moment(text: str | None) -> datetime | None:
 
 
 @contextmanager
-def _runtime(app: str | None) -> Iterator[tuple[Any, bool]]:
+def _runtime(app: str | None, url: str | None) -> Iterator[tuple[Any, bool]]:
     """Open the program's runtime, or else one that has only the rules of the settings; neither needs a ledger."""
-    place, folder = (app, None) if app else app_setting()
+    place, folder = (app, None) if app or url else app_setting()
     if place is None:
-        with closing(Runtime("memory:")) as rt:
+        with closing(Runtime(url or "memory:", create=False)) as rt:
             yield rt, False
         return
-    with open_app(place, folder=folder, needs_ledger=False) as rt:
+    with open_app(place, folder=folder, needs_ledger=False, url=url) as rt:
         yield rt, True
 
 

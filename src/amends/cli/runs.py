@@ -1,4 +1,4 @@
-"""Verbs about runs and their calls: ``runs``, ``call``, ``rollback``, ``worker`` and ``recover``."""
+"""Verbs about runs and their calls: ``runs``, ``calls``, ``rollback``, ``worker`` and ``recover``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from amends import Call, Event, Feed, Report, RollbackPlan, RunInfo, Runtime
+from amends import Call, Event, Feed, Now, Report, RollbackPlan, RunInfo, Runtime
 from amends.cli.access import find_call, find_run, load_runtime, open_ledger, open_runtime, required_app, take, who
 from amends.cli.exit_codes import (
     AWAITING_APPROVAL,
@@ -31,6 +31,7 @@ from amends.cli.options import (
     CallId,
     Filter,
     Json,
+    LedgerOf,
     Limit,
     Place,
     RunId,
@@ -47,6 +48,7 @@ from amends.cli.output import (
     Shown,
     age,
     args_lines,
+    args_short,
     check_readable,
     confirm,
     duration,
@@ -73,40 +75,50 @@ EVENTS_MAX: Final = 1_000
 """Events of one call that are shown; a call that is retried for weeks has more."""
 KNOWN_TOOLS_MAX: Final = 10_000
 OWNER_PARTS: Final = 5
+PLAIN_RECORD: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+"""What every log record has; the rest are the fields that amends gave it."""
 
 verbs = group()
 runs = group("List and show runs, follow them, and close a run that cannot continue.")
-call = group("Show one call, or decide what happens to it.")
+calls = group("List and show calls, and decide what happens to one.")
 verbs.add_typer(runs, name="runs")
-verbs.add_typer(call, name="call")
+verbs.add_typer(calls, name="calls")
 
 # ---- runs
 
 
 @runs.command("list")
 def list_runs(
-    filter: Filter = None, limit: Limit = LIMIT, url: Url = None, tenant: Tenant = None, as_json: Json = False
+    filter: Filter = None,
+    limit: Limit = LIMIT,
+    app: LedgerOf = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
 ) -> None:
-    """List runs, newest first."""
+    """List runs, newest first, with what happens to each now."""
     wanted = filter_of(filter)
-    with open_ledger(url, tenant) as rt:
-        found, more = take(rt.runs(wanted), limit)
+    with open_ledger(url, tenant, app=app) as rt:
+        found, more = take(rt.runs(wanted, now=True), limit)
         ledger = rt.settings["url"].value
     if as_json:
         for run in found:
-            put_json(_run_facts(run))
+            put_json(_run_facts(run), id=run.id)
     else:
-        put_table(("run", "state", "gen", "agent", "age", "took", "tags"), [_run_row(run) for run in found], state=1)
+        head = ("run", "state", "now", "gen", "agent", "age", "took", "tags")
+        put_table(head, [_run_row(run) for run in found], state=1)
     say_how_many(found, more, "run", ledger, filter=wanted)
 
 
 @runs.command("show")
-def show_run(run_id: RunId, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> None:
+def show_run(
+    run_id: RunId, app: LedgerOf = None, url: Url = None, tenant: Tenant = None, as_json: Json = False
+) -> None:
     """Show one run: its calls, errors, compensations and residue."""
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         report = rt.report(find_run(rt, run_id))
     if as_json:
-        put_json(report.to_dict())
+        put_json(report.to_dict(), id=report.run_id)
     else:
         put_report(report)
 
@@ -118,12 +130,13 @@ def watch(
         typer.Argument(metavar="[RUN]", help="The id of the run, or its first characters. Default: the whole ledger."),
     ] = None,
     every: Annotated[float, typer.Option("--every", min=0.05, help="Seconds between two checks for news.")] = 0.5,
+    app: LedgerOf = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
     """Follow a run until it has ended or waits for a person; the exit code tells its state."""
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         if run_id is not None:
             return _watch_run(rt, find_run(rt, run_id), every, as_json)
         say(f"watching {visible(str(rt.settings['url'].value), prose=True)}; Ctrl-C ends it")
@@ -146,13 +159,14 @@ def abandon(
     why: Why,
     by: By = None,
     yes: YesOption = False,
+    app: LedgerOf = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
     """Close a run without compensating the rest; each effect that is left is listed."""
     asks = must_ask(yes, "abandoning a run")
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         run, person = find_run(rt, run_id), who(by, rt)
         question = f"{visible(person)} leaves these effects as they are and closes run {visible(run)}. Sure?"
         if asks and not _confirm_run(rt, run, question):
@@ -168,13 +182,14 @@ def finish(
     why: Why,
     by: By = None,
     yes: YesOption = False,
+    app: LedgerOf = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
 ) -> int:
     """Commit a run that was interrupted after its pivot."""
     asks = must_ask(yes, "closing a run")
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         run, person = find_run(rt, run_id), who(by, rt)
         if asks and not _confirm_run(rt, run, f"{visible(person)} says that run {visible(run)} is done. Sure?"):
             return FAILED
@@ -187,7 +202,21 @@ def _run_row(run: RunInfo) -> tuple[str, ...]:
     took = duration((run.closed_at - run.opened_at).total_seconds()) if is_timed else ""  # type: ignore[operator]
     agent = visible(run.agent) if run.agent else ""
     tags = ",".join(visible(tag) for tag in run.tags)
-    return (visible(run.id), run.state, str(run.generation), agent, age(run.opened_at), took, tags)
+    generation = str(run.generation) if run.generation > 1 else ""
+    return (visible(run.id), run.state, _now_words(run.now), generation, agent, age(run.opened_at), took, tags)
+
+
+def _now_words(now: Now | None) -> str:
+    """Return what happens to a run now, in few words; how long ago instead of a time, as in every table."""
+    if now is None:
+        return ""
+    match now.what:
+        case "running":
+            return f"runs on {visible(now.where or '', prose=True)}"
+        case "waiting":
+            return f"waits for {visible(now.waits_for or '', prose=True)}"
+        case "orphaned":
+            return f"orphaned for {age(now.since)}"
 
 
 def _run_facts(run: RunInfo) -> dict[str, Any]:
@@ -207,6 +236,7 @@ def _run_facts(run: RunInfo) -> dict[str, Any]:
         "opened_at": iso_time(run.opened_at),
         "closed_at": iso_time(run.closed_at),
         "deadline_at": iso_time(run.deadline_at),
+        "now": run.now,
     }
 
 
@@ -226,7 +256,7 @@ def _confirm_run(rt: Runtime, run: str, question: str) -> bool:
 def put_decided(report: Report, as_json: bool) -> int:
     """Print a run after a person's decision about it, and return the exit code."""
     if as_json:
-        put_json(report.to_dict())
+        put_json(report.to_dict(), id=report.run_id)
     else:
         put_report(report)
     if report.skipped:
@@ -236,19 +266,44 @@ def put_decided(report: Report, as_json: bool) -> int:
     return NEEDS_A_PERSON if report.state == "blocked" else DONE
 
 
-# ---- call
+# ---- calls
 
 
-@call.command("show")
-def show_call(call_id: CallId, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> None:
+@calls.command("list")
+def list_calls(
+    filter: Filter = None,
+    limit: Limit = LIMIT,
+    app: LedgerOf = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> None:
+    """List calls, newest first."""
+    wanted = filter_of(filter)
+    with open_ledger(url, tenant, app=app) as rt:
+        found, more = take(rt.calls(wanted), limit)
+        ledger = rt.settings["url"].value
+    if as_json:
+        for call in found:
+            put_json(_call_facts(call), id=call.id)
+    else:
+        head = ("call", "run", "tool", "state", "age", "arguments")
+        put_table(head, [_call_row(call) for call in found], state=3)
+    say_how_many(found, more, "call", ledger, filter=wanted)
+
+
+@calls.command("show")
+def show_call(
+    call_id: CallId, app: LedgerOf = None, url: Url = None, tenant: Tenant = None, as_json: Json = False
+) -> None:
     """Show one call: its arguments, its outcome, and its events."""
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         call = rt.call(find_call(rt, call_id))
         # rt.events covers the newest generation of the run; a call of an older one is shown without events.
         of_call = (event for event in rt.events(call.run_id) if event.call_id == call.id)
         events, more = take(of_call, EVENTS_MAX)
     if as_json:
-        put_json(_call_facts(call) | {"events": [event_facts(event) for event in events]})
+        put_json(_call_facts(call) | {"events": [event_facts(event) for event in events]}, id=call.id)
         return
     put(f"{visible(call.tool)}  {visible(call.id)}", style=BOLD)
     put_facts(_call_card(call))
@@ -264,7 +319,7 @@ def show_call(call_id: CallId, url: Url = None, tenant: Tenant = None, as_json: 
         )
 
 
-@call.command("decide")
+@calls.command("decide")
 def decide(
     call_id: CallId,
     decision: Annotated[
@@ -276,6 +331,7 @@ def decide(
     why: Why,
     by: By = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    app: LedgerOf = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
@@ -283,7 +339,7 @@ def decide(
     """Decide about a call that is held as a suspected duplicate or because of a conflict."""
     if decision not in DECISIONS:
         raise UsageError(f"{visible(decision)} is not a decision", hint=f"use one of {', '.join(DECISIONS)}")
-    with open_ledger(url, tenant) as rt:
+    with open_ledger(url, tenant, app=app) as rt:
         call, person = rt.call(find_call(rt, call_id)), who(by, rt)
         if not yes and has_person() and call.state == "held":
             say_call(call)
@@ -294,7 +350,7 @@ def decide(
     return put_decided(report, as_json)
 
 
-@call.command("retry")
+@calls.command("retry")
 def retry(
     call_id: CallId,
     why: Why,
@@ -319,7 +375,7 @@ def retry(
     return put_decided(report, as_json)
 
 
-@call.command("accept")
+@calls.command("accept")
 def accept(
     call_id: CallId,
     why: Why,
@@ -341,6 +397,11 @@ def accept(
         with progress(f"run {visible(call.run_id)} continues"):
             report = rt.accept(call.id, by=person, why=why)
     return put_decided(report, as_json)
+
+
+def _call_row(call: Call) -> tuple[str, ...]:
+    names = (visible(call.id), visible(call.run_id), visible(call.tool))
+    return (*names, call.state, age(call.requested_at), args_short(call.args))
 
 
 def _call_facts(call: Call) -> dict[str, Any]:
@@ -468,7 +529,7 @@ def rollback(
 
 def _put_plan(plan: RollbackPlan, as_json: bool) -> int:
     if as_json:
-        put_json(plan.to_dict())
+        put_json(plan.to_dict(), id=plan.hash)
     else:
         put_plain(str(plan))
     if plan.must_accept:
@@ -484,7 +545,7 @@ def _put_plan(plan: RollbackPlan, as_json: bool) -> int:
 
 def _put_rolled_back(report: Report, as_json: bool) -> int:
     if as_json:
-        put_json(report.to_dict())
+        put_json(report.to_dict(), id=report.run_id)
     else:
         put_report(report)
     if report.state == "rolled_back":
@@ -513,11 +574,13 @@ def worker(
         float,
         typer.Option("--every", help="Seconds between two checks; they grow up to 5 while there is nothing to do."),
     ] = 1.0,
+    app: App = None,
+    url: Url = None,
     as_json: Json = False,
 ) -> int:
     """Recover the runs that other processes left unfinished, until SIGTERM or Ctrl-C."""
-    app, folder = required_app(place)
-    rt = load_runtime(app, folder=folder)
+    named, folder = required_app(place, app)
+    rt = load_runtime(named, folder=folder, url=url)
     if as_json:
         logging.basicConfig(level=logging.INFO, handlers=[_JsonLines()])
     else:
@@ -533,11 +596,13 @@ def worker(
 def recover(
     place: Place = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Recover at most this many runs.")] = LIMIT,
+    app: App = None,
+    url: Url = None,
     as_json: Json = False,
 ) -> int:
     """Recover the runs that other processes left unfinished, once, and show each. For cron."""
-    app, folder = required_app(place)
-    rt = load_runtime(app, folder=folder)
+    named, folder = required_app(place, app)
+    rt = load_runtime(named, folder=folder, url=url)
     log = visible_log("amends.worker")
     level = log.level
     log.setLevel(logging.ERROR)  # the reports say the same
@@ -548,7 +613,7 @@ def recover(
         log.setLevel(level)
     for number, report in enumerate(reports):
         if as_json:
-            put_json(report.to_dict())
+            put_json(report.to_dict(), id=report.run_id)
             continue
         if number:
             put()
@@ -563,7 +628,9 @@ class _JsonLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        put_json({"at": at, "level": record.levelname.lower(), "message": record.getMessage()})
+        facts = {name: value for name, value in vars(record).items() if name not in PLAIN_RECORD}
+        said = {"at": at, "level": record.levelname.lower(), "message": record.getMessage()}
+        put_json(facts | said, id=facts.get("run"))
 
 
 def _code_of_all(reports: list[Report]) -> int:
@@ -576,6 +643,7 @@ def _code_of_all(reports: list[Report]) -> int:
 def event_facts(event: Event) -> dict[str, Any]:
     """Return an event for JSON."""
     return {
+        "id": event.place,
         "seq": event.seq,
         "place": event.place,
         "at": event.at.isoformat(),
@@ -641,7 +709,7 @@ class _EventLines:
             self.last = event.seq
             tool = self._tool(event.call_id) if event.call_id else None
             if self._as_json:
-                put_json(event_facts(event) | {"tool": tool})
+                put_json(event_facts(event) | {"tool": tool}, id=event.place)
             else:
                 put(event_line(event, tool, with_run=self._with_run), style=STYLES.get(event.to, ""))
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amends.drivers import process
 from amends.drivers.context import enter_body
+from amends.drivers.log import tell, tell_refused
 from amends.drivers.wakeup import Wakeup
 from amends.encoding.lazy_import import import_on_use
-from amends.errors import LedgerUnavailable, type_name
+from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op, run_flow
 from amends.ledger.operations import NoteEvidence, SettleCall, SettleCompensation, StoreOp
 from amends.ledger.plain import SettlePlain
@@ -169,7 +170,11 @@ class Driver:
             answer = self.store.perform(op)
         except LedgerUnavailable:
             answer = self._ask_again(op)
+        except LeaseLost:
+            tell_refused(op)
+            raise
         self.live.wakeup.heard(op, answer)
+        tell(op, answer)
         return answer
 
     def _ask_again(self, op: StoreOp[T]) -> T:

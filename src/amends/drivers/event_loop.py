@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from amends.drivers import process
 from amends.drivers.blocking import WORLD, Driver, Live, Patience, warn_about_probe
 from amends.drivers.context import enter_body, inside
+from amends.drivers.log import tell, tell_refused
 from amends.encoding.dataclass import dataclass
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op
@@ -81,6 +82,7 @@ class AsyncDriver:
                             pending = pending or cancelled
                             answer = asked.result()
                         self.live.wakeup.heard(op, answer)
+                        tell(op, answer)
                     elif pending is not None:
                         raise pending
                     elif isinstance(op, Invoke):
@@ -88,6 +90,8 @@ class AsyncDriver:
                     else:
                         answer = await self._world(op)
                 except Exception as error:
+                    if isinstance(error, LeaseLost):
+                        tell_refused(op)
                     op = flow.throw(error)
                 else:
                     op = flow.send(answer)

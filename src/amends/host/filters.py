@@ -1,6 +1,6 @@
 """Parse and apply filters.
 
-The grammar of the CLI, the console and the runtime's listings: ``status:in_doubt tool:pay_*``. Words are and-ed,
+The grammar of the CLI, the console and the runtime's listings: ``state:in_doubt tool:pay_*``. Words are and-ed,
 comma-separated values or-ed, ``*`` is a wildcard, ``>`` and ``<`` compare numbers and ages. Text in double quotes is
 taken literally: ``run:"order 7"``.
 """
@@ -27,10 +27,10 @@ from amends.states import CALL_STATES, RUN_STATES
 
 CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args", "cost")
 """Fields of calls; a run passes if one of its calls passes all of them."""
-RUN_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
-CALL_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
+RUN_FIELDS: Final = ("state", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
+CALL_FIELDS: Final = ("state", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
 APPROVAL_FIELDS: Final = (
-    "status",
+    "state",
     "approval",
     "run",
     "agent",
@@ -42,11 +42,12 @@ APPROVAL_FIELDS: Final = (
     "by",
     "role",
 )
-EVENT_FIELDS: Final = ("status", "run", "call", "tool", "kind", "agent", "principal", "what", "by", "at", "age")
+EVENT_FIELDS: Final = ("state", "run", "call", "tool", "kind", "agent", "principal", "what", "by", "at", "age")
+INBOX_FIELDS: Final = ("what", "run", "agent", "principal", "age", "tool", "call", "role")
 BUDGET_FIELDS: Final = ("unit", "per", "tool", "who", "period")
 CHOICES: Final = {"per": get_args(Per)}
 """Fields of budgets that have only these values."""
-OTHER_NAMES: Final = {"state": "status", "cost": "cost.usd"}
+OTHER_NAMES: Final = {"status": "state", "cost": "cost.usd"}
 WITH_PARTS: Final = ("args", "cost")
 """Fields with named parts: an argument, a unit."""
 COMPARED: Final = ("age", "at", "args", "cost")
@@ -89,7 +90,7 @@ class Filter:
     @property
     def states(self) -> tuple[str, ...]:
         """The states asked for; empty means all. Two words narrow each other; if no state is left, nothing passes."""
-        said = [one.values for one in self.words.get("status", ())]
+        said = [one.values for one in self.words.get("state", ())]
         both = tuple(state for state in said[0] if all(state in one for one in said)) if said else ()
         return both or (said[0] if said else ())
 
@@ -110,7 +111,7 @@ class Filter:
         """Return whether this run passes, as far as its own row tells."""
         return self.takes(
             {
-                "status": row.state,
+                "state": row.state,
                 "run": row.id,
                 "agent": row.agent,
                 "principal": row.principal,
@@ -121,7 +122,7 @@ class Filter:
     def takes_call(self, row: CallRow) -> bool:
         """Return whether this call passes, as far as its own row tells."""
         return self.takes(
-            {"status": row.state, "run": row.run_id, "agent": row.agent, "principal": row.principal}
+            {"state": row.state, "run": row.run_id, "agent": row.agent, "principal": row.principal}
         ) and self.takes_words(row)
 
     def takes_cost(self, rows: Iterable[CallRow]) -> bool:
@@ -152,7 +153,7 @@ class Filter:
         row = found.approval
         return self.takes(
             {
-                "status": row.state_at(found.now),
+                "state": row.state_at(found.now),
                 "approval": row.id,
                 "run": row.run_id,
                 "agent": row.agent,
@@ -170,7 +171,7 @@ class Filter:
         """Return whether this event passes, as far as its own row tells."""
         return self.takes(
             {
-                "status": row.to_state,
+                "state": row.to_state,
                 "run": row.run_id,
                 "call": row.call,
                 "what": row.what,
@@ -223,7 +224,7 @@ def parse_filter(text: str, fields: tuple[str, ...], states: tuple[str, ...] = (
         if field == "unit" or field == "cost":  # units have one spelling
             name, value = (name, value.casefold()) if field == "unit" else (f"cost.{below.casefold()}", value)
         condition = _condition(word, field, value)
-        if field == "status":
+        if field == "state":
             unknown = [one for one in condition.values if one not in known]
             if unknown:
                 raise UsageError(f"there is no state {unknown[0]!r}", hint=f"states are {', '.join(known)}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from amends.drivers import process
+from amends.drivers.log import tell_lease_lost
 from amends.errors import LedgerError, LedgerUnavailable
 from amends.ledger.leases import Lease
 from amends.ledger.operations import Renewed, RenewLeases
@@ -163,6 +164,6 @@ class Heartbeat:
         if given_back:  # released by this process, which is about to call forget()
             log.debug("run tree %s ended or was released while its lease was renewed", lease.root)
         else:
-            log.warning("this process lost run tree %s: it was taken over, or a person ended it", lease.root)
+            tell_lease_lost(lease.root, lease.epoch)
         if kept[1] is not None:
             kept[1]()

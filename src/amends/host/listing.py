@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from amends.encoding.chain import feed_place, read_place
 from amends.engine.locks import held_lock_of
 from amends.engine.reports import event_of, info_of
-from amends.engine.session import call_of
+from amends.engine.session import call_of, moment
 from amends.errors import UsageError
 from amends.host.filters import CALL_FIELDS, CALL_WORDS, EVENT_FIELDS, RUN_FIELDS, Filter, parse_filter
 from amends.host.host import Host, View
@@ -23,11 +26,12 @@ from amends.ledger.operations import (
     ReadRun,
     SearchCalls,
     StoreOp,
+    Tree,
 )
 from amends.ledger.rows import APPROVAL_STATES, CallRow, EventRow, RunRow
-from amends.ledger.world import ReadClocks
-from amends.model import Call, Event, Lock, RunInfo
-from amends.states import CALL_STATES, RUN_STATES
+from amends.ledger.world import IsDead, ReadClocks
+from amends.model import Call, Event, Lock, Now, RunInfo
+from amends.states import CALL_STATES, LIVE, RUN_FINAL, RUN_STATES
 
 EVENT_STATES: Final = tuple(dict.fromkeys((*RUN_STATES, *CALL_STATES, *APPROVAL_STATES)))
 
@@ -43,6 +47,9 @@ KNOWN_RUNS_MAX: Final = 10_000
 """How many runs are remembered while a ledger is searched."""
 TIME_MAX: Final = 1e11
 """The latest moment, in seconds, that a filter may begin with."""
+PERSON: Final = "a person"
+OWNER_PARTS_MIN: Final = 2
+"""An owner that is named by the process itself has more parts than this: its host, ..., its process id, its start."""
 
 
 class Narrows(Protocol):
@@ -62,7 +69,7 @@ class Pages(Generic[T]):
 
     ``first`` and ``then`` are the operations that read the first page and the page after a row. ``take`` checks a row
     alone. ``narrow`` may read more from the ledger about the rows that passed, and end the listing by ``is_over``.
-    ``make`` turns a row into what the user gets.
+    ``make`` turns a row into what the user gets, and ``complete`` may read more from the ledger for it.
     """
 
     def __init__(
@@ -73,10 +80,11 @@ class Pages(Generic[T]):
         make: Callable[[Any], T],
         *,
         narrow: Narrows | None = None,
+        complete: Callable[[Any, T], Flow[T]] | None = None,
     ) -> None:
         self._next: StoreOp[Any] | None = first
         self._then, self._take, self._make = then, take, make
-        self._narrow = narrow
+        self._narrow, self._complete = narrow, complete
 
     def read(self) -> Flow[list[T]] | None:
         """Return the flow that reads the next page; None at the end."""
@@ -90,7 +98,9 @@ class Pages(Generic[T]):
             kept = await self._narrow.rows(kept)
             is_last = is_last or self._narrow.is_over(rows[-1])
         self._next = None if is_last else self._then(rows[-1])
-        return [self._make(row) for row in kept]
+        if self._complete is None:
+            return [self._make(row) for row in kept]
+        return [await self._complete(row, self._make(row)) for row in kept]
 
 
 class Narrow:
@@ -172,8 +182,11 @@ def narrowing(wanted: Filter, *fields: str) -> Narrow | None:
     return Narrow(wanted) if wanted.has("age", *fields) else None
 
 
-def runs(_host: Host, view: View, filter: str = "") -> Pages[RunInfo]:
-    """List root runs and children, newest first; the filter has the grammar of the CLI."""
+def runs(_host: Host, view: View, filter: str = "", *, now: bool = False) -> Pages[RunInfo]:
+    """List root runs and children, newest first; the filter has the grammar of the CLI.
+
+    ``now``: also what happens to each unfinished run at this moment, for which its calls are read.
+    """
     wanted = parse_filter(filter, RUN_FIELDS)
     tenant = view.tenant or ""
 
@@ -181,7 +194,8 @@ def runs(_host: Host, view: View, filter: str = "") -> Pages[RunInfo]:
         return ListRuns(tenant, wanted.states, (row.created_at, row.uid), PAGE)
 
     first = ListRuns(tenant, wanted.states, None, PAGE)
-    return Pages(first, then, wanted.takes_run, info_of, narrow=narrowing(wanted, *CALL_WORDS))
+    narrow = narrowing(wanted, *CALL_WORDS)
+    return Pages(first, then, wanted.takes_run, info_of, narrow=narrow, complete=_with_now if now else None)
 
 
 def calls(host: Host, view: View, filter: str = "") -> Pages[Call]:
@@ -268,3 +282,73 @@ def _place(after: int | str) -> str:
             hint="give the .place of an event; a number counts only inside of one run",
         ) from error
     return str(after)
+
+
+# ---- What happens to a run at this moment
+
+
+async def _with_now(row: RunRow, info: RunInfo) -> RunInfo:
+    """Return the run with ``now``; unchanged if it has ended, or belongs to another ledger."""
+    if row.closed_at is not None or row.state in RUN_FINAL or row.origin:
+        return info
+    tree = await ReadRun("", uid=row.root)
+    return info if tree is None else replace(info, now=await _now(row, tree))
+
+
+async def _now(row: RunRow, tree: Tree) -> Now:
+    root = tree.run
+    if row.state == "blocked":
+        return Now("waiting", waits_for=PERSON)
+    waits_for, since = _waits_for(row, tree)
+    if not root.owner:
+        return Now("waiting", waits_for=waits_for or _continued_by(root, tree.now), since=since)
+    if await _is_lost(root, tree.now):
+        return Now("orphaned", _place_of(root.owner), waits_for, moment(root.lease_until - root.lease_s))
+    if waits_for is not None and not any(call.state in LIVE for call in tree.calls):
+        return Now("waiting", _place_of(root.owner), waits_for, since)  # its process waits in place
+    return Now("running", _place_of(root.owner), waits_for, since)
+
+
+async def _is_lost(root: RunRow, now: float) -> bool:
+    """Return whether its process is gone, or has not renewed its lease in time."""
+    if await IsDead(root.owner):
+        return True
+    clocks = await ReadClocks()
+    if root.lease_boot == clocks.boot and root.lease_mono is not None:
+        return clocks.mono >= root.lease_mono
+    return root.lease_until <= now
+
+
+def _waits_for(row: RunRow, tree: Tree) -> tuple[str | None, datetime | None]:
+    """Return who or what must act before the run goes on, and since when it waits for a request."""
+    below = {run.uid for run in tree.runs} if row.uid == tree.run.uid else {row.uid}
+    calls = [call for call in tree.calls if call.run in below and not call.is_loaded]
+    held = {call.approval for call in calls if call.state in ("held", "ready") and not call.attempt}
+    asked = [one for one in tree.approvals if one.id in held and one.state_at(tree.now) == "pending"]
+    if asked:
+        first = min(asked, key=lambda one: one.expires_at)
+        roles = json.loads(first.roles)
+        return " or ".join(roles) or PERSON, moment(first.requested_at)
+    if any(call.state == "held" and not call.is_staged and not call.approval for call in calls):
+        return PERSON, None
+    doubtful = [call for call in calls if call.state in ("in_doubt", "compensation_in_doubt")]
+    if doubtful:
+        return ("a probe" if all(call.probe_at is not None for call in doubtful) else PERSON), None
+    if any(call.state in ("held", "ready") and call.reason == "lock" for call in calls):
+        return "a lock", None
+    if any(call.retry_at is not None for call in calls if call.state == "backing_off"):
+        return "a retry", None
+    return None, None
+
+
+def _continued_by(root: RunRow, now: float) -> str:
+    """Return who continues a run that no process has."""
+    is_workers = root.goal or root.phase != "open" or (root.policy == "resume" and root.agent)
+    is_due = root.wake_at is not None and root.wake_at <= now
+    return "a worker" if is_workers or is_due else "its program"
+
+
+def _place_of(owner: str) -> str:
+    """Return a process as people know it: its host and its process id."""
+    parts = owner.split("|")
+    return f"{parts[0]} ({parts[-2]})" if len(parts) > OWNER_PARTS_MIN else owner

@@ -1,0 +1,74 @@
+"""``amends inbox``: everything that waits for a person, in one list."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from amends import InboxItem
+from amends.cli.access import open_runtime
+from amends.cli.exit_codes import DONE, NEEDS_A_PERSON
+from amends.cli.options import LIMIT, App, Json, Limit, Tenant, Url, filter_of, group
+from amends.cli.output import age, args_short, duration, put_json, put_table, say, say_none
+from amends.visible import visible
+
+NEXT: Final = {
+    "approval": "amends approvals show ID, then approve or reject",
+    "expired": "amends approvals again ID, or withdraw",
+    "doubt": "amends doubts show ID, then resolve",
+    "decision": "amends calls show ID, then decide",
+    "blocked": "amends runs show ID names what to do",
+    "suspended": "open the run in its program, or: amends rollback ID",
+}
+"""What to do about each kind of item."""
+
+verbs = group()
+
+
+@verbs.command()
+def inbox(
+    filter: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILTER]...", help="For example: what:approval role:treasurer age:>1h"),
+    ] = None,
+    limit: Limit = LIMIT,
+    check: Annotated[bool, typer.Option("--check", help="Exit with code 3 if anything waits.")] = False,
+    app: App = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> int:
+    """List everything that waits for a person: soonest to expire first, then oldest."""
+    wanted = filter_of(filter)
+    with open_runtime(app, url=url, tenant=tenant) as rt:
+        items = rt.inbox(wanted)
+        ledger = rt.settings["url"].value
+    found = items[:limit]
+    if as_json:
+        for item in found:
+            put_json(item.to_dict(), id=item.id)
+    else:
+        put_table(("what", "id", "run", "waits", "left", "about"), [_row(item) for item in found])
+    if not items:
+        say_none("item that waits for a person", ledger, filter=wanted)
+    elif len(items) > limit:
+        say(f"the first {limit} of {len(items)}; --limit shows more")
+    for what in dict.fromkeys(item.what for item in found if not as_json):
+        say(f"{what}: {NEXT[what]}")
+    return NEEDS_A_PERSON if check and items else DONE
+
+
+def _row(item: InboxItem) -> tuple[str, ...]:
+    left = "" if item.expires_at is None else duration(max(0.0, (item.expires_at - datetime.now(UTC)).total_seconds()))
+    return (item.what, visible(item.id), visible(item.run_id), age(item.since), left, _about(item))
+
+
+def _about(item: InboxItem) -> str:
+    call = item.call
+    why = visible(item.why, prose=True) if item.why else ""
+    if call is None:
+        return why
+    roles = f" for {' or '.join(map(visible, item.roles))}" if item.roles else ""
+    return f"{visible(call.tool)} {args_short(call.args)}{roles}{f': {why}' if why else ''}"

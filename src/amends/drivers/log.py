@@ -1,0 +1,179 @@
+"""Log what an operator should know, one record each on the logger ``amends``, with its facts as fields of the record.
+
+The records are made from the answers of the ledger, so that none says more than the record, and none is written for an
+operation that was repeated. They hold ids, tools, states, times and types of errors; never arguments, results or the
+messages of errors.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from amends.engine.session import error_parts, moment
+from amends.ledger import operations
+from amends.ledger.operations import Admission, Settled
+from amends.ledger.rows import ApprovalRow, CallRow, DecisionOutcome, RunRow, Unapproved
+from amends.visible import visible, visible_log
+
+log = visible_log("amends")
+TOLD_MAX: Final = 10_000
+"""How many records are remembered that must not be written twice."""
+ERROR_NAME: Final = re.compile(r"([A-Za-z_]\w*(?:Error|Exception|Exceeded|Refused|Interrupt)): ")
+"""The class at the beginning of a recorded reason; the rest may be anything, and is encrypted in some ledgers."""
+_told: dict[tuple[str, ...], None] = {}
+
+
+def tell(op: Any, answer: Any) -> None:
+    """Write the record of this answer, if there is one; an error here must not lose the answer."""
+    record = _RECORDS.get(type(op))
+    if record is None:
+        return
+    try:
+        record(op, answer)
+    except Exception:
+        log.exception("a log record of %s was lost", type(op).__name__)
+
+
+def tell_lease_lost(root: str, epoch: int, *, run: str = "") -> None:
+    """Write once that this process lost a run tree to another process or to a person."""
+    if _is_news("lease_lost", root, str(epoch)):
+        about = f"run {visible(run)}" if run else f"run tree {root}"
+        _write(
+            logging.WARNING, "lease_lost", f"this process lost {about}: it was taken over, or a person ended it",
+            run=run or None, root=root, epoch=epoch,
+        )  # fmt: skip
+
+
+def tell_refused(op: Any) -> None:
+    """Write that the ledger refused an operation because the run has another owner by now."""
+    root, epoch = getattr(op, "root", "") or getattr(op, "run", ""), getattr(op, "epoch", None)
+    if root and isinstance(epoch, int):
+        tell_lease_lost(root, epoch, run=getattr(op, "run_id", ""))
+
+
+# ---- One function for each kind of answer
+
+
+def _admitted(op: operations.AdmitCall, answer: Admission) -> None:
+    asked, call = answer.approval, answer.call
+    if asked is None or call is None or asked.state != "pending":
+        return
+    if call.id == op.call_id or asked.follows:  # not for a request that was made before
+        _asked(asked)
+
+
+def _started(_op: operations.StartCall, answer: object) -> None:
+    asked = answer.approval if isinstance(answer, Unapproved) else None
+    if asked is not None and asked.state == "pending" and asked.follows:
+        _asked(asked)
+
+
+def _asked_again(_op: object, answer: DecisionOutcome) -> None:
+    if not answer.void and answer.approval.state == "pending":
+        _asked(answer.approval)
+
+
+def _asked(row: ApprovalRow) -> None:
+    if not _is_news("approval_asked", row.id):
+        return
+    expires_at = moment(row.expires_at)
+    _write(
+        logging.INFO, "approval_asked", f"{visible(row.tool)} of run {visible(row.run_id)} waits for approval ({row.id})",
+        run=row.run_id, call=row.call, tool=row.tool, approval=row.id, tenant=row.tenant or None,
+        agent=row.agent or None, expires_at=None if expires_at is None else expires_at.isoformat(),
+    )  # fmt: skip
+
+
+def _settled(op: operations.SettleCall, answer: Settled) -> None:
+    row = answer.call
+    about = f"{visible(row.tool)} ({row.id}) of run {visible(row.run_id)}"
+    if answer.fenced:
+        tell_lease_lost(row.root, op.epoch, run=row.run_id)
+        return
+    if op.why == "timeout":
+        _write(logging.WARNING, "timeout", f"{about} got no answer in time", **_facts(row), error_type=_type(op.error))
+    if row.state == "in_doubt":
+        words = f"{about} may have happened: it is in doubt ({row.why or 'lost'})"
+        _write(logging.WARNING, "doubt", words, **_facts(row), why=row.why, error_type=_type(op.error))
+
+
+def _compensated(op: operations.SettleCompensation, answer: Settled) -> None:
+    row = answer.call
+    about = f"the compensation of {visible(row.tool)} ({row.id}) of run {visible(row.run_id)}"
+    if answer.fenced:
+        tell_lease_lost(row.root, op.epoch, run=row.run_id)
+    elif op.to == "compensation_in_doubt":
+        facts = {**_facts(row), "attempt": op.attempt, "error_type": _type(op.error)}
+        _write(logging.WARNING, "doubt", f"{about} may have happened: it is in doubt", **facts)
+    elif op.to == "compensation_failed":
+        is_over = op.gave_up or op.retry_s is None
+        then = "a person is needed" if is_over else f"it is tried again in {op.retry_s:.1f} s"
+        facts = {**_facts(row), "attempt": op.attempt, "error_type": _type(op.error), "gave_up": is_over}
+        level = logging.ERROR if is_over else logging.WARNING
+        _write(level, "compensation_failed", f"{about} failed: {then}", **facts)
+
+
+def _closed(_op: operations.CloseRun, row: RunRow) -> None:
+    facts = {"run": row.id, "state": row.state, "tenant": row.tenant or None, "agent": row.agent or None}
+    if row.state == "rolled_back":
+        by = "self" if "|" in row.goal_by else row.goal_by
+        cause = ERROR_NAME.match(row.goal_why)
+        kind = cause[1] if cause else None
+        words = f"run {visible(row.id)} was rolled back{f' after {kind}' if kind else ''}"
+        _write(logging.INFO, "rollback", words, **facts, by=by, error_type=kind)
+    elif row.state == "blocked" and _is_news("blocked", row.uid, row.causes):
+        _write(logging.ERROR, "blocked", f"run {visible(row.id)} is blocked: a person is needed", **facts)
+
+
+def _claimed(_op: operations.ClaimRun, row: RunRow | None) -> None:
+    if row is not None:
+        words = f"run {visible(row.id)} was taken over"
+        _write(logging.INFO, "taken_over", words, run=row.id, state=row.state, root=row.uid, epoch=row.epoch)
+
+
+_RECORDS: Final[Mapping[type[Any], Callable[[Any, Any], None]]] = {
+    operations.AdmitCall: _admitted,
+    operations.StartCall: _started,
+    operations.RenewRequest: _asked_again,
+    operations.EditApproval: _asked_again,
+    operations.SettleCall: _settled,
+    operations.SettleCompensation: _compensated,
+    operations.CloseRun: _closed,
+    operations.ClaimRun: _claimed,
+}
+
+# ---- Records
+
+
+def _write(level: int, event: str, words: str, **facts: Any) -> None:
+    log.log(level, "%s", words, extra={"event": event, **facts})
+
+
+def _facts(row: CallRow) -> dict[str, Any]:
+    return {
+        "run": row.run_id,
+        "call": row.id,
+        "tool": row.tool,
+        "kind": row.kind,
+        "state": row.state,
+        "attempt": row.attempt,
+        "tenant": row.tenant or None,
+        "agent": row.agent or None,
+    }
+
+
+def _type(error: str) -> str | None:
+    return error_parts(error)[0] or None if error else None
+
+
+def _is_news(*name: str) -> bool:
+    """Return whether this was not written yet by this process."""
+    if name in _told:
+        return False
+    if len(_told) >= TOLD_MAX:
+        _told.clear()
+    _told[name] = None
+    return True
