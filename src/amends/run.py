@@ -38,7 +38,18 @@ from amends.engine.plain import PlainCall, plain_call
 from amends.engine.recorded_values import read_clock
 from amends.engine.reports import info_of, output_gone_error, report_of
 from amends.engine.session import Ask, Session, call_of
-from amends.errors import Held, LedgerError, NotAwaited, TransactionOpen, UsageError, Waiting, is_a, log_error, note_on
+from amends.errors import (
+    Held,
+    LedgerError,
+    NotAwaited,
+    TransactionOpen,
+    UsageError,
+    Waiting,
+    WrongColour,
+    is_a,
+    log_error,
+    note_on,
+)
 from amends.host import runs
 from amends.host.host import Host, is_over
 from amends.host.redaction import input_for_program, output_of, readable_output, recorded_output
@@ -61,6 +72,7 @@ from amends.model import Answer, Approval, Call, ToolCall
 from amends.report import Report
 from amends.states import RunState
 from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope
+from amends.tools.signature import is_async_function
 from amends.tools.spec import Declaration
 from amends.tools.tool import Tool, as_coroutine_function
 from amends.visible import printable, visible, visible_log
@@ -159,6 +171,8 @@ def _tracked(fn: F) -> F:
     def call(self: AsyncRun, *args: Any, **kwargs: Any) -> Any:
         what = args[0] if args else kwargs.get("tool")
         name = what if isinstance(what, str) else getattr(what, "name", f"run.{fn.__name__}")
+        if fn.__name__ == "rollback":
+            name = "run.rollback"  # its argument is the reason
         return self._pending.add(name, lambda begun: begin(begun, (self, *args), kwargs))
 
     return as_coroutine_function(call)  # type: ignore[return-value]
@@ -573,6 +587,17 @@ async def report(run: OpenRun) -> Report:
 # ---- A blocking run
 
 
+def refuse_async(fn: Callable[..., object], verb: str) -> None:
+    """Raise ``WrongColour`` for an async function where nothing would await it."""
+    if is_async_function(fn):
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise WrongColour(
+            f"{name} is async, and {verb} of a blocking runtime awaits nothing: it would never begin",
+            tool=name,
+            hint="use AsyncRuntime, or give it a plain function that calls asyncio.run",
+        )
+
+
 class Run(OpenRun):
     """One task of an agent, as one saga. ``rt.run`` returns it; threads inside one block share it."""
 
@@ -656,6 +681,7 @@ class Run(OpenRun):
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[R]:
         """Run ``fn`` in a thread that has this run; the end of the block waits for it."""
+        refuse_async(fn, "run.submit")
         if self._pool is None:
             self._pool = futures.ThreadPoolExecutor(max_workers=32, thread_name_prefix=f"amends-run-{self.id}")
         live, lineage = self._host.live, self._session.lineage
@@ -857,7 +883,7 @@ class AsyncRun(OpenRun):
         return bound
 
     commit = awaited(commit)
-    rollback = awaited(rollback)
+    rollback = awaited(rollback, tracked=True)
     now = awaited(now)
     leave = awaited(leave)
     report = awaited(report)
@@ -953,7 +979,7 @@ class AsyncRun(OpenRun):
             return None
         shown = ", ".join(dict.fromkeys(names))
         return NotAwaited(
-            f"run {self.id} was left, and a call in it was never awaited: {shown}. Nothing of it was done.",
+            f"run {self.id} was left, and a call in it was never awaited: {shown}. Nothing of it was done; say `await`.",
             tool=names[0],
             tools=names,
             run_id=self.id,

@@ -41,7 +41,7 @@ from amends.ledger.store import Store
 from amends.model import Approval, Event, Order, Policy
 from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
 from amends.report import Replayed, Report
-from amends.run import AsyncEntered, AsyncRun, Entered, Run
+from amends.run import AsyncEntered, AsyncRun, Entered, Run, refuse_async
 from amends.tools.rules import Rule
 from amends.visible import visible, visible_log
 
@@ -324,6 +324,7 @@ class Runtime:
         ``run``: the id of a run of this ledger, or what ``export`` returned. No body of a tool starts, nothing is
         written, and nothing leaves the process. What ``fn`` raised then, it raises now.
         """
+        refuse_async(fn, "rt.replay")
         with self.replaying(run):
             answer = fn(*args, **kwargs)
         return answer  # noqa: RET504 (inside the block it would return before the rest of the record was checked)
