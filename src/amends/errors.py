@@ -64,18 +64,22 @@ The phrases of the messages, and the helpers that read foreign exceptions safely
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from types import FunctionType, TracebackType
 from typing import Any, Final, Protocol, TypeGuard, TypeVar
 from unicodedata import normalize
 
 from amends.visible import printable, visible
 
 _log = logging.getLogger("amends")
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -93,8 +97,17 @@ class Error(Exception):
     def __init__(self, message: str, *, hint: str | None = None, run_id: str | None = None) -> None:
         # Names and reasons in a message come from models and from the world: show each of them on one line.
         super().__init__(printable(message))
-        self.hint = printable(hint or self.default_hint)
+        self.hint = hint or self.default_hint
         self.run_id = run_id
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A traceback shows notes, and so the hint is the first of them.
+        if name == "hint":
+            value = printable(value)
+            both = f"hint: {value}", f"hint: {getattr(self, 'hint', '')}"
+            others = [note for note in getattr(self, "__notes__", ()) if note not in both]
+            super().__setattr__("__notes__", [both[0], *others])
+        super().__setattr__(name, value)
 
     @property
     def code(self) -> str:
@@ -107,7 +120,7 @@ class Error(Exception):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the error as plain JSON data."""
-        facts = {name: plain(value) for name, value in vars(self).items() if value is not None}
+        facts = {name: plain(value) for name, value in vars(self).items() if value is not None and name != "__notes__"}
         return {"code": self.code, "message": str(self), **facts}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -957,6 +970,112 @@ def log_error(log: logging.Logger, level: int, words: str, error: BaseException)
 def is_a(error: object, *kinds: type[T]) -> TypeGuard[T]:
     """Return whether the real class of this object is one of these; ``__class__`` may lie."""
     return issubclass(type(error), kinds)
+
+
+# ---- Tracebacks
+
+OWN_FRAMES_MAX: Final = 4
+"""How many frames of amends itself a traceback has."""
+CHAINED_MAX: Final = 8
+_OWN: Final = __file__.removesuffix("errors.py")
+_ENTERED_BY: Final = ("__init__", "__enter__", "__exit__", "__aenter__", "__aexit__")
+C = TypeVar("C", bound=type)
+
+
+def trim(error: BaseException) -> None:
+    """Leave at most four frames of amends in the traceback of an exception that leaves amends, and in what caused it.
+
+    Those next to the caller's code and the last ones stay. With the logger ``amends`` at DEBUG, and for a failed
+    assertion of amends, nothing is removed.
+    """
+    if _log.isEnabledFor(logging.DEBUG):
+        return
+    one: BaseException | None = error
+    for _ in range(CHAINED_MAX):
+        if one is None:
+            return
+        _trim_one(one)
+        one = _slot("__cause__", one) or _slot("__context__", one)
+
+
+def _trim_one(error: BaseException) -> None:
+    frames = _frames(error)
+    own = {at for at, one in enumerate(frames) if one.tb_frame.f_code.co_filename.startswith(_OWN)}
+    if len(own) <= OWN_FRAMES_MAX or (len(frames) - 1 in own and is_a(error, AssertionError)):
+        return
+    said = [at for at in sorted(own) if frames[at].tb_frame.f_code.co_name != "_trimmed"]
+    edges = [at for at in said if at - 1 not in own or at + 1 not in own or at == said[0]]
+    half = OWN_FRAMES_MAX // 2
+    kept = {*edges[:half], *edges[-half:]}
+    for at in reversed(said):
+        if len(kept) < OWN_FRAMES_MAX:
+            kept.add(at)
+    whole: TracebackType | None = None
+    for at in reversed(range(len(frames))):
+        if at in kept or at not in own:
+            one = frames[at]
+            whole = TracebackType(whole, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    BaseException.with_traceback(error, whole)
+
+
+def _slot(name: str, error: BaseException) -> Any:
+    """Return what Python itself keeps of an exception, whatever its class says."""
+    return BaseException.__dict__[name].__get__(error)
+
+
+def _frames(error: BaseException) -> list[TracebackType]:
+    found = []
+    trace: TracebackType | None = _slot("__traceback__", error)
+    while trace is not None:
+        found.append(trace)
+        trace = trace.tb_next
+    return found
+
+
+def trims(cls: C) -> C:
+    """Trim the tracebacks of what the public methods of a class raise."""
+    for name, method in list(vars(cls).items()):
+        is_public = not name.startswith("_") or name in _ENTERED_BY
+        if is_public and isinstance(method, FunctionType) and not hasattr(method, "__amends_trims__"):
+            setattr(cls, name, trimming(method))
+    return cls
+
+
+def trimming(method: F) -> F:
+    """Return a function or coroutine function that trims the tracebacks of what it raises."""
+    if inspect.isgeneratorfunction(inspect.unwrap(method)) or inspect.isasyncgenfunction(inspect.unwrap(method)):
+        return method
+
+    made: Any = functools.wraps(method)(_awaited(method) if inspect.iscoroutinefunction(method) else _called(method))
+    return made  # type: ignore[no-any-return]
+
+
+def _called(method: Callable[..., Any]) -> Any:
+    def _trimmed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:
+            trim(error)
+            raise
+
+    return _trimmed
+
+
+def _awaited(method: Callable[..., Any]) -> Any:
+    async def _trimmed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await method(*args, **kwargs)
+        except BaseException as error:
+            trim(error)
+            raise
+
+    return _trimmed
+
+
+def trims_itself(method: F) -> F:
+    """Mark a function that trims what it raises by itself."""
+    method.__amends_trims__ = True  # type: ignore[attr-defined]
+    return method
 
 
 # ---- Values as a person or a model reads them

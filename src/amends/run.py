@@ -49,6 +49,9 @@ from amends.errors import (
     is_a,
     log_error,
     note_on,
+    trim,
+    trims,
+    trims_itself,
 )
 from amends.host import runs
 from amends.host.host import Host, is_over
@@ -122,7 +125,11 @@ class blocking(Generic[P, T]):  # noqa: N801 (reads like a decorator)
 
     def __init__(self, verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return finish(verb(self, *args, **kwargs))
+            try:
+                return finish(verb(self, *args, **kwargs))
+            except BaseException as error:
+                trim(error)
+                raise
 
         self._method = _dressed(method, verb)
 
@@ -145,7 +152,11 @@ class awaited(Generic[P, T]):  # noqa: N801
 
     def __init__(self, verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], *, tracked: bool = False) -> None:
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return await verb(self, *args, **kwargs)
+            try:
+                return await verb(self, *args, **kwargs)
+            except BaseException as error:
+                trim(error)
+                raise
 
         self._method = _dressed(_tracked(verb) if tracked else method, verb)
 
@@ -165,8 +176,13 @@ def _tracked(fn: F) -> F:
 
     async def begin(begun: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         begun()
-        return await fn(*args, **kwargs)
+        try:
+            return await fn(*args, **kwargs)
+        except BaseException as error:
+            trim(error)
+            raise
 
+    @trims_itself
     @functools.wraps(fn)
     def call(self: AsyncRun, *args: Any, **kwargs: Any) -> Any:
         what = args[0] if args else kwargs.get("tool")
@@ -180,7 +196,7 @@ def _tracked(fn: F) -> F:
 
 def _dressed(method: Callable[..., Any], verb: Callable[..., Any]) -> Callable[..., Any]:
     """Give ``method`` the docstring and the signature of ``verb``, with ``self`` as the first parameter."""
-    functools.update_wrapper(method, verb)
+    functools.update_wrapper(trims_itself(method), verb)
     del method.__wrapped__  # type: ignore[attr-defined]
     signature = inspect.signature(verb)
     first, *rest = signature.parameters.values()
@@ -598,6 +614,7 @@ def refuse_async(fn: Callable[..., object], verb: str) -> None:
         )
 
 
+@trims
 class Run(OpenRun):
     """One task of an agent, as one saga. ``rt.run`` returns it; threads inside one block share it."""
 
@@ -676,8 +693,12 @@ class Run(OpenRun):
     @contextmanager
     def child(self, id: str | None = None, *, input: object = None) -> Iterator[Run]:
         """Open a run inside this one; it is rolled back with it."""
-        with Entered(finish(self._open_child(id, input))) as inner:
-            yield inner
+        try:
+            with Entered(finish(self._open_child(id, input))) as inner:
+                yield inner
+        except BaseException as error:
+            trim(error)
+            raise
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[R]:
         """Run ``fn`` in a thread that has this run; the end of the block waits for it."""
@@ -700,7 +721,11 @@ class Run(OpenRun):
 
         def bound(*args: P.args, **kwargs: P.kwargs) -> R:
             with within(self, body):
-                return fn(*args, **kwargs)
+                try:
+                    return fn(*args, **kwargs)
+                except BaseException as error:
+                    trim(error)
+                    raise
 
         return bound
 
@@ -763,6 +788,7 @@ class Run(OpenRun):
 # ---- A run on an event loop
 
 
+@trims
 class AsyncRun(OpenRun):
     """One task of an agent, as one saga. ``rt.run`` returns it; tasks inside one block share it."""
 
@@ -847,8 +873,12 @@ class AsyncRun(OpenRun):
     @asynccontextmanager
     async def child(self, id: str | None = None, *, input: object = None) -> AsyncIterator[AsyncRun]:
         """Open a run inside this one; it is rolled back with it."""
-        async with AsyncEntered(await self._open_child(id, input)) as inner:
-            yield inner
+        try:
+            async with AsyncEntered(await self._open_child(id, input)) as inner:
+                yield inner
+        except BaseException as error:
+            trim(error)
+            raise
 
     def submit(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Task[R]:
         """Start ``fn`` as a task that has this run; the end of the block waits for it."""
@@ -866,7 +896,11 @@ class AsyncRun(OpenRun):
             @functools.wraps(fn)
             async def bound_async(*args: P.args, **kwargs: P.kwargs) -> Any:
                 with within(self, body):
-                    return await fn(*args, **kwargs)
+                    try:
+                        return await fn(*args, **kwargs)
+                    except BaseException as error:
+                        trim(error)
+                        raise
 
             return bound_async  # type: ignore[return-value]
 
@@ -1057,6 +1091,7 @@ async def fail(attempt: OpenAttempt, error: BaseException | str) -> None:
     await attempt._end(Ended(error=runs.certain(error)))
 
 
+@trims
 class Attempt(OpenAttempt):
     """A call started by hand. As a context manager it is safe: a block that records no end leaves it in doubt."""
 
@@ -1073,6 +1108,7 @@ class Attempt(OpenAttempt):
         finish(self._leave(error))
 
 
+@trims
 class AsyncAttempt(OpenAttempt):
     """A call started by hand. As a context manager it is safe: a block that records no end leaves it in doubt."""
 

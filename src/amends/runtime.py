@@ -19,7 +19,7 @@ from amends.encoding.chain import Checkpoint
 from amends.encoding.lazy_import import import_on_use
 from amends.engine import opening
 from amends.engine.session import Session
-from amends.errors import Error, LedgerError, UsageError
+from amends.errors import Error, LedgerError, UsageError, trim, trims
 from amends.host import requests
 from amends.host import runs as run_verbs
 from amends.host.host import Host, View, is_settled, refuse_nested
@@ -98,6 +98,7 @@ T = TypeVar("T")
 IfRolledBack = Literal["again", "raise"]
 
 
+@trims
 class Runtime:
     """Tools bound to a ledger: checks every declaration at once, and does no IO until it is used.
 
@@ -465,8 +466,12 @@ class Runtime:
     # ---- Driving flows, and closing
 
     def _pages(self, pages: listing.Pages[T]) -> Iterator[T]:
-        while (page := pages.read()) is not None:
-            yield from self._drive(page)
+        try:
+            while (page := pages.read()) is not None:
+                yield from self._drive(page)
+        except BaseException as error:
+            trim(error)
+            raise
 
     def _drive(self, flow: Flow[T]) -> T:
         refuse_ledger_use("a verb of the runtime", flow)
@@ -490,6 +495,7 @@ class Runtime:
         self.close()
 
 
+@trims
 class _Block:
     """``with rt.run(...)``: opens the run on entry, so that calling ``run`` alone does nothing."""
 
@@ -516,6 +522,7 @@ class _Block:
             entered.__exit__(kind, error, trace)
 
 
+@trims
 class AsyncRuntime:
     """``Runtime`` for an event loop: the same names and parameters, awaited."""
 
@@ -896,9 +903,13 @@ class AsyncRuntime:
     # ---- Driving flows, and closing
 
     async def _pages(self, pages: listing.Pages[T]) -> AsyncIterator[T]:
-        while (page := pages.read()) is not None:
-            for one in await self._drive(page):
-                yield one
+        try:
+            while (page := pages.read()) is not None:
+                for one in await self._drive(page):
+                    yield one
+        except BaseException as error:
+            trim(error)
+            raise
 
     async def _drive(self, flow: Flow[T]) -> T:
         refuse_ledger_use("a verb of the runtime", flow)
@@ -926,6 +937,7 @@ class AsyncRuntime:
         await self.close()
 
 
+@trims
 class _AsyncBlock:
     """``async with rt.run(...)``: opens the run on entry, so that calling ``run`` alone does nothing."""
 

@@ -28,7 +28,7 @@ from amends import (
     UsageError,
     current_run,
 )
-from amends.errors import ApprovalVoid, NoRun, RunEnded, UnknownTool
+from amends.errors import ApprovalVoid, NoRun, RunEnded, UnknownTool, trimming
 from amends.llm import requests
 from amends.llm.prices import Prices
 from amends.llm.recording import kind_of, record
@@ -101,6 +101,7 @@ class _Unfinished(Exception):
         self.outcome = outcome
 
 
+@trimming
 def run_agent(
     rt: Runtime,
     prompt: Prompt,
@@ -152,6 +153,7 @@ def run_agent(
     return end.finished(conversation)
 
 
+@trimming
 async def run_agent_async(
     rt: AsyncRuntime,
     prompt: Prompt,
