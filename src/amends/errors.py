@@ -53,7 +53,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     LedgerTooOld
     LedgerCorrupt
     LedgerSealed
-    LedgerBehind                 .known .found
+    LedgerBehind                 .known .found .ledger .anchor
     LeaseLost
     TransitionRefused            .frm .to
     LedgerTampered               .event .how
@@ -854,14 +854,17 @@ class LedgerSealed(LedgerError):
 class LedgerBehind(LedgerError):
     """The ledger was restored to an older state; nothing starts until a person has reconciled it.
 
-    ``.known`` is the used approval or the checkpoint that the anchor knows, ``.found`` what the ledger has instead.
+    ``.known`` is the used approval or the checkpoint that the anchor knows, ``.found`` what the ledger has instead;
+    ``.ledger`` and ``.anchor`` are the two files.
     """
 
     default_hint = "compare it with the outside world, then call rt.reconcile_restore(by=..., why=...)"
 
-    def __init__(self, message: str, *, known: str, found: str, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, known: str, found: str, hint: str | None = None, ledger: str = "", anchor: str = ""
+    ) -> None:
         super().__init__(message, hint=hint)
-        self.known, self.found = known, found
+        self.known, self.found, self.ledger, self.anchor = known, found, ledger, anchor
 
 
 class LeaseLost(LedgerError):

@@ -428,6 +428,7 @@ class Runtime:
     checkpoint = in_place(lambda: maintenance.checkpoint)
     gc = blocking(lambda: maintenance.gc)
     reconcile_restore = blocking(lambda: restore.reconcile_restore)
+    check_anchor = blocking(lambda: restore.check_anchor)
 
     # ---- For the runtime itself and its workers
 
@@ -859,6 +860,7 @@ class AsyncRuntime:
     checkpoint = in_thread(lambda: maintenance.checkpoint)
     gc = awaited(lambda: maintenance.gc)
     reconcile_restore = awaited(lambda: restore.reconcile_restore)
+    check_anchor = awaited(lambda: restore.check_anchor)
 
     # ---- For the runtime itself and its workers
 

@@ -35,6 +35,10 @@ ADDED: dict[str, str] = {
     "amends.errors.LedgerTooOld.default_hint: attribute": "as above",
     "amends.errors.LedgerTooOld.for_model(self)": "as above",
     "amends.errors.LedgerTooOld.to_dict(self)": "as above",
+    "amends.Runtime.check_anchor(self)": "doctor and workers look before anything starts",
+    "async amends.AsyncRuntime.check_anchor(self)": "as above",
+    "amends.testing.TestRuntime.check_anchor(self)": "as above",
+    "amends.errors.LedgerBehind.__init__(message, *, known, found, hint=None, ledger='', anchor='')": "names both files",
     "amends.Problem.__init__(run_id, root, n, how, text)": "there is no place in the ledger, only the number in a tree",
 }
 REMOVED: dict[str, str] = {
@@ -46,6 +50,7 @@ REMOVED: dict[str, str] = {
     "amends.Event.__init__(seq, at, run_id, call_id, what, frm, to, by, facts=<_Unset>)": "see ADDED",
     "amends.Problem.__init__(run_id, root, n, seq, how, text)": "see ADDED",
     "amends.Problem.seq: attribute": "see ADDED",
+    "amends.errors.LedgerBehind.__init__(message, *, known, found, hint=None)": "see ADDED",
 }
 
 
