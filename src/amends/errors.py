@@ -10,6 +10,11 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     TooLarge                     .path .size .limit
     RunEnded                     .state
     RunConflict                  .recorded .given
+    NotFound                     the ledger, or this runtime, has none of that name
+      RunNotFound                .run_id
+      CallNotFound               .call_id
+      ApprovalNotFound           .approval_id
+      AgentNotFound              .agent .known
     BadConfig                    .setting .origin
       BadRule                    .rule .tool .argument .meant
     CannotJoin                   .tool
@@ -161,6 +166,10 @@ class RolledBack(Error):
         super().__init__(message, run_id=run_id)
         self.report = report
 
+    def _render_traceback_(self) -> list[str]:
+        # What a notebook shows instead of a traceback: it is what was asked for.
+        return [str(self), str(self.report)]
+
     def for_model(self) -> str:
         undone = sum(call.state == "compensated" for call in self.report.calls)
         what = f"{undone} of {undone} calls undone"
@@ -171,6 +180,10 @@ class Waiting(Error):
     """Not an error, or not yet; never rolls back."""
 
     default_hint = "nothing is wrong; ask again later, or open the run again once it is decided"
+
+    def _render_traceback_(self) -> list[str]:
+        # What a notebook shows instead of a traceback.
+        return [str(self), f"hint: {self.hint}"]
 
 
 class LedgerError(Error):
@@ -264,6 +277,53 @@ class RunConflict(UsageError):
     ) -> None:
         super().__init__(message, run_id=run_id, hint=hint)
         self.recorded, self.given = recorded, given
+
+
+class NotFound(UsageError):
+    """There is nothing of that id or name here, or it is another tenant's."""
+
+    default_hint = "look for it with the listings of the runtime: rt.runs(), rt.calls(), rt.approvals()"
+
+
+class RunNotFound(NotFound):
+    """There is no run with this id in the ledger, for this tenant."""
+
+    default_hint = "rt.runs() lists them; is it the right ledger and the right tenant?"
+
+    def __init__(self, run_id: str, *, hint: str | None = None) -> None:
+        super().__init__(f"there is no run {run_id!r} in this ledger", run_id=run_id, hint=hint)
+
+
+class CallNotFound(NotFound):
+    """There is no call with this id in the ledger, for this tenant."""
+
+    default_hint = "rt.calls() lists them; is it the right ledger and the right tenant?"
+
+    def __init__(self, call_id: str, *, hint: str | None = None) -> None:
+        super().__init__(f"there is no call {call_id!r} in this ledger", hint=hint)
+        self.call_id = call_id
+
+
+class ApprovalNotFound(NotFound):
+    """There is no request for approval with this id in the ledger, for this tenant."""
+
+    default_hint = "rt.approvals() lists the pending ones"
+
+    def __init__(self, approval_id: str, *, hint: str | None = None) -> None:
+        super().__init__(f"there is no approval {approval_id!r} in this ledger", hint=hint)
+        self.approval_id = approval_id
+
+
+class AgentNotFound(NotFound):
+    """This runtime has no agent of that name."""
+
+    default_hint = "register it with Runtime(agents={name: function})"
+
+    def __init__(self, agent: str, *, known: Sequence[str] = ()) -> None:
+        close = close_to(agent, known)
+        hint = f'did you mean "{close[0]}"?' if close else None
+        super().__init__(f"there is no agent {agent!r}; there are: {', '.join(known) or 'none'}", hint=hint)
+        self.agent, self.known = agent, tuple(known)
 
 
 class BadConfig(UsageError):

@@ -239,6 +239,11 @@ class OpenRun:
         self._pid = os.getpid()
         self._attempts: set[Any] = set()
 
+    def __repr__(self) -> str:
+        # Nothing is read from the ledger: a debugger shows this at any moment.
+        generation = f", generation {self.generation}" if self.generation > 1 else ""
+        return f"<{type(self).__name__} {self.id!r}{generation}{', ended or left' if self._over else ''}>"
+
     @property
     def awaits_opening(self) -> bool:
         """Whether this is a replay that its program has not opened yet: ``rt.run`` with its id returns this run."""
@@ -1039,6 +1044,9 @@ class OpenAttempt:
         """The exception that the caller was handling at the beginning. It is no part of a later failure."""
         if self._open:
             run._attempts.add(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._row.tool!r}, {'open' if self._open else 'ended'}>"
 
     @property
     def call(self) -> Call:

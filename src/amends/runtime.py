@@ -98,6 +98,14 @@ T = TypeVar("T")
 IfRolledBack = Literal["again", "raise"]
 
 
+def shown_runtime(rt: object, host: Host, view: View) -> str:
+    """Return what a debugger shows of a runtime: its ledger, its tools, and for whom it acts."""
+    count = len(host.specs)
+    said = {"tenant": view.tenant, "agent": view.agent, "principal": view.principal}
+    acts = "".join(f", {name} {value!r}" for name, value in said.items() if value)
+    return f"<{type(rt).__name__} {host.store.url!r}, {count} tool{'' if count == 1 else 's'}{acts}>"
+
+
 @trims
 class Runtime:
     """Tools bound to a ledger: checks every declaration at once, and does no IO until it is used.
@@ -144,6 +152,9 @@ class Runtime:
         value = self._host.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._host.add_agents(agents or {})
+
+    def __repr__(self) -> str:
+        return shown_runtime(self, self._host, self._view)
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -504,6 +515,9 @@ class _Block:
         self._rt, self._id, self._input, self._options = rt, id, input, options
         self._entered: Entered | None = None
 
+    def __repr__(self) -> str:
+        return f"<a run of {self._rt!r}, {'entered' if self._entered else 'not entered yet: say with rt.run(...)'}>"
+
     def __enter__(self) -> Run:
         if self._entered is not None:
             raise UsageError(
@@ -566,6 +580,9 @@ class AsyncRuntime:
         value = self._host.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._host.add_agents(agents or {})
+
+    def __repr__(self) -> str:
+        return shown_runtime(self, self._host, self._view)
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -946,6 +963,11 @@ class _AsyncBlock:
     def __init__(self, rt: AsyncRuntime, id: str | None, input: object, options: Mapping[str, Any]) -> None:
         self._rt, self._id, self._input, self._options = rt, id, input, options
         self._entered: AsyncEntered | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<a run of {self._rt!r}, {'entered' if self._entered else 'not entered yet: say async with rt.run(...)'}>"
+        )
 
     async def __aenter__(self) -> AsyncRun:
         if self._entered is not None:

@@ -20,7 +20,7 @@ from amends.errors import (
     only_waits,
 )
 from amends.ledger.world import Flight
-from amends.model import Answer
+from amends.model import Answer, plain
 from amends.tools.spec import Spec
 
 REF: Final = "$result"
@@ -307,6 +307,11 @@ class Check:
 
     def __len__(self) -> int:
         return len(self.problems)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        order = None if self.lawful_order is None else plain(list(self.lawful_order))
+        return {"problems": [one.to_dict() for one in self.problems], "lawful_order": order}
 
     def __repr__(self) -> str:
         return f"<Check: {len(self.problems)} violations>"

@@ -36,6 +36,7 @@ from amends.llm.requests import ModelRequest, model_request
 from amends.llm.scripted import ScriptedModel, response_of
 from amends.llm.streams import assembler, events_of
 from amends.llm.wire import Api, Message, ModelTurn, Prompt, Style, dialect, heard_in, written
+from amends.model import plain
 
 Outcome: TypeAlias = Literal["done", "waiting", "rolled_back", "max_turns", "stopped"]
 TURNS_MAX: Final = 20
@@ -91,6 +92,20 @@ class Finished:
     def state(self) -> str:
         """Return the state of the run in the ledger."""
         return self.report.state
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {
+            "run_id": self.run_id,
+            "outcome": self.outcome,
+            "state": self.state,
+            "text": self.text,
+            "why": self.why,
+            "turns": self.turns,
+            "report": self.report.to_dict(),
+            "messages": plain(self.messages),
+            "waiting": [one.to_dict() for one in self.waiting],
+        }
 
 
 class _Unfinished(Exception):
