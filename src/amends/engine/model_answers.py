@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from amends.encoding.canonical import CLASS_MARK
 from amends.encoding.payloads import decode
@@ -29,6 +29,8 @@ from amends.model import Answer, Call, Status
 
 # ---- Answers for a model
 
+NOT_SHOWN: Final = "(done; its result cannot be shown)"
+
 
 def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
     """Return the answer for a call that was done, answered from the record, or accepted for later."""
@@ -52,16 +54,20 @@ def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
 
 
 def _json(value: Any) -> str:
-    dump = getattr(value, "model_dump_json", None)
-    if callable(dump):
-        return str(dump())
+    """Return a result as a model reads it. Never raise: the call was done, whatever its result does when it is shown."""
     try:
+        dump = getattr(value, "model_dump_json", None)
+        if callable(dump):
+            return str(dump())
         from dataclasses import asdict, is_dataclass
 
         plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
         return json.dumps(plain, ensure_ascii=False, default=str, separators=(",", ":"))
-    except (TypeError, ValueError):
-        return str(value)
+    except Exception:
+        try:
+            return str(value)
+        except Exception:
+            return NOT_SHOWN
 
 
 def answer_error(session: Session, tool: str, error: Exception) -> Answer:

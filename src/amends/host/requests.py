@@ -26,7 +26,7 @@ from amends.model import Request, ToolCall
 from amends.tools.declarations import declare, specs_of
 from amends.tools.rules import RuleTest
 from amends.tools.scope import BareUse, Options, scope_here
-from amends.tools.signature import REPEAT, hints_of, no_repeat
+from amends.tools.signature import REPEAT, correctable, hints_of, no_repeat
 from amends.tools.spec import Declaration, Spec
 
 
@@ -87,7 +87,7 @@ def plain_model_request(
         return None
     try:
         given = json.loads(args or "{}") if isinstance(args, str) else args
-    except ValueError:  # the general path raises it
+    except (ValueError, RecursionError):  # the general path raises it
         return None
     if type(given) is not dict or REPEAT in given:
         return None
@@ -151,15 +151,17 @@ def model_ask(
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
     plain = dict(_json_object(tool, args))
     because = _because(host, spec, plain)
-    bound = spec.bind_json(plain)
-    is_async = None if handler is None else _is_async(handler)
-    fn = handler
-    if handler is not None and spec.signature is not None:
-        fn = _with_bare_use(spec, bound, handler, is_async=is_async)
-    return ask_for(
-        session, spec, bound, fn=fn, is_async=is_async, again=because if _is_blank(again) else again, call_ref=tool_call_id,
-        parent=parent_call(), grp=grp, shape=shape_of_given(bound) if spec.signature is None else None,
-    )  # fmt: skip
+    with correctable(tool, plain):
+        bound = spec.bind_json(plain)
+        is_async = None if handler is None else _is_async(handler)
+        fn = handler
+        if handler is not None and spec.signature is not None:
+            fn = _with_bare_use(spec, bound, handler, is_async=is_async)
+        return ask_for(
+            session, spec, bound, fn=fn, is_async=is_async, again=because if _is_blank(again) else again,
+            call_ref=tool_call_id, parent=parent_call(), grp=grp,
+            shape=shape_of_given(bound) if spec.signature is None else None,
+        )  # fmt: skip
 
 
 def foreseen_ask(
@@ -291,11 +293,12 @@ def _undeclared_ask(
     plain = dict(_json_object(tool, args))
     spec = adhoc_spec(tool, kind="pivot")
     because = _because(host, spec, plain)
-    bound = spec.bind_json(plain)
-    ask = ask_for(
-        session, spec, bound, fn=handler, is_async=_is_async(handler), again=because if _is_blank(again) else again,
-        call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
-    )  # fmt: skip
+    with correctable(tool, plain):
+        bound = spec.bind_json(plain)
+        ask = ask_for(
+            session, spec, bound, fn=handler, is_async=_is_async(handler), again=because if _is_blank(again) else again,
+            call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
+        )  # fmt: skip
     return replace(ask, undeclared=True)
 
 
@@ -307,8 +310,12 @@ def undeclared_child_name(ask: Ask) -> str:
 def _json_object(tool: str, args: Mapping[str, Any] | str) -> Mapping[str, Any]:
     try:
         found = json.loads(args or "{}") if isinstance(args, str) else args
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise BadArguments(tool, problems=[f"{tool}: the arguments are not JSON ({error})"]) from error
+    except ValueError as error:
+        raise BadArguments(tool, problems=[f"{tool}: a number in the arguments has too many digits"]) from error
+    except RecursionError as error:
+        raise BadArguments(tool, problems=[f"{tool}: the arguments are nested too deeply"]) from error
     if not isinstance(found, Mapping):
         raise BadArguments(tool, problems=[f"{tool}: the arguments must be a JSON object"])
     return found
