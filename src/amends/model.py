@@ -388,6 +388,25 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Once(Generic[R_co]):
+    """What ``tell_once`` returns: the value, and whether the code was executed now or answered from the record."""
+
+    value: R_co
+    replayed: bool
+    """Whether it was answered from the record: the code did not run."""
+    call: Call
+
+    @property
+    def executed(self) -> bool:
+        """Whether the code ran now."""
+        return not self.replayed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {"value": plain(self.value), "replayed": self.replayed, "call": self.call.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The outcome of a model's request, and the text for the model."""
 

@@ -71,7 +71,7 @@ from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits
 from amends.ledger.operations import Tree
 from amends.ledger.rows import RunRow
 from amends.ledger.world import Ended, Flight
-from amends.model import Answer, Approval, Call, ToolCall
+from amends.model import Answer, Approval, Call, Once, ToolCall
 from amends.report import Report
 from amends.states import RunState
 from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope
@@ -394,9 +394,14 @@ class OpenRun:
     def _value(self, done: Done) -> Any:
         return runs.value_of(self._host, self._session, done)
 
-    async def _once(self, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _once(self, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Once[Any]:
         async with _Block(await self._open_child(f"once:{key}", None)) as inner:
-            return inner._value(await inner._perform(once_ask(inner._session, key, fn, args, kwargs)))
+            return await inner._told(once_ask(inner._session, key, fn, args, kwargs))
+
+    async def _told(self, ask: Ask) -> Once[Any]:
+        """Do undeclared code once, and tell whether it was executed or answered from the record."""
+        done = await self._perform(ask)
+        return Once(self._value(done), done.replayed, call_of(done.row, ask.spec))
 
     async def _begin(
         self, tool: str, args: Mapping[str, Any], key: Any, kind: str | None, cost: Costs | None
@@ -678,6 +683,16 @@ class Run(OpenRun):
     def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code once in this run, as a child run with its own pivot."""
+        return finish(self._once(key, fn, args, kwargs)).value
+
+    @overload
+    def tell_once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Once[T]: ...
+    @overload
+    def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
+    def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
+        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
         return finish(self._once(key, fn, args, kwargs))
 
     def begin(
@@ -742,7 +757,7 @@ class Run(OpenRun):
 
     # ---- for Runtime
 
-    _do = blocking(OpenRun._perform)
+    _tell = blocking(OpenRun._told)
 
     def _ending(self, flow: Flow[T]) -> T:
         return finish(self._conclude(flow))
@@ -857,6 +872,17 @@ class AsyncRun(OpenRun):
     @_tracked
     async def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code once in this run, as a child run with its own pivot."""
+        return (await self._once(key, fn, args, kwargs)).value
+
+    @overload
+    async def tell_once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Once[T]: ...
+    @overload
+    async def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
+    @_tracked
+    async def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
+        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
         return await self._once(key, fn, args, kwargs)
 
     @_tracked
@@ -929,7 +955,7 @@ class AsyncRun(OpenRun):
 
     # ---- for AsyncRuntime
 
-    _do = awaited(OpenRun._perform)
+    _tell = awaited(OpenRun._told)
 
     async def _ending(self, flow: Flow[T]) -> T:
         return await self._conclude(flow)

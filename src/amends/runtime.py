@@ -38,7 +38,7 @@ from amends.host.verbs import (
 from amends.ledger.flow import Flow
 from amends.ledger.rows import RunRow
 from amends.ledger.store import Store
-from amends.model import Approval, Event, Order, Policy
+from amends.model import Approval, Event, Once, Order, Policy
 from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
 from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run, refuse_async
@@ -257,8 +257,18 @@ class Runtime:
     def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code at most once in this ledger; later calls with the same key return the recorded result."""
+        return self.tell_once(key, fn, *args, **kwargs).value
+
+    @overload
+    def tell_once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Once[T]: ...
+    @overload
+    def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
+    def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
+        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
         with self.run(f"once:{key}") as run:
-            return run._value(run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
+            return run._tell(requests.once_ask(run._session, key, fn, args, kwargs))
 
     def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
         """Open a run and give it to a registered agent; a worker can resume it."""
@@ -682,8 +692,18 @@ class AsyncRuntime:
     async def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code at most once in this ledger; later calls with the same key return the recorded result."""
+        return (await self.tell_once(key, fn, *args, **kwargs)).value
+
+    @overload
+    async def tell_once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Once[T]: ...
+    @overload
+    async def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
+    async def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
+        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
         async with self.run(f"once:{key}") as run:
-            return run._value(await run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
+            return await run._tell(requests.once_ask(run._session, key, fn, args, kwargs))
 
     async def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
         """Open a run and give it to a registered agent; a worker can resume it."""

@@ -87,6 +87,18 @@ ADDED: dict[str, str] = {
     "amends.errors.RunNotFound.for_model(self)": "as above",
     "amends.errors.RunNotFound.to_dict(self)": "as above",
     "amends.llm.Finished.to_dict(self)": "as above",
+    "amends.Once(Generic)": "tells whether it was executed or answered",
+    "amends.Once.__init__(value, replayed, call)": "as above",
+    "amends.Once.call: attribute": "as above",
+    "amends.Once.executed: property": "as above",
+    "amends.Once.replayed: attribute": "as above",
+    "amends.Once.to_dict(self)": "as above",
+    "amends.Once.value: attribute": "as above",
+    "amends.Run.tell_once(self, key, fn, /, *args, **kwargs)": "as above",
+    "amends.Runtime.tell_once(self, key, fn, /, *args, **kwargs)": "as above",
+    "amends.testing.TestRuntime.tell_once(self, key, fn, /, *args, **kwargs)": "as above",
+    "async amends.AsyncRun.tell_once(self, key, fn, /, *args, **kwargs)": "as above",
+    "async amends.AsyncRuntime.tell_once(self, key, fn, /, *args, **kwargs)": "as above",
     "amends.Problem.__init__(run_id, root, n, how, text)": "there is no place in the ledger, only the number in a tree",
 }
 REMOVED: dict[str, str] = {

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from types import GenericAlias
-from typing import Any
+from typing import Any, Final
 
 from amends.drivers.context import guards, parent_call, refuse_ledger_use
 from amends.encoding.annotations import shape_of_args, shape_of_given
@@ -28,6 +28,9 @@ from amends.tools.rules import RuleTest
 from amends.tools.scope import BareUse, Options, scope_here
 from amends.tools.signature import REPEAT, correctable, hints_of, no_repeat
 from amends.tools.spec import Declaration, Spec
+
+ONCE: Final = "once:"
+"""Begins the name under which rules and reports know the code of ``once``."""
 
 
 def direct_ask(host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
@@ -184,7 +187,7 @@ async def test_rules(
     ``args``: as a model sends them. ``at``: the time of the call; now by default.
     """
     spec = host.find(tool)
-    undeclared = spec is None
+    undeclared = spec is None and not tool.startswith(ONCE)  # what a program does once, it has declared by writing it
     if spec is None:
         spec = adhoc_spec(tool, host.redactor.hidden, kind="pivot")
     plain = dict(_json_object(tool, args))
@@ -354,7 +357,7 @@ def once_ask(
                 hints[one.name] = GenericAlias(tuple, (hints[one.name], ...))
             if one.kind is one.VAR_KEYWORD and one.name in hints:
                 hints[one.name] = GenericAlias(dict, (str, hints[one.name]))
-    spec = adhoc_spec(f"once:{name}", session.redactor.hidden, kind="pivot", key=lambda _: key)
+    spec = adhoc_spec(f"{ONCE}{name}", session.redactor.hidden, kind="pivot", key=lambda _: key)
     result_type = fn if inspect.isclass(fn) else hints.pop("return", Any)
     spec = replace(spec, result_type=result_type)
     shape = shape_of_args(hints, Any, words={})
