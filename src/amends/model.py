@@ -166,6 +166,7 @@ class Call(Request):
     started_at: datetime | None = None
     settled_at: datetime | None = None
     replays: int = 0
+    """How often it was answered from the record, written when a run is left: after a crash, a lower bound."""
     gone_at: datetime | None = None
     """When gc removed its arguments or its result; None: it did not."""
     costs: Mapping[str, Decimal] = field(default_factory=dict)

@@ -37,7 +37,7 @@ from amends.engine.call import Done, guarded_call
 from amends.engine.plain import PlainCall, plain_call
 from amends.engine.recorded_values import read_clock
 from amends.engine.reports import info_of, output_gone_error, report_of
-from amends.engine.session import Ask, Session, call_of
+from amends.engine.session import Ask, Session, call_of, count_replays
 from amends.errors import (
     Held,
     LedgerError,
@@ -446,6 +446,15 @@ class OpenRun:
         if error is not None and note:
             note_on(error, printable(note))
 
+    async def _count(self) -> None:
+        """Write how often this run was answered from the record; if the ledger does not take it, it is not counted."""
+        if self._is_replay or not self._session.replays or self._pid != os.getpid():
+            return
+        try:
+            await self._drive(count_replays(self._session))
+        except Exception as error:
+            log.debug("the answers from the record of run %s were not counted: %s", visible(self.id), error)
+
     async def _release(self, *, is_quiet: bool | None = None) -> None:
         """Give up the run's lease and write a checkpoint.
 
@@ -454,6 +463,7 @@ class OpenRun:
         if is_quiet is None:
             is_quiet = sys.exc_info()[1] is not None
         self._over = True
+        await self._count()
         if self._session.above:
             return  # a child has the lease of its root, which continues
         self._host.heartbeat.forget(self._session.lease)
@@ -782,6 +792,8 @@ class Run(OpenRun):
         finally:
             if releases:
                 await self._release()
+            else:
+                await self._count()
 
     async def _leave(self, error: BaseException | None) -> None:
         self._end_threads(wait=error is None or is_a(error, Exception))
@@ -1015,6 +1027,8 @@ class AsyncRun(OpenRun):
             self._pending.clear()
             if releases:
                 await self._release(is_quiet=is_quiet)
+            else:
+                await self._count()
 
     async def _leave(self, error: BaseException | None) -> None:
         mistake = await self._not_awaited() if error is None and self._pending else None
