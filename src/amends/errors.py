@@ -69,6 +69,7 @@ The phrases of the messages, and the helpers that read foreign exceptions safely
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import json
@@ -754,7 +755,9 @@ class ToolFailed(ToolError):
 
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the tool")
-        return f"{tool} failed and changed nothing: {shown(self.message)}. You may correct the arguments and call it again."
+        known = vars(builtins).get(self.type_name.rpartition(".")[2])
+        again = what_helps(known if isinstance(known, type) else Exception, has_file=False)
+        return f"{tool} failed and changed nothing: {shown(self.message)}. {again}"
 
 
 class InDoubt(ToolError):
@@ -1202,6 +1205,30 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 def name_for_models(name: str) -> str:
     """Return a tool's name as the APIs of models accept it: at most 64 letters, digits, ``_`` and ``-``."""
     return _UNSAFE.sub("_", name)[:NAME_CHARS_MAX]
+
+
+# ---- Phrases about failures
+
+_ABOUT_ARGUMENTS: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+_INFRASTRUCTURE: Final = (
+    OSError,
+    MemoryError,
+    RecursionError,
+    ImportError,
+    AssertionError,
+    NotImplementedError,
+    SystemError,
+)
+
+
+def what_helps(kind: type, *, has_file: bool) -> str:
+    """Tell a model what it can do after an error of this class; ``has_file``: the error names a file.
+
+    A connection that is refused or a full disk is not cured by other arguments: a model that is told so tries them all.
+    """
+    if issubclass(kind, _INFRASTRUCTURE) and not issubclass(kind, _ABOUT_ARGUMENTS) and not has_file:
+        return "The arguments are not the cause: call it again later with the same ones, or stop and tell the user."
+    return "You may correct the arguments and call it again."
 
 
 # ---- Phrases about the ordering law

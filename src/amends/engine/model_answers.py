@@ -23,6 +23,7 @@ from amends.errors import (
     is_a,
     shown,
     type_name,
+    what_helps,
     words_of,
 )
 from amends.model import Answer, Call, Status
@@ -76,7 +77,8 @@ def answer_error(session: Session, tool: str, error: Exception) -> Answer:
         return Answer(_status(error), clean(error.for_model()), call=getattr(error, "call", None), error=error)
     call: Call | None = _call_on(error)
     why = shown(scrubbed(session, words_of(error) or type_name(error)))
-    text = f"{tool} failed and changed nothing: {why}. You may correct the arguments and call it again."
+    again = what_helps(type(error), has_file=is_a(error, OSError) and OSError.filename.__get__(error) is not None)
+    text = f"{tool} failed and changed nothing: {why}. {again}"
     return Answer("failed", text, call=call, error=error)
 
 

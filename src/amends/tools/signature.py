@@ -127,7 +127,11 @@ class Signature:
     @functools.cached_property
     def hints(self) -> dict[str, Any]:
         """The annotations of the body as types."""
-        return hints_of(self.fn, self.local_names)
+        hints = hints_of(self.fn, self.local_names)
+        for one in self.parameters:
+            if one.default is None and one.name in hints and not _takes_none(hints[one.name]):
+                hints[one.name] = Union[hints[one.name], None]  # noqa: UP007 (`x: str = None` means that)
+        return hints
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -444,6 +448,13 @@ def _generator() -> type[GenerateJsonSchema]:
             return {}
 
     return Plain
+
+
+def _takes_none(hint: Any) -> bool:
+    try:
+        return admits_none(hint)
+    except TypeError:  # an annotation that has no hash
+        return True
 
 
 def admits_none(hint: Any) -> bool:
