@@ -76,7 +76,7 @@ def _findings(app: str | None, url: str | None) -> Iterator[Finding]:
     yield Finding("settings", "ok", f"set: {', '.join(changed) or 'none'}; amends config show --origin says where")
     place = str(setting.value)
     if place.startswith("sqlite:///"):
-        yield from _file(Path(place.removeprefix("sqlite:///").partition("?")[0]))
+        yield from _file(_file_of(place))
     try:
         yield from _ledger(rt, f"{place} ({setting.origin})")
     except Error as error:
@@ -202,7 +202,11 @@ def _anchor_path(rt: Runtime) -> Path | None:
     said, url = rt.settings["anchor"].value, str(rt.settings["url"].value)
     if said:
         return Path(said).absolute()
-    return Path(f"{url.removeprefix('sqlite:///').partition('?')[0]}.anchor") if url.startswith("sqlite:///") else None
+    return Path(f"{_file_of(url)}.anchor") if url.startswith("sqlite:///") else None
+
+
+def _file_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///").partition("?")[0].replace("%3F", "?"))
 
 
 def _clock(rt: Runtime) -> Finding:

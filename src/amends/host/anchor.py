@@ -20,6 +20,7 @@ from typing import Any, Final
 from amends.encoding.chain import Anchored, anchored_from
 from amends.encoding.dataclass import dataclass
 from amends.errors import LedgerUnavailable, UsageError
+from amends.ledger.paths import split_path
 
 NOT_AN_ANCHOR: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """The errors that reading a file raises if it is not an anchor."""
@@ -160,7 +161,7 @@ def _said(mark: Mark) -> dict[str, Any]:
 
 def anchor_of(url: str, said: str | None) -> Anchor | None:
     """Return the anchor of a ledger: at ``said``, else beside a SQLite file; None if it has none."""
-    path = Path(url.removeprefix("sqlite:///").partition("?")[0]).absolute() if url.startswith("sqlite:///") else None
+    path = Path(split_path(url.removeprefix("sqlite:///"))[0]).absolute() if url.startswith("sqlite:///") else None
     ledger = url if path is None else str(path)
     if said:
         return Anchor(Path(said).absolute(), ledger)
