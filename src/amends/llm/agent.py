@@ -28,7 +28,7 @@ from amends import (
     UsageError,
     current_run,
 )
-from amends.errors import ApprovalVoid, NoRun, RunEnded, UnknownTool, trimming
+from amends.errors import ApprovalVoid, NoRun, RunEnded, UnknownTool, plain, trimming
 from amends.llm import requests
 from amends.llm.prices import Prices
 from amends.llm.recording import kind_of, record
@@ -36,7 +36,6 @@ from amends.llm.requests import ModelRequest, model_request
 from amends.llm.scripted import ScriptedModel, response_of
 from amends.llm.streams import assembler, events_of
 from amends.llm.wire import Api, Message, ModelTurn, Prompt, Style, dialect, heard_in, written
-from amends.model import plain
 
 Outcome: TypeAlias = Literal["done", "waiting", "rolled_back", "max_turns", "stopped"]
 TURNS_MAX: Final = 20
