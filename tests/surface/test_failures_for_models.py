@@ -68,7 +68,7 @@ def test_a_default_of_none_makes_an_argument_optional() -> None:
     properties = rt.schemas()[0]["function"]["parameters"]["properties"]
     assert properties["x"]["anyOf"] == [{"type": "string"}, {"type": "null"}]
     with rt.run() as run:
-        assert find() == find(x=None) == "None None"
-        assert find("a", None) == "a None"
+        assert find() == find(x=None) == "None None"  # type: ignore[arg-type]
+        assert find("a", None) == "a None"  # type: ignore[arg-type]
         assert run.answer("find", {"x": None, "n": [1]}).value == "None [1]"
         assert run.answer("find", {"x": 5}).status == "refused"
