@@ -10,6 +10,11 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     TooLarge                     .path .size .limit
     RunEnded                     .state
     RunConflict                  .recorded .given
+    NotFound                     the ledger, or this runtime, has none of that name
+      RunNotFound                .run_id
+      CallNotFound               .call_id
+      ApprovalNotFound           .approval_id
+      AgentNotFound              .agent .known
     BadConfig                    .setting .origin
       BadRule                    .rule .tool .argument .meant
     CannotJoin                   .tool
@@ -54,7 +59,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     LedgerTooOld
     LedgerCorrupt
     LedgerSealed
-    LedgerBehind                 .known .found
+    LedgerBehind                 .known .found .ledger .anchor
     LeaseLost
     TransitionRefused            .frm .to
     LedgerTampered               .event .how
@@ -65,18 +70,23 @@ The phrases of the messages, and the helpers that read foreign exceptions safely
 
 from __future__ import annotations
 
+import builtins
+import functools
+import inspect
 import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from types import FunctionType, TracebackType
 from typing import Any, Final, Protocol, TypeGuard, TypeVar
 from unicodedata import normalize
 
 from amends.visible import printable, visible
 
 _log = logging.getLogger("amends")
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -94,8 +104,17 @@ class Error(Exception):
     def __init__(self, message: str, *, hint: str | None = None, run_id: str | None = None) -> None:
         # Names and reasons in a message come from models and from the world: show each of them on one line.
         super().__init__(printable(message))
-        self.hint = printable(hint or self.default_hint)
+        self.hint = hint or self.default_hint
         self.run_id = run_id
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A traceback shows notes, and so the hint is the first of them.
+        if name == "hint":
+            value = printable(value)
+            both = f"hint: {value}", f"hint: {getattr(self, 'hint', '')}"
+            others = [note for note in getattr(self, "__notes__", ()) if note not in both]
+            super().__setattr__("__notes__", [both[0], *others])
+        super().__setattr__(name, value)
 
     @property
     def code(self) -> str:
@@ -108,7 +127,7 @@ class Error(Exception):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the error as plain JSON data."""
-        facts = {name: plain(value) for name, value in vars(self).items() if value is not None}
+        facts = {name: plain(value) for name, value in vars(self).items() if value is not None and name != "__notes__"}
         return {"code": self.code, "message": str(self), **facts}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -149,6 +168,10 @@ class RolledBack(Error):
         super().__init__(message, run_id=run_id)
         self.report = report
 
+    def _render_traceback_(self) -> list[str]:
+        # What a notebook shows instead of a traceback: it is what was asked for.
+        return [str(self), str(self.report)]
+
     def for_model(self) -> str:
         undone = sum(call.state == "compensated" for call in self.report.calls)
         what = f"{undone} of {undone} calls undone"
@@ -159,6 +182,10 @@ class Waiting(Error):
     """Not an error, or not yet; never rolls back."""
 
     default_hint = "nothing is wrong; ask again later, or open the run again once it is decided"
+
+    def _render_traceback_(self) -> list[str]:
+        # What a notebook shows instead of a traceback.
+        return [str(self), f"hint: {self.hint}"]
 
 
 class LedgerError(Error):
@@ -252,6 +279,53 @@ class RunConflict(UsageError):
     ) -> None:
         super().__init__(message, run_id=run_id, hint=hint)
         self.recorded, self.given = recorded, given
+
+
+class NotFound(UsageError):
+    """There is nothing of that id or name here, or it is another tenant's."""
+
+    default_hint = "look for it with the listings of the runtime: rt.runs(), rt.calls(), rt.approvals()"
+
+
+class RunNotFound(NotFound):
+    """There is no run with this id in the ledger, for this tenant."""
+
+    default_hint = "rt.runs() lists them; is it the right ledger and the right tenant?"
+
+    def __init__(self, run_id: str, *, hint: str | None = None) -> None:
+        super().__init__(f"there is no run {run_id!r} in this ledger", run_id=run_id, hint=hint)
+
+
+class CallNotFound(NotFound):
+    """There is no call with this id in the ledger, for this tenant."""
+
+    default_hint = "rt.calls() lists them; is it the right ledger and the right tenant?"
+
+    def __init__(self, call_id: str, *, hint: str | None = None) -> None:
+        super().__init__(f"there is no call {call_id!r} in this ledger", hint=hint)
+        self.call_id = call_id
+
+
+class ApprovalNotFound(NotFound):
+    """There is no request for approval with this id in the ledger, for this tenant."""
+
+    default_hint = "rt.approvals() lists the pending ones"
+
+    def __init__(self, approval_id: str, *, hint: str | None = None) -> None:
+        super().__init__(f"there is no approval {approval_id!r} in this ledger", hint=hint)
+        self.approval_id = approval_id
+
+
+class AgentNotFound(NotFound):
+    """This runtime has no agent of that name."""
+
+    default_hint = "register it with Runtime(agents={name: function})"
+
+    def __init__(self, agent: str, *, known: Sequence[str] = ()) -> None:
+        close = close_to(agent, known)
+        hint = f'did you mean "{close[0]}"?' if close else None
+        super().__init__(f"there is no agent {agent!r}; there are: {', '.join(known) or 'none'}", hint=hint)
+        self.agent, self.known = agent, tuple(known)
 
 
 class BadConfig(UsageError):
@@ -713,8 +787,11 @@ class ToolFailed(ToolError):
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the tool")
         if self.final:
-            return f"{tool} failed and changed nothing: {shown(self.message)}. That is final: do not call it so again."
-        return f"{tool} failed and changed nothing: {shown(self.message)}. You may correct the arguments and call it again."
+            again = "That is final: do not call it so again."
+        else:
+            known = vars(builtins).get(self.type_name.rpartition(".")[2])
+            again = what_helps(known if isinstance(known, type) else Exception, has_file=False)
+        return f"{tool} failed and changed nothing: {shown(self.message)}. {again}"
 
 
 class InDoubt(ToolError):
@@ -874,14 +951,17 @@ class LedgerSealed(LedgerError):
 class LedgerBehind(LedgerError):
     """The ledger was restored to an older state; nothing starts until a person has reconciled it.
 
-    ``.known`` is the used approval or the checkpoint that the anchor knows, ``.found`` what the ledger has instead.
+    ``.known`` is the used approval or the checkpoint that the anchor knows, ``.found`` what the ledger has instead;
+    ``.ledger`` and ``.anchor`` are the two files.
     """
 
     default_hint = "compare it with the outside world, then call rt.reconcile_restore(by=..., why=...)"
 
-    def __init__(self, message: str, *, known: str, found: str, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, known: str, found: str, hint: str | None = None, ledger: str = "", anchor: str = ""
+    ) -> None:
         super().__init__(message, hint=hint)
-        self.known, self.found = known, found
+        self.known, self.found, self.ledger, self.anchor = known, found, ledger, anchor
 
 
 class LeaseLost(LedgerError):
@@ -992,6 +1072,112 @@ def is_a(error: object, *kinds: type[T]) -> TypeGuard[T]:
     return issubclass(type(error), kinds)
 
 
+# ---- Tracebacks
+
+OWN_FRAMES_MAX: Final = 4
+"""How many frames of amends itself a traceback has."""
+CHAINED_MAX: Final = 8
+_OWN: Final = __file__.removesuffix("errors.py")
+_ENTERED_BY: Final = ("__init__", "__enter__", "__exit__", "__aenter__", "__aexit__")
+C = TypeVar("C", bound=type)
+
+
+def trim(error: BaseException) -> None:
+    """Leave at most four frames of amends in the traceback of an exception that leaves amends, and in what caused it.
+
+    Those next to the caller's code and the last ones stay. With the logger ``amends`` at DEBUG, and for a failed
+    assertion of amends, nothing is removed.
+    """
+    if _log.isEnabledFor(logging.DEBUG):
+        return
+    one: BaseException | None = error
+    for _ in range(CHAINED_MAX):
+        if one is None:
+            return
+        _trim_one(one)
+        one = _slot("__cause__", one) or _slot("__context__", one)
+
+
+def _trim_one(error: BaseException) -> None:
+    frames = _frames(error)
+    own = {at for at, one in enumerate(frames) if one.tb_frame.f_code.co_filename.startswith(_OWN)}
+    if len(own) <= OWN_FRAMES_MAX or (len(frames) - 1 in own and is_a(error, AssertionError)):
+        return
+    said = [at for at in sorted(own) if frames[at].tb_frame.f_code.co_name != "_trimmed"]
+    edges = [at for at in said if at - 1 not in own or at + 1 not in own or at == said[0]]
+    half = OWN_FRAMES_MAX // 2
+    kept = {*edges[:half], *edges[-half:]}
+    for at in reversed(said):
+        if len(kept) < OWN_FRAMES_MAX:
+            kept.add(at)
+    whole: TracebackType | None = None
+    for at in reversed(range(len(frames))):
+        if at in kept or at not in own:
+            one = frames[at]
+            whole = TracebackType(whole, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    BaseException.with_traceback(error, whole)
+
+
+def _slot(name: str, error: BaseException) -> Any:
+    """Return what Python itself keeps of an exception, whatever its class says."""
+    return BaseException.__dict__[name].__get__(error)
+
+
+def _frames(error: BaseException) -> list[TracebackType]:
+    found = []
+    trace: TracebackType | None = _slot("__traceback__", error)
+    while trace is not None:
+        found.append(trace)
+        trace = trace.tb_next
+    return found
+
+
+def trims(cls: C) -> C:
+    """Trim the tracebacks of what the public methods of a class raise."""
+    for name, method in list(vars(cls).items()):
+        is_public = not name.startswith("_") or name in _ENTERED_BY
+        if is_public and isinstance(method, FunctionType) and not hasattr(method, "__amends_trims__"):
+            setattr(cls, name, trimming(method))
+    return cls
+
+
+def trimming(method: F) -> F:
+    """Return a function or coroutine function that trims the tracebacks of what it raises."""
+    if inspect.isgeneratorfunction(inspect.unwrap(method)) or inspect.isasyncgenfunction(inspect.unwrap(method)):
+        return method
+
+    made: Any = functools.wraps(method)(_awaited(method) if inspect.iscoroutinefunction(method) else _called(method))
+    return made  # type: ignore[no-any-return]
+
+
+def _called(method: Callable[..., Any]) -> Any:
+    def _trimmed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:
+            trim(error)
+            raise
+
+    return _trimmed
+
+
+def _awaited(method: Callable[..., Any]) -> Any:
+    async def _trimmed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await method(*args, **kwargs)
+        except BaseException as error:
+            trim(error)
+            raise
+
+    return _trimmed
+
+
+def trims_itself(method: F) -> F:
+    """Mark a function that trims what it raises by itself."""
+    method.__amends_trims__ = True  # type: ignore[attr-defined]
+    return method
+
+
 # ---- Values as a person or a model reads them
 
 SHOWN_CHARS_MAX: Final = 200
@@ -1053,6 +1239,30 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 def name_for_models(name: str) -> str:
     """Return a tool's name as the APIs of models accept it: at most 64 letters, digits, ``_`` and ``-``."""
     return _UNSAFE.sub("_", name)[:NAME_CHARS_MAX]
+
+
+# ---- Phrases about failures
+
+_ABOUT_ARGUMENTS: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+_INFRASTRUCTURE: Final = (
+    OSError,
+    MemoryError,
+    RecursionError,
+    ImportError,
+    AssertionError,
+    NotImplementedError,
+    SystemError,
+)
+
+
+def what_helps(kind: type, *, has_file: bool) -> str:
+    """Tell a model what it can do after an error of this class; ``has_file``: the error names a file.
+
+    A connection that is refused or a full disk is not cured by other arguments: a model that is told so tries them all.
+    """
+    if issubclass(kind, _INFRASTRUCTURE) and not issubclass(kind, _ABOUT_ARGUMENTS) and not has_file:
+        return "The arguments are not the cause: call it again later with the same ones, or stop and tell the user."
+    return "You may correct the arguments and call it again."
 
 
 # ---- Phrases about the ordering law

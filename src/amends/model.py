@@ -7,7 +7,7 @@ plans, comparisons) is in ``report``; budgets and costs are in ``budgets``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar
@@ -16,10 +16,15 @@ from amends.encoding.chain import feed_place, read_place
 from amends.encoding.dataclass import dataclass, field
 from amends.errors import (
     ApprovalVoid,
+    Error,
     Held,
     ResultGone,
     ResultLost,
+    class_name,
+    cut,
     is_a,
+    plain_mapping,
+    words_of,
 )
 from amends.states import CallState, HoldReason, RunState
 from amends.visible import visible
@@ -35,6 +40,44 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 AHEAD_MAX_S: Final = 100 * 365 * 86_400.0
 """How far ahead a time may be set: a hundred years. Times after the year 9999 cannot be stored."""
+
+
+REPR_CHARS_MAX: Final = 200
+"""How much of a call's arguments a debugger shows."""
+
+
+# ---- Records as JSON data
+
+
+def plain(value: Any) -> Any:
+    """Return any value as JSON data, with ``str()`` of what JSON has no type for."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return plain_mapping(value, plain)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one) for one in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if is_a(value, BaseException):
+        return value.to_dict() if is_a(value, Error) else {"type": class_name(type(value)), "message": words_of(value)}
+    if type(value).__module__ in _RECORDS and hasattr(value, "to_dict"):
+        return value.to_dict()
+    return plain_fields(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+_RECORDS: Final = ("amends.model", "amends.report")
+
+
+def plain_fields(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON data; a result that is lost is None."""
+    found: dict[str, Any] = {}
+    for one in fields(record):
+        try:
+            found[one.name] = plain(getattr(record, one.name))
+        except ResultLost:
+            found[one.name] = None
+    return found
 
 
 # ---- Runs and calls
@@ -92,6 +135,10 @@ class Now:
             return f"waits for {self.waits_for}"
         return "orphaned" if self.since is None else f"orphaned since {self.since:%Y-%m-%d %H:%M:%S} UTC"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -104,6 +151,10 @@ class Request:
     tenant: str | None = None
     agent: str | None = None
     principal: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +189,7 @@ class Call(Request):
     started_at: datetime | None = None
     settled_at: datetime | None = None
     replays: int = 0
+    """How often it was answered from the record, written when a run is left: after a crash, a lower bound."""
     gone_at: datetime | None = None
     """When gc removed its arguments or its result; None: it did not."""
     costs: Mapping[str, Decimal] = field(default_factory=dict)
@@ -148,6 +200,10 @@ class Call(Request):
     """The class of each argument, or part of one ("to", "items[0].owner"), if its annotation allows several."""
     before: Any = None
     """What was there before the body first ran, as the tool's ``before`` read it."""
+
+    def __repr__(self) -> str:
+        args = cut(repr(dict(self.args)), REPR_CHARS_MAX)
+        return f"Call(id={self.id!r}, tool={self.tool!r}, args={args}, state={self.state!r}, run_id={self.run_id!r})"
 
     @property
     def staged(self) -> bool:
@@ -174,6 +230,10 @@ class Compensation:
     settled_at: datetime | None = None
     next_at: datetime | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Residue:
@@ -181,6 +241,10 @@ class Residue:
 
     call: Call
     why: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {"call": self.call.id, "tool": self.call.tool, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +263,10 @@ class Lock:
     waiting: tuple[str, ...] = ()
     """The runs that wait for it; the longest waiting is first."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -216,6 +284,10 @@ class Event:
     facts: Mapping[str, Any] = field(default_factory=dict)
     place: str = ""
     """Its place in the feed of the ledger, for ``rt.events(after=...)``: by moment, run tree and number."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
 
 
 class Feed:
@@ -316,6 +388,10 @@ class Staged(Generic[R_co]):
         value: R_co = self.call.result
         return value
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data, as it was last read."""
+        return {"staged": True, "call": self.call.to_dict()}
+
     def __repr__(self) -> str:
         return f"<Staged {self.call.tool} {self.call.state}>"
 
@@ -331,6 +407,29 @@ class ToolCall:
     """Recorded, but never the identity of the call: providers make a new one for every retry."""
     handler: Callable[..., object] | None = None
     """The function to call instead of the tool's own body."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data, without the handler."""
+        return {"tool": self.tool, "args": plain(self.args), "tool_call_id": self.tool_call_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Once(Generic[R_co]):
+    """What ``tell_once`` returns: the value, and whether the code was executed now or answered from the record."""
+
+    value: R_co
+    replayed: bool
+    """Whether it was answered from the record: the code did not run."""
+    call: Call
+
+    @property
+    def executed(self) -> bool:
+        """Whether the code ran now."""
+        return not self.replayed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {"value": plain(self.value), "replayed": self.replayed, "call": self.call.to_dict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +455,10 @@ class Answer:
         if is_a(self.error, Held):
             return self.error.reason != "duplicate"  # a model can settle that one by saying what it meant
         return is_a(self.error, ApprovalVoid) and self.error.asked
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self) | {"is_error": self.is_error, "waits": self.waits}
 
 
 # ---- Approvals
@@ -394,6 +497,13 @@ class Approval:
     links: Mapping[str, str] = field(default_factory=dict)
     """Links to approve and reject it, if the runtime makes links."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
+    def __repr__(self) -> str:
+        return f"Approval(id={self.id!r}, state={self.state!r}, call={self.call!r})"
+
 
 @dataclass(frozen=True, slots=True)
 class Yes:
@@ -406,6 +516,10 @@ class Yes:
     """Who delegated it."""
     roles: tuple[str, ...] = ()
     bypass: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,10 +605,18 @@ class Happened(Generic[R_co]):
 
     result: R_co = LOST  # type: ignore[assignment]  # has no type: every reader checks for LOST first
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data; without ``result`` if it is unknown."""
+        return {"answer": "happened"} | ({} if self.result is LOST else {"result": plain(self.result)})
+
 
 @dataclass(frozen=True, slots=True)
 class Absent:
     """The call had no effect; it may be started again."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {"answer": "absent"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,6 +624,10 @@ class Unknown:
     """The outcome is unknown; ask again later, or ask a person."""
 
     why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {"answer": "unknown", "why": self.why}
 
 
 Probed: TypeAlias = Happened[R] | Absent | Unknown
@@ -564,6 +690,10 @@ class Schema:
     ledger: str = ""
     """The ledger's own name, chosen when it was created."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Collected:
@@ -577,3 +707,7 @@ class Collected:
     kept: Mapping[str, int] = field(default_factory=dict)
     """How many ended trees were kept, by reason."""
     dry_run: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)

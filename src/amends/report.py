@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeAlias
 
 from amends.encoding.canonical import canonical
 from amends.encoding.dataclass import dataclass, field
-from amends.errors import LedgerTampered, NotStorable, plain_mapping
-from amends.model import Call, Lock, Residue, RunInfo
+from amends.errors import LedgerTampered, NotStorable
+from amends.model import Call, Lock, Residue, RunInfo, plain, plain_fields
 from amends.states import CallState, RunState
 from amends.visible import shortened, visible, visible_value
 
@@ -76,14 +75,14 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return all facts as plain JSON data."""
         return {
-            "run": plain(asdict(self.run)),
-            "calls": [plain(asdict(call)) for call in self.calls],
+            "run": self.run.to_dict(),
+            "calls": [call.to_dict() for call in self.calls],
             "residue": [{"call": left.call.id, "tool": left.call.tool, "why": left.why} for left in self.residue],
             "doubts": [call.id for call in self.doubts],
             "children": [child.to_dict() for child in self.children],
             "ledger": self.ledger,
             "skipped": list(self.skipped),
-            "locks": [plain(asdict(lock)) for lock in self.locks],
+            "locks": [lock.to_dict() for lock in self.locks],
             "forks": list(self.forks),
         }
 
@@ -93,6 +92,10 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join([*_head(self), *_table(self), *_foot(self)])
+
+    def __repr__(self) -> str:
+        count = len(self.calls)
+        return f"<Report of run {self.run.id!r}: {self.run.state}, {count} call{'' if count == 1 else 's'}>"
 
     def _repr_html_(self) -> str:
         import html  # imported here: only notebooks need its table of entities
@@ -106,19 +109,6 @@ class Report:
             "<thead><tr><th>tool</th><th>kind</th><th>state</th><th>time</th><th></th></tr></thead>"
             f"<tbody>{rows}</tbody></table><p>{foot}</p>"
         )
-
-
-def plain(value: Any) -> Any:
-    """Return any value as JSON data, with ``str()`` of what JSON has no type for."""
-    if isinstance(value, dict):
-        return plain_mapping(value, plain)
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    return str(value)
 
 
 def _head(report: Report) -> Iterator[str]:
@@ -412,6 +402,10 @@ class Evidence:
     """The attempt of the call or of its compensation that it is about."""
     answer: str
     why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,23 @@ from amends.engine import rollback as rolling_back
 from amends.engine.call import Done, guarded_call
 from amends.engine.plain import PlainCall, plain_call
 from amends.engine.recorded_values import read_clock
-from amends.engine.reports import output_gone_error, report_of
-from amends.engine.session import Ask, Session, call_of
-from amends.errors import Held, LedgerError, NotAwaited, TransactionOpen, UsageError, Waiting, is_a, log_error, note_on
+from amends.engine.reports import info_of, output_gone_error, report_of
+from amends.engine.session import Ask, Session, call_of, count_replays
+from amends.errors import (
+    Held,
+    LedgerError,
+    NotAwaited,
+    TransactionOpen,
+    UsageError,
+    Waiting,
+    WrongColour,
+    is_a,
+    log_error,
+    note_on,
+    trim,
+    trims,
+    trims_itself,
+)
 from amends.host import runs
 from amends.host.host import Host, is_over
 from amends.host.redaction import input_for_program, output_of, readable_output, recorded_output
@@ -57,10 +71,11 @@ from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits
 from amends.ledger.operations import Tree
 from amends.ledger.rows import RunRow
 from amends.ledger.world import Ended, Flight
-from amends.model import Answer, Approval, Call, ToolCall
+from amends.model import Answer, Approval, Call, Once, ToolCall
 from amends.report import Report
 from amends.states import RunState
 from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope
+from amends.tools.signature import is_async_function
 from amends.tools.spec import Declaration
 from amends.tools.tool import Tool, as_coroutine_function
 from amends.visible import printable, visible, visible_log
@@ -110,7 +125,11 @@ class blocking(Generic[P, T]):  # noqa: N801 (reads like a decorator)
 
     def __init__(self, verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return finish(verb(self, *args, **kwargs))
+            try:
+                return finish(verb(self, *args, **kwargs))
+            except BaseException as error:
+                trim(error)
+                raise
 
         self._method = _dressed(method, verb)
 
@@ -133,7 +152,11 @@ class awaited(Generic[P, T]):  # noqa: N801
 
     def __init__(self, verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], *, tracked: bool = False) -> None:
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return await verb(self, *args, **kwargs)
+            try:
+                return await verb(self, *args, **kwargs)
+            except BaseException as error:
+                trim(error)
+                raise
 
         self._method = _dressed(_tracked(verb) if tracked else method, verb)
 
@@ -153,12 +176,19 @@ def _tracked(fn: F) -> F:
 
     async def begin(begun: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         begun()
-        return await fn(*args, **kwargs)
+        try:
+            return await fn(*args, **kwargs)
+        except BaseException as error:
+            trim(error)
+            raise
 
+    @trims_itself
     @functools.wraps(fn)
     def call(self: AsyncRun, *args: Any, **kwargs: Any) -> Any:
         what = args[0] if args else kwargs.get("tool")
         name = what if isinstance(what, str) else getattr(what, "name", f"run.{fn.__name__}")
+        if fn.__name__ == "rollback":
+            name = "run.rollback"  # its argument is the reason
         return self._pending.add(name, lambda begun: begin(begun, (self, *args), kwargs))
 
     return as_coroutine_function(call)  # type: ignore[return-value]
@@ -166,7 +196,7 @@ def _tracked(fn: F) -> F:
 
 def _dressed(method: Callable[..., Any], verb: Callable[..., Any]) -> Callable[..., Any]:
     """Give ``method`` the docstring and the signature of ``verb``, with ``self`` as the first parameter."""
-    functools.update_wrapper(method, verb)
+    functools.update_wrapper(trims_itself(method), verb)
     del method.__wrapped__  # type: ignore[attr-defined]
     signature = inspect.signature(verb)
     first, *rest = signature.parameters.values()
@@ -207,6 +237,11 @@ class OpenRun:
         self._output_was = self._output
         self._pid = os.getpid()
         self._attempts: set[Any] = set()
+
+    def __repr__(self) -> str:
+        # Nothing is read from the ledger: a debugger shows this at any moment.
+        generation = f", generation {self.generation}" if self.generation > 1 else ""
+        return f"<{type(self).__name__} {self.id!r}{generation}{', ended or left' if self._over else ''}>"
 
     @property
     def awaits_opening(self) -> bool:
@@ -358,9 +393,14 @@ class OpenRun:
     def _value(self, done: Done) -> Any:
         return runs.value_of(self._host, self._session, done)
 
-    async def _once(self, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _once(self, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Once[Any]:
         async with _Block(await self._open_child(f"once:{key}", None)) as inner:
-            return inner._value(await inner._perform(once_ask(inner._session, key, fn, args, kwargs)))
+            return await inner._told(once_ask(inner._session, key, fn, args, kwargs))
+
+    async def _told(self, ask: Ask) -> Once[Any]:
+        """Do undeclared code once, and tell whether it was executed or answered from the record."""
+        done = await self._perform(ask)
+        return Once(self._value(done), done.replayed, call_of(done.row, ask.spec))
 
     async def _begin(
         self, tool: str, args: Mapping[str, Any], key: Any, kind: str | None, cost: Costs | None
@@ -405,6 +445,15 @@ class OpenRun:
         if error is not None and note:
             note_on(error, printable(note))
 
+    async def _count(self) -> None:
+        """Write how often this run was answered from the record; if the ledger does not take it, it is not counted."""
+        if self._is_replay or not self._session.replays or self._pid != os.getpid():
+            return
+        try:
+            await self._drive(count_replays(self._session))
+        except Exception as error:
+            log.debug("the answers from the record of run %s were not counted: %s", visible(self.id), error)
+
     async def _release(self, *, is_quiet: bool | None = None) -> None:
         """Give up the run's lease and write a checkpoint.
 
@@ -413,6 +462,7 @@ class OpenRun:
         if is_quiet is None:
             is_quiet = sys.exc_info()[1] is not None
         self._over = True
+        await self._count()
         if self._session.above:
             return  # a child has the lease of its root, which continues
         self._host.heartbeat.forget(self._session.lease)
@@ -572,6 +622,18 @@ async def report(run: OpenRun) -> Report:
 # ---- A blocking run
 
 
+def refuse_async(fn: Callable[..., object], verb: str) -> None:
+    """Raise ``WrongColour`` for an async function where nothing would await it."""
+    if is_async_function(fn):
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise WrongColour(
+            f"{name} is async, and {verb} of a blocking runtime awaits nothing: it would never begin",
+            tool=name,
+            hint="use AsyncRuntime, or give it a plain function that calls asyncio.run",
+        )
+
+
+@trims
 class Run(OpenRun):
     """One task of an agent, as one saga. ``rt.run`` returns it; threads inside one block share it."""
 
@@ -630,6 +692,16 @@ class Run(OpenRun):
     def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code once in this run, as a child run with its own pivot."""
+        return finish(self._once(key, fn, args, kwargs)).value
+
+    @overload
+    def tell_once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Once[T]: ...
+    @overload
+    def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
+    def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
+        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
         return finish(self._once(key, fn, args, kwargs))
 
     def begin(
@@ -650,11 +722,16 @@ class Run(OpenRun):
     @contextmanager
     def child(self, id: str | None = None, *, input: object = None) -> Iterator[Run]:
         """Open a run inside this one; it is rolled back with it."""
-        with Entered(finish(self._open_child(id, input))) as inner:
-            yield inner
+        try:
+            with Entered(finish(self._open_child(id, input))) as inner:
+                yield inner
+        except BaseException as error:
+            trim(error)
+            raise
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[R]:
         """Run ``fn`` in a thread that has this run; the end of the block waits for it."""
+        refuse_async(fn, "run.submit")
         if self._pool is None:
             self._pool = futures.ThreadPoolExecutor(max_workers=32, thread_name_prefix=f"amends-run-{self.id}")
         live, lineage = self._host.live, self._session.lineage
@@ -673,7 +750,11 @@ class Run(OpenRun):
 
         def bound(*args: P.args, **kwargs: P.kwargs) -> R:
             with within(self, body):
-                return fn(*args, **kwargs)
+                try:
+                    return fn(*args, **kwargs)
+                except BaseException as error:
+                    trim(error)
+                    raise
 
         return bound
 
@@ -685,7 +766,7 @@ class Run(OpenRun):
 
     # ---- for Runtime
 
-    _do = blocking(OpenRun._perform)
+    _tell = blocking(OpenRun._told)
 
     def _ending(self, flow: Flow[T]) -> T:
         return finish(self._conclude(flow))
@@ -710,6 +791,8 @@ class Run(OpenRun):
         finally:
             if releases:
                 await self._release()
+            else:
+                await self._count()
 
     async def _leave(self, error: BaseException | None) -> None:
         self._end_threads(wait=error is None or is_a(error, Exception))
@@ -736,6 +819,7 @@ class Run(OpenRun):
 # ---- A run on an event loop
 
 
+@trims
 class AsyncRun(OpenRun):
     """One task of an agent, as one saga. ``rt.run`` returns it; tasks inside one block share it."""
 
@@ -799,6 +883,17 @@ class AsyncRun(OpenRun):
     @_tracked
     async def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code once in this run, as a child run with its own pivot."""
+        return (await self._once(key, fn, args, kwargs)).value
+
+    @overload
+    async def tell_once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Once[T]: ...
+    @overload
+    async def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
+    @_tracked
+    async def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
+        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
         return await self._once(key, fn, args, kwargs)
 
     @_tracked
@@ -820,8 +915,12 @@ class AsyncRun(OpenRun):
     @asynccontextmanager
     async def child(self, id: str | None = None, *, input: object = None) -> AsyncIterator[AsyncRun]:
         """Open a run inside this one; it is rolled back with it."""
-        async with AsyncEntered(await self._open_child(id, input)) as inner:
-            yield inner
+        try:
+            async with AsyncEntered(await self._open_child(id, input)) as inner:
+                yield inner
+        except BaseException as error:
+            trim(error)
+            raise
 
     def submit(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Task[R]:
         """Start ``fn`` as a task that has this run; the end of the block waits for it."""
@@ -839,7 +938,11 @@ class AsyncRun(OpenRun):
             @functools.wraps(fn)
             async def bound_async(*args: P.args, **kwargs: P.kwargs) -> Any:
                 with within(self, body):
-                    return await fn(*args, **kwargs)
+                    try:
+                        return await fn(*args, **kwargs)
+                    except BaseException as error:
+                        trim(error)
+                        raise
 
             return bound_async  # type: ignore[return-value]
 
@@ -856,14 +959,14 @@ class AsyncRun(OpenRun):
         return bound
 
     commit = awaited(commit)
-    rollback = awaited(rollback)
+    rollback = awaited(rollback, tracked=True)
     now = awaited(now)
     leave = awaited(leave)
     report = awaited(report)
 
     # ---- for AsyncRuntime
 
-    _do = awaited(OpenRun._perform)
+    _tell = awaited(OpenRun._told)
 
     async def _ending(self, flow: Flow[T]) -> T:
         return await self._conclude(flow)
@@ -923,6 +1026,8 @@ class AsyncRun(OpenRun):
             self._pending.clear()
             if releases:
                 await self._release(is_quiet=is_quiet)
+            else:
+                await self._count()
 
     async def _leave(self, error: BaseException | None) -> None:
         mistake = await self._not_awaited() if error is None and self._pending else None
@@ -952,7 +1057,7 @@ class AsyncRun(OpenRun):
             return None
         shown = ", ".join(dict.fromkeys(names))
         return NotAwaited(
-            f"run {self.id} was left, and a call in it was never awaited: {shown}. Nothing of it was done.",
+            f"run {self.id} was left, and a call in it was never awaited: {shown}. Nothing of it was done; say `await`.",
             tool=names[0],
             tools=names,
             run_id=self.id,
@@ -978,6 +1083,9 @@ class OpenAttempt:
         """The exception that the caller was handling at the beginning. It is no part of a later failure."""
         if self._open:
             run._attempts.add(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._row.tool!r}, {'open' if self._open else 'ended'}>"
 
     @property
     def call(self) -> Call:
@@ -1030,6 +1138,7 @@ async def fail(attempt: OpenAttempt, error: BaseException | str) -> None:
     await attempt._end(Ended(error=runs.certain(error)))
 
 
+@trims
 class Attempt(OpenAttempt):
     """A call started by hand. As a context manager it is safe: a block that records no end leaves it in doubt."""
 
@@ -1046,6 +1155,7 @@ class Attempt(OpenAttempt):
         finish(self._leave(error))
 
 
+@trims
 class AsyncAttempt(OpenAttempt):
     """A call started by hand. As a context manager it is safe: a block that records no end leaves it in doubt."""
 

@@ -19,7 +19,7 @@ from amends.encoding.chain import Checkpoint
 from amends.encoding.lazy_import import import_on_use
 from amends.engine import opening
 from amends.engine.session import Session
-from amends.errors import Error, LedgerError, UsageError
+from amends.errors import Error, LedgerError, UsageError, trim, trims
 from amends.host import requests
 from amends.host import runs as run_verbs
 from amends.host.host import Host, View, is_settled, refuse_nested
@@ -38,10 +38,10 @@ from amends.host.verbs import (
 from amends.ledger.flow import Flow
 from amends.ledger.rows import RunRow
 from amends.ledger.store import Store
-from amends.model import Approval, Event, Order, Policy
+from amends.model import Approval, Event, Once, Order, Policy
 from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
 from amends.report import Replayed, Report
-from amends.run import AsyncEntered, AsyncRun, Entered, Run
+from amends.run import AsyncEntered, AsyncRun, Entered, Run, refuse_async
 from amends.tools.rules import Rule
 from amends.visible import visible, visible_log
 
@@ -104,6 +104,15 @@ T = TypeVar("T")
 IfRolledBack = Literal["again", "raise"]
 
 
+def shown_runtime(rt: object, host: Host, view: View) -> str:
+    """Return what a debugger shows of a runtime: its ledger, its tools, and for whom it acts."""
+    count = len(host.specs)
+    said = {"tenant": view.tenant, "agent": view.agent, "principal": view.principal}
+    acts = "".join(f", {name} {value!r}" for name, value in said.items() if value)
+    return f"<{type(rt).__name__} {host.store.url!r}, {count} tool{'' if count == 1 else 's'}{acts}>"
+
+
+@trims
 class Runtime:
     """Tools bound to a ledger: checks every declaration at once, and does no IO until it is used.
 
@@ -149,6 +158,9 @@ class Runtime:
         value = self._host.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._host.add_agents(agents or {})
+
+    def __repr__(self) -> str:
+        return shown_runtime(self, self._host, self._view)
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -251,8 +263,18 @@ class Runtime:
     def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code at most once in this ledger; later calls with the same key return the recorded result."""
+        return self.tell_once(key, fn, *args, **kwargs).value
+
+    @overload
+    def tell_once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Once[T]: ...
+    @overload
+    def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
+    def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
+        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
         with self.run(f"once:{key}") as run:
-            return run._value(run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
+            return run._tell(requests.once_ask(run._session, key, fn, args, kwargs))
 
     def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
         """Open a run and give it to a registered agent; a worker can resume it."""
@@ -330,6 +352,7 @@ class Runtime:
         ``run``: the id of a run of this ledger, or what ``export`` returned. No body of a tool starts, nothing is
         written, and nothing leaves the process. What ``fn`` raised then, it raises now.
         """
+        refuse_async(fn, "rt.replay")
         with self.replaying(run):
             answer = fn(*args, **kwargs)
         return answer  # noqa: RET504 (inside the block it would return before the rest of the record was checked)
@@ -445,6 +468,7 @@ class Runtime:
     checkpoint = in_place(lambda: maintenance.checkpoint)
     gc = blocking(lambda: maintenance.gc)
     reconcile_restore = blocking(lambda: restore.reconcile_restore)
+    check_anchor = blocking(lambda: restore.check_anchor)
 
     # ---- For the runtime itself and its workers
 
@@ -483,8 +507,12 @@ class Runtime:
     # ---- Driving flows, and closing
 
     def _pages(self, pages: listing.Pages[T]) -> Iterator[T]:
-        while (page := pages.read()) is not None:
-            yield from self._drive(page)
+        try:
+            while (page := pages.read()) is not None:
+                yield from self._drive(page)
+        except BaseException as error:
+            trim(error)
+            raise
 
     def _drive(self, flow: Flow[T]) -> T:
         refuse_ledger_use("a verb of the runtime", flow)
@@ -508,12 +536,16 @@ class Runtime:
         self.close()
 
 
+@trims
 class _Block:
     """``with rt.run(...)``: opens the run on entry, so that calling ``run`` alone does nothing."""
 
     def __init__(self, rt: Runtime, id: str | None, input: object, options: Mapping[str, Any]) -> None:
         self._rt, self._id, self._input, self._options = rt, id, input, options
         self._entered: Entered | None = None
+
+    def __repr__(self) -> str:
+        return f"<a run of {self._rt!r}, {'entered' if self._entered else 'not entered yet: say with rt.run(...)'}>"
 
     def __enter__(self) -> Run:
         if self._entered is not None:
@@ -534,6 +566,7 @@ class _Block:
             entered.__exit__(kind, error, trace)
 
 
+@trims
 class AsyncRuntime:
     """``Runtime`` for an event loop: the same names and parameters, awaited."""
 
@@ -576,6 +609,9 @@ class AsyncRuntime:
         value = self._host.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._host.add_agents(agents or {})
+
+    def __repr__(self) -> str:
+        return shown_runtime(self, self._host, self._view)
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -675,8 +711,18 @@ class AsyncRuntime:
     async def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code at most once in this ledger; later calls with the same key return the recorded result."""
+        return (await self.tell_once(key, fn, *args, **kwargs)).value
+
+    @overload
+    async def tell_once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Once[T]: ...
+    @overload
+    async def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
+    async def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
+        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
         async with self.run(f"once:{key}") as run:
-            return run._value(await run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
+            return await run._tell(requests.once_ask(run._session, key, fn, args, kwargs))
 
     async def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
         """Open a run and give it to a registered agent; a worker can resume it."""
@@ -883,6 +929,7 @@ class AsyncRuntime:
     checkpoint = in_thread(lambda: maintenance.checkpoint)
     gc = awaited(lambda: maintenance.gc)
     reconcile_restore = awaited(lambda: restore.reconcile_restore)
+    check_anchor = awaited(lambda: restore.check_anchor)
 
     # ---- For the runtime itself and its workers
 
@@ -927,9 +974,13 @@ class AsyncRuntime:
     # ---- Driving flows, and closing
 
     async def _pages(self, pages: listing.Pages[T]) -> AsyncIterator[T]:
-        while (page := pages.read()) is not None:
-            for one in await self._drive(page):
-                yield one
+        try:
+            while (page := pages.read()) is not None:
+                for one in await self._drive(page):
+                    yield one
+        except BaseException as error:
+            trim(error)
+            raise
 
     async def _drive(self, flow: Flow[T]) -> T:
         refuse_ledger_use("a verb of the runtime", flow)
@@ -957,12 +1008,18 @@ class AsyncRuntime:
         await self.close()
 
 
+@trims
 class _AsyncBlock:
     """``async with rt.run(...)``: opens the run on entry, so that calling ``run`` alone does nothing."""
 
     def __init__(self, rt: AsyncRuntime, id: str | None, input: object, options: Mapping[str, Any]) -> None:
         self._rt, self._id, self._input, self._options = rt, id, input, options
         self._entered: AsyncEntered | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<a run of {self._rt!r}, {'entered' if self._entered else 'not entered yet: say async with rt.run(...)'}>"
+        )
 
     async def __aenter__(self) -> AsyncRun:
         if self._entered is not None:

@@ -122,6 +122,7 @@ class Worker:
             while not self.stop.is_set():
                 try:
                     rt._host.ready()
+                    rt.check_anchor()
                     self._greet(once)
                     reports = [self._told_of(report) for report in self._pass(rt)]
                 except LedgerUnavailable as error:
@@ -164,6 +165,7 @@ class Worker:
             while not self.stop.is_set():
                 try:
                     await rt._ready()
+                    await rt.check_anchor()
                     self._greet(once)
                     reports = [self._told_of(report) async for report in self._pass_async(rt)]
                 except LedgerUnavailable as error:

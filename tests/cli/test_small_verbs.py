@@ -260,3 +260,29 @@ def test_an_error_with_json_is_one_object_with_code_hint_and_docs(shop: Path, pl
         error = json.loads(done.stderr)["error"]
         assert (error["code"], bool(error["message"]), bool(error["hint"])) == (code, True, True)
         assert error["docs"].startswith("docs/reference/")
+
+
+def test_doctor_finds_an_anchor_without_its_ledger(tmp_path: Path) -> None:
+    def checked() -> dict[str, str]:
+        done = here("doctor", "--json", "--url", f"sqlite:///{tmp_path / 'shop.db'}", cwd=tmp_path)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        assert done.returncode == (3 if any(one["status"] == "failed" for one in found) else 0)
+        for one in found:
+            if one["status"] == "failed":
+                assert "shop.db.anchor" in one["words"] + one["hint"]
+        return {one["check"]: one["status"] for one in found}
+
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    with Runtime(url, checkpoint=0) as rt, rt.run():
+        pass
+    assert checked()["anchor"] == "ok"
+    (tmp_path / "shop.db").unlink()
+    assert checked()["anchor"] == "failed"
+    with Runtime(url) as rt:
+        rt.migrate()
+    assert checked()["anchor"] == "failed"
+    with Runtime(url) as rt:
+        rt.reconcile_restore(by="anna", why="looked")
+    assert checked()["anchor"] == "ok"
+    (tmp_path / "shop.db").unlink()
+    assert "anchor" not in checked()

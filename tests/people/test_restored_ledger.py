@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -9,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from amends import Held, Runtime, tool
+from amends import AsyncRuntime, Held, Runtime, tool
 from amends.errors import ApprovalVoid, LedgerBehind, LedgerUnavailable
 from amends.host import runs
 from amends.host.anchor import Anchor, Mark
+from amends.worker import Worker
 
 
 class Bank:
@@ -200,3 +202,73 @@ def test_where_the_mark_cannot_be_written_nothing_was_sent_and_nobody_is_in_doub
     assert [call.state for call in rt.report("r").calls] == ["failed"]
     assert bank.sent == []
     rt.close()
+
+
+# ---- a ledger that was deleted, and its anchor was not
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_deleted_ledger_names_both_files_and_both_ways_out(tmp_path: Path, elsewhere: bool) -> None:
+    ledger, anchor = tmp_path / "shop.db", tmp_path / ("kept {0}.json" if elsewhere else "shop.db.anchor")
+    options = {"anchor": str(anchor)} if elsewhere else {}
+
+    def work() -> None:
+        rt = Runtime(f"sqlite:///{ledger}", checkpoint=0, **options)  # type: ignore[arg-type]
+        try:
+            with rt.run():
+                pass
+        finally:
+            rt.close()
+
+    work()
+    for path in tmp_path.glob("shop.db*"):
+        if "anchor" not in path.name:
+            path.unlink()
+    for _ in range(2):
+        with pytest.raises(LedgerBehind) as behind:
+            work()
+    error = behind.value
+    assert (error.ledger, error.anchor) == (str(ledger), str(anchor))
+    for words in (str(error), error.hint):
+        assert str(ledger) in words
+        assert str(anchor) in words
+    assert "amends db restored" in error.hint
+    assert f"delete {anchor}" in error.hint
+    anchor.unlink()
+    work()
+
+
+def test_check_anchor_only_looks(bank: Bank, tmp_path: Path) -> None:
+    _approved_and_copied(bank, tmp_path / "copy")
+    rt = bank.runtime()
+    rt.check_anchor()
+    rt.close()
+    bank.restore(tmp_path / "copy")
+    rt = bank.runtime()
+    for _ in range(2):
+        with pytest.raises(LedgerBehind) as behind:
+            rt.check_anchor()
+        assert behind.value.anchor == str(bank.folder / "ledger.db.anchor")
+    rt.reconcile_restore(by="anna", why="looked")
+    rt.check_anchor()
+    rt.close()
+
+    async def looks() -> None:
+        async with AsyncRuntime(f"sqlite:///{bank.folder / 'ledger.db'}") as other:
+            await other.check_anchor()
+
+    asyncio.run(looks())
+    with Runtime("memory:") as memory:
+        memory.check_anchor()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_worker_says_so_when_it_starts(tmp_path: Path, is_async: bool) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    with Runtime(url, checkpoint=0) as rt, rt.run():
+        pass
+    (tmp_path / "shop.db").unlink()
+    Runtime(url).migrate()
+    for once in (True, False):
+        with pytest.raises(LedgerBehind):
+            Worker(AsyncRuntime(url) if is_async else Runtime(url)).run(once=once)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import inspect
 import warnings
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, Runtime, tool
+from amends import AsyncRuntime, Runtime, current_run, tool
 from amends.errors import NoRun, NotAwaited, RunBlocked, WrongColour
 from tests.world import World
 
@@ -92,6 +93,35 @@ def test_leaving_the_block_raises_and_takes_it_back(forget: Callable[[Any], Any]
 
     _run(main)
     assert _log == ["1", "undo 1"]
+
+
+def test_a_rollback_that_is_never_awaited_does_not_commit() -> None:
+    async def main(rt: AsyncRuntime) -> None:
+        with pytest.raises(NotAwaited, match="await") as found:
+            async with rt.run("r") as run:
+                await pay(x="1")
+                run.rollback("the customer changed their mind")
+        assert found.value.tool == "run.rollback"
+        assert (await rt.report("r")).state == "rolled_back"
+
+    _run(main)
+    assert _log == ["1", "undo 1"]
+
+
+def test_a_blocking_runtime_refuses_async_functions_that_it_would_never_await() -> None:
+    async def later() -> None:
+        _log.append("later")
+
+    rt = Runtime("memory:", tools=[pay])
+    for fn in (later, functools.partial(later), pay):
+        with rt.run(), pytest.raises(WrongColour) as found:
+            current_run().submit(fn)
+        assert "async" in str(found.value)
+    with rt.run("r"):
+        pass
+    with pytest.raises(WrongColour):
+        rt.replay("r", later)
+    assert _log == []
 
 
 def test_the_error_names_each_tool() -> None:

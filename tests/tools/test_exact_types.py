@@ -56,7 +56,7 @@ FUNCTIONS: list[Callable[..., Any]] = [
     strange_default,
     nothing,
 ]
-EXACT = {"plain", "none_for_int", "only_named", "nothing"}
+EXACT = {"plain", "only_named", "nothing"}
 VALUES: list[Any] = [
     *("", "x", "7", "\ud800", "\x00", "true", 0, 7, -(2**70), 10**5000, 1.0, 0.5, float("nan"), float("inf"), -0.0),
     *(True, False, None, Text("t"), Colour.RED, Level.LOW, b"x", [], {}, (1,), object()),

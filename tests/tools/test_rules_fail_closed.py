@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict
 from uuid import UUID
@@ -323,6 +325,64 @@ def test_a_coroutine_is_no_answer() -> None:
 
 async def lambda_async(request: Request) -> bool:
     return False
+
+
+class _Asks:
+    async def __call__(self, request: Request) -> bool:
+        return False
+
+    async def asks(self, request: Request) -> bool:
+        return False
+
+
+async def _yields(request: Request) -> Any:
+    yield False
+
+
+class _Awaitable:
+    def __await__(self) -> Any:
+        yield
+        return False
+
+
+@pytest.mark.parametrize(
+    "when",
+    [lambda_async, partial(lambda_async), partial(partial(_Asks())), _Asks(), _Asks().asks, _yields],
+    ids=["def", "partial", "partial of an object", "object", "method", "generator"],
+)
+def test_a_condition_that_is_async_is_refused_when_the_runtime_is_built(when: Any) -> None:
+    for decision in ("allow", "approve", "refuse"):
+        with pytest.raises(BadRule, match="async"):
+            Runtime("memory:", rules=[Rule(when=when, decision=decision)])  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "when", [lambda request: _later(), lambda request: _Awaitable(), wraps(lambda_async)(lambda *a: lambda_async(*a))]
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_condition_that_would_have_to_be_awaited_lets_no_call_pass(when: Any, is_async: bool) -> None:
+    ran: list[str] = []
+
+    @tool(kind="pivot")
+    def pay() -> str:
+        ran.append("pay")
+        return "paid"
+
+    rules = [Rule("pay", when=when, decision="allow"), Rule("pay", decision="refuse")]
+
+    async def main() -> None:
+        async with AsyncRuntime("memory:", tools=[pay], rules=rules) as rt:
+            async with rt.run() as run:
+                with pytest.raises(RuleRefused):
+                    await run.call(pay)
+
+    if is_async:
+        asyncio.run(main())
+    else:
+        with Runtime("memory:", tools=[pay], rules=rules).run(), pytest.raises(RuleRefused):
+            pay()
+    assert ran == []
 
 
 def test_of_an_unclear_rule_and_those_after_it_the_stricter_counts() -> None:

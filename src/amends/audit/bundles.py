@@ -25,9 +25,8 @@ from amends.encoding.dataclass import dataclass
 from amends.engine.approvals import approval_of
 from amends.engine.reports import event_of, info_of
 from amends.engine.session import call_of
-from amends.errors import BadBundle, LedgerTampered, UsageError
+from amends.errors import BadBundle, LedgerTampered, RunNotFound, UsageError
 from amends.host.host import Host, View
-from amends.host.runs import no_run
 from amends.ledger.budgets import read_charge
 from amends.ledger.operations import FindTrees, LoadRecords, ReadCheckpoints, ReadRecord, Record
 from amends.ledger.rows import LOADED, ApprovalRow, CallRow, CheckpointRow, EventRow, RunRow
@@ -232,7 +231,7 @@ async def read_export(view: View, run_ids: tuple[str, ...], ledger: str) -> Expo
     for run_id in run_ids:
         found = await FindTrees(view.tenant or "", run_id)
         if not found:
-            raise no_run(run_id)
+            raise RunNotFound(run_id)
         roots |= dict.fromkeys(root.uid for root in found)
     records: list[Record] = []
     for root in roots:

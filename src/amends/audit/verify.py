@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from amends.encoding.chain import GENESIS, Anchored, link, moment, proof, read_heads, storable
 from amends.encoding.dataclass import changed, dataclass, field
 from amends.encoding.secret import SEALED
+from amends.errors import RunNotFound
 from amends.host.anchor import read_copy
 from amends.host.filters import CALL_WORDS, RUN_FIELDS, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages, narrowing
-from amends.host.runs import no_run
 from amends.ledger.directives import directive_after, is_directive
 from amends.ledger.events import GOAL as GOAL_FACTS
 from amends.ledger.events import (
@@ -113,7 +113,7 @@ async def _trees_of(view: View, run_ids: Sequence[str]) -> dict[str, None]:
     for run_id in run_ids:
         found = await FindTrees(view.tenant or "", run_id)
         if not found:
-            raise no_run(run_id)
+            raise RunNotFound(run_id)
         roots |= dict.fromkeys(root.uid for root in found)
     return roots
 

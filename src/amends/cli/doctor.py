@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -20,7 +21,7 @@ from amends.cli.access import app_setting, load_runtime, open_app
 from amends.cli.exit_codes import DONE, NEEDS_A_PERSON
 from amends.cli.options import App, Json, Url, group
 from amends.cli.output import RED, put, put_json, put_table, say
-from amends.errors import Error, LedgerMissing, LedgerTooNew
+from amends.errors import Error, LedgerBehind, LedgerMissing, LedgerTooNew, LedgerUnavailable
 
 FREE_BYTES_MIN: Final = 100 << 20
 WRITES: Final = 5
@@ -75,7 +76,7 @@ def _findings(app: str | None, url: str | None) -> Iterator[Finding]:
     yield Finding("settings", "ok", f"set: {', '.join(changed) or 'none'}; amends config show --origin says where")
     place = str(setting.value)
     if place.startswith("sqlite:///"):
-        yield from _file(Path(place.removeprefix("sqlite:///").partition("?")[0]))
+        yield from _file(_file_of(place))
     try:
         yield from _ledger(rt, f"{place} ({setting.origin})")
     except Error as error:
@@ -132,8 +133,10 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
         yield Finding(
             "ledger", "warning", str(error), "the first program that uses it creates it; so does: amends db migrate"
         )
+        yield from _anchor_alone(rt)
         return
     if schema.version == 0:
+        yield from _anchor_alone(rt)
         yield Finding(
             "ledger",
             "warning",
@@ -152,11 +155,58 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
         yield Finding("ledger", "ok", f"{place}, version {schema.version}")
     try:
         with rt:
+            yield from _anchor(rt)
             yield _clock(rt)
             yield _waiting(rt)
             yield from _probes(rt)
     except LedgerTooNew as error:
         yield Finding("ledger", "failed", str(error), error.hint)
+
+
+def _anchor(rt: Runtime) -> Iterator[Finding]:
+    path = _anchor_path(rt)
+    if path is None:
+        return
+    try:
+        rt.check_anchor()
+    except (LedgerBehind, LedgerUnavailable) as error:
+        yield Finding("anchor", "failed", str(error), error.hint)
+        return
+    yield Finding("anchor", "ok", f"the ledger has what {path} knows" if path.exists() else f"none yet at {path}")
+
+
+def _anchor_alone(rt: Runtime) -> Iterator[Finding]:
+    """Find an anchor that was left when its ledger was deleted: a new ledger in its place would start nothing."""
+    path = _anchor_path(rt)
+    if path is not None and _knows_something(path):
+        yield Finding(
+            "anchor",
+            "failed",
+            f"there is no ledger at {rt.settings['url'].value}, but {path} knows one that was there",
+            f"if it was deleted on purpose, and nothing that it did matters, delete {path} too; otherwise put the newest"
+            " copy of the ledger back",
+        )
+
+
+def _knows_something(path: Path) -> bool:
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        return bool(said.get("checkpoint") or said.get("approval"))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, AttributeError):
+        return True  # a program could not read it either
+
+
+def _anchor_path(rt: Runtime) -> Path | None:
+    said, url = rt.settings["anchor"].value, str(rt.settings["url"].value)
+    if said:
+        return Path(said).absolute()
+    return Path(f"{_file_of(url)}.anchor") if url.startswith("sqlite:///") else None
+
+
+def _file_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///").partition("?")[0].replace("%3F", "?"))
 
 
 def _clock(rt: Runtime) -> Finding:

@@ -316,7 +316,7 @@ async def _heard(session: Session, ask: Ask, answer: Admission) -> Admission:
 
 def _replayed(session: Session, spec: Spec, row: CallRow) -> Done:
     done = recorded_done(session, spec, row)
-    session.replays[row.id] = session.replays.get(row.id, 0) + 1
+    session.replays[row.id] = session.replays.get(row.id, row.replays) + 1
     return done
 
 

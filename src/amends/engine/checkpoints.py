@@ -88,12 +88,10 @@ async def check_anchor(anchor: Any) -> None:
     if found is not None and found.approval.state == "used":
         return
     has = "does not have it" if found is None else f"says that it is {found.approval.state}"
-    raise LedgerBehind(
-        f"approval {mark.approval} was used up, and the ledger {has}: it was restored to an earlier state, and starts"
-        " nothing",
-        known=mark.approval,
+    raise _behind(
+        anchor, f"approval {mark.approval} was used up, and the ledger", has, known=mark.approval,
         found="" if found is None else found.approval.state,
-    )
+    )  # fmt: skip
 
 
 async def _check_checkpoint(anchor: Any, known: Any) -> None:
@@ -103,13 +101,25 @@ async def _check_checkpoint(anchor: Any, known: Any) -> None:
     newest = await ReadCheckpoints(-1, 1)
     has = f"its newest is {newest[0].n}" if newest else "it has none"
     other = "" if not newest or newest[0].ledger == known.ledger else f", of another ledger than {known.ledger}"
-    raise LedgerBehind(
-        f"the ledger does not have checkpoint {known.n}, which its anchor knows ({has}{other}): it was restored to an"
-        " earlier state or deleted, has forgotten what it did since, and starts nothing",
-        known=str(known.n),
+    raise _behind(
+        anchor, "the ledger", f"does not have checkpoint {known.n} ({has}{other})", known=str(known.n),
         found=str(newest[0].n) if newest else "",
-        hint=f"{LedgerBehind.default_hint}; if it was deleted on purpose, and nothing that it did matters, delete"
-        f" {anchor.path} as well",
+    )  # fmt: skip
+
+
+def _behind(anchor: Any, what: str, has: str, *, known: str, found: str) -> LedgerBehind:
+    """Return the error, which names both files and both ways out."""
+    ledger, path = anchor.ledger, str(anchor.path)
+    return LedgerBehind(
+        f"{what} {ledger} {has}, which its anchor {path} knows: the ledger was deleted or restored to an earlier state,"
+        " has forgotten what it did since, and starts nothing",
+        known=known,
+        found=found,
+        ledger=ledger,
+        anchor=path,
+        hint=f"if {ledger} was deleted on purpose, and nothing that it did matters, delete {path} too; otherwise put the"
+        " newest copy back, or compare this one with the outside world, then say so: amends db restored --why=..., or"
+        " rt.reconcile_restore(by=..., why=...)",
     )
 
 

@@ -231,6 +231,8 @@ async def _commit(session: Session, output: str | None) -> RunRow:
         )  # fmt: skip
         match decision.how:
             case "committed" | "ended":
+                if decision.how == "committed":
+                    session.counted.update(session.replays)
                 return decision.run
             case "rollback":
                 return replace(decision.run, goal="rollback")  # say so, if only the deadline has decided it

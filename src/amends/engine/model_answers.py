@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from amends.encoding.canonical import CLASS_MARK
 from amends.encoding.payloads import decode
@@ -23,11 +23,14 @@ from amends.errors import (
     is_a,
     shown,
     type_name,
+    what_helps,
     words_of,
 )
 from amends.model import Answer, Call, NoEffect, Status
 
 # ---- Answers for a model
+
+NOT_SHOWN: Final = "(done; its result cannot be shown)"
 
 
 def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
@@ -52,16 +55,20 @@ def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
 
 
 def _json(value: Any) -> str:
-    dump = getattr(value, "model_dump_json", None)
-    if callable(dump):
-        return str(dump())
+    """Return a result as a model reads it. Never raise: the call was done, whatever its result does when it is shown."""
     try:
+        dump = getattr(value, "model_dump_json", None)
+        if callable(dump):
+            return str(dump())
         from dataclasses import asdict, is_dataclass
 
         plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
         return json.dumps(plain, ensure_ascii=False, default=str, separators=(",", ":"))
-    except (TypeError, ValueError):
-        return str(value)
+    except Exception:
+        try:
+            return str(value)
+        except Exception:
+            return NOT_SHOWN
 
 
 def answer_error(session: Session, tool: str, error: Exception) -> Answer:
@@ -70,10 +77,11 @@ def answer_error(session: Session, tool: str, error: Exception) -> Answer:
         return Answer(_status(error), clean(error.for_model()), call=getattr(error, "call", None), error=error)
     call: Call | None = _call_on(error)
     why = shown(scrubbed(session, words_of(error) or type_name(error)))
-    then = "You may correct the arguments and call it again."
     if is_a(error, NoEffect) and error.final is True:
-        then = "That is final: do not call it so again."
-    text = f"{tool} failed and changed nothing: {why}. {then}"
+        again = "That is final: do not call it so again."
+    else:
+        again = what_helps(type(error), has_file=is_a(error, OSError) and OSError.filename.__get__(error) is not None)
+    text = f"{tool} failed and changed nothing: {why}. {again}"
     return Answer("failed", text, call=call, error=error)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from amends.encoding.canonical import canonical
 from amends.encoding.dataclass import dataclass
 from amends.engine.model_answers import answer_done, answer_error
 from amends.engine.session import Ask, Session, ask_for
@@ -20,7 +21,8 @@ from amends.errors import (
     only_waits,
 )
 from amends.ledger.world import Flight
-from amends.model import Answer
+from amends.model import Answer, plain
+from amends.tools.signature import correctable
 from amends.tools.spec import Spec
 
 REF: Final = "$result"
@@ -73,9 +75,16 @@ def _read_call(member: object, place: int, specs: Mapping[str, Spec], problems: 
     if not isinstance(args, Mapping):
         problems.append(BadArguments(name, problems=[f"{name}: args must be an object"]))
         return None
-    refs = tuple(key for key, value in args.items() if _refers(value))
     try:
-        bound = spec.bind_json(dict(args)) if not refs else dict(args)
+        refs = tuple(key for key, value in args.items() if _refers(value))
+    except RecursionError:
+        problems.append(BadArguments(name, problems=[f"{name}: its arguments are nested too deeply"]))
+        return None
+    try:
+        with correctable(name, dict(args)):
+            bound = spec.bind_json(dict(args)) if not refs else dict(args)
+            if not refs:
+                canonical(dict(bound), path="args", shape=None if spec.signature is None else spec.signature.shape)
     except BadArguments as bad:
         problems.append(bad)
         return None
@@ -250,7 +259,8 @@ def _ask(session: Session, call: Planned, results: Mapping[str, Any], parent: st
     args = call.args
     if call.refs:
         args = call.spec.bind_json({name: _filled(call, name, results) for name in call.args})
-    return ask_for(session, call.spec, args, parent=parent, grp=grp)
+    with correctable(call.spec.name, session if call.refs else dict(call.given)):  # a result is no model's argument
+        return ask_for(session, call.spec, args, parent=parent, grp=grp)
 
 
 def _filled(call: Planned, name: str, results: Mapping[str, Any]) -> Any:
@@ -307,6 +317,11 @@ class Check:
 
     def __len__(self) -> int:
         return len(self.problems)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        order = None if self.lawful_order is None else plain(list(self.lawful_order))
+        return {"problems": [one.to_dict() for one in self.problems], "lawful_order": order}
 
     def __repr__(self) -> str:
         return f"<Check: {len(self.problems)} violations>"

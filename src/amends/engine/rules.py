@@ -18,9 +18,6 @@ from amends.model import Request
 from amends.tools.rules import EXPIRES_S, Judged, Rule, RuleTest, RuleVerdict, yes_or_no
 from amends.tools.spec import Spec
 
-ONCE = "once:"
-"""``run.once`` is the programmer's own declaration: it needs nobody else's approval."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
@@ -184,7 +181,7 @@ def _with_call_budgets(spec: Spec, request: Request, budgets: Sequence[Budget], 
 
 async def need_of(session: Session, spec: Spec, request: Request, *, undeclared: bool = False) -> Need | None:
     """Return what the ledger must ask a person for; None: nothing."""
-    if not (session.rules or spec.needs_approval or undeclared) or (not undeclared and _is_once(session, spec)):
+    if not (session.rules or spec.needs_approval or undeclared):
         return None
     at = None
     if any(rule.tells_time for rule in session.rules):
@@ -206,11 +203,6 @@ async def need_of(session: Session, spec: Spec, request: Request, *, undeclared:
         first_use=found.first_use,
         residue=found.residue,
     )
-
-
-def _is_once(session: Session, spec: Spec) -> bool:
-    """Return whether it is ``run.once``, and not a declared tool or a model's choice with such a name."""
-    return spec.name.startswith(ONCE) and spec.name not in session.specs
 
 
 async def need_for(session: Session, ask: Ask) -> Need | None:

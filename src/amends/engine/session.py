@@ -59,7 +59,7 @@ from amends.errors import (
 from amends.ledger.budgets import read_charge
 from amends.ledger.flow import Flow
 from amends.ledger.leases import Lease
-from amends.ledger.operations import ReadRun, ReleaseLease, Tree
+from amends.ledger.operations import CountReplays, ReadRun, ReleaseLease, Tree
 from amends.ledger.plain import PlainRun, SettledPlain
 from amends.ledger.rows import FREE, BudgetDemand, CallCost, CallRow, RunRow, Tell, forked_key, lost_at
 from amends.ledger.world import Await, Flight, LazyCall, LazyCompensation, ReadClocks, Watch
@@ -233,6 +233,9 @@ class Session:
     state: str = "open"
     run: Any = None
     replays: dict[str, int] = field(default_factory=dict)
+    """How often calls were answered from the record, counted from what the ledger had."""
+    counted: dict[str, int] = field(default_factory=dict)
+    """What of it has been written."""
     handlers: dict[str, tuple[Callable[..., Any], bool]] = field(default_factory=dict)
     """Bodies of staged calls that came with the request instead of a declaration, and whether they are async."""
     above: tuple[str, ...] = ()
@@ -963,6 +966,14 @@ async def release_tree(session: Session, wake_s: float | None, *, suspended: boo
     return await ReleaseLease(
         session.root, lease.owner, lease.epoch, wake_s, suspended=suspended, replays=session.replays
     )
+
+
+async def count_replays(session: Session) -> None:
+    """Write how often calls were answered from the record, if the end of the run has not written it."""
+    left = {id: count for id, count in session.replays.items() if session.counted.get(id) != count}
+    if left:
+        await CountReplays(session.root, left)
+        session.counted.update(left)
 
 
 async def read_tree(session: Session) -> Tree:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from amends.encoding.chain import Anchored, anchored_from
 from amends.encoding.dataclass import dataclass
 from amends.errors import LedgerUnavailable, UsageError
+from amends.ledger.paths import split_path
 
 NOT_AN_ANCHOR: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """The errors that reading a file raises if it is not an anchor."""
@@ -50,8 +51,10 @@ def moved_to(known: Mark | None, newest: Anchored) -> Mark | None:
 class Anchor:
     """One file, replaced atomically. It never moves backwards, except by ``reset``, which a person asks for."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, ledger: str = "") -> None:
         self.path = path
+        self.ledger = ledger
+        """Where the ledger is, for people: its file, or its url."""
         self._lock = threading.Lock()
         self.is_held = False
         """Whether this process has checked that the ledger has the checkpoint; that is done once."""
@@ -171,9 +174,8 @@ def _said(mark: Mark) -> dict[str, Any]:
 
 def anchor_of(url: str, said: str | None) -> Anchor | None:
     """Return the anchor of a ledger: at ``said``, else beside a SQLite file; None if it has none."""
+    path = Path(split_path(url.removeprefix("sqlite:///"))[0]).absolute() if url.startswith("sqlite:///") else None
+    ledger = url if path is None else str(path)
     if said:
-        return Anchor(Path(said).absolute())
-    if not url.startswith("sqlite:///"):
-        return None
-    path = Path(url.removeprefix("sqlite:///").partition("?")[0]).absolute()
-    return Anchor(path.with_name(f"{path.name}.anchor"))
+        return Anchor(Path(said).absolute(), ledger)
+    return None if path is None else Anchor(path.with_name(f"{path.name}.anchor"), ledger)

@@ -20,6 +20,7 @@ from amends.encoding.annotations import Tagged
 from amends.encoding.canonical import CLASS
 from amends.encoding.dataclass import dataclass
 from amends.encoding.payloads import decode
+from amends.engine.keys import compensation_key, provider_key
 from amends.errors import UsageError
 from amends.ledger.budgets import read_charge
 from amends.ledger.rows import CallRow, EventRow, RequestWithCall, RunRow, lost_at
@@ -139,7 +140,7 @@ class Filter:
             "tool": row.tool,
             "kind": row.kind,
             "call": row.id,
-            "key": row.key,
+            "key": (row.key, provider_key(row), compensation_key(row)) if self.has("key") else (),
             "violation": row.violation,
         }
         if self.has("args"):

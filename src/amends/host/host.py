@@ -19,7 +19,7 @@ from amends.encoding.lazy_import import import_on_use
 from amends.engine.compiled import Compiled, compiled
 from amends.engine.opening import Opening
 from amends.engine.session import Memory, Session
-from amends.errors import BadDeclaration, UnknownTool, UsageError, name_for_models
+from amends.errors import AgentNotFound, BadDeclaration, UnknownTool, UsageError, name_for_models
 from amends.host.anchor import anchor_of
 from amends.host.checkpoints import Checkpointer, Told
 from amends.host.heartbeat import Heartbeat
@@ -159,7 +159,7 @@ class Host:
     def agent(self, name: str) -> Callable[[Any], object]:
         """Return the agent of this name."""
         if name not in self.agents:
-            raise UsageError(f"there is no agent {name!r}; there are: {', '.join(self.agents) or 'none'}")
+            raise AgentNotFound(name, known=sorted(self.agents))
         return self.agents[name]
 
     def _warn(self, found: Sequence[str]) -> None:
@@ -231,7 +231,8 @@ class Host:
                 f"{declared.name} was declared again after the runtime was built; this call is to another function",
                 tool=declared.name,
                 where=declared.where,
-                hint="build the runtime again, after the last declaration",
+                hint="build the runtime again, after the last declaration: in a notebook, run the cell with Runtime(...)"
+                " again, and open a run of it",
             )
         return spec
 

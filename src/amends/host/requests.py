@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from types import GenericAlias
-from typing import Any
+from typing import Any, Final
 
 from amends.drivers.context import guards, parent_call, refuse_ledger_use
 from amends.encoding.annotations import shape_of_args, shape_of_given
@@ -26,8 +26,11 @@ from amends.model import Request, ToolCall
 from amends.tools.declarations import declare, specs_of
 from amends.tools.rules import RuleTest
 from amends.tools.scope import BareUse, Options, scope_here
-from amends.tools.signature import REPEAT, hints_of, no_repeat
+from amends.tools.signature import REPEAT, correctable, hints_of, no_repeat
 from amends.tools.spec import Declaration, Spec
+
+ONCE: Final = "once:"
+"""Begins the name under which rules and reports know the code of ``once``."""
 
 
 def direct_ask(host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
@@ -87,7 +90,7 @@ def plain_model_request(
         return None
     try:
         given = json.loads(args or "{}") if isinstance(args, str) else args
-    except ValueError:  # the general path raises it
+    except (ValueError, RecursionError):  # the general path raises it
         return None
     if type(given) is not dict or REPEAT in given:
         return None
@@ -151,15 +154,17 @@ def model_ask(
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
     plain = dict(_json_object(tool, args))
     because = _because(host, spec, plain)
-    bound = spec.bind_json(plain)
-    is_async = None if handler is None else _is_async(handler)
-    fn = handler
-    if handler is not None and spec.signature is not None:
-        fn = _with_bare_use(spec, bound, handler, is_async=is_async)
-    return ask_for(
-        session, spec, bound, fn=fn, is_async=is_async, again=because if _is_blank(again) else again, call_ref=tool_call_id,
-        parent=parent_call(), grp=grp, shape=shape_of_given(bound) if spec.signature is None else None,
-    )  # fmt: skip
+    with correctable(tool, plain):
+        bound = spec.bind_json(plain)
+        is_async = None if handler is None else _is_async(handler)
+        fn = handler
+        if handler is not None and spec.signature is not None:
+            fn = _with_bare_use(spec, bound, handler, is_async=is_async)
+        return ask_for(
+            session, spec, bound, fn=fn, is_async=is_async, again=because if _is_blank(again) else again,
+            call_ref=tool_call_id, parent=parent_call(), grp=grp,
+            shape=shape_of_given(bound) if spec.signature is None else None,
+        )  # fmt: skip
 
 
 def foreseen_ask(
@@ -182,7 +187,7 @@ async def test_rules(
     ``args``: as a model sends them. ``at``: the time of the call; now by default.
     """
     spec = host.find(tool)
-    undeclared = spec is None
+    undeclared = spec is None and not tool.startswith(ONCE)  # what a program does once, it has declared by writing it
     if spec is None:
         spec = adhoc_spec(tool, host.redactor.hidden, kind="pivot")
     plain = dict(_json_object(tool, args))
@@ -291,11 +296,12 @@ def _undeclared_ask(
     plain = dict(_json_object(tool, args))
     spec = adhoc_spec(tool, kind="pivot")
     because = _because(host, spec, plain)
-    bound = spec.bind_json(plain)
-    ask = ask_for(
-        session, spec, bound, fn=handler, is_async=_is_async(handler), again=because if _is_blank(again) else again,
-        call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
-    )  # fmt: skip
+    with correctable(tool, plain):
+        bound = spec.bind_json(plain)
+        ask = ask_for(
+            session, spec, bound, fn=handler, is_async=_is_async(handler), again=because if _is_blank(again) else again,
+            call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
+        )  # fmt: skip
     return replace(ask, undeclared=True)
 
 
@@ -307,8 +313,12 @@ def undeclared_child_name(ask: Ask) -> str:
 def _json_object(tool: str, args: Mapping[str, Any] | str) -> Mapping[str, Any]:
     try:
         found = json.loads(args or "{}") if isinstance(args, str) else args
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise BadArguments(tool, problems=[f"{tool}: the arguments are not JSON ({error})"]) from error
+    except ValueError as error:
+        raise BadArguments(tool, problems=[f"{tool}: a number in the arguments has too many digits"]) from error
+    except RecursionError as error:
+        raise BadArguments(tool, problems=[f"{tool}: the arguments are nested too deeply"]) from error
     if not isinstance(found, Mapping):
         raise BadArguments(tool, problems=[f"{tool}: the arguments must be a JSON object"])
     return found
@@ -347,7 +357,7 @@ def once_ask(
                 hints[one.name] = GenericAlias(tuple, (hints[one.name], ...))
             if one.kind is one.VAR_KEYWORD and one.name in hints:
                 hints[one.name] = GenericAlias(dict, (str, hints[one.name]))
-    spec = adhoc_spec(f"once:{name}", session.redactor.hidden, kind="pivot", key=lambda _: key)
+    spec = adhoc_spec(f"{ONCE}{name}", session.redactor.hidden, kind="pivot", key=lambda _: key)
     result_type = fn if inspect.isclass(fn) else hints.pop("return", Any)
     spec = replace(spec, result_type=result_type)
     shape = shape_of_args(hints, Any, words={})

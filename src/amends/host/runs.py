@@ -15,9 +15,11 @@ from amends.engine.call import Done
 from amends.engine.reports import report_of
 from amends.engine.session import Ask, Session, ask_for, call_of, scrubbed
 from amends.errors import (
+    CallNotFound,
     LedgerError,
     NoRun,
     RunEnded,
+    RunNotFound,
     UsageError,
     clean,
     described,
@@ -206,10 +208,10 @@ async def call(host: Host, view: View, call_id: str) -> Call:
 
 
 async def call_row(view: View, call_id: str) -> CallRow:
-    """Return the row of a call; raise ``UsageError`` if there is none, or if it is another tenant's."""
+    """Return the row of a call; raise ``CallNotFound`` if there is none, or if it is another tenant's."""
     row = await ReadCall(call_id)
     if row is None or row.tenant != (view.tenant or ""):
-        raise UsageError(f"there is no call {call_id!r} in this ledger")
+        raise CallNotFound(call_id)
     return row
 
 
@@ -219,15 +221,10 @@ async def read(*, tenant: str = "", id: str = "", uid: str = "") -> Tree | None:
 
 
 def found(tree: Tree | None, id: str) -> Tree:
-    """Return the tree; raise ``UsageError`` if there is none."""
+    """Return the tree; raise ``RunNotFound`` if there is none."""
     if tree is None:
-        raise no_run(id)
+        raise RunNotFound(id)
     return tree
-
-
-def no_run(id: str) -> UsageError:
-    """Return the error for a run that does not exist."""
-    return UsageError(f"there is no run {id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?")
 
 
 def value_of(host: Host, session: Session, done: Done) -> Any:

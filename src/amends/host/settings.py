@@ -13,9 +13,13 @@ from amends.budgets import checked_budgets
 from amends.encoding.dataclass import dataclass
 from amends.encoding.secret import MASK
 from amends.errors import BadConfig, close_to
+from amends.ledger.paths import split_path, written_path
 from amends.tools.rules import checked_approvers, checked_rules
 from amends.tools.toml_tools import checked_tools
 
+APPLICATION: Final = "DATABASE_URL"
+"""The variable of the application's own database: read last, and no table is created there."""
+LEDGERS: Final = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
 DEFAULTS: Final[dict[str, Any]] = {
     "url": None,
     "order": "strict",
@@ -82,7 +86,10 @@ def settle_settings(
     for path, table in files:
         _refuse_strange(path, table)
     settled = {name: _one(name, given.get(name), env, files) for name in DEFAULTS}
-    settled["url"] = _placed(settled["url"], files)
+    url = settled["url"] = _placed(settled["url"], files, env.get(APPLICATION, ""))
+    if url.origin == APPLICATION and settled["create"].origin == "default":
+        # The application's own database: amends creates no table in it unless a person says so, by amends db migrate.
+        settled["create"] = Setting(False, APPLICATION)
     return settled
 
 
@@ -249,18 +256,20 @@ def _parsed(text: str) -> Mapping[str, Any]:
     return tomllib.loads(text)
 
 
-def _placed(url: Setting, files: list[tuple[Path, Mapping[str, Any]]]) -> Setting:
+def _placed(url: Setting, files: list[tuple[Path, Mapping[str, Any]]], application: str = "") -> Setting:
     """Return the URL with an absolute path: relative to the file that sets it, else to the working directory.
 
     It is never a temporary or per-user folder: with a second, empty ledger an agent would pay twice.
     """
+    if url.value is None and application.partition(":")[0].partition("+")[0].lower() in LEDGERS:
+        url = Setting(application, APPLICATION)
     if url.value is None:
         folder = files[0][0].parent if files else Path.cwd()
-        return Setting(f"sqlite:///{folder / 'amends.db'}", "default")
+        return Setting(f"sqlite:///{written_path(folder / 'amends.db')}", "default")
     text = str(url.value)
     if not text.startswith("sqlite:///"):
         return url
-    path, _, query = text.removeprefix("sqlite:///").partition("?")
-    base = Path.cwd() if url.origin in ("argument", "AMENDS_URL") else Path(url.origin).parent
-    absolute = base / path
+    path, query = split_path(text.removeprefix("sqlite:///"))
+    base = Path.cwd() if url.origin in ("argument", "AMENDS_URL", APPLICATION) else Path(url.origin).parent
+    absolute = written_path(base / path)
     return Setting(f"sqlite:///{absolute}" + (f"?{query}" if query else ""), url.origin)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from amends.drivers.context import refuse_ledger_use
 from amends.encoding.lazy_import import import_on_use
+from amends.errors import trim
 from amends.report import Report
 
 if TYPE_CHECKING:
@@ -60,11 +61,15 @@ def blocking(verb: Callable[[], Callable[Concatenate[Host, View, P], Flow[T]]], 
     """Return a method that drives a flow to its end; ``opens=False``: without opening the ledger first."""
 
     def made() -> Method[P, T]:
-        flow = verb()
+        flow, cut = verb(), trim
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            drive = self._drive if opens else self._driver.run
-            return drive(flow(self._host, self._view, *args, **kwargs))
+            try:
+                drive = self._drive if opens else self._driver.run
+                return drive(flow(self._host, self._view, *args, **kwargs))
+            except BaseException as error:
+                cut(error)
+                raise
 
         return _like(flow, method)
 
@@ -77,11 +82,15 @@ def awaited(
     """Return a coroutine function that drives a flow to its end; ``opens=False``: without opening the ledger first."""
 
     def made() -> Method[P, Coroutine[Any, Any, T]]:
-        flow = verb()
+        flow, cut = verb(), trim
 
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            drive = self._drive if opens else self._driver.run
-            return await drive(flow(self._host, self._view, *args, **kwargs))
+            try:
+                drive = self._drive if opens else self._driver.run
+                return await drive(flow(self._host, self._view, *args, **kwargs))
+            except BaseException as error:
+                cut(error)
+                raise
 
         return _like(flow, method)
 
@@ -95,10 +104,14 @@ def listed(verb: Callable[[], Callable[Concatenate[Host, View, P], Pages[T]]]) -
     """Return a method that iterates over the pages of a listing."""
 
     def made() -> Method[P, Iterator[T]]:
-        pages = verb()
+        pages, cut = verb(), trim
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._pages(pages(self._host, self._view, *args, **kwargs))
+            try:
+                return self._pages(pages(self._host, self._view, *args, **kwargs))
+            except BaseException as error:
+                cut(error)
+                raise
 
         return _like(pages, method, returns="Iterator")
 
@@ -109,10 +122,14 @@ def listed_async(verb: Callable[[], Callable[Concatenate[Host, View, P], Pages[T
     """Return a method that iterates over the pages of a listing with ``async for``."""
 
     def made() -> Method[P, AsyncIterator[T]]:
-        pages = verb()
+        pages, cut = verb(), trim
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._pages(pages(self._host, self._view, *args, **kwargs))
+            try:
+                return self._pages(pages(self._host, self._view, *args, **kwargs))
+            except BaseException as error:
+                cut(error)
+                raise
 
         return _like(pages, method, returns="AsyncIterator")
 
@@ -126,10 +143,14 @@ def recovering(verb: Callable[[], Callable[Concatenate[Host, View, P], Flow[str]
     """Return a method that drives a flow, then recovers the run whose root it returned, and reports on it."""
 
     def made() -> Method[P, Report]:
-        flow = verb()
+        flow, cut = verb(), trim
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._go_on(self._drive(flow(self._host, self._view, *args, **kwargs)))
+            try:
+                return self._go_on(self._drive(flow(self._host, self._view, *args, **kwargs)))
+            except BaseException as error:
+                cut(error)
+                raise
 
         return _like(flow, method, returns="Report")
 
@@ -142,10 +163,14 @@ def recovering_async(
     """Return the coroutine function that does what ``recovering`` does."""
 
     def made() -> Method[P, Coroutine[Any, Any, Report]]:
-        flow = verb()
+        flow, cut = verb(), trim
 
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return await self._go_on(await self._drive(flow(self._host, self._view, *args, **kwargs)))
+            try:
+                return await self._go_on(await self._drive(flow(self._host, self._view, *args, **kwargs)))
+            except BaseException as error:
+                cut(error)
+                raise
 
         return _like(flow, method, returns="Report")
 
@@ -159,10 +184,14 @@ def direct(verb: Callable[[], Callable[Concatenate[Host, View, P], T]]) -> Metho
     """Return a method that calls a function that neither blocks nor uses the ledger."""
 
     def made() -> Method[P, T]:
-        fn = verb()
+        fn, cut = verb(), trim
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return fn(self._host, self._view, *args, **kwargs)
+            try:
+                return fn(self._host, self._view, *args, **kwargs)
+            except BaseException as error:
+                cut(error)
+                raise
 
         return _like(fn, method)
 
@@ -173,11 +202,15 @@ def in_place(verb: Callable[[], Callable[Concatenate[Host, View, P], T]]) -> Met
     """Return a method that calls a function that blocks, and opens the ledger itself if it needs it."""
 
     def made() -> Method[P, T]:
-        fn, refuse = verb(), refuse_ledger_use
+        fn, refuse, cut = verb(), refuse_ledger_use, trim
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            refuse(f"rt.{fn.__name__}()")
-            return fn(self._host, self._view, *args, **kwargs)
+            try:
+                refuse(f"rt.{fn.__name__}()")
+                return fn(self._host, self._view, *args, **kwargs)
+            except BaseException as error:
+                cut(error)
+                raise
 
         return _like(fn, method)
 
@@ -188,11 +221,15 @@ def in_thread(verb: Callable[[], Callable[Concatenate[Host, View, P], T]]) -> Me
     """Return a coroutine function that calls a function in another thread, so that the event loop goes on."""
 
     def made() -> Method[P, Coroutine[Any, Any, T]]:
-        fn, refuse, to_thread = verb(), refuse_ledger_use, asyncio.to_thread
+        fn, refuse, to_thread, cut = verb(), refuse_ledger_use, asyncio.to_thread, trim
 
         async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            refuse(f"rt.{fn.__name__}()")
-            return await to_thread(fn, self._host, self._view, *args, **kwargs)
+            try:
+                refuse(f"rt.{fn.__name__}()")
+                return await to_thread(fn, self._host, self._view, *args, **kwargs)
+            except BaseException as error:
+                cut(error)
+                raise
 
         return _like(fn, method)
 

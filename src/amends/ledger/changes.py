@@ -123,11 +123,14 @@ async def _wake_sources(fork: RunRow, *, at: float, by: str) -> None:
             await unblock(source, at=at, by=by, epoch=source.epoch)
 
 
-async def count_replays(replays: Mapping[str, int]) -> None:
-    """Add up how often calls were answered from the record; counted in memory until the run is closed."""
+async def count_replays(replays: Mapping[str, int], *, root: str = "") -> None:
+    """Write how often calls were answered from the record; counted in memory until the run is closed.
+
+    The counts include what was written before, and never fall. ``root``: only calls of this tree.
+    """
     for call_id, count in replays.items():
         call = await Find(CALLS, call_id)
-        if call is not None and call.replays < count:
+        if call is not None and call.replays < count and root in ("", call.root):
             await Change(CALLS, call, {"replays": count})
 
 

@@ -64,6 +64,7 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.ClaimRun: leases.claim_run,
     operations.RenewLeases: leases.renew_leases,
     operations.ReleaseLease: leases.release_lease,
+    operations.CountReplays: leases.note_replays,
     operations.DueRuns: leases.due_runs,
     operations.AdmitCall: admit,
     plain.AdmitPlain: admit_plain,

@@ -11,6 +11,7 @@ from amends.ledger.events import write_event
 from amends.ledger.joined import JoinedTransactions
 from amends.ledger.operations import (
     ClaimRun,
+    CountReplays,
     DueRuns,
     OpenRun,
     ReleaseLease,
@@ -264,6 +265,13 @@ async def release_lease(op: ReleaseLease) -> RunRow:
         return await Change(RUNS, root, {**given_back, **await released_columns(root, now)})
     wake_at = None if op.wake_s is None else now + op.wake_s
     return await Change(RUNS, root, {**given_back, "wake_at": wake_at, "suspended": int(op.suspended)})
+
+
+async def note_replays(op: CountReplays) -> None:
+    """Write the counts (``CountReplays``); they say nothing about the run, so anybody may."""
+    root = await find_run(op.root)
+    if not root.origin:
+        await count_replays(op.replays, root=root.uid)
 
 
 async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:

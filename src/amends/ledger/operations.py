@@ -287,6 +287,14 @@ class ReleaseLease(StoreOp[RunRow]):
 
 
 @dataclass(slots=True)
+class CountReplays(StoreOp[None]):
+    """Write how often calls of a tree were answered from the record, where nothing else is written when it is left."""
+
+    root: str
+    replays: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class DueRuns(StoreOp[list[tuple[RunRow, tuple[str, ...], bool]]]):
     """List the trees that recovery should look at.
 

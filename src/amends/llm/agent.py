@@ -28,7 +28,7 @@ from amends import (
     UsageError,
     current_run,
 )
-from amends.errors import ApprovalVoid, NoRun, RunEnded, UnknownTool
+from amends.errors import ApprovalVoid, NoRun, RunEnded, UnknownTool, plain, trimming
 from amends.llm import requests
 from amends.llm.prices import Prices
 from amends.llm.recording import kind_of, record
@@ -92,6 +92,20 @@ class Finished:
         """Return the state of the run in the ledger."""
         return self.report.state
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {
+            "run_id": self.run_id,
+            "outcome": self.outcome,
+            "state": self.state,
+            "text": self.text,
+            "why": self.why,
+            "turns": self.turns,
+            "report": self.report.to_dict(),
+            "messages": plain(self.messages),
+            "waiting": [one.to_dict() for one in self.waiting],
+        }
+
 
 class _Unfinished(Exception):
     """Ends the run's block as a failure: before the pivot, everything is rolled back."""
@@ -101,6 +115,7 @@ class _Unfinished(Exception):
         self.outcome = outcome
 
 
+@trimming
 def run_agent(
     rt: Runtime,
     prompt: Prompt,
@@ -152,6 +167,7 @@ def run_agent(
     return end.finished(conversation)
 
 
+@trimming
 async def run_agent_async(
     rt: AsyncRuntime,
     prompt: Prompt,

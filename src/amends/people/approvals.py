@@ -14,7 +14,7 @@ from typing import Any, Literal
 from amends.engine.approvals import approval_of
 from amends.engine.rules import need_of
 from amends.engine.session import Session, ask_for, must_be_readable, request_of
-from amends.errors import ApprovalVoid, BadArguments, RuleRefused, TransitionRefused, UsageError
+from amends.errors import ApprovalNotFound, ApprovalVoid, BadArguments, RuleRefused, TransitionRefused, UsageError
 from amends.host.filters import APPROVAL_FIELDS, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages
@@ -204,7 +204,7 @@ async def _found(view: View, id: str) -> RequestWithCall:
     found = await ReadApproval(id)
     # Do not even tell that another tenant has this request.
     if found is None or found.approval.tenant != (view.tenant or ""):
-        raise UsageError(f"there is no approval {id!r} in this ledger", hint="rt.approvals() lists the pending ones")
+        raise ApprovalNotFound(id)
     return found
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from amends.engine import checkpoints
 from amends.errors import UsageError
 from amends.host.host import Host, View
 from amends.host.listing import PAGE
 from amends.ledger.operations import SearchApprovals, VoidApproval
 from amends.people.approvals import _check_reason
+
+
+async def check_anchor(host: Host, _view: View) -> None:
+    """Raise ``LedgerBehind`` if the ledger lacks what its anchor, outside the ledger, knows: it then starts nothing."""
+    await checkpoints.check_anchor(host.anchor)
 
 
 async def reconcile_restore(host: Host, view: View, *, by: str, why: str) -> int:

@@ -34,6 +34,7 @@ from amends.errors import (
     RolledBack,
     RunBlocked,
     RunEnded,
+    RunNotFound,
     ToolFailed,
     UsageError,
     Waiting,
@@ -418,7 +419,7 @@ def report_named(host: Host, replay: Replay, run_id: str) -> Report | None:
     if run_id != replay.record.run.id:
         return None
     if not (replay.opened or replay.asked or replay.record.resumed):
-        raise UsageError(f"there is no run {run_id!r} in this ledger")
+        raise RunNotFound(run_id)
     return report_now(host, replay)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from amends.encoding.dataclass import dataclass
 from amends.encoding.secret import SEALED
 from amends.engine.session import Session, call_of
-from amends.errors import CannotFork, RunConflict, UsageError
+from amends.errors import CannotFork, RunConflict, RunNotFound, UsageError
 from amends.host.host import Host, View, run_id_of
 from amends.ledger.operations import ForkRun, ReadRun, SharedCopy, Tree
 from amends.ledger.rows import CallRow, Point, RunRow, counterparts_of, dump_point, forked_key, point_of
@@ -72,9 +72,7 @@ async def _fork(session: Session, wish: Wish) -> str:
 def planned(session: Session, tree: Tree | None, wish: Wish) -> ForkRun:
     """Return the operation that creates the fork; raise if the run cannot be forked there."""
     if tree is None:
-        raise UsageError(
-            f"there is no run {wish.run_id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?"
-        )
+        raise RunNotFound(wish.run_id)
     run = tree.run
     if run.parent:
         raise UsageError(f"run {run.id} is a child: fork its root", hint="at= may be a call of the child")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from amends.errors import BadConfig
+from amends.ledger.paths import split_path
 from amends.ledger.store import Store
 
 FORMS: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/database, mysql://user@host/database"
@@ -48,7 +49,7 @@ def _postgres(url: str) -> Store:
 def _sqlite(rest: str) -> Store:
     from amends.stores.sqlite.store import SqliteStore
 
-    place, _, query = rest.partition("?")
+    place, query = split_path(rest)
     path = place.removeprefix("///")
     if not place.startswith("///") or path in ("", "/") or path.endswith(("/", "\\")):
         raise _bad(f"sqlite:{rest} names no file", hint="use sqlite:///relative.db or sqlite:////absolute.db")

@@ -18,7 +18,7 @@ from amends.encoding.secret import MASK, RedactionRules
 from amends.errors import BadDeclaration, close_to
 from amends.errors import Error as AmendsError
 from amends.model import Kind, Order, Request, Retry, Scope
-from amends.tools.signature import REPEAT, Signature, is_async_function
+from amends.tools.signature import REPEAT, Signature, is_async_function, plain_function
 from amends.tools.spec import At, Declaration, OnConflict, OnFailure, OnLock, Spec
 
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -110,7 +110,7 @@ def check_rules(declared: Declaration) -> None:
 
 
 def _check_rule(declared: Declaration, option: str, rule: Callable[..., Any]) -> None:
-    if is_async_function(rule):
+    if is_async_function(rule) or inspect.isasyncgenfunction(plain_function(rule)):
         bad(declared, f"{declared.name}: the {option} function is async; make it a plain def, nothing is awaited there")
     try:
         inspect.signature(rule).bind(object())

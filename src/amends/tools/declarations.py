@@ -82,10 +82,27 @@ def _collected(tools: Iterable[object]) -> dict[str, Declaration]:
     for thing in tools:
         for declared in _declarations_in(thing):
             known = found.setdefault(declared.name, declared)
+            if known is not declared and _is_again(known, declared):
+                raise BadDeclaration(
+                    f"{declared.name} was declared again, and the runtime has the one from before, at {known.where}",
+                    tool=declared.name,
+                    where=declared.where,
+                    hint="build the runtime again, after the last declaration: in a notebook, run the cell with"
+                    " Runtime(...) again; do not add the tool to the old one",
+                )
             if known is not declared:
                 problem = f"two tools are called {declared.name}, one here and one at {known.where}"
                 bad(declared, f"{problem}: pass only one of them, or give one another name=")
     return found
+
+
+def _is_again(known: Declaration, declared: Declaration) -> bool:
+    """Return whether the second is the first declared again: a notebook's cell, or a module, that was run again."""
+    first, second = (
+        (getattr(one, "__module__", None), getattr(one, "__qualname__", None))
+        for one in (known.cls or known.fn, declared.cls or declared.fn)
+    )
+    return first == second and None not in first
 
 
 def _declarations_in(thing: object) -> Iterator[Declaration]:

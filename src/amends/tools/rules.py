@@ -34,7 +34,7 @@ from amends.tools.conditions import (
     read_condition,
     shown_condition,
 )
-from amends.tools.signature import is_async_function
+from amends.tools.signature import is_async_function, plain_function
 
 Decides = Literal["allow", "approve", "refuse"]
 Verdict: TypeAlias = Literal["matches", "no", "unclear"]
@@ -346,7 +346,7 @@ def _unaskable(when: Any) -> str:
         return ""
     if not callable(when):
         return "has a when= that is not a function"
-    if is_async_function(when):
+    if is_async_function(when) or inspect.isasyncgenfunction(plain_function(when)):
         return "has a when= that is async; make it a plain def, nothing is awaited there"
     try:
         inspect.signature(when).bind(object())

@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from decimal import Decimal
 from types import NoneType, UnionType
 from typing import (
@@ -34,7 +35,7 @@ from amends.encoding.annotations import Member, Shape, Tagged, adapter, anywhere
 from amends.encoding.canonical import CLASS
 from amends.encoding.dataclass import dataclass, field
 from amends.encoding.secret import MASK, NOTHING, RedactionRules
-from amends.errors import SHOWN_CHARS_MAX, BadArguments, close_to, shown
+from amends.errors import SHOWN_CHARS_MAX, BadArguments, NotStorable, TooLarge, close_to, shown
 from amends.model import Staged
 
 if TYPE_CHECKING:
@@ -126,7 +127,11 @@ class Signature:
     @functools.cached_property
     def hints(self) -> dict[str, Any]:
         """The annotations of the body as types."""
-        return hints_of(self.fn, self.local_names)
+        hints = hints_of(self.fn, self.local_names)
+        for one in self.parameters:
+            if one.default is None and one.name in hints and not _takes_none(hints[one.name]):
+                hints[one.name] = Union[hints[one.name], None]  # noqa: UP007 (`x: str = None` means that)
+        return hints
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -445,6 +450,13 @@ def _generator() -> type[GenerateJsonSchema]:
     return Plain
 
 
+def _takes_none(hint: Any) -> bool:
+    try:
+        return admits_none(hint)
+    except TypeError:  # an annotation that has no hash
+        return True
+
+
 def admits_none(hint: Any) -> bool:
     """Return whether a value of this annotation may be None; True if the annotation does not say."""
     if isinstance(hint, str | TypeVar) or hint in (Any, object, None, type(None), inspect.Signature.empty):
@@ -491,6 +503,52 @@ _WHY: Final = re.compile(r"_(parsing|type|from_float|parsing_size|required)$")
 def refuse(tool: str, problems: Sequence[str]) -> NoReturn:
     """Raise ``BadArguments`` with these problems."""
     raise BadArguments(tool, problems=problems)
+
+
+# ---- What a model can correct
+
+JSON_VALUES_MAX: Final = 2_000_000
+PLACE_CHARS_MAX: Final = 60
+
+
+@contextmanager
+def correctable(tool: str, given: object) -> Iterator[None]:
+    """Turn what cannot be stored of a model's arguments into ``BadArguments``: the model can send others.
+
+    If ``given`` is no JSON data, a program made it, and its error stays.
+    """
+    try:
+        yield
+    except (NotStorable, TooLarge) as error:
+        if not error.path.startswith("args") or not _is_json(given):  # else it is a key, or a program's own value
+            raise
+        raise BadArguments(tool, problems=[_correction(tool, error)]) from error
+
+
+def _correction(tool: str, error: NotStorable | TooLarge) -> str:
+    if isinstance(error, TooLarge):
+        return f"{tool}: its arguments have {error.size:,} bytes, and at most {error.limit:,} are accepted: send less"
+    place = f"{tool}{error.path.removeprefix('args')}"
+    what = str(error).removeprefix(error.path).strip()
+    place = place if len(place) <= PLACE_CHARS_MAX else f"{place[:PLACE_CHARS_MAX]}…"
+    return f"{place} {what} ({error.hint})"
+
+
+def _is_json(given: object) -> bool:
+    """Return whether a model could have sent it."""
+    left, count = [given], 0
+    while left:
+        one = left.pop()
+        count += 1
+        if count > JSON_VALUES_MAX:
+            return isinstance(given, dict)  # so much was not made by hand
+        if isinstance(one, Mapping):
+            left += [*one.keys(), *one.values()]
+        elif type(one) is list:
+            left += one
+        elif one is not None and type(one) not in (str, int, float, bool):
+            return False
+    return True
 
 
 def no_repeat(tool: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import FrameType, MethodType, ModuleType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
 
-from amends.errors import NoRun, WrongColour
+from amends.errors import NoRun, WrongColour, trim
 from amends.model import Kind, Probed, Retry, Staged
 from amends.tools.checks import bad, check_seconds
 from amends.tools.declarations import declare, declared_target, specs_of
@@ -294,7 +294,11 @@ def _blocking_call(declared: Declaration, options: Options, fn: Callable[..., An
         caller = None if scope is None else scope.caller
         if caller is None or caller.is_async:
             raise _misplaced(declared, fn, caller)
-        return caller.direct(declared, options, args, kwargs)
+        try:
+            return caller.direct(declared, options, args, kwargs)
+        except BaseException as error:
+            trim(error)
+            raise
 
     return call
 
@@ -314,7 +318,11 @@ def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any])
         caller = caller_here() if replayed is None else replayed
         if caller is None or not caller.is_async:
             raise _misplaced(declared, fn, caller)
-        return await caller.direct(declared, options, args, kwargs)
+        try:
+            return await caller.direct(declared, options, args, kwargs)
+        except BaseException as error:
+            trim(error)
+            raise
 
     def call(*args: Any, **kwargs: Any) -> Any:
         scope = scope_here()

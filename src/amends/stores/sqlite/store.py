@@ -31,6 +31,7 @@ from amends.ledger.operations import (
     SettleCompensation,
     StoreOp,
 )
+from amends.ledger.paths import written_path
 from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.model import Schema
 from amends.stores.quick import undo_of
@@ -114,7 +115,7 @@ class SqliteStore:
         assert synchronous in ("FULL", "NORMAL"), f"a ledger is not kept with synchronous={synchronous}"
         self.path = Path(path).absolute()  # a later chdir must not split the ledger in two
         self._file = os.fspath(self.path)
-        self.url = f"sqlite:///{os.fspath(path)}"
+        self.url = f"sqlite:///{written_path(path)}"
         self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self._clock = clock
         self._lock_wait_s = lock_wait_s

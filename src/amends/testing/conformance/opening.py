@@ -340,6 +340,17 @@ def a_renewal_tells_a_run_that_was_given_back_from_one_that_was_taken(ledger: Le
 
 
 @check
+def answers_from_the_record_are_counted_of_an_ended_tree_and_never_fewer(ledger: Ledger) -> None:
+    run, other = ledger.run("one"), ledger.run("two")
+    call, strange = ledger.do(run), ledger.do(other)
+    ledger.commit(run)
+    for count in (2, 1, 3, 3):
+        ledger(ops.CountReplays(run.uid, {call.id: count, strange.id: 9, "call_nowhere": 1}))
+        assert ledger.look(call).replays == max(count, 2)
+    assert ledger.look(strange).replays == 0
+
+
+@check
 def a_run_that_was_let_go_belongs_to_whoever_comes(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.do(run)

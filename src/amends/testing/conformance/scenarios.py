@@ -86,6 +86,13 @@ def let_go(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.ReleaseLease(run.uid, "a", 1, 5.0, replays={ledger.do(run).id: 2})
 
 
+def count_replays(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    call = ledger.do(run)
+    ledger.commit(run)
+    return ops.CountReplays(run.uid, {call.id: 2})
+
+
 def admit_started(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.admit_op(ledger.run())
 
@@ -761,7 +768,7 @@ def books(ledger: Ledger) -> tuple[str, str]:
 SCENARIOS: Final[dict[str, Scenario]] = {
     scenario.__name__: scenario
     for scenario in (
-        open_fresh, open_resumed, open_next_generation, open_child, claim, renew, let_go, admit_started, admit_read,
+        open_fresh, open_resumed, open_next_generation, open_child, claim, renew, let_go, count_replays, admit_started, admit_read,
         admit_pivot, admit_staged, admit_staged_pivot, admit_held_duplicate, admit_held_conflict,
         admit_recorded_failure, admit_reading, prepare, start_with_before, drop, claim_reading, admit_next_value,
         admit_beside_put, compensate_held_back, start, start_staged, settle,
