@@ -306,6 +306,7 @@ class Runtime:
 
     def _resume(self, run: Run) -> None:
         fn = self._host.agents[run._session.agent]
+        run._session.waits_for_doubts = True
         try:
             with Entered(run):
                 run.output = fn(run)
@@ -720,6 +721,7 @@ class AsyncRuntime:
 
     async def _resume(self, run: AsyncRun) -> None:
         fn = self._host.agents[run._session.agent]
+        run._session.waits_for_doubts = True
         try:
             async with AsyncEntered(run):
                 ended = fn(run)

@@ -535,6 +535,36 @@ def f17_resume(v: Variant) -> Scenario:
     return Scenario("F17 resume", program, [a, b, p], rest, script={"b": ["no effect"]}, policy="resume")
 
 
+class Stopped(BaseException):
+    """The agent's process is asked to end, as by Ctrl-C."""
+
+
+def f17c_doubt_after_resume(v: Variant, inside_child: bool) -> Scenario:
+    """Recovery starts the agent again, and that agent loses an answer for longer than recovery waits."""
+    a, b, c = make("a", variant=v), make("b", variant=v), make("c", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", recover="resume", agent="agent") as run:
+            await do(run, a, n=1)
+            if not run.session.resumed:
+                raise Stopped
+            await (_in_child(run, b) if inside_child else do(run, b, n=1))
+            await do(run, c, n=1)
+
+    async def _in_child(run: SimulatedRun, one: Any) -> None:
+        inner = await run.child("c")
+        try:
+            await do(inner, one, n=1)
+        except Exception as error:
+            await inner.leave(error)
+            raise
+        await inner.leave()
+
+    rest = _rest("a", "b", "c", variant=v)
+    name = f"F17c doubt after a resume{', in a child' if inside_child else ''}"
+    return Scenario(name, program, [a, b, c], rest, script={"b": ["answer lost"]}, unknown_probes=9, policy="resume")
+
+
 def f18_reworded(v: Variant) -> Scenario:
     a = make("a", variant=v)
     said = iter(())
@@ -702,6 +732,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f16b_child_slowly_back(v),
         f16c_asked_again(v),
         f17_resume(v),
+        *(f17c_doubt_after_resume(v, inside_child) for inside_child in (False, True)),
         *(f17b_opened_again(v, ends) for ends in ("raises", "commits")),
         f18_reworded(v),
         f21_twins(v),

@@ -14,8 +14,17 @@ from amends.engine.call import Done, guarded_admission, run_attempts, settle_out
 from amends.engine.costs import exceeded
 from amends.engine.doubts import is_repeatable
 from amends.engine.locks import locked, start_when_unlocked
+from amends.engine.outcomes import lost_answer
 from amends.engine.reports import report_of
-from amends.engine.rollback import STOPPED, RollbackProgress, roll_back, settle_doubts, wait_for_live, wait_if_live
+from amends.engine.rollback import (
+    STOPPED,
+    RollbackProgress,
+    doubts_due,
+    roll_back,
+    settle_doubts,
+    wait_for_live,
+    wait_if_live,
+)
 from amends.engine.session import (
     POLL_S_MAX,
     POLL_S_MIN,
@@ -80,6 +89,8 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
             if session.uid == session.root:
                 await leave_waiting(session)
             return ""
+        if session.waits_for_doubts and is_a(error, Exception) and (left := await _leave_doubtful(session, error)):
+            return left
         phase = "" if is_a(error, Exception) else await _release_unfinished(session)
         if phase:
             return f"amends: run {session.id} was released as it is ({phase}); open it again, or a worker continues it"
@@ -90,6 +101,34 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
         # Only over an ordinary error: an interrupt or a cancellation must not be replaced by another error.
         raise_blocked(session, back.tree, error)
     return rollback_note(session, back)
+
+
+async def _leave_doubtful(session: Session, error: BaseException) -> str:
+    """Release a run whose agent, started again by recovery, failed while a call was in doubt.
+
+    Recovery settles the doubt when its probe is due, or asks a person, and then starts the agent once more. Return the
+    note for the error, else "": no doubt is open, and the error is a failure of the run.
+    """
+    await wait_if_live(session, patient=True)
+    tree = await read_tree(session)
+    if tree.run.goal == "rollback" or tree.run.phase not in ("open", "pivoted"):
+        return ""
+    names = ", ".join(dict.fromkeys(row.tool for row in tree.calls if row.state == "in_doubt"))
+    again_s, lost = await doubts_due(session, tree), lost_answer(error)
+    if again_s is None and lost is None:
+        return ""
+    if not names:  # settled while the error was on its way: by a person, or by another call of this run
+        settled = next((row for row in tree.calls if lost is not None and row.id == lost.call.id), None)
+        if settled is None or settled.state not in ("succeeded", "failed", "backing_off"):
+            return ""
+        names, again_s = settled.tool, 0.0
+    if session.uid != session.root:
+        return f"amends: run {session.id} stays open until the outcome of {names} is known"
+    if again_s is None:
+        await _block(session, commit_obstacles(session, tree))
+        return f"amends: run {session.id} is blocked until a person says whether {names} happened"
+    await release_tree(session, again_s)
+    return f"amends: run {session.id} waits for the outcome of {names}; a worker continues it in {again_s:.0f} s"
 
 
 async def _release_unfinished(session: Session) -> str:

@@ -115,12 +115,26 @@ async def settle_doubts(session: Session, tree: Tree, *, back: bool) -> float | 
     for row in tree.calls:
         if row.state != "in_doubt":
             continue
-        spec = session.spec(row.tool)
-        after = await settle_doubt(session, spec, row, back=back)
-        if after.state == "in_doubt" and spec is not None and await _will_retry_doubt(session, spec, after, back=back):
-            clocks = await ReadClocks()
-            waits.append(max(POLL_S_MAX, (after.probe_at or clocks.wall) - clocks.wall))
+        after = await settle_doubt(session, session.spec(row.tool), row, back=back)
+        waits += await _next_look(session, after, back=back)
     return min(waits, default=None)
+
+
+async def doubts_due(session: Session, tree: Tree) -> float | None:
+    """Return the seconds until the first doubt is looked at again without a person; None if none is."""
+    waits: list[float] = []
+    for row in tree.calls:
+        waits += await _next_look(session, row, back=False)
+    return min(waits, default=None)
+
+
+async def _next_look(session: Session, row: CallRow, *, back: bool) -> list[float]:
+    """Return the seconds until this doubt is looked at again; empty if it is settled or needs a person."""
+    spec = session.spec(row.tool)
+    if row.state != "in_doubt" or spec is None or not await _will_retry_doubt(session, spec, row, back=back):
+        return []
+    clocks = await ReadClocks()
+    return [max(POLL_S_MAX, (row.probe_at or clocks.wall) - clocks.wall)]
 
 
 async def _will_retry_doubt(session: Session, spec: Spec, row: CallRow, *, back: bool) -> bool:

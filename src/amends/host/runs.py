@@ -135,10 +135,11 @@ def log_lost(host: Host, found: Found, error: Exception) -> None:
 
 
 def agent_ended(session: Session, error: Exception) -> str:
-    """Return the log message for a resumed agent that ended with an error."""
-    return scrubbed(
-        session, f"agent {visible(session.agent)} of run {visible(session.id)} ended with {described(error)}"
-    )
+    """Return the log message for a resumed agent that ended with an error: with what became of its run."""
+    notes = [note for note in getattr(error, "__notes__", None) or () if isinstance(note, str)]
+    left = next((note.removeprefix("amends: ") for note in reversed(notes) if note.startswith("amends: ")), "")
+    words = f"agent {visible(session.agent)} of run {visible(session.id)} ended with {described(error)}"
+    return scrubbed(session, f"{words}; {left}" if left else words)
 
 
 def hand_ask(

@@ -332,6 +332,16 @@ def work_left(store: MemoryStore, world: World) -> Iterator[str]:
 
 
 @checker
+def resume_is_no_rollback(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a doubt that an agent meets after recovery has started it again does not roll its run back."""
+    for event in store.events:
+        run = store.runs.get(event.root)
+        why = str(json.loads(event.facts).get("why", "")) if event.what == "goal" else ""
+        if run is not None and run.policy == "resume" and event.epoch > 1 and why.startswith("InDoubt"):
+            yield f"run {event.run_id} is to be resumed, and a doubt turned it back: {why}"
+
+
+@checker
 def owner_undisturbed(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that nobody takes over a run from a process that lives and renews its lease."""
     yield from world.sim.disturbed
