@@ -38,7 +38,7 @@ from amends.host.verbs import (
 from amends.ledger.flow import Flow
 from amends.ledger.rows import RunRow
 from amends.ledger.store import Store
-from amends.model import Approval, Event, Order, Policy
+from amends.model import Approval, Event, Interrupted, Order, Policy
 from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
 from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run
@@ -113,6 +113,7 @@ class Runtime:
         tools: Iterable[object] = (),
         agents: Mapping[str, Callable[[Run], object]] | None = None,
         order: Order | None = None,
+        interrupted: Interrupted | None = None,
         lease: float | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
@@ -159,6 +160,7 @@ class Runtime:
         tags: Sequence[str] = (),
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
+        interrupted: Interrupted | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
         deadline: float | None = None,
@@ -172,12 +174,13 @@ class Runtime:
 
         ``id``: makes the run resumable; made up if left out. ``input``: recorded; another input for the same id raises
         ``RunConflict``. ``tags``: to filter by. ``budgets``: of this run, beside those of the runtime. ``recover``:
-        what recovery does with the run if it is interrupted before its pivot. ``wait``, ``wait_approval``: seconds, for
-        this run instead of the settings. ``deadline``: seconds after which the run is rolled back, unless its pivot has
-        started. ``if_rolled_back``: ``"again"`` opens an id whose run failed and was rolled back as its next
-        generation, ``"raise"`` raises ``RunEnded``. ``history``: after a resume the model still has the earlier results,
-        so do not suspect its new requests to be repeats of old ones. ``tenant``, ``agent``, ``principal``: for whom the
-        run acts, instead of the settings.
+        what recovery does with the run if it is interrupted before its pivot. ``interrupted``: ``"commit"`` commits it
+        if it is interrupted after its pivot and nothing is pending, instead of blocking it for a person. ``wait``,
+        ``wait_approval``: seconds. These three are for this run, instead of the settings. ``deadline``: seconds after
+        which the run is rolled back, unless its pivot has started. ``if_rolled_back``: ``"again"`` opens an id whose
+        run failed and was rolled back as its next generation, ``"raise"`` raises ``RunEnded``. ``history``: after a
+        resume the model still has the earlier results, so do not suspect its new requests to be repeats of old ones.
+        ``tenant``, ``agent``, ``principal``: for whom the run acts, instead of the settings.
         """
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         return _Block(self, id, input, options)
@@ -190,6 +193,7 @@ class Runtime:
         tags: Sequence[str] = (),
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
+        interrupted: Interrupted | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
         deadline: float | None = None,
@@ -526,6 +530,7 @@ class AsyncRuntime:
         tools: Iterable[object] = (),
         agents: Mapping[str, Callable[[AsyncRun], object]] | None = None,
         order: Order | None = None,
+        interrupted: Interrupted | None = None,
         lease: float | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
@@ -574,6 +579,7 @@ class AsyncRuntime:
         tags: Sequence[str] = (),
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
+        interrupted: Interrupted | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
         deadline: float | None = None,
@@ -598,6 +604,7 @@ class AsyncRuntime:
         tags: Sequence[str] = (),
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
+        interrupted: Interrupted | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
         deadline: float | None = None,

@@ -395,17 +395,19 @@ def f12_outage(v: Variant) -> Scenario:
     return Scenario("F12 outage", program, [a, p, m], rest, script={"m": ["raise", "request lost", "raise"]})
 
 
-def f13_raises_after_pivot(v: Variant) -> Scenario:
+def f13_raises_after_pivot(v: Variant, interrupted: str = "block") -> Scenario:
     a, p, m = make("a", variant=v), make("p", "pivot", variant=v), make("m", "retriable", variant=MAIL)
 
     async def program(inside: Inside) -> None:
-        async with inside.run("r") as run:
+        async with inside.run("r", interrupted=interrupted) as run:
             await do(run, a, n=1)
             await run.call(m, n=1)
             await do(run, p, n=1)
+            Here.world.interrupted.add(run.session.uid)
             raise Fails("after the pivot")
 
-    return Scenario("F13 raises after pivot", program, [a, p, m], {**_rest("a", "p", variant=v), "m": traits(MAIL)})
+    name = "F13b commits after pivot" if interrupted == "commit" else "F13 raises after pivot"
+    return Scenario(name, program, [a, p, m], {**_rest("a", "p", variant=v), "m": traits(MAIL)})
 
 
 def f14_child(v: Variant, pivot: bool) -> Scenario:
@@ -724,7 +726,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f10_outbox(v),
         *(f11_at_commit(v, how) for how in ("ok", "no effect", "answer lost", "request lost")),
         f12_outage(v),
-        f13_raises_after_pivot(v),
+        *(f13_raises_after_pivot(v, interrupted) for interrupted in ("block", "commit")),
         *(f14_child(v, pivot) for pivot in (False, True)),
         f14d_passed_over(v),
         f15_child_left_open(v),

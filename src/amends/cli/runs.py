@@ -201,6 +201,7 @@ def _run_facts(run: RunInfo) -> dict[str, Any]:
         "parent": run.parent,
         "goal": run.goal,
         "recover": run.recover,
+        "interrupted": run.interrupted,
         "tags": list(run.tags),
         "causes": list(run.causes),
         "owner": run.owner,

@@ -71,7 +71,7 @@ from amends.ledger.operations import (
 from amends.ledger.rows import CallRow, Contention, Overrun, RunRow, Unapproved
 from amends.ledger.world import Ended, Flight, LiveCalls, ReadClocks, Sleep
 from amends.model import Residue
-from amends.states import LIVE
+from amends.states import LIVE, RUN_FINAL, UNSETTLED
 from amends.visible import visible
 
 # ---- Leaving a block
@@ -137,7 +137,7 @@ async def _release_unfinished(session: Session) -> str:
     Return its phase, else "".
     """
     run = (await read_tree(session)).run
-    if run.policy == "rollback" and run.phase in ("open", "rolling_back"):
+    if run.recover == "rollback" and run.phase in ("open", "rolling_back"):
         return ""
     if session.uid == session.root:
         await wait_for_live(session)
@@ -227,6 +227,8 @@ def rollback_note(session: Session, back: RollbackProgress) -> str:
             return f"amends: run {session.id} is rolling back; a worker continues it in {back.again_s or 0:.0f} s"
         case "pivoted":
             return f"amends: run {session.id} has pivoted and goes on: its recorded calls are being run"
+        case "committed":
+            return f"amends: run {session.id} had pivoted; nothing was pending, and it was committed"
         case "blocked" if back.run.phase == "pivoted":
             return f"amends: run {session.id} has pivoted and was interrupted; open it again or finish it"
         case _:
@@ -489,22 +491,36 @@ async def _block(session: Session, blocking: list[Obstacle], *, again_s: float |
 
 
 async def interrupted(session: Session) -> RunRow:
-    """Finish the recorded calls of a block that ended early after its pivot; then the run waits to be opened again."""
+    """Finish the recorded calls of a block that ended early after its pivot; then the run waits to be opened again.
+
+    With ``interrupted="commit"`` it is committed instead if nothing is pending then.
+    """
     tree = await read_tree(session)
     staged = tuple(row for row in tree.calls if row.run == session.uid and _pending(row))
     await settle_doubts(session, tree, back=False)
     left = await _drain(session, staged)
     if left is not None and any(_will_continue(session, row) for row in left):
         return await _pause_forward(session, left)
+    tree = await read_tree(session)
+    if left is None and tree.run.commits_interrupted and _is_settled(tree):
+        with suppress(RunBlocked):
+            return await commit(session)
+        return (await read_tree(session)).run
     cause = (
         f"the block ended after the pivot and before its end: open run {session.id!r} again, "
         f"or close it with rt.finish({session.id!r}, by=..., why=...)"
     )
-    tree = await read_tree(session)
     causes = (cause, *(one.cause for one in commit_obstacles(session, tree)))
     return await CloseRun(
         session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, interrupted=True
     )
+
+
+def _is_settled(tree: Tree) -> bool:
+    """Return whether nothing is pending in a run that has pivoted: every call is settled, every child has ended."""
+    within = {run.uid for run in tree.runs if run.uid != tree.run.uid}
+    ended = {run.uid for run in tree.runs if run.state in RUN_FINAL}
+    return within <= ended and not any(row.state in UNSETTLED for row in tree.calls)
 
 
 def _will_continue(session: Session, row: CallRow) -> bool:

@@ -78,7 +78,7 @@ async def _find_due(
 
 
 def _needs_agent(root: RunRow) -> bool:
-    return root.policy == "resume" and bool(root.agent) and root.state in ("open", "pivoted") and not root.goal
+    return root.recover == "resume" and bool(root.agent) and root.state in ("open", "pivoted") and not root.goal
 
 
 async def claim(
@@ -106,14 +106,14 @@ def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Rec
     """Finish one claimed tree: follow its goal, else go forward if it pivoted, else apply its policy."""
     if root.phase == "rolling_back" or (root.goal == "rollback" and root.phase == "open"):
         return _roll_back(session, root.goal_why or "recovered")
-    if root.state == "pivoted" and not root.goal and root.policy == "resume" and has_agent:
+    if root.state == "pivoted" and not root.goal and root.recover == "resume" and has_agent:
         # The agent continues the run forward: a person decides only if there is no agent.
         return _wait_or_resume(session, root, has_agent)
     if root.goal == "commit" or root.phase == "pivoted":
         return _go_forward(session, root)
     if _deadline_passed(root):
         return _roll_back(session, "the deadline passed")
-    if root.policy == "rollback":
+    if root.recover == "rollback":
         return _roll_back_unless_held(session)
     return _wait_or_resume(session, root, has_agent)
 
@@ -178,7 +178,7 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
     tree = await read_tree(session)
     doubtful = any(row.state == "in_doubt" for row in tree.calls)
     # Doubts first, then the policy: an agent that meets one fails, and would roll back what a person can still save.
-    if root.policy == "resume" and has_agent and not doubtful and tree.run.state in ("open", "pivoted"):
+    if root.recover == "resume" and has_agent and not doubtful and tree.run.state in ("open", "pivoted"):
         return Recovered("resume", tree.run)
     if tree.run.phase == "pivoted":
         return await _go_forward(session, tree.run)  # the doubt was about its pivot, which had happened

@@ -290,7 +290,7 @@ class Host:
             input_digest=said.digest,
             given=said.shown,
             known=said.known,
-            policy=options.get("recover", "rollback"),
+            policy=self._policy(options),
             order_mode=self.order,
             agent=agent or "",
             principal=options.get("principal") or view.principal or "",
@@ -301,6 +301,12 @@ class Host:
             budgets=self._written_budgets(options.get("budgets", ())),
             new_id=self.new_id,
         )
+
+    def _policy(self, options: Mapping[str, Any]) -> str:
+        """Return what recovery does with the run, as the ledger has it: see ``RunRow.policy``."""
+        recover: str = options.get("recover", "rollback")
+        interrupted = options.get("interrupted") or self.value("interrupted")
+        return f"{recover}+commit" if interrupted == "commit" else recover
 
     def _written_budgets(self, given: Iterable[object]) -> str:
         budgets = checked_budgets(given, "run")

@@ -74,6 +74,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, allowed in choices.items():
         if options[name] not in allowed:
             raise UsageError(f"{name} is {options[name]!r}; it is one of {', '.join(allowed)}")
+    if options.get("interrupted") not in (None, "block", "commit"):
+        raise UsageError(f"interrupted is {options['interrupted']!r}; it is one of block, commit")
     for name in ("wait", "wait_approval", "deadline"):
         value = options[name]
         if value is not None and not (isinstance(value, int | float) and value >= 0):

@@ -19,6 +19,7 @@ from amends.tools.toml_tools import checked_tools
 DEFAULTS: Final[dict[str, Any]] = {
     "url": None,
     "order": "strict",
+    "interrupted": "block",
     "lease": 30.0,
     "wait": 30.0,
     "wait_approval": 0.0,
@@ -57,7 +58,7 @@ CONFIG: Final = "AMENDS_CONFIG"
 """The variable that names the only file to read. The user who sets it trusts that file, whoever owns it."""
 SWITCHED: Final = ("checkpoint",)
 """Settings that are a number or ``off``."""
-CHOICES: Final = {"order": ("strict", "advise")}
+CHOICES: Final = {"order": ("strict", "advise"), "interrupted": ("block", "commit")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,7 @@ def nothing_stuck(store: MemoryStore, world: World) -> Iterator[str]:
         if run.state == "blocked":
             if not json.loads(run.causes):
                 yield f"run {run.id} is blocked and names no cause"
-        elif run.wake_at is None and not run.suspended and not (run.policy == "wait" and not run.goal) and run.opener:
+        elif run.wake_at is None and not run.suspended and not (run.recover == "wait" and not run.goal) and run.opener:
             yield f"run {run.id} is {run.state}, and nothing will ever wake it"
         elif run.wake_at is not None and run.owner:
             yield f"run {run.id} is {run.state} and still owned by {run.owner}"
@@ -337,8 +337,21 @@ def resume_is_no_rollback(store: MemoryStore, world: World) -> Iterator[str]:
     for event in store.events:
         run = store.runs.get(event.root)
         why = str(json.loads(event.facts).get("why", "")) if event.what == "goal" else ""
-        if run is not None and run.policy == "resume" and event.epoch > 1 and why.startswith("InDoubt"):
+        if run is not None and run.recover == "resume" and event.epoch > 1 and why.startswith("InDoubt"):
             yield f"run {event.run_id} is to be resumed, and a doubt turned it back: {why}"
+
+
+@checker
+def interrupted_as_told(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a run whose block ended early after its pivot commits if it was told to, and only then."""
+    for run in store.runs.values():
+        pending = [call for call in store.calls.values() if call.root == run.uid and call.state in UNSETTLED]
+        if run.state == "blocked" and run.interrupted and run.commits_interrupted and not pending:
+            yield f"run {run.id} was to commit when its block ends early, and waits for a person"
+        if run.state == "committed" and run.uid in world.interrupted and not run.commits_interrupted:
+            finished = any(e.run == run.uid and e.to_state == "blocked" for e in store.events)
+            if not finished:
+                yield f"the block of run {run.id} ended early after its pivot, and it was committed without a person"
 
 
 @checker

@@ -172,6 +172,8 @@ class World:
     replay_bodies: list[str] = field(default_factory=list)
     """Bodies that one of them started."""
 
+    interrupted: set[str] = field(default_factory=set)
+    """Runs whose block ended early after the pivot."""
     mistaken: list[str] = field(default_factory=list)
     """Bodies and compensations that got other arguments than were recorded."""
     mixed: list[str] = field(default_factory=list)
