@@ -417,6 +417,7 @@ class OpenRun:
         if self._session.above:
             return  # a child has the lease of its root, which continues
         self._host.heartbeat.forget(self._session.lease)
+        self._host.released += 1
         checkpointer = self._host.checkpointer
         if checkpointer.every_s == 0:  # the run waits for it; an event loop must not
             await self._aside(checkpointer.left, self.id, quiet=is_quiet)
@@ -1089,6 +1090,13 @@ class _Block(Generic[RunT]):
         try:
             await self.run._close(error, releases=self._is_root)
         finally:
+            self._scope.is_over = True
+            self._around.__exit__(None, None, None)
+
+    def hand_over(self) -> None:
+        """End the scope and leave the run as it is: a block of the other colour continues it."""
+        if self._end_scope():
+            assert self._scope is not None, "a block is left after it was entered"
             self._scope.is_over = True
             self._around.__exit__(None, None, None)
 

@@ -65,7 +65,7 @@ from amends.cli.output import (
 )
 from amends.errors import StalePlan, UsageError
 from amends.visible import visible, visible_log, visible_value
-from amends.worker import work
+from amends.worker import work, work_once
 
 DECISIONS: Final = ("run", "replay", "refuse")
 ENDED: Final = ("committed", "rolled_back", "abandoned", "blocked")
@@ -506,12 +506,15 @@ def worker(
     app, folder = required_app(place)
     rt = load_runtime(app, folder=folder)
     if as_json:
-        logging.basicConfig(level=logging.INFO, handlers=[_JsonLines()])
+        logging.basicConfig(handlers=[_JsonLines()])
     else:
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    reports = work(rt, once=once, every=every)
+        logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    log = visible_log("amends.worker")
+    if log.level == logging.NOTSET:  # its own level only: at INFO the libraries of the program would log each request
+        log.setLevel(logging.INFO)
     if once:
-        return _code_of_all(reports)
+        return _code_of_all(*work_once(rt))
+    work(rt, every=every)
     say("worker stopped")
     return DONE
 
@@ -530,7 +533,7 @@ def recover(
     log.setLevel(logging.ERROR)  # the reports say the same
     try:
         with progress("looking for runs to recover"):
-            reports = work(rt, once=True, limit=limit)
+            reports, blocked = work_once(rt, limit=limit)
     finally:
         log.setLevel(level)
     for number, report in enumerate(reports):
@@ -542,7 +545,10 @@ def recover(
         put_report(report)
     if not reports:
         say(f"nothing to recover in {visible(str(rt.settings['url'].value), prose=True)}")
-    return _code_of_all(reports)
+    return _code_of_all(reports, blocked)
+
+
+BLOCKED_SHOWN_MAX: Final = 5
 
 
 class _JsonLines(logging.Handler):
@@ -553,8 +559,15 @@ class _JsonLines(logging.Handler):
         put_json({"at": at, "level": record.levelname.lower(), "message": record.getMessage()})
 
 
-def _code_of_all(reports: list[Report]) -> int:
-    return NEEDS_A_PERSON if any(report.state == "blocked" for report in reports) else DONE
+def _code_of_all(reports: list[Report], blocked: list[str]) -> int:
+    """Return the exit code: 3 while any run needs a person, also one that was blocked before and is not looked at again."""
+    told = {report.run_id for report in reports if report.state == "blocked"}
+    others = [id for id in blocked if id not in told]
+    if others:
+        what = "a run is blocked and needs" if len(others) == 1 else f"{len(others)} runs are blocked and need"
+        more = ", …" if len(others) > BLOCKED_SHOWN_MAX else ""
+        say(f"{what} a person: {', '.join(map(visible, others[:BLOCKED_SHOWN_MAX]))}{more}")
+    return NEEDS_A_PERSON if told or others else DONE
 
 
 # ---- Events
