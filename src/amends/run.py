@@ -203,6 +203,9 @@ class OpenRun:
         self.input: Any = input_for_program(session, row)
         self._output: Any = output_of(session, row)
         self._output_gone = output_gone_error(row)
+        self.note: str = ""
+        """What the end of the block had to say about the run, as on its exception: what was rolled back, or what is still to
+        be done and who does it; empty: nothing, as for a run that was simply committed."""
         self.resumed: bool = session.resumed
         self.generation: int = row.generation
         self._output_was = self._output
@@ -402,9 +405,16 @@ class OpenRun:
                 await self._leave_by(unstorable)
                 raise
             self._output = readable_output(self._session, output, self._output)
-        note = await self._conclude(ending.leave(self._session, error, output))
-        if error is not None and note:
-            note_on(error, printable(note))
+        note = printable(await self._conclude(ending.leave(self._session, error, output)))
+        if not note:
+            return
+        if error is not None:
+            note_on(error, note)
+        else:  # left pivoted: nobody is told by an error that something is still to be done
+            who = "the worker in this process" if self._host.workers else "a worker (amends worker, or rt.worker())"
+            note = f"{note}; {who} continues it"
+            log.warning("%s", note.removeprefix("amends: "))
+        self.note = note
 
     async def _release(self, *, is_quiet: bool | None = None) -> None:
         """Give up the run's lease and write a checkpoint.

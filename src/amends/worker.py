@@ -355,12 +355,14 @@ class WorkerBlock:
         self.worker.stop = self._stop
         self._thread = threading.Thread(target=self.worker.run, name="amends-worker", daemon=True)
         self._thread.start()
+        self.worker.rt._host.workers += 1
         self._term = _Terminated.watched(self._terminate)
         return self.worker
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         assert self._thread is not None, "a block is left after it was entered"
         self._stop.is_up = True
+        self.worker.rt._host.workers -= 1
         try:
             self._thread.join()  # a second Ctrl-C ends this wait; what the worker had sent is then in doubt
         finally:
@@ -390,12 +392,14 @@ class AsyncWorkerBlock:
         self.worker.stop = self._stop
         loop, self._around = asyncio.get_running_loop(), asyncio.current_task()
         self._task = loop.create_task(self.worker._loop_async(rt, False), name="amends-worker", context=Context())
+        rt._host.workers += 1
         self._term = _Terminated.watched(lambda number: loop.call_soon_threadsafe(self._terminate, number) and None)
         return self.worker
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         assert self._task is not None, "a block is left after it was entered"
         self._stop.is_up = True
+        self.worker.rt._host.workers -= 1
         try:
             await shielded(_ended(self._task))
         finally:

@@ -224,6 +224,81 @@ def test_advise_can_be_said_of_one_tool_only() -> None:
             hold()
 
 
+# ---- A block that leaves its run pivoted says so
+
+
+def test_a_block_that_leaves_a_retriable_backing_off_says_so(caplog) -> None:
+    world = World()
+    mail = world.retriable(retry=SOON)
+    world.script["mail"] = [ValueError("down")]
+    rt = runtime(mail)
+    with rt.run("r") as run:
+        mail()
+    assert run.state == "pivoted"
+    said = (
+        "run r has pivoted and goes on: mail failed (ValueError: down) and is tried again in 60 s; "
+        "a worker (amends worker, or rt.worker()) continues it"
+    )
+    assert run.note == f"amends: {said}"
+    assert [(one.name, one.levelname, one.getMessage()) for one in caplog.records] == [("amends", "WARNING", said)]
+
+
+def test_a_run_that_is_simply_committed_has_no_note(caplog) -> None:
+    world = World()
+    pay, mail = world.compensatable("pay"), world.retriable()
+    rt = runtime(pay, mail)
+    with rt.run("r") as run:
+        pay()
+        mail()
+    assert (run.state, run.note, caplog.records) == ("committed", "", [])
+
+
+def test_the_note_of_an_exception_is_the_runs_note_too() -> None:
+    world = World()
+    pay, wire, mail = world.compensatable("pay"), world.pivot(), world.retriable(retry=SOON)
+    world.script["mail"] = [ValueError("down")]
+    rt = runtime(pay, wire, mail)
+    with pytest.raises(KeyError) as raised, rt.run("before") as run:
+        pay()
+        raise KeyError
+    assert [run.note] == raised.value.__notes__ == ["amends: run before rolled back, 1 call compensated"]
+    with pytest.raises(KeyError) as raised, rt.run("after") as run:
+        mail()
+        wire()
+        raise KeyError
+    assert [run.note] == raised.value.__notes__
+    assert "mail failed (ValueError: down) and is tried again in 60 s" in run.note
+
+
+def test_a_commit_without_a_block_says_so_in_both_colours(caplog) -> None:
+    world = World()
+    mail = world.retriable(retry=SOON)
+    world.script["mail"] = [ValueError("down"), ValueError("down")]
+    opened = runtime(mail).open("r")
+    opened.call(mail)
+    opened.commit()
+
+    async def main():
+        rt = AsyncRuntime("memory:", tools=[mail])
+        async with rt.worker(), rt.run("r") as run:
+            await run.call(mail)
+        return run.note
+
+    assert opened.note.endswith("a worker (amends worker, or rt.worker()) continues it")
+    assert asyncio.run(main()).endswith("in 60 s; the worker in this process continues it")
+    assert len([one for one in caplog.records if "is tried again" in one.getMessage()]) == 2
+
+
+def test_a_lost_answer_of_a_retriable_is_said_too() -> None:
+    world = World()
+    mail = world.retriable(idempotent=True, retry=SOON)
+    world.script["mail"] = [(TimeoutError("no answer"),)] * 9
+    rt = runtime(mail, wait=0.01)
+    with rt.run("r") as run:
+        mail()
+    assert "mail may have happened (timeout) and is looked at again in " in run.note
+
+
 # ---- interrupted="commit": a block that ends early after its pivot
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -34,6 +35,7 @@ from amends.engine.session import (
     body_args,
     call_of,
     cause_of,
+    error_text,
     hidden_values_of,
     lacking,
     lacking_words,
@@ -78,10 +80,10 @@ from amends.visible import visible
 
 
 async def leave(session: Session, error: BaseException | None, output: str | None) -> str:
-    """Leave a block in one of nine ways; return the note for the error. Never swallows an error."""
+    """Leave a block in one of nine ways; return what there is to say about it, as a note. Never swallows an error."""
     if error is None:
-        await leave_clean(session, output)
-        return ""
+        run = await leave_clean(session, output)
+        return forward_note(session, await read_tree(session)) if run.state == "pivoted" else ""
     if is_a(error, LedgerError) or (is_a(error, RolledBack) and error.run_id == session.id):
         return ""  # nothing can be recorded here; or nothing is left to do
     try:
@@ -226,13 +228,34 @@ def rollback_note(session: Session, back: RollbackProgress) -> str:
         case "rolling_back":
             return f"amends: run {session.id} is rolling back; a worker continues it in {back.again_s or 0:.0f} s"
         case "pivoted":
-            return f"amends: run {session.id} has pivoted and goes on: its recorded calls are being run"
+            return forward_note(session, back.tree)
         case "committed":
             return f"amends: run {session.id} had pivoted; nothing was pending, and it was committed"
         case "blocked" if back.run.phase == "pivoted":
             return f"amends: run {session.id} has pivoted and was interrupted; open it again or finish it"
         case _:
             return f"amends: run {session.id} is {back.run.state}"
+
+
+def forward_note(session: Session, tree: Tree) -> str:
+    """Return the note for a block that left its run ``pivoted``: which calls are not done, and when they are tried again."""
+    words = [_left_in_words(row, tree.now) for row in tree.calls if row.run == session.uid and _pending(row)]
+    left = "; ".join(words) or "its recorded calls are being run"
+    return f"amends: run {session.id} has pivoted and goes on: {left}"
+
+
+def _left_in_words(row: CallRow, now: float) -> str:
+    due = row.retry_at if row.state == "backing_off" else row.probe_at
+    when = "" if due is None else f" in {max(1, math.ceil(due - now))} s"
+    match row.state:
+        case "backing_off":
+            return f"{row.tool} failed ({error_text(row.error) or row.why}) and is tried again{when}"
+        case "in_doubt":
+            return f"{row.tool} may have happened ({row.why}) and is looked at again{when}"
+        case "started":
+            return f"{row.tool} is running"
+        case _:
+            return f"{row.tool} waits for a lock" if row.locks else f"{row.tool} has not started yet"
 
 
 # ---- Commit

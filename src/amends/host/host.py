@@ -90,6 +90,8 @@ class Host:
         """Makes the numbers of plain calls; ``new_id`` makes all other ids."""
         # Functions, because tools may be added later, and a simulation has its own ids.
         self.notices = Notices(hook, self.settings, lambda: self.specs, lambda: self.new_id, self.redactor)
+        self.workers = 0
+        """How many workers this process has (``rt.worker()``)."""
         self.released = 0
         """How many blocks of this process have ended: a worker in the same process looks again at once."""
         self._opened = False
