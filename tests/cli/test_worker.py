@@ -282,7 +282,7 @@ class Callable_:
         return await async_agent(run)
 
 
-AGENTS = {
+AGENTS: dict[str, Any] = {
     "blocking": blocking_agent,
     "async": async_agent,
     "partial": functools.partial(async_agent),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -298,16 +299,16 @@ def _agent_that_loses_an_answer(world: World, store: MemoryStore, body, *, is_as
         return await body(run)
 
     agents = {"clerk": agent_async if is_async else agent}
-    given = {"store": store, "wait": 0.01, "agents": agents} | options
+    given: dict[str, Any] = {"store": store, "wait": 0.01, "agents": agents} | options
     if is_async:
         rt = AsyncRuntime(**given)
         with pytest.raises(KeyboardInterrupt):
             asyncio.run(rt.start("clerk", id="r"))
         return rt
-    rt = Runtime(**given)
+    blocking = Runtime(**given)
     with pytest.raises(KeyboardInterrupt):
-        rt.start("clerk", id="r")
-    return rt
+        blocking.start("clerk", id="r")
+    return blocking
 
 
 def _slowly_probed(one, *, unknown: int):

@@ -118,6 +118,7 @@ class Scenario:
     traits: dict[str, Traits]
     script: dict[str, list[str]] = field(default_factory=dict)
     unknown_probes: int = 0
+    broken_probes: int = 0
     policy: str = "rollback"
     second: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
     """Another process at the same ledger, raced with the first."""
@@ -189,6 +190,21 @@ def f3_probe_unknown(v: Variant) -> Scenario:
 
     lost = {"a": ["answer lost"]}
     return Scenario("F3 lost answer", program, [a], _rest("a", variant=v), script=lost, unknown_probes=2)
+
+
+def f3b_broken_probe(v: Variant, policy: str) -> Scenario:
+    """The probe has a bug for a long time: a person is asked, and it goes on when the bug is mended."""
+    a, b = make("a", variant=v), make("b", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", recover=policy, agent="agent") as run:
+            await do(run, a, n=1)
+            await do(run, b, n=1)
+
+    return Scenario(
+        f"F3b broken probe, {policy}", program, [a, b], _rest("a", "b", variant=v), script={"b": ["answer lost"]},
+        broken_probes=40, policy=policy,
+    )  # fmt: skip
 
 
 def f4_request_lost(v: Variant) -> Scenario:
@@ -712,6 +728,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *(f1_call(v, policy) for policy in ("rollback", "resume", "wait")),
         f2_retry(v),
         f3_probe_unknown(v),
+        *(f3b_broken_probe(v, policy) for policy in ("rollback", "resume")),
         f4_request_lost(v),
         f5_read(v),
         f6_rollback(v),

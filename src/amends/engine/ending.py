@@ -13,7 +13,7 @@ from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected,
 from amends.engine.blocked import Obstacle, commit_obstacles, rollback_obstacles
 from amends.engine.call import Done, guarded_admission, run_attempts, settle_outcome
 from amends.engine.costs import exceeded
-from amends.engine.doubts import is_repeatable
+from amends.engine.doubts import is_repeatable, probe_failure, probed_seldom
 from amends.engine.locks import locked, start_when_unlocked
 from amends.engine.outcomes import lost_answer
 from amends.engine.reports import report_of
@@ -401,7 +401,8 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
     blocking = commit_obstacles(session, tree)
     clocks = await ReadClocks()
     due = [row.retry_at - clocks.wall for row in left if row.retry_at is not None]
-    due += [row.probe_at - clocks.wall for row in left if row.state == "in_doubt" and row.probe_at is not None]
+    doubts = [row for row in left if row.state == "in_doubt" and not probe_failure(row)]
+    due += [row.probe_at - clocks.wall for row in doubts if row.probe_at is not None]
     unknown = [row for row in left if row.is_staged or row.state == "ready"]
     if blocking and not due and len(blocking) == len(left):
         return await _block(session, blocking)
@@ -508,6 +509,8 @@ async def _close_child(session: Session, child: RunRow) -> float | None:
 
 async def _block(session: Session, blocking: list[Obstacle], *, again_s: float | None = None) -> RunRow:
     causes = tuple(left.cause for left in blocking)
+    if again_s is None:
+        again_s = probed_seldom(session, await read_tree(session))
     return await CloseRun(
         session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, wake_s=again_s
     )
@@ -534,8 +537,9 @@ async def interrupted(session: Session) -> RunRow:
         f"or close it with rt.finish({session.id!r}, by=..., why=...)"
     )
     causes = (cause, *(one.cause for one in commit_obstacles(session, tree)))
+    lease, again_s = session.lease, probed_seldom(session, tree)
     return await CloseRun(
-        session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, interrupted=True
+        session.uid, lease.owner, lease.epoch, "blocked", causes=causes, interrupted=True, wake_s=again_s
     )
 
 
@@ -549,7 +553,7 @@ def _is_settled(tree: Tree) -> bool:
 def _will_continue(session: Session, row: CallRow) -> bool:
     """Return whether waiting helps: it is due later, or waits for a lock of another run."""
     is_locked = row.is_staged and bool(row.locks) and session.body(row) is not None
-    return is_locked or row.retry_at is not None or row.probe_at is not None
+    return is_locked or row.retry_at is not None or (row.probe_at is not None and not probe_failure(row))
 
 
 def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from amends.encoding.dataclass import dataclass
 from amends.engine.blocked import commit_obstacles
 from amends.engine.checkpoints import check_anchor
+from amends.engine.doubts import probed_seldom
 from amends.engine.ending import commit, interrupted
 from amends.engine.rollback import roll_back, settle_doubts
 from amends.engine.session import Session, read_tree, release_tree
@@ -184,9 +185,10 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
         return await _go_forward(session, tree.run)  # the doubt was about its pivot, which had happened
     if later is None and doubtful and tree.run.state != "blocked":
         causes = tuple(left.cause for left in commit_obstacles(session, tree))
-        run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
+        again_s, lease = probed_seldom(session, tree), session.lease
+        run = await CloseRun(session.uid, lease.owner, lease.epoch, "blocked", causes=causes, wake_s=again_s)
         return Recovered("done", run)
-    run = await release_tree(session, later)
+    run = await release_tree(session, probed_seldom(session, tree) if later is None else later)
     return Recovered("done", run)
 
 

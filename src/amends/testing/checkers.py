@@ -354,6 +354,35 @@ def interrupted_as_told(store: MemoryStore, world: World) -> Iterator[str]:
                 yield f"the block of run {run.id} ended early after its pivot, and it was committed without a person"
 
 
+FAILED_PROBES_MAX: Final = 30
+"""The most failures in a row of a probe before its run is blocked: some processes begin to count anew."""
+
+
+@checker
+def broken_probes_are_told(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a probe that keeps failing blocks its run for a person, and is still asked."""
+    failed: Counter[str] = Counter()
+    state: dict[str, str] = {}
+    for event in store.events:
+        if event.what == "run" and event.run == event.root:
+            state[event.root] = event.to_state
+            if event.to_state == "blocked":
+                failed = Counter({call: n for call, n in failed.items() if store.calls[call].root != event.root})
+        if event.what != "probed":
+            continue
+        is_untold = state.get(event.root) != "blocked" and str(json.loads(event.facts).get("answer")).startswith(
+            "failed"
+        )
+        failed[event.call] = failed[event.call] + 1 if is_untold else 0
+        if failed[event.call] > FAILED_PROBES_MAX:
+            yield f"the probe of {_name(store, event.call)} keeps failing, and no person was asked"
+            return
+    for call in store.calls.values():
+        run = store.runs[call.root]
+        if call.state == "in_doubt" and call.probe_at is not None and run.state == "blocked" and run.wake_at is None:
+            yield f"{call.tool} of blocked run {run.id} has a probe, and it is not asked any more"
+
+
 @checker
 def owner_undisturbed(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that nobody takes over a run from a process that lives and renews its lease."""
