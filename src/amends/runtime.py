@@ -101,6 +101,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 IfRolledBack = Literal["again", "raise"]
+Reads = Literal["record", "again"]
 Agents: TypeAlias = Mapping[str, Callable[[Run], object] | Callable[[AsyncRun], object]]
 """Agents by name. A worker of either colour resumes agents of both."""
 
@@ -173,6 +174,7 @@ class Runtime:
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
+        reads: Reads = "record",
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -187,7 +189,9 @@ class Runtime:
         which the run is rolled back, unless its pivot has started. ``if_rolled_back``: ``"again"`` opens an id whose
         run failed and was rolled back as its next generation, ``"raise"`` raises ``RunEnded``. ``history``: after a
         resume the model still has the earlier results, so do not suspect its new requests to be repeats of old ones.
-        ``tenant``, ``agent``, ``principal``: for whom the run acts, instead of the settings.
+        ``reads``: after a resume, what was read before is answered from the record until the first call that the record
+        does not have; with ``"again"`` (said when the run is first opened) every read runs. ``tenant``, ``agent``,
+        ``principal``: for whom the run acts, instead of the settings.
         """
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         return _Block(self, id, input, options)
@@ -206,6 +210,7 @@ class Runtime:
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
+        reads: Reads = "record",
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -259,8 +264,8 @@ class Runtime:
         with self.run(f"once:{key}") as run:
             return run._value(run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
 
-    def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
-        """Open a run and give it to a registered agent; a worker can resume it."""
+    def start(self, agent: str, *, id: str | None = None, input: object = None, reads: Reads = "record") -> Any:
+        """Open a run and give it to a registered agent; a worker can resume it. ``reads``: as of ``run``."""
         fn = self._host.agent(agent)
         if is_async_function(fn):
             raise WrongColour(
@@ -268,7 +273,7 @@ class Runtime:
                 tool=agent,
                 hint="start it with an AsyncRuntime; a worker of either colour resumes it",
             )
-        with self.run(id, input=input, agent=agent, recover="resume") as run:
+        with self.run(id, input=input, agent=agent, recover="resume", reads=reads) as run:
             if not run._over:
                 run.output = fn(run)
         return run.output
@@ -635,6 +640,7 @@ class AsyncRuntime:
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
+        reads: Reads = "record",
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -660,6 +666,7 @@ class AsyncRuntime:
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
+        reads: Reads = "record",
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -717,10 +724,10 @@ class AsyncRuntime:
         async with self.run(f"once:{key}") as run:
             return run._value(await run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
 
-    async def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
-        """Open a run and give it to a registered agent; a worker can resume it."""
+    async def start(self, agent: str, *, id: str | None = None, input: object = None, reads: Reads = "record") -> Any:
+        """Open a run and give it to a registered agent; a worker can resume it. ``reads``: as of ``run``."""
         fn = self._host.agent(agent)
-        async with self.run(id, input=input, agent=agent, recover="resume") as run:
+        async with self.run(id, input=input, agent=agent, recover="resume", reads=reads) as run:
             if not run._over:
                 ended = fn(run)
                 run.output = await ended if inspect.isawaitable(ended) else ended

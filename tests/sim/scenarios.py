@@ -153,6 +153,10 @@ class Fails(Exception):
     """The agent's own failure."""
 
 
+class Stopped(BaseException):
+    """The agent's process is asked to end, as by Ctrl-C."""
+
+
 def _rest(*names: str, variant: Variant) -> dict[str, Traits]:
     return {name: traits(variant) for name in names}
 
@@ -227,6 +231,25 @@ def f5_read(v: Variant) -> Scenario:
             await run.call(look, n=1)
 
     return Scenario("F5 read", program, [look, a], _rest("a", variant=v))
+
+
+def f5b_resumed_reads(v: Variant) -> Scenario:
+    """An agent decides by what it reads, and its own effect changes that: started again, it must decide the same."""
+
+    def seen() -> int:
+        return sum(Here.world.stands(one.call_id) for one in Here.world.landings)
+
+    look, a, b = tool(name="look", kind="read")(seen), make("a", variant=v), make("b", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", recover="resume", agent="agent") as run:
+            read = await run.call(look)
+            Here.world.read.append((run.session.uid, 0, read))
+            await do(run, a if read == 0 else b, n=1)
+            if not run.session.resumed:
+                raise Stopped
+
+    return Scenario("F5b resumed reads", program, [look, a, b], _rest("a", "b", variant=v), policy="resume")
 
 
 def f6_rollback(v: Variant) -> Scenario:
@@ -553,10 +576,6 @@ def f17_resume(v: Variant) -> Scenario:
     return Scenario("F17 resume", program, [a, b, p], rest, script={"b": ["no effect"]}, policy="resume")
 
 
-class Stopped(BaseException):
-    """The agent's process is asked to end, as by Ctrl-C."""
-
-
 def f17c_doubt_after_resume(v: Variant, inside_child: bool) -> Scenario:
     """Recovery starts the agent again, and that agent loses an answer for longer than recovery waits."""
     a, b, c = make("a", variant=v), make("b", variant=v), make("c", variant=v)
@@ -731,6 +750,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *(f3b_broken_probe(v, policy) for policy in ("rollback", "resume")),
         f4_request_lost(v),
         f5_read(v),
+        f5b_resumed_reads(v),
         f6_rollback(v),
         *(f7_compensation(v, how) for how in ("once", "always", "lost", "unsent")),
         *(f7p_probed_compensation(v, how) for how in ("answer lost", "request lost")),

@@ -310,7 +310,8 @@ class Host:
         """Return what recovery does with the run, as the ledger has it: see ``RunRow.policy``."""
         recover: str = options.get("recover", "rollback")
         interrupted = options.get("interrupted") or self.value("interrupted")
-        return f"{recover}+commit" if interrupted == "commit" else recover
+        again = "+again" if options.get("reads") == "again" else ""
+        return f"{recover}{'+commit' if interrupted == 'commit' else ''}{again}"
 
     def _written_budgets(self, given: Iterable[object]) -> str:
         budgets = checked_budgets(given, "run")

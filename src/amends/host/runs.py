@@ -76,6 +76,8 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise UsageError(f"{name} is {options[name]!r}; it is one of {', '.join(allowed)}")
     if options.get("interrupted") not in (None, "block", "commit"):
         raise UsageError(f"interrupted is {options['interrupted']!r}; it is one of block, commit")
+    if options.get("reads", "record") not in ("record", "again"):
+        raise UsageError(f"reads is {options['reads']!r}; it is one of record, again")
     for name in ("wait", "wait_approval", "deadline"):
         value = options[name]
         if value is not None and not (isinstance(value, int | float) and value >= 0):

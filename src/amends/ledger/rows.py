@@ -42,7 +42,7 @@ class RunRow:
     plan: str = ""
     """The plan by which a person rolled the run back; empty: there was none."""
     policy: str = "rollback"
-    """What recovery does before the pivot; with ``+commit`` behind it: after the pivot, if nothing is pending, it commits."""
+    """What recovery does before the pivot; with ``+commit`` and ``+again`` behind it: see the properties."""
     order_mode: str = "strict"
     agent: str = ""
     principal: str = ""
@@ -104,7 +104,12 @@ class RunRow:
     @property
     def commits_interrupted(self) -> bool:
         """Whether it commits if its block ends early after the pivot and nothing is pending."""
-        return self.policy.endswith("+commit")
+        return "+commit" in self.policy
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether reads run again after a resume, instead of being answered from the record."""
+        return "+again" in self.policy
 
     @property
     def phase(self) -> str:
