@@ -176,12 +176,13 @@ async def _resumed_read(op: AdmitCall, run: RunRow, root: RunRow) -> CallRow | N
     The nth read gets the nth, until the run makes a call that the record does not have: that call may have changed what
     is read. Otherwise a resumed agent would see its own effects, and plan differently.
     """
-    if root.history or root.reads_again or root.forked_from:
-        return None
+    if root.history or root.reads_again or root.forked_from or op.parent:
+        return None  # a body that is started again is another attempt, and reads for itself
     calls = await ListCalls(root.uid)
     if any(call.created_epoch == root.epoch for call in calls):
         return None
-    mine = (call for call in calls if call.kind == "read" and call.run == run.uid and call.key.startswith(f"{op.key}:"))
+    alike = [call for call in calls if call.kind == "read" and call.run == run.uid and not call.parent]
+    mine = (call for call in alike if call.key.startswith(f"{op.key}:"))
     first = next((call for call in mine if call.asked_epoch < root.epoch and _has_answer(call)), None)
     return None if first is None else await UpdateCall(first, {"asked_epoch": root.epoch})
 
