@@ -393,7 +393,7 @@ class AsyncWorkerBlock:
         loop, self._around = asyncio.get_running_loop(), asyncio.current_task()
         self._task = loop.create_task(self.worker._loop_async(rt, False), name="amends-worker", context=Context())
         rt._host.workers += 1
-        self._term = _Terminated.watched(lambda number: loop.call_soon_threadsafe(self._terminate, number) and None)
+        self._term = _Terminated.watched(lambda number: loop.call_soon_threadsafe(self._terminate, number))
         return self.worker
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -435,7 +435,7 @@ class _Terminated:
     handler: Callable[[int, FrameType | None], None]
 
     @classmethod
-    def watched(cls, terminate: Callable[[int], None]) -> _Terminated | None:
+    def watched(cls, terminate: Callable[[int], object]) -> _Terminated | None:
         """Handle the first SIGTERM by ``terminate``; None if the program handles it, or this is not the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return None
