@@ -33,6 +33,7 @@ Kind: TypeAlias = Literal["read", "compensatable", "pivot", "retriable"]
 Scope: TypeAlias = Literal["run", "ledger"]
 Order: TypeAlias = Literal["strict", "advise"]
 Policy: TypeAlias = Literal["rollback", "resume", "wait"]
+Interrupted: TypeAlias = Literal["block", "commit"]
 Phase: TypeAlias = Literal["execute", "compensate", "probe", "before"]
 ApprovalState: TypeAlias = Literal["pending", "approved", "rejected", "expired", "used", "cancelled"]
 Status: TypeAlias = Literal["done", "replayed", "staged", "held", "refused", "failed", "in_doubt"]
@@ -96,6 +97,8 @@ class RunInfo:
     parent: str | None = None
     goal: str | None = None
     recover: Policy = "rollback"
+    interrupted: Interrupted = "block"
+    """What recovery does if its block ends early after the pivot and nothing is pending: ask a person, or commit."""
     input: Any = None
     output: Any = None
     tags: tuple[str, ...] = ()

@@ -232,6 +232,9 @@ class OpenRun:
         self.input: Any = input_for_program(session, row)
         self._output: Any = output_of(session, row)
         self._output_gone = output_gone_error(row)
+        self.note: str = ""
+        """What the end of the block had to say about the run, as on its exception: what was rolled back, or what is still to
+        be done and who does it; empty: nothing, as for a run that was simply committed."""
         self.resumed: bool = session.resumed
         self.generation: int = row.generation
         self._output_was = self._output
@@ -441,9 +444,16 @@ class OpenRun:
                 await self._leave_by(unstorable)
                 raise
             self._output = readable_output(self._session, output, self._output)
-        note = await self._conclude(ending.leave(self._session, error, output))
-        if error is not None and note:
-            note_on(error, printable(note))
+        note = printable(await self._conclude(ending.leave(self._session, error, output)))
+        if not note:
+            return
+        if error is not None:
+            note_on(error, note)
+        else:  # left pivoted: nobody is told by an error that something is still to be done
+            who = "the worker in this process" if self._host.workers else "a worker (amends worker, or rt.worker())"
+            note = f"{note}; {who} continues it"
+            log.warning("%s", note.removeprefix("amends: "))
+        self.note = note
 
     async def _count(self) -> None:
         """Write how often this run was answered from the record; if the ledger does not take it, it is not counted."""
@@ -466,6 +476,7 @@ class OpenRun:
         if self._session.above:
             return  # a child has the lease of its root, which continues
         self._host.heartbeat.forget(self._session.lease)
+        self._host.released += 1
         checkpointer = self._host.checkpointer
         if checkpointer.every_s == 0:  # the run waits for it; an event loop must not
             await self._aside(checkpointer.left, self.id, quiet=is_quiet)
@@ -1200,6 +1211,13 @@ class _Block(Generic[RunT]):
         try:
             await self.run._close(error, releases=self._is_root)
         finally:
+            self._scope.is_over = True
+            self._around.__exit__(None, None, None)
+
+    def hand_over(self) -> None:
+        """End the scope and leave the run as it is: a block of the other colour continues it."""
+        if self._end_scope():
+            assert self._scope is not None, "a block is left after it was entered"
             self._scope.is_over = True
             self._around.__exit__(None, None, None)
 

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 from amends.budgets import Budget
 from amends.drivers.blocking import Driver
@@ -19,7 +19,7 @@ from amends.encoding.chain import Checkpoint
 from amends.encoding.lazy_import import import_on_use
 from amends.engine import opening
 from amends.engine.session import Session
-from amends.errors import Error, LedgerError, UsageError, trim, trims
+from amends.errors import Error, LedgerError, UsageError, WrongColour, trim, trims
 from amends.host import requests
 from amends.host import runs as run_verbs
 from amends.host.host import Host, View, is_settled, refuse_nested
@@ -38,18 +38,21 @@ from amends.host.verbs import (
 from amends.ledger.flow import Flow
 from amends.ledger.rows import RunRow
 from amends.ledger.store import Store
-from amends.model import Approval, Event, Once, Order, Policy
+from amends.model import Approval, Event, Interrupted, Once, Order, Policy
 from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
 from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run, refuse_async
 from amends.tools.rules import Rule
+from amends.tools.signature import is_async_function
 from amends.visible import visible, visible_log
 
 # What the first call of a blocking program does not need is imported when it is first used. Some modules have other
 # names here: in the body of a class, the verb of the same name would hide its module.
 if TYPE_CHECKING:
     import asyncio
+    from concurrent import futures
 
+    from amends import worker as workers
     from amends.audit import bundles as run_bundles
     from amends.audit import verify as audit_verbs
     from amends.drivers import event_loop
@@ -73,6 +76,7 @@ else:
     import_on_use(
         globals(),
         asyncio="asyncio",
+        futures="concurrent.futures",
         run_bundles="amends.audit.bundles",
         audit_verbs="amends.audit.verify",
         event_loop="amends.drivers.event_loop",
@@ -94,6 +98,7 @@ else:
         comparison="amends.replay.comparison",
         forks="amends.replay.forks",
         replay_driver="amends.replay.driver",
+        workers="amends.worker",
     )
 
 log = visible_log("amends")
@@ -102,6 +107,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 IfRolledBack = Literal["again", "raise"]
+Reads = Literal["record", "again"]
+Agents: TypeAlias = Mapping[str, Callable[[Run], object] | Callable[[AsyncRun], object]]
+"""Agents by name. A worker of either colour resumes agents of both."""
 
 
 def shown_runtime(rt: object, host: Host, view: View) -> str:
@@ -126,8 +134,9 @@ class Runtime:
         url: str | None = None,
         *,
         tools: Iterable[object] = (),
-        agents: Mapping[str, Callable[[Run], object]] | None = None,
+        agents: Agents | None = None,
         order: Order | None = None,
+        interrupted: Interrupted | None = None,
         lease: float | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
@@ -177,11 +186,13 @@ class Runtime:
         tags: Sequence[str] = (),
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
+        interrupted: Interrupted | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
+        reads: Reads = "record",
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -190,12 +201,15 @@ class Runtime:
 
         ``id``: makes the run resumable; made up if left out. ``input``: recorded; another input for the same id raises
         ``RunConflict``. ``tags``: to filter by. ``budgets``: of this run, beside those of the runtime. ``recover``:
-        what recovery does with the run if it is interrupted before its pivot. ``wait``, ``wait_approval``: seconds, for
-        this run instead of the settings. ``deadline``: seconds after which the run is rolled back, unless its pivot has
-        started. ``if_rolled_back``: ``"again"`` opens an id whose run failed and was rolled back as its next
-        generation, ``"raise"`` raises ``RunEnded``. ``history``: after a resume the model still has the earlier results,
-        so do not suspect its new requests to be repeats of old ones. ``tenant``, ``agent``, ``principal``: for whom the
-        run acts, instead of the settings.
+        what recovery does with the run if it is interrupted before its pivot. ``interrupted``: ``"commit"`` commits it
+        if it is interrupted after its pivot and nothing is pending, instead of blocking it for a person. ``wait``,
+        ``wait_approval``: seconds. These three are for this run, instead of the settings. ``deadline``: seconds after
+        which the run is rolled back, unless its pivot has started. ``if_rolled_back``: ``"again"`` opens an id whose
+        run failed and was rolled back as its next generation, ``"raise"`` raises ``RunEnded``. ``history``: after a
+        resume the model still has the earlier results, so do not suspect its new requests to be repeats of old ones.
+        ``reads``: after a resume, what was read before is answered from the record until the first call that the record
+        does not have; with ``"again"`` (said when the run is first opened) every read runs. ``tenant``, ``agent``,
+        ``principal``: for whom the run acts, instead of the settings.
         """
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         return _Block(self, id, input, options)
@@ -208,11 +222,13 @@ class Runtime:
         tags: Sequence[str] = (),
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
+        interrupted: Interrupted | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
+        reads: Reads = "record",
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -276,10 +292,16 @@ class Runtime:
         with self.run(f"once:{key}") as run:
             return run._tell(requests.once_ask(run._session, key, fn, args, kwargs))
 
-    def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
-        """Open a run and give it to a registered agent; a worker can resume it."""
+    def start(self, agent: str, *, id: str | None = None, input: object = None, reads: Reads = "record") -> Any:
+        """Open a run and give it to a registered agent; a worker can resume it. ``reads``: as of ``run``."""
         fn = self._host.agent(agent)
-        with self.run(id, input=input, agent=agent, recover="resume") as run:
+        if is_async_function(fn):
+            raise WrongColour(
+                f"agent {agent} is async; nothing was started",
+                tool=agent,
+                hint="start it with an AsyncRuntime; a worker of either colour resumes it",
+            )
+        with self.run(id, input=input, agent=agent, recover="resume", reads=reads) as run:
             if not run._over:
                 run.output = fn(run)
         return run.output
@@ -304,6 +326,15 @@ class Runtime:
 
     # ---- Recovering
 
+    def worker(self, *, every: float = 1.0, limit: int = 100) -> AbstractContextManager[workers.Worker, None]:
+        """Recover runs in this process: ``with rt.worker():`` does what ``amends worker`` does, in a thread.
+
+        ``every``: seconds between two passes; ``limit``: runs per pass. Leaving the block finishes the current run first.
+        Without a handler of your own, SIGTERM raises ``SystemExit`` in the main thread, so that blocks are left.
+        """
+        refuse_nested("rt.worker()")
+        return workers.WorkerBlock(workers.Worker(self, every=every, limit=limit, is_guest=True))
+
     def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here and finish or roll back each; send overdue notices."""
         self._send_overdue_notices(limit)
@@ -323,8 +354,8 @@ class Runtime:
         self._host.heartbeat.keep(lease)
         try:
             done = run._ending(recovery.recover_tree(session, row, has_agent=row.agent in self._host.agents))
-            if done.how == "resume":
-                self._resume(run)
+            if done.how == "resume" and not self._resume(run):
+                self._resume_async(session, row)
         except LedgerError as error:
             log.warning("run %s could not be recovered here: %s", visible(row.id), error)
         finally:
@@ -332,13 +363,42 @@ class Runtime:
             self._host.checkpointer.wake()
         return self._report(uid=row.uid)
 
-    def _resume(self, run: Run) -> None:
+    def _resume(self, run: Run) -> bool:
+        """Give the run to its agent again; return False if the agent is async, and nothing was done."""
         fn = self._host.agents[run._session.agent]
+        if is_async_function(fn):
+            return False
+        run._session.waits_for_doubts = True
+        block = Entered(run)
         try:
-            with Entered(run):
-                run.output = fn(run)
+            with block:
+                made = fn(run)
+                if inspect.iscoroutine(made):  # of a plain function around an async one: nothing of it has run
+                    made.close()
+                    block.hand_over()
+                    return False
+                run.output = made
         except Exception as error:  # the block has already settled the run, and the report shows it
             log.warning("%s", run_verbs.agent_ended(run._session, error))
+        return True
+
+    def _resume_async(self, session: Session, row: RunRow) -> None:
+        """Give the run to its agent, which is async, on an event loop of its own."""
+        other = self._on_a_loop()
+        self._host.heartbeat.keep(session.lease, partial(other._driver.lose, session.root))
+        run = AsyncRun(self._host, other._driver, session, row, over=False)
+        if event_loop.is_on_loop():  # of a notebook, for example
+            with futures.ThreadPoolExecutor(1) as pool:
+                pool.submit(lambda: asyncio.run(other._resume(run))).result()
+        else:
+            asyncio.run(other._resume(run))
+
+    def _on_a_loop(self) -> AsyncRuntime:
+        """Return this runtime in the other colour: the same tools, ledger and heartbeat."""
+        other = object.__new__(AsyncRuntime)
+        other._host, other._view = self._host, self._view
+        other._driver = event_loop.AsyncDriver(self._driver.store, self._host.live, self._host.lease_s)
+        return other
 
     def _go_on(self, root: str) -> Report:
         found = self._drive(run_verbs.one(self._host, root))
@@ -575,8 +635,9 @@ class AsyncRuntime:
         url: str | None = None,
         *,
         tools: Iterable[object] = (),
-        agents: Mapping[str, Callable[[AsyncRun], object]] | None = None,
+        agents: Agents | None = None,
         order: Order | None = None,
+        interrupted: Interrupted | None = None,
         lease: float | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
@@ -628,11 +689,13 @@ class AsyncRuntime:
         tags: Sequence[str] = (),
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
+        interrupted: Interrupted | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
+        reads: Reads = "record",
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -652,11 +715,13 @@ class AsyncRuntime:
         tags: Sequence[str] = (),
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
+        interrupted: Interrupted | None = None,
         wait: float | None = None,
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
+        reads: Reads = "record",
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -724,10 +789,10 @@ class AsyncRuntime:
         async with self.run(f"once:{key}") as run:
             return await run._tell(requests.once_ask(run._session, key, fn, args, kwargs))
 
-    async def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
-        """Open a run and give it to a registered agent; a worker can resume it."""
+    async def start(self, agent: str, *, id: str | None = None, input: object = None, reads: Reads = "record") -> Any:
+        """Open a run and give it to a registered agent; a worker can resume it. ``reads``: as of ``run``."""
         fn = self._host.agent(agent)
-        async with self.run(id, input=input, agent=agent, recover="resume") as run:
+        async with self.run(id, input=input, agent=agent, recover="resume", reads=reads) as run:
             if not run._over:
                 ended = fn(run)
                 run.output = await ended if inspect.isawaitable(ended) else ended
@@ -755,6 +820,15 @@ class AsyncRuntime:
 
     # ---- Recovering
 
+    def worker(self, *, every: float = 1.0, limit: int = 100) -> AbstractAsyncContextManager[workers.Worker, None]:
+        """Recover runs in this process: ``async with rt.worker():`` does what ``amends worker`` does, in a task.
+
+        ``every``: seconds between two passes; ``limit``: runs per pass. Leaving the block finishes the current run first.
+        Without a handler of your own, SIGTERM cancels the task of the block, and then raises ``SystemExit``.
+        """
+        refuse_nested("rt.worker()")
+        return workers.AsyncWorkerBlock(workers.Worker(self, every=every, limit=limit, is_guest=True))
+
     async def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here and finish or roll back each; send overdue notices."""
         await self._send_overdue_notices(limit)
@@ -774,8 +848,8 @@ class AsyncRuntime:
         self._host.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
         try:
             done = await run._ending(recovery.recover_tree(session, row, has_agent=row.agent in self._host.agents))
-            if done.how == "resume":
-                await self._resume(run)
+            if done.how == "resume" and not await self._resume_blocking(session, row):
+                await self._resume(AsyncRun(self._host, self._driver, session, row, over=False))
         except LedgerError as error:
             log.warning("run %s could not be recovered here: %s", visible(row.id), error)
         finally:
@@ -783,8 +857,19 @@ class AsyncRuntime:
             self._host.checkpointer.wake()
         return await self._report(uid=row.uid)
 
+    async def _resume_blocking(self, session: Session, row: RunRow) -> bool:
+        """Give the run to its agent again, in a thread; return False if the agent is async, and nothing was done."""
+        if is_async_function(self._host.agents[session.agent]):
+            return False
+        other = object.__new__(Runtime)
+        other._host, other._view, other._driver = self._host, self._view, self._driver.blocking
+        run = Run(self._host, other._driver, session, row, over=False)
+        return await event_loop.shielded(asyncio.to_thread(other._resume, run))
+
     async def _resume(self, run: AsyncRun) -> None:
+        """Give the run to its agent again."""
         fn = self._host.agents[run._session.agent]
+        run._session.waits_for_doubts = True
         try:
             async with AsyncEntered(run):
                 ended = fn(run)

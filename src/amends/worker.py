@@ -1,7 +1,7 @@
 """The worker: take over abandoned runs and finish or roll back each, until it is stopped.
 
-This is the loop behind ``amends worker app:rt``. It takes runtimes of both colours. It resumes registered agents, and
-starts no new ones.
+This is the loop behind ``amends worker app:rt`` and ``with rt.worker():``. It takes runtimes of both colours. It resumes
+registered agents of both colours, and starts no new ones.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Final, Protocol
 
-from amends.errors import LedgerUnavailable, UsageError
+from amends.drivers.event_loop import shielded
+from amends.errors import LedgerMissing, LedgerUnavailable, UsageError, described
 from amends.host import runs
 from amends.host.settings import Setting
+from amends.ledger.operations import ListRuns
 from amends.report import Report
 from amends.runtime import AsyncRuntime, Runtime
 from amends.visible import visible, visible_log
@@ -84,21 +87,28 @@ def _is_late(report: Report) -> bool:
 class Worker:
     """One loop over one runtime: a pass ``every`` so many seconds, over at most ``limit`` runs.
 
-    ``stop`` ends it after the current run.
+    ``stop`` ends it after the current run. ``is_guest``: it works beside the program that uses the runtime; it follows
+    that program's settings, does not close the runtime, and goes on whatever happens to the ledger.
     """
 
     rt: Runtime | AsyncRuntime
     every: float = 1.0
     limit: int = 100
     stop: Stops = field(default_factory=Flag)
+    is_guest: bool = False
+    blocked: list[str] = field(default_factory=list)
+    """After one pass (``once``): the ids of all runs that are blocked, of every tenant that the runtime works for."""
     _told: set[tuple[str, str, int, str]] = field(default_factory=set)
     _has_greeted: bool = False
+    _missing: bool = False
 
     def __post_init__(self) -> None:
         if not self.every > 0 or self.limit < 1:
             raise UsageError(
                 f"every is {self.every} and limit is {self.limit}; a worker needs every > 0 and limit >= 1"
             )
+        if self.is_guest:
+            return
         host = self.rt._host
         if host.store.url == "memory:":
             raise UsageError(
@@ -125,16 +135,18 @@ class Worker:
                     rt.check_anchor()
                     self._greet(once)
                     reports = [self._told_of(report) for report in self._pass(rt)]
-                except LedgerUnavailable as error:
-                    if once:
+                except Exception as error:
+                    if once or not self._outlives(error):
                         raise
-                    self._sleep(self._unavailable(pace, error))
+                    self._sleep(self._told_of_error(pace, error))
                     continue
                 if once:
+                    self.blocked = _blocked(rt)
                     break
                 self._sleep(pace.after(busy=_did_something(reports)))
         finally:
-            rt.close()
+            if not self.is_guest:
+                rt.close()
         return reports
 
     def _pass(self, rt: Runtime) -> Iterator[Report]:
@@ -153,9 +165,13 @@ class Worker:
         rt._host.checkpointer.beat()
 
     def _sleep(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while not self.stop.is_set() and (left := until - time.monotonic()) > 0:
+        until, released = time.monotonic() + seconds, self.rt._host.released
+        while not self._is_woken(released) and (left := until - time.monotonic()) > 0:
             time.sleep(min(NAP_S, left))
+
+    def _is_woken(self, released: int) -> bool:
+        """Return whether to look at once: it is stopped, or a block of this process has ended since."""
+        return self.stop.is_set() or self.rt._host.released != released
 
     # ---- On an event loop
 
@@ -168,16 +184,18 @@ class Worker:
                     await rt.check_anchor()
                     self._greet(once)
                     reports = [self._told_of(report) async for report in self._pass_async(rt)]
-                except LedgerUnavailable as error:
-                    if once:
+                except Exception as error:
+                    if once or not self._outlives(error):
                         raise
-                    await self._sleep_async(self._unavailable(pace, error))
+                    await self._sleep_async(self._told_of_error(pace, error))
                     continue
                 if once:
+                    self.blocked = await asyncio.to_thread(_blocked, rt)
                     break
                 await self._sleep_async(pace.after(busy=_did_something(reports)))
         finally:
-            await rt.close()
+            if not self.is_guest:
+                await rt.close()
         return reports
 
     async def _pass_async(self, rt: AsyncRuntime) -> AsyncIterator[Report]:
@@ -196,9 +214,9 @@ class Worker:
         await asyncio.to_thread(rt._host.checkpointer.beat)
 
     async def _sleep_async(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
+        until, released = time.monotonic() + seconds, self.rt._host.released
         # A signal handler or another thread may set ``stop``; an asyncio.Event cannot be set from there.
-        while not self.stop.is_set() and (left := until - time.monotonic()) > 0:  # noqa: ASYNC110
+        while not self._is_woken(released) and (left := until - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(NAP_S, left))
 
     # ---- Log messages
@@ -242,9 +260,22 @@ class Worker:
         self._told.add(name)
         return True
 
-    def _unavailable(self, pace: Pace, error: LedgerUnavailable) -> float:
+    def _outlives(self, error: Exception) -> bool:
+        """Return whether the worker goes on after this error of a whole pass: beside a program it always does."""
+        return self.is_guest or isinstance(error, LedgerUnavailable | LedgerMissing)
+
+    def _told_of_error(self, pace: Pace, error: Exception) -> float:
+        """Log why there was no pass, and return the seconds until the next try."""
+        if isinstance(error, LedgerMissing):
+            if not self._missing:
+                log.warning("%s; waiting until it is there", error)
+            self._missing = True
+            return pace.after(busy=False)
         pause = pace.unavailable()
-        log.warning("the ledger does not answer, trying again in %.0f s: %s", pause, error)
+        if isinstance(error, LedgerUnavailable):
+            log.warning("the ledger does not answer, trying again in %.0f s: %s", pause, error)
+        else:
+            log.error("nothing can be recovered, trying again in %.0f s: %s", pause, described(error))
         return pause
 
 
@@ -260,7 +291,7 @@ def work(
 
     ``every``: seconds between passes; ``limit``: runs per pass. Without ``stop``, and in the main thread, SIGTERM and
     SIGINT stop it after the current run, and a second signal ends the process at once. It never creates a ledger: it
-    raises ``LedgerMissing``.
+    waits until there is one, and with ``once`` raises ``LedgerMissing``.
     """
     flag = Flag()
     worker = Worker(rt, every=every, limit=limit, stop=flag if stop is None else stop)
@@ -268,6 +299,24 @@ def work(
         return worker.run(once=once)
     with _signals(flag):
         return worker.run(once=once)
+
+
+def work_once(rt: Runtime | AsyncRuntime, *, limit: int = 100) -> tuple[list[Report], list[str]]:
+    """Do one pass of a worker. Return its reports, and the ids of all runs that are blocked then, newest first."""
+    flag = Flag()
+    worker = Worker(rt, limit=limit, stop=flag)
+    if threading.current_thread() is not threading.main_thread():
+        return worker.run(once=True), worker.blocked
+    with _signals(flag):
+        return worker.run(once=True), worker.blocked
+
+
+BLOCKED_MAX: Final = 1_000
+
+
+def _blocked(rt: Runtime | AsyncRuntime) -> list[str]:
+    found = rt._host.store.perform(ListRuns(rt._view.tenant or None, ("blocked",), None, BLOCKED_MAX))
+    return [row.id for row in found if not row.parent and not row.origin]
 
 
 def _did_something(reports: list[Report]) -> bool:
@@ -289,3 +338,120 @@ def _signals(flag: Flag) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# ---- In the process of an application
+
+
+@dataclass(slots=True)
+class WorkerBlock:
+    """``with rt.worker():``: a worker in a thread beside the program, until the block ends."""
+
+    worker: Worker
+    _stop: Flag = field(default_factory=Flag)
+    _thread: threading.Thread | None = None
+    _term: _Terminated | None = None
+
+    def __enter__(self) -> Worker:
+        _refuse_second(self._thread is not None)
+        self.worker.stop = self._stop
+        self._thread = threading.Thread(target=self.worker.run, name="amends-worker", daemon=True)
+        self._thread.start()
+        self.worker.rt._host.workers += 1
+        self._term = _Terminated.watched(self._terminate)
+        return self.worker
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        assert self._thread is not None, "a block is left after it was entered"
+        self._stop.is_up = True
+        self.worker.rt._host.workers -= 1
+        try:
+            self._thread.join()  # a second Ctrl-C ends this wait; what the worker had sent is then in doubt
+        finally:
+            if self._term is not None:
+                self._term.forget()
+
+    def _terminate(self, number: int) -> None:
+        self._stop.is_up = True
+        raise SystemExit(SIGNALLED + number)
+
+
+@dataclass(slots=True)
+class AsyncWorkerBlock:
+    """``async with rt.worker():``: a worker in a task beside the program, until the block ends."""
+
+    worker: Worker
+    _stop: Flag = field(default_factory=Flag)
+    _task: asyncio.Task[object] | None = None
+    _around: asyncio.Task[object] | None = None
+    _term: _Terminated | None = None
+    _number: int = 0
+
+    async def __aenter__(self) -> Worker:
+        _refuse_second(self._task is not None)
+        rt = self.worker.rt
+        assert isinstance(rt, AsyncRuntime), "an async block is of an AsyncRuntime"
+        self.worker.stop = self._stop
+        loop, self._around = asyncio.get_running_loop(), asyncio.current_task()
+        self._task = loop.create_task(self.worker._loop_async(rt, False), name="amends-worker", context=Context())
+        rt._host.workers += 1
+        self._term = _Terminated.watched(lambda number: loop.call_soon_threadsafe(self._terminate, number))
+        return self.worker
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        assert self._task is not None, "a block is left after it was entered"
+        self._stop.is_up = True
+        self.worker.rt._host.workers -= 1
+        try:
+            await shielded(_ended(self._task))
+        finally:
+            if self._term is not None:
+                self._term.forget()
+            if self._number:
+                raise SystemExit(SIGNALLED + self._number)
+
+    def _terminate(self, number: int) -> None:
+        self._stop.is_up, self._number = True, number
+        if self._around is not None:
+            self._around.cancel()
+
+
+SIGNALLED: Final = 128
+"""What a shell adds to the number of the signal that ended a process."""
+
+
+async def _ended(task: asyncio.Task[object]) -> None:
+    with suppress(asyncio.CancelledError):  # the loop was being closed, and the task is over
+        await task
+
+
+def _refuse_second(is_entered: bool) -> None:
+    if is_entered:
+        raise UsageError("the block of rt.worker() was entered twice", hint="call rt.worker() for each block")
+
+
+@dataclass(slots=True)
+class _Terminated:
+    """A handler for SIGTERM in a program that has none: without it the process would end in the middle of a run."""
+
+    handler: Callable[[int, FrameType | None], None]
+
+    @classmethod
+    def watched(cls, terminate: Callable[[int], object]) -> _Terminated | None:
+        """Handle the first SIGTERM by ``terminate``; None if the program handles it, or this is not the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            return None
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return None
+
+        def leave(number: int, _frame: FrameType | None) -> None:
+            signal.signal(number, signal.SIG_DFL)  # the second one ends the process at once
+            terminate(number)
+
+        signal.signal(signal.SIGTERM, leave)
+        return cls(leave)
+
+    def forget(self) -> None:
+        """Handle SIGTERM no longer, unless the program has replaced the handler."""
+        if signal.getsignal(signal.SIGTERM) is self.handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -36,6 +36,102 @@ def test_recover_says_by_its_exit_code_that_a_run_is_blocked(shop: Path, play: P
     assert "rt.resolve" in report["run"]["causes"][0]
 
 
+@pytest.mark.parametrize("verb", [("recover",), ("worker", "--once")])
+@pytest.mark.parametrize("rt", ["app:rt", "app:art"])
+def test_it_says_so_as_long_as_any_run_is_blocked(shop: Path, play: Play, verb: tuple[str, ...], rt: str) -> None:
+    play("blind", "order-1", dies="order-1")
+    assert run(verb[0], rt, *verb[1:], cwd=shop).returncode == 3
+    for _ in range(2):
+        again = run(verb[0], rt, *verb[1:], "--json", cwd=shop)
+        assert (again.returncode, again.stdout) == (3, "")
+        assert "a run is blocked and needs a person: order-1" in again.stderr
+    ended = run(
+        "runs", "abandon", "order-1", "--url", "sqlite:///shop.db", "--by", "ada", "--why", "seen", "--yes", cwd=shop
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert run(verb[0], rt, *verb[1:], cwd=shop).returncode == 0
+
+
+def test_a_blocked_run_of_any_tenant_counts(shop: Path) -> None:
+    program = "import app\nwith app.rt.scoped(tenant='acme').run('order-1'): app.pay_blindly(order='order-1')"
+    run_python(["-c", program], cwd=shop, env=environment(DIE="order-1"), timeout=PATIENCE_S)
+    assert [run("recover", "app:rt", cwd=shop).returncode for _ in range(2)] == [3, 3]
+
+
+def test_a_worker_sets_the_level_of_its_own_logger_only(shop: Path, play: Play) -> None:
+    (shop / "chatty.py").write_text(
+        "import logging\nfrom app import pay, rt\n"
+        "find = rt._abandoned\n"
+        "def look(limit):\n"
+        "    logging.getLogger('httpx').info('a request')\n"
+        "    logging.getLogger('httpx').warning('a warning')\n"
+        "    return find(limit)\n"
+        "rt._abandoned = look\n",
+        encoding="utf-8",
+    )
+    play("pay", "order-1", dies="order-1")
+    said = run("worker", "chatty:rt", "--once", cwd=shop).stderr
+    assert "run order-1 is rolled_back" in said
+    assert ("a warning" in said, "a request" in said) == (True, False)
+
+
+IN_PROCESS = """
+import sys, time
+from app import {rt} as rt, pay
+{more}
+"""
+BLOCKING = """
+with rt.worker(every=0.05):
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+ASYNC = """
+import asyncio
+async def main():
+    async with rt.worker(every=0.05):
+        print("ready", flush=True)
+        await asyncio.sleep(60)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("rt, more", [("rt", BLOCKING), ("art", ASYNC)])
+def test_sigterm_lets_a_worker_in_a_program_finish_the_run_at_hand(shop: Path, play: Play, rt: str, more: str) -> None:
+    (shop / "program.py").write_text(IN_PROCESS.format(rt=rt, more=more), encoding="utf-8")
+    play("pay", "order-1", dies="order-1")
+    with Child(["program.py"], cwd=shop, env=environment(SLOW="0.5")) as program:
+        wait_until(lambda: "refunding" in _said(shop))
+        program.terminate()
+        _, err = program.communicate(timeout=30)
+    assert (program.returncode, "Traceback" in err) == (128 + signal.SIGTERM, False), err
+    assert _said(shop)[-1] == "refunded ch_order-1"
+
+
+@pytest.mark.parametrize("rt, more", [("rt", BLOCKING), ("art", ASYNC)])
+def test_a_second_sigterm_ends_a_program_with_a_worker_at_once(shop: Path, play: Play, rt: str, more: str) -> None:
+    (shop / "program.py").write_text(IN_PROCESS.format(rt=rt, more=more), encoding="utf-8")
+    play("pay", "order-1", dies="order-1")
+    with Child(["program.py"], cwd=shop, env=environment(SLOW="30")) as program:
+        wait_until(lambda: "refunding" in _said(shop))
+        program.terminate()
+        wait_until(lambda: _told_again(program), timeout_s=10)
+        program.communicate()
+    assert program.returncode == -signal.SIGTERM
+
+
+def test_a_program_that_handles_sigterm_keeps_its_handler(shop: Path, play: Play) -> None:
+    more = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('mine', flush=True))\n" + BLOCKING.replace(
+        "time.sleep(60)", "open('ready', 'w').close(); time.sleep(1)"
+    )
+    (shop / "program.py").write_text(IN_PROCESS.format(rt="rt", more=more), encoding="utf-8")
+    play("pay", "order-1")
+    with Child(["program.py"], cwd=shop, env=environment()) as program:
+        wait_until(lambda: (shop / "ready").exists())
+        program.terminate()
+        out, err = program.communicate(timeout=30)
+    assert (program.returncode, out) == (0, "ready\nmine\n"), err
+
+
 def test_a_run_whose_tools_are_missing_is_left_alone_and_told(shop: Path, play: Play) -> None:
     play("pay", "order-1", dies="order-1")
     done = run("worker", "app:poor", "--once", cwd=shop)

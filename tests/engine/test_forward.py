@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from amends import Retry, RunBlocked, Runtime, tool
-from amends.errors import OutOfOrder, RunEnded, UsageError
-from tests.world import FAST, ONCE, World, runtime, states, wake
+from amends import AsyncRuntime, Retry, RunBlocked, Runtime, tool
+from amends.errors import BadConfig, OutOfOrder, RunEnded, UsageError
+from amends.ledger.flow import finish
+from amends.stores.memory import MemoryStore
+from tests.world import FAST, ONCE, World, die, runtime, states, twin_of, wake
 
 SOON = Retry(attempts=50, delay=60, factor=1.0, jitter=0.0)
 
@@ -218,3 +222,223 @@ def test_advise_can_be_said_of_one_tool_only() -> None:
         pay()
         with pytest.raises(OutOfOrder):
             hold()
+
+
+# ---- A block that leaves its run pivoted says so
+
+
+def test_a_block_that_leaves_a_retriable_backing_off_says_so(caplog) -> None:
+    world = World()
+    mail = world.retriable(retry=SOON)
+    world.script["mail"] = [ValueError("down")]
+    rt = runtime(mail)
+    with rt.run("r") as run:
+        mail()
+    assert run.state == "pivoted"
+    said = (
+        "run r has pivoted and goes on: mail failed (ValueError: down) and is tried again in 60 s; "
+        "a worker (amends worker, or rt.worker()) continues it"
+    )
+    assert run.note == f"amends: {said}"
+    assert [(one.name, one.levelname, one.getMessage()) for one in caplog.records] == [("amends", "WARNING", said)]
+
+
+def test_a_run_that_is_simply_committed_has_no_note(caplog) -> None:
+    world = World()
+    pay, mail = world.compensatable("pay"), world.retriable()
+    rt = runtime(pay, mail)
+    with rt.run("r") as run:
+        pay()
+        mail()
+    assert (run.state, run.note, caplog.records) == ("committed", "", [])
+
+
+def test_the_note_of_an_exception_is_the_runs_note_too() -> None:
+    world = World()
+    pay, wire, mail = world.compensatable("pay"), world.pivot(), world.retriable(retry=SOON)
+    world.script["mail"] = [ValueError("down")]
+    rt = runtime(pay, wire, mail)
+    with pytest.raises(KeyError) as raised, rt.run("before") as run:
+        pay()
+        raise KeyError
+    assert [run.note] == raised.value.__notes__ == ["amends: run before rolled back, 1 call compensated"]
+    with pytest.raises(KeyError) as raised, rt.run("after") as run:
+        mail()
+        wire()
+        raise KeyError
+    assert [run.note] == raised.value.__notes__
+    assert "mail failed (ValueError: down) and is tried again in 60 s" in run.note
+
+
+def test_a_commit_without_a_block_says_so_in_both_colours(caplog) -> None:
+    world = World()
+    mail = world.retriable(retry=SOON)
+    world.script["mail"] = [ValueError("down"), ValueError("down")]
+    opened = runtime(mail).open("r")
+    opened.call(mail)
+    opened.commit()
+
+    async def main():
+        rt = AsyncRuntime("memory:", tools=[mail])
+        async with rt.worker(), rt.run("r") as run:
+            await run.call(mail)
+        return run.note
+
+    assert opened.note.endswith("a worker (amends worker, or rt.worker()) continues it")
+    assert asyncio.run(main()).endswith("in 60 s; the worker in this process continues it")
+    assert len([one for one in caplog.records if "is tried again" in one.getMessage()]) == 2
+
+
+def test_a_lost_answer_of_a_retriable_is_said_too() -> None:
+    world = World()
+    mail = world.retriable(idempotent=True, retry=SOON)
+    world.script["mail"] = [(TimeoutError("no answer"),)] * 9
+    rt = runtime(mail, wait=0.01)
+    with rt.run("r") as run:
+        mail()
+    assert "mail may have happened (timeout) and is looked at again in " in run.note
+
+
+# ---- interrupted="commit": a block that ends early after its pivot
+
+
+def _killed(store, *tools, after, **options):
+    run = runtime(*tools, store=store).open("r", **options)
+    after(run)
+    die(run)
+
+
+def test_a_run_that_was_killed_after_its_pivot_commits_if_it_was_told_to() -> None:
+    world, store = World(), MemoryStore()
+    pay, wire, mail = world.compensatable("pay"), world.pivot(), world.retriable()
+
+    def after(run):
+        run.call(pay)
+        run.call(mail)
+        run.call(wire)
+
+    _killed(store, pay, wire, mail, after=after, interrupted="commit")
+    worker = twin_of(store, pay, wire, mail)
+    (report,) = worker.recover()
+    assert report.state == "committed"
+    assert (report.run.interrupted, report.run.recover, report.run.causes) == ("commit", "rollback", ())
+    assert world.log == ["pay:1", "wire:1", "mail:1"]
+    assert worker.recover() == []
+    with worker.run("r") as run, pytest.raises(RunEnded):
+        run.call(mail, x="2")
+
+
+def test_the_runtime_says_it_for_all_its_runs_and_a_run_for_itself() -> None:
+    for options, opened, state in (
+        ({"interrupted": "commit"}, {}, "committed"),
+        ({"interrupted": "commit"}, {"interrupted": "block"}, "blocked"),
+        ({}, {"interrupted": "commit"}, "committed"),
+        ({}, {}, "blocked"),
+    ):
+        world = World()
+        wire = world.pivot()
+        rt = runtime(wire, **options)
+        with pytest.raises(ValueError, match="after it") as raised, rt.run("r", **opened):
+            wire()
+            raise ValueError("after it")
+        report = rt.report("r")
+        assert report.state == state
+        assert (state in raised.value.__notes__[0]) == (state == "committed")
+        assert report.run.interrupted == (opened or options).get("interrupted", "block")
+
+
+@pytest.mark.parametrize("recover", ["resume", "wait"])
+def test_it_goes_with_every_way_to_recover(recover) -> None:
+    world, store = World(), MemoryStore()
+    wire = world.pivot()
+    _killed(store, wire, after=lambda run: run.call(wire), recover=recover, interrupted="commit")
+    (report,) = twin_of(store, wire).recover()
+    assert (report.state, report.run.recover) == ("committed", recover)
+
+
+def test_an_agent_that_can_go_on_goes_on_before_its_run_commits() -> None:
+    world, store = World(), MemoryStore()
+    wire, mail = world.pivot(), world.retriable()
+
+    def agent(run):
+        wire()
+        if not run.resumed:
+            raise KeyboardInterrupt
+        mail()
+
+    rt = runtime(wire, mail, store=store, agents={"clerk": agent}, interrupted="commit")
+    with pytest.raises(KeyboardInterrupt):
+        rt.start("clerk", id="r")
+    wake(store)
+    (report,) = rt.recover()
+    assert report.state == "committed"
+    assert world.log == ["wire:1", "mail:1"]
+
+
+def test_what_is_pending_is_done_first_and_what_needs_a_person_keeps_it_from_committing() -> None:
+    world, store = World(), MemoryStore()
+    wire, mail = world.pivot(), world.retriable(retry=FAST)
+    world.script["mail"] = [ValueError("down"), ValueError("down"), ValueError("for good")]
+
+    def after(run):
+        run.call(mail)
+        run.call(wire)
+
+    _killed(store, wire, mail, after=after, interrupted="commit")
+    worker = twin_of(store, wire, mail)
+    found = []
+    for _ in range(4):
+        wake(store)
+        found += [report.state for report in worker.recover()]
+    assert found[-1] == "blocked"
+    assert "committed" not in found
+    (left,) = [call for call in worker.calls() if call.tool == "mail"]
+    assert worker.retry(left.id, by="anna", why="up again").state == "committed"
+    assert world.log == ["wire:1", "mail:1"]
+
+
+def test_an_open_child_is_pending_and_keeps_its_parent_from_committing() -> None:
+    world, store = World(), MemoryStore()
+    pay, wire = world.compensatable("pay"), world.pivot()
+
+    def after(run):
+        run.call(wire)
+        finish(run._open_child("c", None)).call(pay)
+
+    _killed(store, pay, wire, after=after, interrupted="commit")
+    (report,) = twin_of(store, pay, wire).recover()
+    assert report.state == "blocked"
+    assert world.log == ["wire:1", "pay:1"]
+
+
+def test_before_the_pivot_it_changes_nothing() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay")
+    _killed(store, pay, after=lambda run: run.call(pay), interrupted="commit")
+    (report,) = twin_of(store, pay).recover()
+    assert report.state == "rolled_back"
+
+
+@pytest.mark.parametrize("value", ["commits", "", 1, True, ["commit"]])
+def test_another_word_is_refused_before_anything_is_opened(value) -> None:
+    rt = runtime()
+    with pytest.raises(UsageError, match=r"interrupted is .*block, commit"):
+        rt.open("r", interrupted=value)
+    with pytest.raises(BadConfig, match="interrupted"):
+        runtime(interrupted=value)
+    assert list(rt.runs()) == []
+
+
+def test_an_async_run_is_told_the_same_way() -> None:
+    world = World()
+    wire = world.pivot()
+
+    async def main():
+        rt = AsyncRuntime("memory:", tools=[wire], interrupted="commit")
+        with pytest.raises(ValueError, match="after it"):
+            async with rt.run("r") as run:
+                await run.call(wire)
+                raise ValueError("after it")
+        return await rt.report("r")
+
+    assert asyncio.run(main()).state == "committed"

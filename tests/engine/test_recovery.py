@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import Any
 
 import pytest
 
+from amends import AsyncRuntime, Happened, Runtime, Unknown
 from amends.errors import InDoubt, LeaseLost
 from amends.ledger.flow import finish
 from amends.ledger.operations import BeginRollback
@@ -280,3 +283,172 @@ def test_a_child_that_was_going_back_has_gone_back_when_its_parent_is_opened_aga
     (report,) = twin_of(store, pay).recover()
     assert (report.state, report.children[0].state) == ("open", "rolled_back")
     assert world.log == ["pay:1", "undo pay:1"]
+
+
+def _agent_that_loses_an_answer(world: World, store: MemoryStore, body, *, is_async: bool = False, **options):
+    """Stop an agent before it did anything, and return the worker that will start it again."""
+
+    def agent(run):
+        if not run.resumed:
+            raise KeyboardInterrupt
+        return body(run)
+
+    async def agent_async(run):
+        if not run.resumed:
+            raise KeyboardInterrupt
+        return await body(run)
+
+    agents = {"clerk": agent_async if is_async else agent}
+    given: dict[str, Any] = {"store": store, "wait": 0.01, "agents": agents} | options
+    if is_async:
+        rt = AsyncRuntime(**given)
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(rt.start("clerk", id="r"))
+        return rt
+    blocking = Runtime(**given)
+    with pytest.raises(KeyboardInterrupt):
+        blocking.start("clerk", id="r")
+    return blocking
+
+
+def _slowly_probed(one, *, unknown: int):
+    """Give the tool a probe that knows nothing the first times."""
+    asked = []
+
+    def look(x: str):
+        asked.append(x)
+        return Unknown("not yet") if len(asked) <= unknown else Happened(f"{one.name}:{x}")
+
+    one.probe(look)
+    return one
+
+
+def _plainly(pay, hold):
+    return pay(), hold()
+
+
+def _over_another_error(pay, hold):
+    pay()
+    try:
+        hold()
+    except Exception as error:
+        raise ValueError("the hotel does not answer") from error
+
+
+def _in_a_group(pay, hold):
+    pay()
+    try:
+        hold()
+    except Exception as error:
+        raise ExceptionGroup("two at once", [KeyError("a"), error]) from None
+
+
+def _swallowed(pay, hold):
+    pay()
+    try:
+        hold()
+    except Exception:
+        failed = True
+    else:
+        failed = False
+    if failed:
+        raise ValueError("sorry")
+
+
+@pytest.mark.parametrize("body", [_plainly, _over_another_error, _in_a_group, _swallowed])
+def test_a_worker_waits_for_the_doubt_of_an_agent_that_it_resumed(body, caplog) -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay", key="x")
+    hold = _slowly_probed(world.compensatable("hold", key="x"), unknown=3)
+    world.script["hold"] = [(TimeoutError("no answer"),)]
+    worker = _agent_that_loses_an_answer(world, store, lambda run: body(pay, hold), tools=[pay, hold])
+    for _ in range(3):
+        wake(store)
+        (report,) = worker.recover()
+        assert (report.state, report.run.goal) == ("open", None)
+        assert [call.state for call in report.calls] == ["succeeded", "in_doubt"]
+    assert "run r waits for the outcome of hold; a worker continues it in " in caplog.text
+    wake(store)
+    (report,) = worker.recover()
+    assert report.state == "committed"
+    assert world.log == ["pay:1", "hold:1"]
+
+
+def test_an_async_worker_waits_for_the_doubt_of_an_agent_that_it_resumed() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay", key="x")
+    hold = _slowly_probed(world.compensatable("hold", key="x"), unknown=2)
+    world.script["hold"] = [(TimeoutError("no answer"),)]
+
+    async def body(run):
+        await run.call(pay)
+        await run.call(hold)
+
+    worker = _agent_that_loses_an_answer(world, store, body, tools=[pay, hold], is_async=True)
+    states = []
+    for _ in range(3):
+        wake(store)
+        states += [report.state for report in asyncio.run(worker.recover())]
+    assert states == ["open", "open", "committed"]
+    assert world.log == ["pay:1", "hold:1"]
+
+
+def test_a_doubt_in_a_child_of_a_resumed_agent_is_waited_for_too() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay", key="x")
+    hold = _slowly_probed(world.compensatable("hold", key="x"), unknown=2)
+    world.script["hold"] = [(TimeoutError("no answer"),)]
+
+    def body(run):
+        with run.child("trip"):
+            pay()
+            hold()
+
+    worker = _agent_that_loses_an_answer(world, store, body, tools=[pay, hold])
+    states = []
+    for _ in range(3):
+        wake(store)
+        states += [report.state for report in worker.recover()]
+    assert states == ["open", "open", "committed"]
+    assert world.log == ["pay:1", "hold:1"]
+
+
+def test_a_doubt_that_only_a_person_can_settle_blocks_the_run_of_a_resumed_agent_and_it_goes_on_afterwards() -> None:
+    world, store = World(), MemoryStore()
+    pay, hold = world.compensatable("pay", key="x"), world.compensatable("hold", key="x")
+    world.script["hold"] = [(TimeoutError("no answer"),)]
+    worker = _agent_that_loses_an_answer(world, store, lambda run: (pay(), hold()), tools=[pay, hold])
+    wake(store)
+    (report,) = worker.recover()
+    assert (report.state, report.run.goal) == ("blocked", None)
+    assert "rt.resolve(" in report.run.causes[0]
+    (doubt,) = worker.doubts()
+    assert worker.resolve(doubt.id, Happened("hold:1"), by="anna", why="looked").state == "committed"
+    assert world.log == ["pay:1", "hold:1"]
+
+
+def test_a_resumed_agent_that_fails_without_a_doubt_is_rolled_back() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.probed(world.compensatable("pay", key="x"))
+
+    def body(run):
+        pay()
+        raise ValueError("no")
+
+    worker = _agent_that_loses_an_answer(world, store, body, tools=[pay])
+    wake(store)
+    (report,) = worker.recover()
+    assert report.state == "rolled_back"
+    assert world.standing == []
+
+
+def test_a_person_who_rolls_a_waiting_run_back_is_obeyed() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay", key="x")
+    hold = _slowly_probed(world.compensatable("hold", key="x"), unknown=1)
+    world.script["hold"] = [(TimeoutError("no answer"),)]
+    worker = _agent_that_loses_an_answer(world, store, lambda run: (pay(), hold()), tools=[pay, hold])
+    wake(store)
+    worker.recover()
+    assert worker.rollback("r", by="anna", why="enough").state == "rolled_back"
+    assert world.standing == []

@@ -118,6 +118,7 @@ class Scenario:
     traits: dict[str, Traits]
     script: dict[str, list[str]] = field(default_factory=dict)
     unknown_probes: int = 0
+    broken_probes: int = 0
     policy: str = "rollback"
     second: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
     """Another process at the same ledger, raced with the first."""
@@ -152,6 +153,10 @@ async def do(run: SimulatedRun, a_tool: Any, **args: Any) -> Any:
 
 class Fails(Exception):
     """The agent's own failure."""
+
+
+class Stopped(BaseException):
+    """The agent's process is asked to end, as by Ctrl-C."""
 
 
 def _rest(*names: str, variant: Variant) -> dict[str, Traits]:
@@ -193,6 +198,21 @@ def f3_probe_unknown(v: Variant) -> Scenario:
     return Scenario("F3 lost answer", program, [a], _rest("a", variant=v), script=lost, unknown_probes=2)
 
 
+def f3b_broken_probe(v: Variant, policy: str) -> Scenario:
+    """The probe has a bug for a long time: a person is asked, and it goes on when the bug is mended."""
+    a, b = make("a", variant=v), make("b", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", recover=policy, agent="agent") as run:
+            await do(run, a, n=1)
+            await do(run, b, n=1)
+
+    return Scenario(
+        f"F3b broken probe, {policy}", program, [a, b], _rest("a", "b", variant=v), script={"b": ["answer lost"]},
+        broken_probes=40, policy=policy,
+    )  # fmt: skip
+
+
 def f4_request_lost(v: Variant) -> Scenario:
     a = make("a", variant=v)
 
@@ -213,6 +233,25 @@ def f5_read(v: Variant) -> Scenario:
             await run.call(look, n=1)
 
     return Scenario("F5 read", program, [look, a], _rest("a", variant=v))
+
+
+def f5b_resumed_reads(v: Variant) -> Scenario:
+    """An agent decides by what it reads, and its own effect changes that: started again, it must decide the same."""
+
+    def seen() -> int:
+        return sum(Here.world.stands(one.call_id) for one in Here.world.landings)
+
+    look, a, b = tool(name="look", kind="read")(seen), make("a", variant=v), make("b", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", recover="resume", agent="agent") as run:
+            read = await run.call(look)
+            Here.world.read.append((run.session.uid, 0, read))
+            await do(run, a if read == 0 else b, n=1)
+            if not run.session.resumed:
+                raise Stopped
+
+    return Scenario("F5b resumed reads", program, [look, a, b], _rest("a", "b", variant=v), policy="resume")
 
 
 def f6_rollback(v: Variant) -> Scenario:
@@ -397,17 +436,19 @@ def f12_outage(v: Variant) -> Scenario:
     return Scenario("F12 outage", program, [a, p, m], rest, script={"m": ["raise", "request lost", "raise"]})
 
 
-def f13_raises_after_pivot(v: Variant) -> Scenario:
+def f13_raises_after_pivot(v: Variant, interrupted: str = "block") -> Scenario:
     a, p, m = make("a", variant=v), make("p", "pivot", variant=v), make("m", "retriable", variant=MAIL)
 
     async def program(inside: Inside) -> None:
-        async with inside.run("r") as run:
+        async with inside.run("r", interrupted=interrupted) as run:
             await do(run, a, n=1)
             await run.call(m, n=1)
             await do(run, p, n=1)
+            Here.world.interrupted.add(run.session.uid)
             raise Fails("after the pivot")
 
-    return Scenario("F13 raises after pivot", program, [a, p, m], {**_rest("a", "p", variant=v), "m": traits(MAIL)})
+    name = "F13b commits after pivot" if interrupted == "commit" else "F13 raises after pivot"
+    return Scenario(name, program, [a, p, m], {**_rest("a", "p", variant=v), "m": traits(MAIL)})
 
 
 def f14_child(v: Variant, pivot: bool) -> Scenario:
@@ -535,6 +576,32 @@ def f17_resume(v: Variant) -> Scenario:
 
     rest = _rest("a", "b", "p", variant=v)
     return Scenario("F17 resume", program, [a, b, p], rest, script={"b": ["no effect"]}, policy="resume")
+
+
+def f17c_doubt_after_resume(v: Variant, inside_child: bool) -> Scenario:
+    """Recovery starts the agent again, and that agent loses an answer for longer than recovery waits."""
+    a, b, c = make("a", variant=v), make("b", variant=v), make("c", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", recover="resume", agent="agent") as run:
+            await do(run, a, n=1)
+            if not run.session.resumed:
+                raise Stopped
+            await (_in_child(run, b) if inside_child else do(run, b, n=1))
+            await do(run, c, n=1)
+
+    async def _in_child(run: SimulatedRun, one: Any) -> None:
+        inner = await run.child("c")
+        try:
+            await do(inner, one, n=1)
+        except Exception as error:
+            await inner.leave(error)
+            raise
+        await inner.leave()
+
+    rest = _rest("a", "b", "c", variant=v)
+    name = f"F17c doubt after a resume{', in a child' if inside_child else ''}"
+    return Scenario(name, program, [a, b, c], rest, script={"b": ["answer lost"]}, unknown_probes=9, policy="resume")
 
 
 def f18_reworded(v: Variant) -> Scenario:
@@ -686,8 +753,10 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *(f1_call(v, policy) for policy in ("rollback", "resume", "wait")),
         f2_retry(v),
         f3_probe_unknown(v),
+        *(f3b_broken_probe(v, policy) for policy in ("rollback", "resume")),
         f4_request_lost(v),
         f5_read(v),
+        f5b_resumed_reads(v),
         f6_rollback(v),
         *(f7_compensation(v, how) for how in ("once", "always", "lost", "unsent")),
         *(f7p_probed_compensation(v, how) for how in ("answer lost", "request lost")),
@@ -700,7 +769,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f10_outbox(v),
         *(f11_at_commit(v, how) for how in ("ok", "no effect", "answer lost", "request lost")),
         f12_outage(v),
-        f13_raises_after_pivot(v),
+        *(f13_raises_after_pivot(v, interrupted) for interrupted in ("block", "commit")),
         *(f14_child(v, pivot) for pivot in (False, True)),
         f14d_passed_over(v),
         f15_child_left_open(v),
@@ -708,6 +777,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f16b_child_slowly_back(v),
         f16c_asked_again(v),
         f17_resume(v),
+        *(f17c_doubt_after_resume(v, inside_child) for inside_child in (False, True)),
         *(f17b_opened_again(v, ends) for ends in ("raises", "commits")),
         f18_reworded(v),
         f21_twins(v),

@@ -95,6 +95,7 @@ def _stage(scenario: Scenario, schedule: Schedule) -> _Stage:
         sim,
         scenario.traits,
         unknown_probes=scenario.unknown_probes,
+        broken_probes=scenario.broken_probes,
         asks=frozenset(scenario.asks),
         unrepeated=frozenset(scenario.unrepeated),
         sets=frozenset(scenario.sets),

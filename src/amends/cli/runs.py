@@ -67,7 +67,7 @@ from amends.cli.output import (
 )
 from amends.errors import StalePlan, UsageError
 from amends.visible import visible, visible_log, visible_value
-from amends.worker import work
+from amends.worker import work, work_once
 
 DECISIONS: Final = ("run", "replay", "refuse")
 ENDED: Final = ("committed", "rolled_back", "abandoned", "blocked")
@@ -230,6 +230,7 @@ def _run_facts(run: RunInfo) -> dict[str, Any]:
         "parent": run.parent,
         "goal": run.goal,
         "recover": run.recover,
+        "interrupted": run.interrupted,
         "tags": list(run.tags),
         "causes": list(run.causes),
         "owner": run.owner,
@@ -582,12 +583,15 @@ def worker(
     named, folder = required_app(place, app)
     rt = load_runtime(named, folder=folder, url=url)
     if as_json:
-        logging.basicConfig(level=logging.INFO, handlers=[_JsonLines()])
+        logging.basicConfig(handlers=[_JsonLines()])
     else:
-        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    reports = work(rt, once=once, every=every)
+        logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    log = visible_log("amends.worker")
+    if log.level == logging.NOTSET:  # its own level only: at INFO the libraries of the program would log each request
+        log.setLevel(logging.INFO)
     if once:
-        return _code_of_all(reports)
+        return _code_of_all(*work_once(rt))
+    work(rt, every=every)
     say("worker stopped")
     return DONE
 
@@ -608,7 +612,7 @@ def recover(
     log.setLevel(logging.ERROR)  # the reports say the same
     try:
         with progress("looking for runs to recover"):
-            reports = work(rt, once=True, limit=limit)
+            reports, blocked = work_once(rt, limit=limit)
     finally:
         log.setLevel(level)
     for number, report in enumerate(reports):
@@ -620,7 +624,10 @@ def recover(
         put_report(report)
     if not reports:
         say(f"nothing to recover in {visible(str(rt.settings['url'].value), prose=True)}")
-    return _code_of_all(reports)
+    return _code_of_all(reports, blocked)
+
+
+BLOCKED_SHOWN_MAX: Final = 5
 
 
 class _JsonLines(logging.Handler):
@@ -633,8 +640,15 @@ class _JsonLines(logging.Handler):
         put_json(facts | said, id=facts.get("run"))
 
 
-def _code_of_all(reports: list[Report]) -> int:
-    return NEEDS_A_PERSON if any(report.state == "blocked" for report in reports) else DONE
+def _code_of_all(reports: list[Report], blocked: list[str]) -> int:
+    """Return the exit code: 3 while any run needs a person, also one that was blocked before and is not looked at again."""
+    told = {report.run_id for report in reports if report.state == "blocked"}
+    others = [id for id in blocked if id not in told]
+    if others:
+        what = "a run is blocked and needs" if len(others) == 1 else f"{len(others)} runs are blocked and need"
+        more = ", …" if len(others) > BLOCKED_SHOWN_MAX else ""
+        say(f"{what} a person: {', '.join(map(visible, others[:BLOCKED_SHOWN_MAX]))}{more}")
+    return NEEDS_A_PERSON if told or others else DONE
 
 
 # ---- Events

@@ -47,7 +47,8 @@ class AsyncDriver:
         self._keeps_outcome = getattr(store, "keeps_outcome", False)
         self._instant = store.url == "memory:"  # never blocks, so it needs neither a thread nor a shield
         self._threads: ThreadPoolExecutor | None = None
-        self._blocking = Driver(store, live, lease_s)
+        self.blocking = Driver(store, live, lease_s)
+        """For threads that have no event loop."""
         self._bodies: dict[str, list[_Body]] = {}
 
     async def run(self, flow: Flow[T]) -> T:
@@ -166,13 +167,13 @@ class AsyncDriver:
                 if isinstance(end, BaseException) and not isinstance(end, Exception):
                     raise end
             return ends
-        return WORLD[type(op)](self._blocking, op)
+        return WORLD[type(op)](self.blocking, op)
 
     def through(self, wrap: Callable[[Store], Store]) -> None:
         """Use the store that ``wrap`` returns from now on."""
         self.store = wrap(self.store)
         self._keeps_outcome = getattr(self.store, "keeps_outcome", False)
-        self._blocking.through(wrap)
+        self.blocking.through(wrap)
 
     def _invoke(self, op: Invoke) -> Coroutine[Any, Any, Ended]:
         if self.live.around is not None:
@@ -255,14 +256,14 @@ class AsyncDriver:
             running.add_done_callback(lambda ended: self._late(make_late(_returned(ended))))
 
     def _late(self, flow: Flow[None]) -> None:
-        threading.Thread(target=self._blocking.run, args=(flow,), name="amends-late", daemon=True).start()
+        threading.Thread(target=self.blocking.run, args=(flow,), name="amends-late", daemon=True).start()
 
     def close(self) -> None:
         """Release the threads without waiting for bodies that are still in flight."""
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
-        self._blocking.close()
+        self.blocking.close()
 
 
 async def _probed(op: Invoke, body: Coroutine[Any, Any, Ended]) -> Ended:

@@ -9,6 +9,7 @@ from typing import Final
 from amends.encoding.dataclass import dataclass
 from amends.engine.doubts import (
     doubt_question,
+    probe_failure,
 )
 from amends.engine.session import (
     Session,
@@ -88,12 +89,14 @@ def _rollback_obstacle(session: Session, row: CallRow, run: RunRow, closing: Run
         return None  # its child waits for a decision on its pivot: that is named instead
     match row.state:
         case "in_doubt":
-            question = doubt_question(call_of(row, session.spec(row.tool)))
+            question = doubt_question(call_of(row, session.spec(row.tool)), probe_failure(row))
             return Obstacle(row, "it may have happened", question, doubtful=True)
         case "compensation_in_doubt":
             why = "its compensation may have happened"
             verb = f"rt.resolve({row.id!r}, Happened(None) | Absent(), by=..., why=...)"
-            return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: look, then {verb}", doubtful=True)
+            broken = probe_failure(row)
+            probed = f", and its probe keeps failing ({broken}): fix the probe, or" if broken else ":"
+            return Obstacle(row, why, f"{row.tool} ({row.id}): {why}{probed} look, then {verb}", doubtful=True)
         case "compensation_failed":
             return _failed_compensation(row)
         case "succeeded":
@@ -221,7 +224,10 @@ def commit_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
         if row.state == "in_doubt":
             found.append(
                 Obstacle(
-                    row, "it may have happened", doubt_question(call_of(row, session.spec(row.tool))), doubtful=True
+                    row,
+                    "it may have happened",
+                    doubt_question(call_of(row, session.spec(row.tool)), probe_failure(row)),
+                    doubtful=True,
                 )
             )
         elif row.state == "backing_off" and row.retry_at is None:

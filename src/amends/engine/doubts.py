@@ -12,8 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from amends.encoding.dataclass import dataclass
 from amends.encoding.payloads import round_trip
 from amends.encoding.redaction import Known
+from amends.encoding.secret import SEALED
 from amends.engine.keys import compensation_key
 from amends.engine.outcomes import NESTED, judge
 from amends.engine.retries import LOST_STARTS_MAX, should_retry_absent
@@ -23,6 +25,7 @@ from amends.engine.session import (
     call_of,
     companion_args,
     describe_error,
+    error_parts,
     hidden_values_of,
     lacking,
     missing,
@@ -33,7 +36,16 @@ from amends.engine.session import (
     store_result,
 )
 from amends.errors import LeaseLost, clean, cut
-from amends.ledger.operations import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
+from amends.ledger.operations import (
+    NoteEvidence,
+    NoteProbe,
+    ReadCall,
+    ResolveCall,
+    SettleCall,
+    StartCall,
+    Tree,
+    WatchDoubt,
+)
 from amends.ledger.rows import CallRow, DirectiveRow
 from amends.ledger.world import DrawRandom, Ended, Flight, Invoke, LazyCall, ReadClocks, Sleep
 from amends.model import LOST, Absent, Call, Happened, Retry, Unknown
@@ -121,8 +133,7 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
         if left is not None and left <= 0:
             return await _resolve_absent(session, spec, row, back, by="probe")
         pause = PROBE_PACE.pause(asked, await DrawRandom()) if left is None else left
-        named = "absent, too early to believe" if isinstance(answer, Absent) else "unknown"
-        why = answer.why if isinstance(answer, Unknown) else ""
+        named, why = _named(answer, row), answer.why if isinstance(answer, Unknown) else ""
         if asked >= PROBE_PACE.attempts or spent + pause > session.wait_s:
             # No person is needed yet: the next process that looks at the run probes again.
             if moved and left is not None and left < float("inf"):
@@ -135,7 +146,7 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
                 row.probes + 1,
                 named,
                 why,
-                next_s=min(pause, PROBE_PACE.max_delay),
+                next_s=_next_probe_s(row, answer, min(pause, PROBE_PACE.max_delay)),
                 left_s=left,
             )
             return await _refreshed(row)
@@ -147,6 +158,77 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
             return row
 
 
+PROBE_FAILURES_MAX: Final = 5
+"""After so many failures in a row of a probe a person is asked; then it is asked seldom."""
+FAILED: Final = "failed"
+FAILED_UNDOING: Final = "failed, about the compensation"
+"""The recorded words for a probe that failed: attempts of a call and of its compensation have the same numbers."""
+SELDOM_S: Final = (60.0, 3_600.0)
+"""How soon, and at last how seldom, a probe that keeps failing is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer(Unknown):
+    """The probe itself failed: it raised, took too long, returned something else, or could not be called."""
+
+
+def probe_failure(row: CallRow) -> str:
+    """Return why the probe of a call in doubt keeps failing, so that a person must be asked; "" if it does not."""
+    failed = _failures(row)
+    if len(failed) < PROBE_FAILURES_MAX:
+        return ""
+    why = str(failed[-1])
+    return "its error is encrypted" if why.startswith(SEALED) else why or "it gives no answer"
+
+
+def probed_seldom(session: Session, tree: Tree) -> float | None:
+    """Return the seconds until a probe that keeps failing is asked again: a blocked run is still probed."""
+    found = []
+    for row in tree.calls:
+        spec = session.spec(row.tool)
+        if row.in_question and row.probe_at is not None and spec is not None and probe_failure(row):
+            found.append(max(1.0, row.probe_at - tree.now))
+    return min(found, default=None)
+
+
+def _failures(row: CallRow) -> list[Any]:
+    """Return the reasons of the newest failures in a row of the probe, for the attempt that is in doubt."""
+    kept: list[Any] = json.loads(row.learned) if row.learned else []
+    mine = [one for one in kept if one[1] == "probe" and one[2] == row.in_question]
+    word = failed_word(row)
+    ended = next((n for n, one in enumerate(reversed(mine)) if one[3] != word), len(mine))
+    return [one[4] for one in mine[len(mine) - ended :]]
+
+
+def failed_word(row: CallRow) -> str:
+    """Return what is recorded when the probe of what is in doubt has failed."""
+    return FAILED_UNDOING if row.state == "compensation_in_doubt" else FAILED
+
+
+def _named(answer: Absent | Unknown, row: CallRow) -> str:
+    """Return an answer that decides nothing, in the words of the record."""
+    if isinstance(answer, Absent):
+        return "absent, too early to believe"
+    return failed_word(row) if isinstance(answer, NoAnswer) else "unknown"
+
+
+def _next_probe_s(row: CallRow, answer: Absent | Unknown, pause: float) -> float:
+    """Return the seconds until the next probe: after many failures in a row it is asked seldom."""
+    failed = len(_failures(row)) + 1
+    if not isinstance(answer, NoAnswer) or failed < PROBE_FAILURES_MAX:
+        return pause
+    first, longest = SELDOM_S
+    return min(longest, first * 2.0 ** (failed - PROBE_FAILURES_MAX))
+
+
+async def note_unknown(row: CallRow, answer: Unknown, *, pause: float, left_s: float | None) -> CallRow:
+    """Record an answer of a compensation's probe that decides nothing, and when to ask it again."""
+    next_s = _next_probe_s(row, answer, pause)
+    return await NoteProbe(
+        row.id, row.in_question, row.probes + 1, _named(answer, row), answer.why, next_s=next_s, left_s=left_s
+    )
+
+
 RETURNED: Final = "the probe returned"
 RETURNED_CHARS_MAX: Final = 100
 
@@ -154,9 +236,9 @@ RETURNED_CHARS_MAX: Final = 100
 async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow) -> Happened[Any] | Absent | Unknown:
     """Return what the world says about a call. Anything other than the three answers is ``Unknown``."""
     if row.lost_at is not None:
-        return Unknown("gc removed what it would be asked with")
+        return NoAnswer("gc removed what it would be asked with")
     if why := missing(session, spec, row, probe):
-        return Unknown(why)
+        return NoAnswer(why)
     kwargs, call = companion_args(session, spec, probe, row, call=revealed_call(session, spec, row, phase="probe"))
     if spec.compensate is not None and probe is spec.compensate.probe:
         # As in the compensation: ``call`` is what is compensated, ``current_call()`` the compensation, with the key that
@@ -174,18 +256,16 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
         probes=True,
     )
     answer = _probe_answer(ended, describe=lambda error: recorded_error(session, row, error))
-    return (
-        Unknown(session.redactor.scrub(answer.why, hidden_values_of(session, row)))
-        if isinstance(answer, Unknown)
-        else answer
-    )
+    if not isinstance(answer, Unknown):
+        return answer
+    return type(answer)(session.redactor.scrub(answer.why, hidden_values_of(session, row)))
 
 
 def _probe_answer(ended: Ended, *, describe: Callable[[BaseException], str]) -> Happened[Any] | Absent | Unknown:
     if ended.in_flight:
-        return Unknown("the probe did not answer in time")
+        return NoAnswer("the probe did not answer in time")
     if ended.error is not None:
-        return Unknown(describe(ended.error))
+        return NoAnswer(": ".join(part for part in error_parts(describe(ended.error)) if part))
     if ended.value is Absent or isinstance(ended.value, Absent):
         return Absent()
     if isinstance(ended.value, Happened):
@@ -194,7 +274,7 @@ def _probe_answer(ended: Ended, *, describe: Callable[[BaseException], str]) -> 
         return Unknown(clean(ended.value.why))
     if ended.value is Unknown:
         return Unknown()
-    return Unknown(f"{RETURNED} {_shown(ended.value)}; a probe returns Happened(result), Absent() or Unknown()")
+    return NoAnswer(f"{RETURNED} {_shown(ended.value)}; a probe returns Happened(result), Absent() or Unknown()")
 
 
 def _shown(value: object) -> str:
@@ -450,9 +530,10 @@ async def _resolve(
     )
 
 
-def doubt_question(call: Call) -> str:
-    """Return what a person is asked about a doubt, with the verb that settles it."""
+def doubt_question(call: Call, failure: str = "") -> str:
+    """Return what a person is asked about a doubt, with the verb that settles it; ``failure``: of its probe."""
+    probed = f", and its probe keeps failing ({failure}): fix the probe, or" if failure else ":"
     return (
-        f"{call.tool} ({call.id}) may have happened: look, then "
+        f"{call.tool} ({call.id}) may have happened{probed} look, then "
         f"rt.resolve({call.id!r}, Happened(...) | Absent() | Unknown(), by=..., why=...)"
     )

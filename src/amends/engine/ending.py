@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,11 +14,20 @@ from amends.engine.before import reads_first
 from amends.engine.blocked import Obstacle, commit_obstacles, rollback_obstacles
 from amends.engine.call import Done, guarded_admission, run_attempts, settle_outcome
 from amends.engine.costs import exceeded
-from amends.engine.doubts import is_repeatable
+from amends.engine.doubts import is_repeatable, probe_failure, probed_seldom
 from amends.engine.halts import halted
 from amends.engine.locks import locked, start_when_unlocked
+from amends.engine.outcomes import lost_answer
 from amends.engine.reports import report_of
-from amends.engine.rollback import STOPPED, RollbackProgress, roll_back, settle_doubts, wait_for_live, wait_if_live
+from amends.engine.rollback import (
+    STOPPED,
+    RollbackProgress,
+    doubts_due,
+    roll_back,
+    settle_doubts,
+    wait_for_live,
+    wait_if_live,
+)
 from amends.engine.session import (
     POLL_S_MAX,
     POLL_S_MIN,
@@ -27,6 +37,7 @@ from amends.engine.session import (
     body_args,
     call_of,
     cause_of,
+    error_text,
     hidden_values_of,
     lacking,
     lacking_words,
@@ -67,17 +78,17 @@ from amends.ledger.operations import (
 from amends.ledger.rows import CallRow, Contention, DirectiveRow, Overrun, RunRow, Unapproved
 from amends.ledger.world import Ended, Flight, LiveCalls, ReadClocks, Sleep
 from amends.model import Residue
-from amends.states import LIVE
+from amends.states import LIVE, RUN_FINAL, UNSETTLED
 from amends.visible import visible
 
 # ---- Leaving a block
 
 
 async def leave(session: Session, error: BaseException | None, output: str | None) -> str:
-    """Leave a block in one of nine ways; return the note for the error. Never swallows an error."""
+    """Leave a block in one of nine ways; return what there is to say about it, as a note. Never swallows an error."""
     if error is None:
-        await leave_clean(session, output)
-        return ""
+        run = await leave_clean(session, output)
+        return forward_note(session, await read_tree(session)) if run.state == "pivoted" else ""
     if is_a(error, LedgerError) or (is_a(error, RolledBack) and error.run_id == session.id):
         return ""  # nothing can be recorded here; or nothing is left to do
     try:
@@ -85,6 +96,8 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
             if session.uid == session.root:
                 await leave_waiting(session)
             return ""
+        if session.waits_for_doubts and is_a(error, Exception) and (left := await _leave_doubtful(session, error)):
+            return left
         phase = "" if is_a(error, Exception) else await _release_unfinished(session)
         if phase:
             return f"amends: run {session.id} was released as it is ({phase}); open it again, or a worker continues it"
@@ -97,13 +110,41 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
     return rollback_note(session, back)
 
 
+async def _leave_doubtful(session: Session, error: BaseException) -> str:
+    """Release a run whose agent, started again by recovery, failed while a call was in doubt.
+
+    Recovery settles the doubt when its probe is due, or asks a person, and then starts the agent once more. Return the
+    note for the error, else "": no doubt is open, and the error is a failure of the run.
+    """
+    await wait_if_live(session, patient=True)
+    tree = await read_tree(session)
+    if tree.run.goal == "rollback" or tree.run.phase not in ("open", "pivoted"):
+        return ""
+    names = ", ".join(dict.fromkeys(row.tool for row in tree.calls if row.state == "in_doubt"))
+    again_s, lost = await doubts_due(session, tree), lost_answer(error)
+    if again_s is None and lost is None:
+        return ""
+    if not names:  # settled while the error was on its way: by a person, or by another call of this run
+        settled = next((row for row in tree.calls if lost is not None and row.id == lost.call.id), None)
+        if settled is None or settled.state not in ("succeeded", "failed", "backing_off"):
+            return ""
+        names, again_s = settled.tool, 0.0
+    if session.uid != session.root:
+        return f"amends: run {session.id} stays open until the outcome of {names} is known"
+    if again_s is None:
+        await _block(session, commit_obstacles(session, tree))
+        return f"amends: run {session.id} is blocked until a person says whether {names} happened"
+    await release_tree(session, again_s)
+    return f"amends: run {session.id} waits for the outcome of {names}; a worker continues it in {again_s:.0f} s"
+
+
 async def _release_unfinished(session: Session) -> str:
     """Release a run that was stopped from outside and may be resumed or only goes forward.
 
     Return its phase, else "".
     """
     run = (await read_tree(session)).run
-    if run.policy == "rollback" and run.phase in ("open", "rolling_back"):
+    if run.recover == "rollback" and run.phase in ("open", "rolling_back"):
         return ""
     if session.uid == session.root:
         await wait_for_live(session)
@@ -192,11 +233,34 @@ def rollback_note(session: Session, back: RollbackProgress) -> str:
         case "rolling_back":
             return f"amends: run {session.id} is rolling back; a worker continues it in {back.again_s or 0:.0f} s"
         case "pivoted":
-            return f"amends: run {session.id} has pivoted and goes on: its recorded calls are being run"
+            return forward_note(session, back.tree)
+        case "committed":
+            return f"amends: run {session.id} had pivoted; nothing was pending, and it was committed"
         case "blocked" if back.run.phase == "pivoted":
             return f"amends: run {session.id} has pivoted and was interrupted; open it again or finish it"
         case _:
             return f"amends: run {session.id} is {back.run.state}"
+
+
+def forward_note(session: Session, tree: Tree) -> str:
+    """Return the note for a block that left its run ``pivoted``: which calls are not done, and when they are tried again."""
+    words = [_left_in_words(row, tree.now) for row in tree.calls if row.run == session.uid and _pending(row)]
+    left = "; ".join(words) or "its recorded calls are being run"
+    return f"amends: run {session.id} has pivoted and goes on: {left}"
+
+
+def _left_in_words(row: CallRow, now: float) -> str:
+    due = row.retry_at if row.state == "backing_off" else row.probe_at
+    when = "" if due is None else f" in {max(1, math.ceil(due - now))} s"
+    match row.state:
+        case "backing_off":
+            return f"{row.tool} failed ({error_text(row.error) or row.why}) and is tried again{when}"
+        case "in_doubt":
+            return f"{row.tool} may have happened ({row.why}) and is looked at again{when}"
+        case "started":
+            return f"{row.tool} is running"
+        case _:
+            return f"{row.tool} waits for a lock" if row.locks else f"{row.tool} has not started yet"
 
 
 # ---- Commit
@@ -354,7 +418,8 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
     blocking = commit_obstacles(session, tree)
     clocks = await ReadClocks()
     due = [row.retry_at - clocks.wall for row in left if row.retry_at is not None]
-    due += [row.probe_at - clocks.wall for row in left if row.state == "in_doubt" and row.probe_at is not None]
+    doubts = [row for row in left if row.state == "in_doubt" and not probe_failure(row)]
+    due += [row.probe_at - clocks.wall for row in doubts if row.probe_at is not None]
     unknown = [row for row in left if row.is_staged or row.state == "ready"]
     if blocking and not due and len(blocking) == len(left):
         return await _block(session, blocking)
@@ -468,34 +533,51 @@ async def _close_child(session: Session, child: RunRow) -> float | None:
 
 async def _block(session: Session, blocking: list[Obstacle], *, again_s: float | None = None) -> RunRow:
     causes = tuple(left.cause for left in blocking)
+    if again_s is None:
+        again_s = probed_seldom(session, await read_tree(session))
     return await CloseRun(
         session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, wake_s=again_s
     )
 
 
 async def interrupted(session: Session) -> RunRow:
-    """Finish the recorded calls of a block that ended early after its pivot; then the run waits to be opened again."""
+    """Finish the recorded calls of a block that ended early after its pivot; then the run waits to be opened again.
+
+    With ``interrupted="commit"`` it is committed instead if nothing is pending then.
+    """
     tree = await read_tree(session)
     staged = tuple(row for row in tree.calls if row.run == session.uid and _pending(row))
     await settle_doubts(session, tree, back=False)
     left = await _drain(session, staged)
     if left is not None and any(_will_continue(session, row) for row in left):
         return await _pause_forward(session, left)
+    tree = await read_tree(session)
+    if left is None and tree.run.commits_interrupted and _is_settled(tree):
+        with suppress(RunBlocked):
+            return await commit(session)
+        return (await read_tree(session)).run
     cause = (
         f"the block ended after the pivot and before its end: open run {session.id!r} again, "
         f"or close it with rt.finish({session.id!r}, by=..., why=...)"
     )
-    tree = await read_tree(session)
     causes = (cause, *(one.cause for one in commit_obstacles(session, tree)))
+    lease, again_s = session.lease, probed_seldom(session, tree)
     return await CloseRun(
-        session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, interrupted=True
+        session.uid, lease.owner, lease.epoch, "blocked", causes=causes, interrupted=True, wake_s=again_s
     )
+
+
+def _is_settled(tree: Tree) -> bool:
+    """Return whether nothing is pending in a run that has pivoted: every call is settled, every child has ended."""
+    within = {run.uid for run in tree.runs if run.uid != tree.run.uid}
+    ended = {run.uid for run in tree.runs if run.state in RUN_FINAL}
+    return within <= ended and not any(row.state in UNSETTLED for row in tree.calls)
 
 
 def _will_continue(session: Session, row: CallRow) -> bool:
     """Return whether waiting helps: it is due later, or waits for a lock of another run."""
     is_locked = row.is_staged and bool(row.locks) and session.body(row) is not None
-    return is_locked or row.retry_at is not None or row.probe_at is not None
+    return is_locked or row.retry_at is not None or (row.probe_at is not None and not probe_failure(row))
 
 
 def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> None:

@@ -9,6 +9,7 @@ from amends.encoding.payloads import decode
 from amends.encoding.redaction import NO_SECRETS, Known
 from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.checkpoints import check_anchor
+from amends.engine.doubts import probed_seldom
 from amends.engine.ending import commit, raise_blocked
 from amends.engine.rollback import roll_back, settle_doubts
 from amends.engine.session import Session, Wait, lacking, read_tree, release_tree
@@ -122,7 +123,7 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
         tree = await read_tree(session)
         if tree.run.state == "blocked":
             # A blocked run is still probed: a probe without an answer does not stop later ones.
-            await release_tree(session, later)
+            await release_tree(session, probed_seldom(session, tree) if later is None else later)
             raise_blocked(session, tree, None)
         return tree.run
     return run

@@ -8,6 +8,7 @@ base classes, so that no client is imported.
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal
 
@@ -331,6 +332,14 @@ def is_harmless(error: BaseException, harmless: Errors) -> bool:
 
 
 # ---- Groups and chains of errors
+
+
+def lost_answer(error: BaseException) -> InDoubt | None:
+    """Return the ``InDoubt`` that this error is, contains or was raised over; None if there is none."""
+    for link, _ in itertools.islice(_links(error, None, ()), LINKS_MAX):
+        if is_a(link, InDoubt):
+            return link
+    return None
 
 
 def _links(

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from amends.encoding.dataclass import dataclass
 from amends.engine.blocked import commit_obstacles
 from amends.engine.checkpoints import check_anchor
+from amends.engine.doubts import probed_seldom
 from amends.engine.ending import commit, interrupted
 from amends.engine.rollback import roll_back, settle_doubts
 from amends.engine.session import Session, read_tree, release_tree
@@ -78,7 +79,7 @@ async def _find_due(
 
 
 def _needs_agent(root: RunRow) -> bool:
-    return root.policy == "resume" and bool(root.agent) and root.state in ("open", "pivoted") and not root.goal
+    return root.recover == "resume" and bool(root.agent) and root.state in ("open", "pivoted") and not root.goal
 
 
 async def claim(
@@ -106,14 +107,14 @@ def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Rec
     """Finish one claimed tree: follow its goal, else go forward if it pivoted, else apply its policy."""
     if root.phase == "rolling_back" or (root.goal == "rollback" and root.phase == "open"):
         return _roll_back(session, root.goal_why or "recovered")
-    if root.state == "pivoted" and not root.goal and root.policy == "resume" and has_agent:
+    if root.state == "pivoted" and not root.goal and root.recover == "resume" and has_agent:
         # The agent continues the run forward: a person decides only if there is no agent.
         return _wait_or_resume(session, root, has_agent)
     if root.goal == "commit" or root.phase == "pivoted":
         return _go_forward(session, root)
     if _deadline_passed(root):
         return _roll_back(session, "the deadline passed")
-    if root.policy == "rollback":
+    if root.recover == "rollback":
         return _roll_back_unless_held(session)
     return _wait_or_resume(session, root, has_agent)
 
@@ -178,7 +179,7 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
     tree = await read_tree(session)
     doubtful = any(row.state == "in_doubt" for row in tree.calls)
     # Doubts first, then the policy: an agent that meets one fails, and would roll back what a person can still save.
-    if root.policy == "resume" and has_agent and not doubtful and tree.run.state in ("open", "pivoted"):
+    if root.recover == "resume" and has_agent and not doubtful and tree.run.state in ("open", "pivoted"):
         if any(not halt.tool and halt.is_about("", tree.run) for halt in await ListHalts()):
             # Its first call would be refused, and the agent would fail: it is resumed when the halt is lifted.
             return Recovered("done", await release_tree(session, session.lease.lease_s))
@@ -187,9 +188,10 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
         return await _go_forward(session, tree.run)  # the doubt was about its pivot, which had happened
     if later is None and doubtful and tree.run.state != "blocked":
         causes = tuple(left.cause for left in commit_obstacles(session, tree))
-        run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
+        again_s, lease = probed_seldom(session, tree), session.lease
+        run = await CloseRun(session.uid, lease.owner, lease.epoch, "blocked", causes=causes, wake_s=again_s)
         return Recovered("done", run)
-    run = await release_tree(session, later)
+    run = await release_tree(session, probed_seldom(session, tree) if later is None else later)
     return Recovered("done", run)
 
 

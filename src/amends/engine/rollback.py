@@ -17,6 +17,9 @@ from amends.engine.doubts import (
     ask_probe,
     is_repeatable,
     may_compensate_in_doubt,
+    note_unknown,
+    probe_failure,
+    probed_seldom,
     settle_delay_left,
     settle_doubt,
     wait_settle_delay,
@@ -118,17 +121,31 @@ async def settle_doubts(session: Session, tree: Tree, *, back: bool) -> float | 
     for row in tree.calls:
         if row.state != "in_doubt":
             continue
-        spec = session.spec(row.tool)
-        after = await settle_doubt(session, spec, row, back=back)
-        if after.state == "in_doubt" and spec is not None and await _will_retry_doubt(session, spec, after, back=back):
-            clocks = await ReadClocks()
-            waits.append(max(POLL_S_MAX, (after.probe_at or clocks.wall) - clocks.wall))
+        after = await settle_doubt(session, session.spec(row.tool), row, back=back)
+        waits += await _next_look(session, after, back=back)
     return min(waits, default=None)
+
+
+async def doubts_due(session: Session, tree: Tree) -> float | None:
+    """Return the seconds until the first doubt is looked at again without a person; None if none is."""
+    waits: list[float] = []
+    for row in tree.calls:
+        waits += await _next_look(session, row, back=False)
+    return min(waits, default=None)
+
+
+async def _next_look(session: Session, row: CallRow, *, back: bool) -> list[float]:
+    """Return the seconds until this doubt is looked at again; empty if it is settled or needs a person."""
+    spec = session.spec(row.tool)
+    if row.state != "in_doubt" or spec is None or not await _will_retry_doubt(session, spec, row, back=back):
+        return []
+    clocks = await ReadClocks()
+    return [max(POLL_S_MAX, (row.probe_at or clocks.wall) - clocks.wall)]
 
 
 async def _will_retry_doubt(session: Session, spec: Spec, row: CallRow, *, back: bool) -> bool:
     """Return whether waiting helps: another probe, or another start of an idempotent call, will follow."""
-    if spec.probe is not None:
+    if spec.probe is not None and not probe_failure(row):
         return True
     blind = back and may_compensate_in_doubt(spec)
     return row.probe_at is not None and not blind and await is_repeatable(session, spec, row)
@@ -198,7 +215,7 @@ def _compensation_order(session: Session, tree: Tree) -> list[CallRow]:
     todo: list[CallRow] = []
     stuck: list[CallRow] = []
     for row in _reversed(tree):
-        if _may_compensate(session, row):
+        if _may_compensate(session, row) and not _rests(row, tree.now):
             if any(is_held_back(row, later) or _may_land(session, row, later) for later in tree.calls):
                 continue  # named among the obstacles
             if not any(_comes_first(tree, later, row) for later in stuck):
@@ -217,6 +234,12 @@ def _may_land(session: Session, row: CallRow, later: CallRow) -> bool:
     if later.state not in ("in_doubt", "compensation_in_doubt") or not sets:
         return False
     return not set(lock_names_of([row])).isdisjoint(lock_names_of([later]))
+
+
+def _rests(row: CallRow, now: float) -> bool:
+    """Return whether the probe of a compensation keeps failing and is not asked again yet."""
+    is_due = row.probe_at is None or row.probe_at <= now
+    return row.state == "compensation_in_doubt" and not is_due and bool(probe_failure(row))
 
 
 def _comes_first(tree: Tree, later: CallRow, row: CallRow) -> bool:
@@ -265,6 +288,8 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
         if row.state == "compensation_in_doubt" and not _may_repeat(session, spec, compensation, row):
             # Not started again without what it needs: that would record an attempt as failed that may have happened.
             row, wait = await _probe_compensation(session, spec, compensation, row)
+            if probe_failure(row):
+                return 0.0  # a person is asked, and it is passed over
             if wait > 0:
                 return wait
             continue
@@ -395,9 +420,7 @@ async def _probe_compensation(
     answer = await ask_probe(session, spec, compensation.probe, row)
     if isinstance(answer, Unknown):
         pause = PROBE_PACE.pause(min(row.probes + 1, PROBE_PACE.attempts), await DrawRandom())
-        await NoteProbe(
-            row.id, row.in_question, row.probes + 1, "unknown", answer.why, next_s=pause, left_s=row.quiet_left
-        )
+        row = await note_unknown(row, answer, pause=pause, left_s=row.quiet_left)
         return row, max(POLL_S_MAX, pause)
     if isinstance(answer, Absent) and await settle_delay_left(session, spec, row) > 0:
         left = await wait_settle_delay(session, spec, row)
@@ -450,13 +473,16 @@ async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow])
 
 async def _block(session: Session, tree: Tree) -> RollbackProgress:
     causes = tuple(left.cause for left in rollback_obstacles(session, tree))
-    run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
+    again_s, lease = probed_seldom(session, tree), session.lease
+    run = await CloseRun(session.uid, lease.owner, lease.epoch, "blocked", causes=causes, wake_s=again_s)
     return RollbackProgress(run, await read_tree(session))
 
 
 async def _wait_for_forks(session: Session, tree: Tree, forks: Iterable[RunRow]) -> RollbackProgress:
     """Block a run that forks depend on until they have ended or a person decides; settle its doubts meanwhile."""
     later = await settle_doubts(session, tree, back=False)
+    if later is None:
+        later = probed_seldom(session, await read_tree(session))
     causes = tuple(fork_obstacle(fork, tree.run) for fork in forks)
     lease = session.lease
     run = await CloseRun(session.uid, lease.owner, lease.epoch, "blocked", causes=causes, wake_s=later)

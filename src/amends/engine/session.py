@@ -272,6 +272,8 @@ class Session:
     counterparts: tuple[str, ...] = ()  # see ``counterparts_of`` in ``ledger/rows.py``
     plain: PlainRun | None = None
     """The run as its plain calls name it; None: no call of this session is plain."""
+    waits_for_doubts: bool = False
+    """Whether recovery has started the agent of this run again: a doubt that it meets is waited for, not rolled back."""
 
     @property
     def known(self) -> dict[str, Secret]:

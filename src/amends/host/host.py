@@ -90,6 +90,10 @@ class Host:
         """Makes the numbers of plain calls; ``new_id`` makes all other ids."""
         # Functions, because tools may be added later, and a simulation has its own ids.
         self.notices = Notices(hook, self.settings, lambda: self.specs, lambda: self.new_id, self.redactor)
+        self.workers = 0
+        """How many workers this process has (``rt.worker()``)."""
+        self.released = 0
+        """How many blocks of this process have ended: a worker in the same process looks again at once."""
         self._opened = False
         self._pid = 0
         self._owner = ""
@@ -291,7 +295,7 @@ class Host:
             input_digest=said.digest,
             given=said.shown,
             known=said.known,
-            policy=options.get("recover", "rollback"),
+            policy=self._policy(options),
             order_mode=self.order,
             agent=agent or "",
             principal=options.get("principal") or view.principal or "",
@@ -302,6 +306,13 @@ class Host:
             budgets=self._written_budgets(options.get("budgets", ())),
             new_id=self.new_id,
         )
+
+    def _policy(self, options: Mapping[str, Any]) -> str:
+        """Return what recovery does with the run, as the ledger has it: see ``RunRow.policy``."""
+        recover: str = options.get("recover", "rollback")
+        interrupted = options.get("interrupted") or self.value("interrupted")
+        again = "+again" if options.get("reads") == "again" else ""
+        return f"{recover}{'+commit' if interrupted == 'commit' else ''}{again}"
 
     def _written_budgets(self, given: Iterable[object]) -> str:
         budgets = checked_budgets(given, "run")

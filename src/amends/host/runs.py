@@ -79,6 +79,10 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, allowed in choices.items():
         if options[name] not in allowed:
             raise UsageError(f"{name} is {options[name]!r}; it is one of {', '.join(allowed)}")
+    if options.get("interrupted") not in (None, "block", "commit"):
+        raise UsageError(f"interrupted is {options['interrupted']!r}; it is one of block, commit")
+    if options.get("reads", "record") not in ("record", "again"):
+        raise UsageError(f"reads is {options['reads']!r}; it is one of record, again")
     for name in ("wait", "wait_approval", "deadline"):
         value = options[name]
         if value is not None and not (isinstance(value, int | float) and value >= 0):
@@ -140,10 +144,11 @@ def log_lost(host: Host, found: Found, error: Exception) -> None:
 
 
 def agent_ended(session: Session, error: Exception) -> str:
-    """Return the log message for a resumed agent that ended with an error."""
-    return scrubbed(
-        session, f"agent {visible(session.agent)} of run {visible(session.id)} ended with {described(error)}"
-    )
+    """Return the log message for a resumed agent that ended with an error: with what became of its run."""
+    notes = [note for note in getattr(error, "__notes__", None) or () if isinstance(note, str)]
+    left = next((note.removeprefix("amends: ") for note in reversed(notes) if note.startswith("amends: ")), "")
+    words = f"agent {visible(session.agent)} of run {visible(session.id)} ended with {described(error)}"
+    return scrubbed(session, f"{words}; {left}" if left else words)
 
 
 def hand_ask(

@@ -23,6 +23,7 @@ LEDGERS: Final = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
 DEFAULTS: Final[dict[str, Any]] = {
     "url": None,
     "order": "strict",
+    "interrupted": "block",
     "lease": 30.0,
     "wait": 30.0,
     "wait_approval": 0.0,
@@ -61,7 +62,7 @@ CONFIG: Final = "AMENDS_CONFIG"
 """The variable that names the only file to read. The user who sets it trusts that file, whoever owns it."""
 SWITCHED: Final = ("checkpoint",)
 """Settings that are a number or ``off``."""
-CHOICES: Final = {"order": ("strict", "advise")}
+CHOICES: Final = {"order": ("strict", "advise"), "interrupted": ("block", "commit")}
 
 
 @dataclass(frozen=True, slots=True)

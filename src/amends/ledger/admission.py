@@ -140,6 +140,9 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
         return Admission("replay", recorded[-1]) if recorded else closed
     if closed is not None:
         return closed
+    known = await _resumed_read(op, run, root) if root.epoch > 1 else None
+    if known is not None:
+        return Admission("replay" if known.state == "succeeded" else "failed", known, run=run)
     if op.need is not None or any(op.costs.ask):
         asked = await _answer_held_read(op, run, root, now)
         if asked is not None:
@@ -167,6 +170,30 @@ async def _replay_read(recorded: list[CallRow], root: RunRow) -> Admission | Non
     if call.asked_epoch < root.epoch and root.closed_at is None:
         call = await Change(CALLS, call, {"asked_epoch": root.epoch})
     return Admission("replay", call)
+
+
+async def _resumed_read(op: AdmitCall, run: RunRow, root: RunRow) -> CallRow | None:
+    """Return the recorded answer to a read of a resumed run; None: it runs.
+
+    The nth read gets the nth, until the run makes a call that the record does not have: that call may have changed what
+    is read. Otherwise a resumed agent would see its own effects, and plan differently.
+    """
+    if root.history or root.reads_again or root.forked_from or op.parent:
+        return None  # a body that is started again is another attempt, and reads for itself
+    calls = await ListCalls(root.uid)
+    if any(call.created_epoch == root.epoch for call in calls):
+        return None
+    alike = [call for call in calls if call.kind == "read" and call.run == run.uid and not call.parent]
+    mine = (call for call in alike if call.key.startswith(f"{op.key}:"))
+    first = next((call for call in mine if call.asked_epoch < root.epoch and _has_answer(call)), None)
+    return None if first is None else await UpdateCall(first, {"asked_epoch": root.epoch})
+
+
+def _has_answer(read: CallRow) -> bool:
+    """Return whether the record has what this read was answered: not if it was lost, or its result was not kept whole."""
+    if read.state == "failed":
+        return read.why not in ("lost", "cancelled") and bool(read.error)
+    return read.state == "succeeded" and read.result is not None and not read.loss and read.lost_at is None
 
 
 async def _shared_read(op: AdmitCall, root: RunRow) -> CallRow | None:

@@ -314,8 +314,8 @@ async def released_columns(root: RunRow, now: float, *, at_least: float | None =
         return {"suspended": 0, "wake_at": now}
     if waits:
         return {"suspended": 1, "wake_at": until}
-    if root.goal == "commit" or root.phase == "pivoted" or (root.policy == "resume" and root.agent):
+    if root.goal == "commit" or root.phase == "pivoted" or (root.recover == "resume" and root.agent):
         return {"suspended": 0, "wake_at": now}
-    if root.policy == "wait":
+    if root.recover == "wait":
         return {"suspended": 0, "wake_at": None}
     return {"suspended": 0, "wake_at": max(until or now + root.lease_s, at_least or 0.0)}

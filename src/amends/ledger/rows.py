@@ -41,6 +41,7 @@ class RunRow:
     plan: str = ""
     """The plan by which a person rolled the run back; empty: there was none."""
     policy: str = "rollback"
+    """What recovery does before the pivot; with ``+commit`` and ``+again`` behind it: see the properties."""
     order_mode: str = "strict"
     agent: str = ""
     principal: str = ""
@@ -93,6 +94,21 @@ class RunRow:
     def lost_at(self) -> float | None:
         """When garbage collection removed its input or its output; None: neither was removed."""
         return lost_at(self.input, self.output)
+
+    @property
+    def recover(self) -> str:
+        """What recovery does before the pivot: ``rollback``, ``resume`` or ``wait``."""
+        return self.policy.partition("+")[0]
+
+    @property
+    def commits_interrupted(self) -> bool:
+        """Whether it commits if its block ends early after the pivot and nothing is pending."""
+        return "+commit" in self.policy
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether reads run again after a resume, instead of being answered from the record."""
+        return "+again" in self.policy
 
     @property
     def phase(self) -> str:

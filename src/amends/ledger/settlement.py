@@ -438,9 +438,9 @@ async def decide_call(op: DecideCall) -> CallRow:
     await unblock(run, at=now, by=op.by, epoch=root.epoch)
     root = await find_run(call.root)
     undecided = root.owner or root.suspended  # another process owns the run, or another call is still held
-    if not undecided and root.phase == "open" and not root.goal and root.policy != "resume":
+    if not undecided and root.phase == "open" and not root.goal and root.recover != "resume":
         # Its caller may open the run again for the answer, so the policy applies only after one lease.
-        await Change(RUNS, root, {"wake_at": None if root.policy == "wait" else now + root.lease_s})
+        await Change(RUNS, root, {"wake_at": None if root.recover == "wait" else now + root.lease_s})
     return call
 
 

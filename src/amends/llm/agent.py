@@ -53,6 +53,8 @@ class RunOptions(TypedDict, total=False):
     tags: Sequence[str]
     budgets: Iterable[Budget]
     recover: Literal["rollback", "resume", "wait"]
+    interrupted: Literal["block", "commit"] | None
+    reads: Literal["record", "again"]
     wait: float | None
     wait_approval: float | None
     deadline: float | None

@@ -6,7 +6,7 @@ import json
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from amends.engine.doubts import ask_probe
+from amends.engine.doubts import NoAnswer, ask_probe, failed_word
 from amends.engine.recovery import recover_tree
 from amends.engine.session import call_of, hidden_values_of, moment, reported_result
 from amends.errors import LedgerError, UsageError, shown
@@ -125,9 +125,10 @@ async def probe(host: Host, view: View, call_id: str) -> Probed[Any]:
     answer = await ask_probe(reader, spec, asked, row)
     if row.in_question:
         why = shown(answer.result) if isinstance(answer, Happened) else getattr(answer, "why", "")
-        word, why = type(answer).__name__.lower(), host.redactor.scrub(why, hidden_values_of(reader, row))
+        word = failed_word(row) if isinstance(answer, NoAnswer) else type(answer).__name__.lower()
+        why = host.redactor.scrub(why, hidden_values_of(reader, row))
         await NoteProbe(row.id, row.in_question, row.probes, word, why, None, by="person", paced=False)
-    return answer
+    return Unknown(answer.why) if isinstance(answer, NoAnswer) else answer
 
 
 # ---- Deciding

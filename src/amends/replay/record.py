@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import Any, Final, Literal, TypeAlias
@@ -219,7 +219,8 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
     last = max((max(row.asked_epoch, row.created_epoch) for row in tree.calls), default=1)
     last = max(last, told.last)
     first = 0 if tree.run.history else last
-    entries = [_entry_of(row, moves.get(row.id, ()), last, first) for row in tree.calls]
+    ended = {uid for uid, states in told.states.items() if _had_ended(states, first)}
+    entries = [_entry_of(row, moves.get(row.id, ()), last, first, ended) for row in tree.calls]
     entries += [_refusal(event) for event in told.refusals if event.epoch >= first and "ident" in event.facts]
     entries.sort(key=lambda entry: entry.asked_at)
     begins = [seq for epoch, seq in told.starts.items() if epoch >= first]
@@ -283,11 +284,17 @@ def _refusal(event: EventRow) -> Entry:
     )  # fmt: skip
 
 
-def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) -> Entry:
+def _had_ended(moves: Sequence[EventRow], first: int) -> bool:
+    """Return whether a run was committed before the execution began whose epoch is ``first``."""
+    before = [move.to_state for move in moves if move.epoch < first]
+    return bool(before) and before[-1] == "committed"
+
+
+def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int, ended: Container[str]) -> Entry:
     """Return the entry of a call: its state when the last execution began, and what that execution was told of it.
 
     ``last``: the newest epoch of the program. ``first``: the epoch in which the replayed execution began; 0 for a run
-    with ``history``, whose executions are all replayed.
+    with ``history``, whose executions are all replayed. ``ended``: runs that were committed before it began.
     """
     if _is_plain(row, moves, last, first):
         begun, done = moves
@@ -298,7 +305,7 @@ def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) ->
     asked_in = moves[0].run if moves else row.run
     entry = Entry(row, asked_in, row.tool, (), asked_at=row.seq, nested=bool(row.parent), moves=moves)
     asked = row.asked_epoch == last or row.created_epoch == last
-    if row.kind == "read" and not row.shared and row.created_epoch < first:
+    if row.kind == "read" and not row.shared and row.created_epoch < first and row.run in ended:
         asked = False  # a committed child returned it again: it answers that child, and need not be requested
     entry.needed = not entry.nested and (asked or (first < last and row.kind != "read"))
     before = [move for move in moves if move.epoch < first] if row.created_epoch < first else ()

@@ -296,7 +296,7 @@ def nothing_stuck(store: MemoryStore, world: World) -> Iterator[str]:
         if run.state == "blocked":
             if not json.loads(run.causes):
                 yield f"run {run.id} is blocked and names no cause"
-        elif run.wake_at is None and not run.suspended and not (run.policy == "wait" and not run.goal) and run.opener:
+        elif run.wake_at is None and not run.suspended and not (run.recover == "wait" and not run.goal) and run.opener:
             yield f"run {run.id} is {run.state}, and nothing will ever wake it"
         elif run.wake_at is not None and run.owner:
             yield f"run {run.id} is {run.state} and still owned by {run.owner}"
@@ -383,6 +383,58 @@ def _waits(store: MemoryStore, world: World, call: CallRow) -> bool:
         other for other in others if other.tool in world.sets and other.state in ("in_doubt", "compensation_in_doubt")
     ]
     return any(is_held_back(call, later) for later in others) or (call.tool in world.sets and bool(lost))
+
+
+@checker
+def resume_is_no_rollback(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a doubt that an agent meets after recovery has started it again does not roll its run back."""
+    for event in store.events:
+        run = store.runs.get(event.root)
+        why = str(json.loads(event.facts).get("why", "")) if event.what == "goal" else ""
+        if run is not None and run.recover == "resume" and event.epoch > 1 and why.startswith("InDoubt"):
+            yield f"run {event.run_id} is to be resumed, and a doubt turned it back: {why}"
+
+
+@checker
+def interrupted_as_told(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a run whose block ended early after its pivot commits if it was told to, and only then."""
+    for run in store.runs.values():
+        pending = [call for call in store.calls.values() if call.root == run.uid and call.state in UNSETTLED]
+        if run.state == "blocked" and run.interrupted and run.commits_interrupted and not pending:
+            yield f"run {run.id} was to commit when its block ends early, and waits for a person"
+        if run.state == "committed" and run.uid in world.interrupted and not run.commits_interrupted:
+            finished = any(e.run == run.uid and e.to_state == "blocked" for e in store.events)
+            if not finished:
+                yield f"the block of run {run.id} ended early after its pivot, and it was committed without a person"
+
+
+FAILED_PROBES_MAX: Final = 30
+"""The most failures in a row of a probe before its run is blocked: some processes begin to count anew."""
+
+
+@checker
+def broken_probes_are_told(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a probe that keeps failing blocks its run for a person, and is still asked."""
+    failed: Counter[str] = Counter()
+    state: dict[str, str] = {}
+    for event in store.events:
+        if event.what == "run" and event.run == event.root:
+            state[event.root] = event.to_state
+            if event.to_state == "blocked":
+                failed = Counter({call: n for call, n in failed.items() if store.calls[call].root != event.root})
+        if event.what != "probed":
+            continue
+        is_untold = state.get(event.root) != "blocked" and str(json.loads(event.facts).get("answer")).startswith(
+            "failed"
+        )
+        failed[event.call] = failed[event.call] + 1 if is_untold else 0
+        if failed[event.call] > FAILED_PROBES_MAX:
+            yield f"the probe of {_name(store, event.call)} keeps failing, and no person was asked"
+            return
+    for call in store.calls.values():
+        run = store.runs[call.root]
+        if call.state == "in_doubt" and call.probe_at is not None and run.state == "blocked" and run.wake_at is None:
+            yield f"{call.tool} of blocked run {run.id} has a probe, and it is not asked any more"
 
 
 @checker

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from amends.drivers.blocking import Driver, Live
+from amends.errors import UsageError, WrongColour
 from amends.host.heartbeat import Heartbeat
 from amends.host.host import Host, View
 from amends.ledger.flow import Op
@@ -128,6 +129,17 @@ class TestRuntime(Runtime):
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._host.agents.update(agents or {})
         self._be_born()
+
+    def worker(self, *, every: float = 1.0, limit: int = 100) -> NoReturn:
+        """Raise ``UsageError``: in virtual time nothing happens beside a test."""
+        raise UsageError("a runtime for tests has a clock of its own and no worker", hint="rt.recover() does one pass")
+
+    def _on_a_loop(self) -> NoReturn:
+        raise WrongColour(
+            "the agent is async, and a runtime for tests resumes blocking agents only",
+            tool="agent",
+            hint="test it with AsyncRuntime('memory:')",
+        )
 
     def _renew(self) -> None:
         self._host.heartbeat.renew(self._host.heartbeat.kept())

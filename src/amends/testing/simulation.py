@@ -579,6 +579,7 @@ class Inside:
         except LedgerError:
             return  # taken over meanwhile
         if done.how == "resume":
+            session.waits_for_doubts = True
             await _to_its_end(lambda: agents[row.agent](_With(self, recovered)))
         self.process.leases.pop(lease.root, None)
 

@@ -160,6 +160,7 @@ class World:
     """Root run, tool and value of every result that a program got."""
     later: list[tuple[float, Landing]] = field(default_factory=list)
     unknown_probes: int = 0
+    broken_probes: int = 0
     plans: dict[str, RollbackPlan] = field(default_factory=dict)
     """Every rollback plan that a person was shown, by its hash."""
     told_stale: list[str] = field(default_factory=list)
@@ -172,6 +173,8 @@ class World:
     replay_bodies: list[str] = field(default_factory=list)
     """Bodies that one of them started."""
 
+    interrupted: set[str] = field(default_factory=set)
+    """Runs whose block ended early after the pivot."""
     mistaken: list[str] = field(default_factory=list)
     """Bodies and compensations that got other arguments than were recorded."""
     mixed: list[str] = field(default_factory=list)
@@ -210,6 +213,9 @@ class World:
     def probe(self) -> Probed[str]:
         """Return what the world knows of a call."""
         _, op = self._now()
+        if self.broken_probes > 0:
+            self.broken_probes -= 1
+            raise NameError("the probe has a bug")
         if self.unknown_probes > 0:
             self.unknown_probes -= 1
             return Unknown("not yet")
