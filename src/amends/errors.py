@@ -715,15 +715,20 @@ class RunBlocked(ToolError):
         residue: Sequence[Any] = (),
         doubts: Sequence[Any] = (),
         causes: Sequence[str] = (),
+        missing: Sequence[Any] = (),
     ) -> None:
         super().__init__(message, run_id=run_id, hint="; ".join(causes))
         self.residue, self.doubts, self.causes = tuple(residue), tuple(doubts), tuple(causes)
+        self.missing = tuple(missing)
 
     def for_model(self) -> str:
         left = [getattr(r.call, "tool", "?") for r in self.residue]
         if left:
             stands = f"{listed(left)} {'stands' if len(left) == 1 else 'stand'}"
             return f"The task could not be taken back completely; {stands}. A person was told. Stop and tell the user."
+        if self.missing:
+            what = "; ".join(shown(one.why) for one in self.missing)
+            return f"The task is not finished: {what}. It cannot be undone; a person was told. Stop and tell the user."
         return "The task cannot go on by itself. A person was told. Stop and tell the user."
 
 

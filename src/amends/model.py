@@ -27,6 +27,7 @@ Kind: TypeAlias = Literal["read", "compensatable", "pivot", "retriable"]
 Scope: TypeAlias = Literal["run", "ledger"]
 Order: TypeAlias = Literal["strict", "advise"]
 Policy: TypeAlias = Literal["rollback", "resume", "wait"]
+OnOpenFailure: TypeAlias = Literal["rollback", "commit"]
 Phase: TypeAlias = Literal["execute", "compensate", "probe"]
 ApprovalState: TypeAlias = Literal["pending", "approved", "rejected", "expired", "used", "cancelled"]
 Status: TypeAlias = Literal["done", "replayed", "staged", "held", "refused", "failed", "in_doubt"]
@@ -148,6 +149,24 @@ class Compensation:
     started_at: datetime | None = None
     settled_at: datetime | None = None
     next_at: datetime | None = None
+
+
+NOT_FINISHED: Final = "This task is not finished:"
+"""How the text begins that a model is told before the end: if its conversation has it, the model was told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What a run lacks to be complete: a required tool that has not succeeded, or a failure that is still open."""
+
+    tool: str
+    why: str
+    call: Call | None = None
+    """The call that failed; None: it was never made, or a check of the program said no."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {"tool": self.tool, "why": self.why, "call": None if self.call is None else self.call.id}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
@@ -57,7 +58,7 @@ from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits
 from amends.ledger.operations import Tree
 from amends.ledger.rows import RunRow
 from amends.ledger.world import Ended, Flight
-from amends.model import Answer, Approval, Call, ToolCall
+from amends.model import Answer, Approval, Call, OnOpenFailure, ToolCall
 from amends.report import Report
 from amends.states import RunState
 from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope
@@ -72,8 +73,8 @@ if TYPE_CHECKING:  # what the first call of a blocking program does not need
     from uuid import UUID
 
     from amends.drivers import event_loop
+    from amends.engine import completion, model_answers, model_plans, turns
     from amends.engine import joined as joined_flows
-    from amends.engine import model_answers, model_plans, turns
     from amends.host import joined as joined_calls
     from amends.host import random as recorded_random
 else:
@@ -82,6 +83,7 @@ else:
         asyncio="asyncio",
         futures="concurrent.futures",
         event_loop="amends.drivers.event_loop",
+        completion="amends.engine.completion",
         joined_flows="amends.engine.joined",
         model_answers="amends.engine.model_answers",
         model_plans="amends.engine.model_plans",
@@ -225,6 +227,21 @@ class OpenRun:
     def output(self, value: object) -> None:
         self._output, self._output_gone = value, None
 
+    @property
+    def on_open_failure(self) -> OnOpenFailure | None:
+        """What an open failure means when the run is left; None: nobody said, so it means nothing.
+
+        It can be set until then: an adapter sets ``"rollback"`` if nobody said anything.
+        """
+        said = self._session.closing.text
+        return completion.read_completion(said).on_open_failure or None if said else None  # type: ignore[return-value]
+
+    @on_open_failure.setter
+    def on_open_failure(self, value: OnOpenFailure) -> None:
+        closing = self._session.closing
+        _, _ = completion.completion_of(None, value, specs={})  # raises if it is not one of the two
+        closing.text = str(replace(completion.read_completion(closing.text), on_open_failure=value))
+
     def random(self) -> Random:
         """Return a seeded random generator; the nth of a run is the same after a resume and in a replay."""
         return recorded_random.random_generator(self._session, reader())
@@ -265,6 +282,9 @@ class OpenRun:
 
     async def _tree(self) -> Tree:
         return runs.found(await self._drive(runs.read(uid=self._session.uid)), self.id)
+
+    async def _end_text(self) -> str:
+        return await self._drive(ending.before_end(self._session))
 
     async def _refresh_state(self) -> None:
         """Read the state again, where the run keeps a copy of it."""
@@ -559,6 +579,22 @@ async def leave(run: OpenRun, error: BaseException | None = None) -> None:
     await run._close(error, releases=True)
 
 
+async def before_end(run: OpenRun) -> str:
+    """Return what to tell a model that is about to stop: what is missing or has failed, and what stopping now does.
+
+    Empty if the run is complete, or if it was said before: a model is told once. The run is an agent's from now on: an
+    open failure takes it back when it is left, unless ``on_open_failure="commit"`` was said.
+    """
+    closing = run._session.closing
+    if run.on_open_failure is None:
+        run.on_open_failure = "rollback"
+    if closing.told or run._over:
+        return ""
+    text = await run._end_text()
+    closing.told = bool(text)
+    return text
+
+
 async def now(run: OpenRun) -> datetime:
     """Return the current time and record it: it is the same after a resume and in a replay."""
     await run._check_usable()
@@ -680,6 +716,7 @@ class Run(OpenRun):
 
     commit = blocking(commit)
     rollback = blocking(rollback)
+    before_end = blocking(before_end)
     now = blocking(now)
     leave = blocking(leave)
     report = blocking(report)
@@ -858,6 +895,7 @@ class AsyncRun(OpenRun):
 
     commit = awaited(commit)
     rollback = awaited(rollback)
+    before_end = awaited(before_end)
     now = awaited(now)
     leave = awaited(leave)
     report = awaited(report)

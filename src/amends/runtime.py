@@ -38,11 +38,12 @@ from amends.host.verbs import (
 from amends.ledger.flow import Flow
 from amends.ledger.rows import RunRow
 from amends.ledger.store import Store
-from amends.model import Approval, Event, Order, Policy
+from amends.model import Approval, Event, OnOpenFailure, Order, Policy
 from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
 from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run
 from amends.tools.rules import Rule
+from amends.tools.tool import Tool
 from amends.visible import visible, visible_log
 
 # What the first call of a blocking program does not need is imported when it is first used. Some modules have other
@@ -96,6 +97,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 IfRolledBack = Literal["again", "raise"]
+Requires = str | Tool[..., Any] | Mapping[str, Any] | Callable[[Report], bool] | Iterable[Any]
 
 
 class Runtime:
@@ -163,6 +165,8 @@ class Runtime:
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         tenant: str | None = None,
         agent: str | None = None,
@@ -175,9 +179,13 @@ class Runtime:
         what recovery does with the run if it is interrupted before its pivot. ``wait``, ``wait_approval``: seconds, for
         this run instead of the settings. ``deadline``: seconds after which the run is rolled back, unless its pivot has
         started. ``if_rolled_back``: ``"again"`` opens an id whose run failed and was rolled back as its next
-        generation, ``"raise"`` raises ``RunEnded``. ``history``: after a resume the model still has the earlier results,
-        so do not suspect its new requests to be repeats of old ones. ``tenant``, ``agent``, ``principal``: for whom the
-        run acts, instead of the settings.
+        generation, ``"raise"`` raises ``RunEnded``. ``requires``: what must have succeeded when the block is left: names
+        of tools, calls (``{"tool": ..., "args": {...}}``), or a function of the report that returns True; without it the
+        run is rolled back and raises ``RolledBack``, after its pivot it is blocked. ``on_open_failure``: whether a call
+        with an effect that failed, and that no later success of the same tool made good, does the same at the end
+        (``"rollback"``: the default of agents' runs) or not (``"commit"``). ``history``: after a resume the model still
+        has the earlier results, so do not suspect its new requests to be repeats of old ones. ``tenant``, ``agent``,
+        ``principal``: for whom the run acts, instead of the settings.
         """
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         return _Block(self, id, input, options)
@@ -194,6 +202,8 @@ class Runtime:
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         tenant: str | None = None,
         agent: str | None = None,
@@ -203,6 +213,7 @@ class Runtime:
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         replayed = reopened(id, input, is_async=False)
         if replayed is not None:
+            replayed.say_checks(options)
             return replayed  # type: ignore[no-any-return]
         refuse_nested(f"rt.open({id!r})")
         return self._open(id, input, options)
@@ -222,6 +233,7 @@ class Runtime:
                 wait_approval_s=wanted.wait_approval_s, said=wanted.said, given=input,
             )  # fmt: skip
             session.known.update(wanted.known)
+            session.closing.checks = wanted.checks
             self._host.heartbeat.keep(lease)
             row = opened.run
             if opened.how == "resumed":
@@ -248,10 +260,19 @@ class Runtime:
         with self.run(f"once:{key}") as run:
             return run._value(run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
 
-    def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
-        """Open a run and give it to a registered agent; a worker can resume it."""
+    def start(
+        self,
+        agent: str,
+        *,
+        id: str | None = None,
+        input: object = None,
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
+    ) -> Any:
+        """Open a run and give it to a registered agent; a worker can resume it. Parameters as of ``run``."""
         fn = self._host.agent(agent)
-        with self.run(id, input=input, agent=agent, recover="resume") as run:
+        said: Any = {"requires": requires, "on_open_failure": on_open_failure}
+        with self.run(id, input=input, agent=agent, recover="resume", **said) as run:
             if not run._over:
                 run.output = fn(run)
         return run.output
@@ -503,6 +524,7 @@ class _Block:
             )
         replayed = reopened(self._id, self._input, is_async=False, block=True)
         if replayed is not None:
+            replayed.say_checks(self._options)
             self._entered = Entered(replayed)
             return self._entered.__enter__()
         refuse_nested(f"rt.run({self._id!r})")
@@ -577,6 +599,8 @@ class AsyncRuntime:
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         tenant: str | None = None,
         agent: str | None = None,
@@ -601,6 +625,8 @@ class AsyncRuntime:
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         tenant: str | None = None,
         agent: str | None = None,
@@ -610,6 +636,7 @@ class AsyncRuntime:
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         replayed = reopened(id, input, is_async=True)
         if replayed is not None:
+            replayed.say_checks(options)
             return replayed  # type: ignore[no-any-return]
         refuse_nested(f"rt.open({id!r})")
         return await self._open(id, input, options)
@@ -629,6 +656,7 @@ class AsyncRuntime:
                 wait_approval_s=wanted.wait_approval_s, said=wanted.said, given=input,
             )  # fmt: skip
             session.known.update(wanted.known)
+            session.closing.checks = wanted.checks
             self._host.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
             row = opened.run
             if opened.how == "resumed":
@@ -659,10 +687,19 @@ class AsyncRuntime:
         async with self.run(f"once:{key}") as run:
             return run._value(await run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
 
-    async def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
-        """Open a run and give it to a registered agent; a worker can resume it."""
+    async def start(
+        self,
+        agent: str,
+        *,
+        id: str | None = None,
+        input: object = None,
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
+    ) -> Any:
+        """Open a run and give it to a registered agent; a worker can resume it. Parameters as of ``run``."""
         fn = self._host.agent(agent)
-        async with self.run(id, input=input, agent=agent, recover="resume") as run:
+        said: Any = {"requires": requires, "on_open_failure": on_open_failure}
+        async with self.run(id, input=input, agent=agent, recover="resume", **said) as run:
             if not run._over:
                 ended = fn(run)
                 run.output = await ended if inspect.isawaitable(ended) else ended
@@ -939,6 +976,7 @@ class _AsyncBlock:
             )
         replayed = reopened(self._id, self._input, is_async=True, block=True)
         if replayed is not None:
+            replayed.say_checks(self._options)
             self._entered = AsyncEntered(replayed)
             return await self._entered.__aenter__()
         refuse_nested(f"rt.run({self._id!r})")

@@ -6,8 +6,9 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
+from amends.encoding.lazy_import import import_on_use
 from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected, request_of_call, terms_for
 from amends.engine.blocked import Obstacle, commit_obstacles, rollback_obstacles
 from amends.engine.call import Done, guarded_admission, run_attempts, settle_outcome
@@ -54,6 +55,7 @@ from amends.ledger.operations import (
     DecideCommit,
     Decision,
     ReadCall,
+    ReadRun,
     ResolveCall,
     SettleCall,
     StartCall,
@@ -61,9 +63,14 @@ from amends.ledger.operations import (
 )
 from amends.ledger.rows import CallRow, Contention, Overrun, RunRow, Unapproved
 from amends.ledger.world import Ended, Flight, LiveCalls, ReadClocks, Sleep
-from amends.model import Residue
+from amends.model import Missing, Residue
 from amends.states import LIVE
 from amends.visible import visible
+
+if TYPE_CHECKING:  # most runs need only their calls to be complete
+    from amends.engine import completion
+else:
+    import_on_use(globals(), completion="amends.engine.completion")
 
 # ---- Leaving a block
 
@@ -219,10 +226,11 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
 async def _commit(session: Session, output: str | None) -> RunRow:
     wait = Wait(session.wait_s)
     after = {name: spec.after for name, spec in session.specs.items() if spec.at == "commit" and spec.after}
+    judged, missing = ("", "", ""), list[Missing]()
     for _ in range(ROUNDS_MAX):
         decision = await DecideCommit(
             session.uid, session.lease.owner, session.lease.epoch, output, session.replays, after,
-            await outbox_terms(session),
+            await outbox_terms(session), session.closing.text, *judged,
         )  # fmt: skip
         match decision.how:
             case "committed" | "ended":
@@ -248,6 +256,11 @@ async def _commit(session: Session, output: str | None) -> RunRow:
                 back = await roll_back(session, by=session.lease.owner, why=str(over))
                 raise_blocked(session, back.tree, over)
                 raise over
+            case "judge":
+                missing = await _judge(session)
+                judged = (decision.mark, *completion.why_incomplete(session.id, missing))
+            case "incomplete":
+                return _incomplete(session, decision.run, missing)
             case "forward":
                 left = await _drain(session, decision.calls)
                 if left is not None:
@@ -257,6 +270,45 @@ async def _commit(session: Session, output: str | None) -> RunRow:
                 if paused is not None:
                     return paused
     raise AssertionError(f"the commit of run {session.id} does not end")
+
+
+async def _judge(session: Session) -> list[Missing]:
+    """Return what the run lacks to be complete; block it if only its program can say that."""
+    tree = await read_tree(session)
+    missing = completion.missing_in(session, tree)
+    if not missing and (names := completion.unchecked(session, tree.run.completion)):
+        cause = completion.cause_unchecked(session.id, names)
+        await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=(cause,))
+        raise RunBlocked(f"run {session.id} is blocked: {cause}", run_id=session.id, causes=[cause])
+    return missing or completion.failed_checks(session, report_of(session, tree))
+
+
+def _incomplete(session: Session, run: RunRow, missing: list[Missing]) -> RunRow:
+    """Return a run that is to be rolled back; raise ``RunBlocked`` if it has pivoted."""
+    if run.state != "blocked":
+        return run
+    causes = list(json.loads(run.causes))
+    words = f"run {session.id} is blocked: {'; '.join(causes)}"
+    raise RunBlocked(words, run_id=session.id, causes=causes, missing=missing)
+
+
+async def before_end(session: Session) -> str:
+    """Return what a model that is about to stop is told: what is missing, and what stopping does; empty: nothing is."""
+    if not session.closing.text:
+        return ""
+    tree = await ReadRun(session.tenant, uid=session.root)  # a child is judged with its root
+    assert tree is not None, "an open run is in the ledger"
+    return end_text(session, tree)
+
+
+def end_text(session: Session, tree: Tree) -> str:
+    """Return what ``before_end`` does, of a tree that was read."""
+    if tree.run.phase not in ("open", "pivoted") or tree.run.goal == "rollback":
+        return ""
+    missing = completion.missing_in(session, tree)
+    if session.closing.checks:
+        missing += completion.failed_checks(session, report_of(session, tree))
+    return completion.told_before_end(missing, pivoted=tree.run.phase == "pivoted")
 
 
 def _locked_commit(session: Session, decision: Decision, waited: float) -> Locked:

@@ -206,6 +206,18 @@ class Readings:
     yet."""
 
 
+@dataclass(slots=True)
+class Closing:
+    """What the program of a run says about its end. A root and its children share it."""
+
+    text: str = ""
+    """The run's ``completion``; empty: nobody said anything."""
+    checks: tuple[Callable[[Any], object], ...] = ()
+    """Functions of the report that must return True; only the process that was given them has them."""
+    told: bool = False
+    """Whether the model was told what is missing."""
+
+
 # ---- One opened run
 
 
@@ -269,6 +281,7 @@ class Session:
     counterparts: tuple[str, ...] = ()  # see ``counterparts_of`` in ``ledger/rows.py``
     plain: PlainRun | None = None
     """The run as its plain calls name it; None: no call of this session is plain."""
+    closing: Closing = field(default_factory=Closing)
 
     @property
     def known(self) -> dict[str, Secret]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amends.encoding.chain import proof
 from amends.errors import RunEnded
-from amends.ledger.changes import move_run
+from amends.ledger.changes import move_run, set_completion
 from amends.ledger.events import proof_of, refuse_loaded, run_columns_digest, write_event
 from amends.ledger.leases import _is_free, _note_silence, _take_over, find_owned
 from amends.ledger.operations import OpenChild, Opened, OpenRun
@@ -50,6 +50,7 @@ async def open_run(op: OpenRun) -> Opened:
     if op.budgets and op.budgets != row.budgets:
         await write_event(row, "budgets", at=now, by=op.owner, epoch=row.epoch, budgets=proof(op.budgets))
         row = await UpdateRun(row, {"budgets": op.budgets})
+    row = await set_completion(row, op.completion, at=now, by=op.owner, epoch=row.epoch)
     return Opened("resumed", row, now)
 
 
@@ -78,6 +79,7 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
         lease_until=now + op.lease_s,
         wake_at=now + op.lease_s,
         budgets=op.budgets,
+        completion=op.completion,
         lease_boot=op.boot,
         lease_mono=op.mono + op.lease_s,
     )
@@ -85,6 +87,7 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
     await write_event(
         row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation,
         input=proof_of(op, op.input or None), row=run_columns_digest(row), budgets=proof(op.budgets) if op.budgets else None,
+        completion=proof(op.completion) if op.completion else None,
     )  # fmt: skip
     return row
 

@@ -127,16 +127,31 @@ class Decision:
 
     ``how``: committed, forward (decided: run the staged calls), pivot (start it first), early (the pivot may not start:
     ``missing``), unsettled, locked (a staged call needs a lock that another run holds), over (the staged calls cost
-    more than a budget has left), rollback, ended.
+    more than a budget has left), judge (say whether the tree with this ``mark`` is complete), incomplete
+    (before the pivot its goal is now to roll back, after it the run is blocked), rollback, ended.
     """
 
-    how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "over", "rollback", "ended"]
+    how: Literal[
+        "committed",
+        "forward",
+        "pivot",
+        "early",
+        "unsettled",
+        "locked",
+        "over",
+        "judge",
+        "incomplete",
+        "rollback",
+        "ended",
+    ]
     run: RunRow
     calls: tuple[CallRow, ...] = ()
     children: tuple[RunRow, ...] = ()
     missing: tuple[str, ...] = ()
     lock: Contention | None = None
     over: Overrun | None = None
+    mark: str = ""
+    """The state of the tree that must be judged: see ``tree_mark``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +235,7 @@ class OpenRun(StoreOp[Opened]):
     history: bool = False
     dead_owner: str = ""
     budgets: str = ""
+    completion: str = ""
 
 
 @dataclass(slots=True)
@@ -515,6 +531,14 @@ class DecideCommit(StoreOp[Decision]):
     """For each tool that is a pivot at commit: the tools that must have succeeded before it."""
     outbox: TermsByCall = field(default_factory=dict)
     """See ``AdmitCall.outbox``."""
+    completion: str = ""
+    """The run's ``completion``, if it has changed since it was opened."""
+    judged: str = ""
+    """The ``mark`` of the tree that was judged; empty: it was not. Another tree is judged anew."""
+    incomplete: str = ""
+    """Why the judged tree is not complete; empty: it is."""
+    cause: str = ""
+    """What blocks the run if it is not complete and has pivoted, with the verbs that help."""
 
 
 @dataclass(slots=True)

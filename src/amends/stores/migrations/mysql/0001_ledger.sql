@@ -80,6 +80,7 @@ create table if not exists amends_run (
     locked bigint not null,
     charged bigint not null,
     budgets longtext not null,
+    completion longtext not null,
     causes longtext not null,
     closed_at double,
     gone_at double,
