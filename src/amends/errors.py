@@ -151,7 +151,9 @@ class RolledBack(Error):
     def for_model(self) -> str:
         undone = sum(call.state == "compensated" for call in self.report.calls)
         what = f"{undone} of {undone} calls undone"
-        return f"Everything was taken back: {what}. Tell the user; start again only if asked."
+        missing = [shown(one.why) for one in getattr(self.report, "missing", ())]
+        why = f", because it was not finished: {'; '.join(missing)}" if missing else ""
+        return f"Everything was taken back: {what}{why}. Tell the user; start again only if asked."
 
 
 class Waiting(Error):

@@ -58,7 +58,7 @@ from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits
 from amends.ledger.operations import Tree
 from amends.ledger.rows import RunRow
 from amends.ledger.world import Ended, Flight
-from amends.model import Answer, Approval, Call, OnOpenFailure, ToolCall
+from amends.model import STILL_OPEN, Answer, Approval, Call, OnOpenFailure, ToolCall
 from amends.report import Report
 from amends.states import RunState
 from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope
@@ -227,11 +227,26 @@ class OpenRun:
     def output(self, value: object) -> None:
         self._output, self._output_gone = value, None
 
+    def for_agent(self) -> None:
+        """Note that an agent works in this run: an open failure takes it back, unless ``on_open_failure`` was said."""
+        if self.on_open_failure is None:
+            self.on_open_failure = "rollback"
+
+    def warned(self, answer: Answer) -> Answer:
+        """Return the answer with what an open failure means, for a model that nothing can tell before the end.
+
+        The run is an agent's from now on (``for_agent``).
+        """
+        self.for_agent()
+        if answer.status != "failed" or self.on_open_failure != "rollback":
+            return answer
+        return replace(answer, text=f"{answer.text} {STILL_OPEN}")
+
     @property
     def on_open_failure(self) -> OnOpenFailure | None:
         """What an open failure means when the run is left; None: nobody said, so it means nothing.
 
-        It can be set until then: an adapter sets ``"rollback"`` if nobody said anything.
+        It can be set until then.
         """
         said = self._session.closing.text
         return completion.read_completion(said).on_open_failure or None if said else None  # type: ignore[return-value]
@@ -582,12 +597,11 @@ async def leave(run: OpenRun, error: BaseException | None = None) -> None:
 async def before_end(run: OpenRun) -> str:
     """Return what to tell a model that is about to stop: what is missing or has failed, and what stopping now does.
 
-    Empty if the run is complete, or if it was said before: a model is told once. The run is an agent's from now on: an
-    open failure takes it back when it is left, unless ``on_open_failure="commit"`` was said.
+    Empty if the run is complete, or if it was said before: a model is told once. The run is an agent's from now on
+    (``run.for_agent``).
     """
     closing = run._session.closing
-    if run.on_open_failure is None:
-        run.on_open_failure = "rollback"
+    run.for_agent()
     if closing.told or run._over:
         return ""
     text = await run._end_text()

@@ -25,6 +25,7 @@ from agents.testing import ModelStep, ScriptedModel, assistant_message, function
 import amends
 from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
 from amends.errors import NoRun
+from amends.model import NOT_FINISHED
 from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
@@ -49,7 +50,7 @@ class OpenAIAgentsHarness:
         agent = Agent(
             name="clerk", model=model_saying(turns), tools=amends_tools([function_tool(fn) for fn in shop.functions()])
         )
-        kept, runner = shop.folder / "state.json", AmendsRunner(rt, tags=(f"thread:{thread}",))
+        kept, runner = shop.folder / "state.json", AmendsRunner(rt, tags=(f"thread:{thread}",), **shop.options)
         run_id, back = _turn_of(shop.folder, thread, resume), None
         if resume and kept.exists():
             back = await RunState.from_json(agent, json.loads(kept.read_text(encoding="utf-8")))
@@ -87,12 +88,15 @@ def model_saying(turns: Sequence[Turn]) -> ScriptedModel:
 
     def say(call: Any) -> Any:
         items = call.input if isinstance(call.input, list) else []
-        spoken, was = 0, ""
+        spoken, was = 0, False
         for item in items:
             kind = item.get("type") or item.get("role")
-            spoken = 0 if item.get("role") == "user" else spoken + (kind == "function_call" != was)
-            was = kind
-        turn = turns[spoken]
+            if item.get("role") == "user" and not str(item.get("content")).startswith(NOT_FINISHED):
+                spoken = 0
+            is_models = kind == "function_call" or item.get("role") == "assistant"
+            spoken += is_models and not was
+            was = is_models
+        turn = turns[min(spoken, len(turns) - 1)]
         if isinstance(turn, Fails):
             raise RuntimeError(turn.message)
         if isinstance(turn, str):

@@ -292,7 +292,7 @@ def test_with_commit_it_is_committed_and_the_report_names_what_is_missing(rt: Ru
 
 
 @pytest.mark.parametrize(
-    ("calls", "open_"),
+    "calls, open_",
     [
         ([NO_ROOM, ROOM], []),  # no key is declared: any later success of the tool is as good
         ([ROOM, NO_ROOM], ["hotel"]),  # an earlier success makes nothing good

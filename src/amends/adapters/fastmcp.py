@@ -24,6 +24,7 @@ from mcp_types import CallToolRequestParams, ElicitRequest, ElicitRequestFormPar
 
 import amends
 from amends.errors import NoRun
+from amends.model import STILL_OPEN
 from amends.visible import visible, visible_value
 
 RUN_META: Final = "amends/run"
@@ -47,7 +48,8 @@ class AmendsMiddleware(Middleware):
     - ``notice``: tell a client that can ask its user when a call waits for approval. The user's answer decides nothing;
       the server then checks the ledger again.
     - ``repeats``: a model may repeat a call on purpose, with an extra argument. Default: the runtime's setting.
-    - ``options``: those of ``rt.run``.
+    - ``options``: those of ``rt.run``; ``requires`` is about the runs that a client names and ends. A call with an effect
+      that failed, and was not made good when the client ends the run, takes it back, unless ``on_open_failure="commit"``.
 
     A tool with ``readOnlyHint`` that is not declared is a read.
     """
@@ -61,7 +63,8 @@ class AmendsMiddleware(Middleware):
         repeats: bool | None = None,
         **options: Any,
     ) -> None:
-        self._rt, self._run_id, self._notice, self._repeats, self._options = rt, run_id, notice, repeats, options
+        self._rt, self._run_id, self._notice, self._repeats = rt, run_id, notice, repeats
+        self._options: dict[str, Any] = {"on_open_failure": "rollback", **options}
         self._hinted: set[str] = set()
         _ = rt.schemas(repeats=repeats)  # raises if the runtime does not allow it
 
@@ -107,9 +110,9 @@ class AmendsMiddleware(Middleware):
                 if how == "rollback":
                     await run.rollback(why or "asked for by the client")
                 await self._request_again(run, await run.report(), ctx)
-        except amends.RolledBack as back:
-            return back.for_model()
         except amends.Error as error:
+            if isinstance(error, amends.RolledBack) and how == "rollback":
+                return error.for_model()
             raise ToolError(error.for_model()) from error
         return f"Committed: run {run_id}."
 
@@ -165,7 +168,9 @@ class _Request:
         """A filter that finds the run of the same earlier request, which waits for a person."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
         recover = {"recover": "wait"} if self._stays else {}
-        self.options = {**recover, **guard._options, "tags": tags, "history": True}
+        ends = {} if self._stays else {"requires": None}
+        self.options = {**recover, **guard._options, **ends, "tags": tags, "history": True}
+        self._warns = self._stays and guard._options["on_open_failure"] == "rollback"
         self.begin()
 
     def begin(self) -> None:
@@ -210,6 +215,8 @@ class _Request:
             assert self._failed is not None, "a request has an answer or an error"
             return _text_result(self._failed.for_model(), is_error=True)
         if isinstance(outcome, Exception) and answer.status == "failed":
+            if self._warns:
+                raise ToolError(f"{outcome}. {STILL_OPEN}") from outcome
             raise outcome
         if isinstance(outcome, ToolResult) and answer.status in ("done", "failed"):
             return outcome

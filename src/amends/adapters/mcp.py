@@ -31,6 +31,7 @@ from pydantic_core import to_jsonable_python
 
 import amends
 from amends.errors import NoRun
+from amends.model import STILL_OPEN
 from amends.visible import visible, visible_value
 
 RUN_META: Final = "amends/run"
@@ -61,7 +62,8 @@ def guarded(
     - ``notice``: tell a client that can ask its user when a call waits for approval. The user's answer decides nothing;
       the server then checks the ledger again.
     - ``repeats``: a model may repeat a call on purpose, with an extra argument. Default: the runtime's setting.
-    - ``options``: those of ``rt.run``.
+    - ``options``: those of ``rt.run``; ``requires`` is about the runs that a client names and ends. A call with an effect
+      that failed, and was not made good when the client ends the run, takes it back, unless ``on_open_failure="commit"``.
 
     With an ``AsyncRuntime`` every tool becomes async; with a ``Runtime`` only ``def`` tools can be decorated.
     """
@@ -77,7 +79,8 @@ class Guard:
     def __init__(
         self, rt: Any, run_id: RunId | None, notice: bool, repeats: bool | None, options: dict[str, Any]
     ) -> None:
-        self._rt, self._run_id, self._notice, self._repeats, self._options = rt, run_id, notice, repeats, options
+        self._rt, self._run_id, self._notice, self._repeats = rt, run_id, notice, repeats
+        self._options: dict[str, Any] = {"on_open_failure": "rollback", **options}
         self._made: dict[str, Callable[[dict[str, Any]], _Request]] = {}
 
     def __call__(self, fn: Callable[..., Any], /, *, name: str | None = None) -> Callable[..., Any]:
@@ -131,7 +134,7 @@ class Guard:
                         for left in self._left(await run.report(), ctx):
                             await run.answer(left.tool, left.args, handler=left.body())
                 except amends.Error as error:
-                    return _ended(error)
+                    return _ended(error, how)
                 return f"Committed: run {run_id}."
 
             return end_run
@@ -146,7 +149,7 @@ class Guard:
                     for left in self._left(run.report(), ctx):
                         run.answer(left.tool, left.args, handler=left.body())
             except amends.Error as error:
-                return _ended(error)
+                return _ended(error, how)
             return f"Committed: run {run_id}."
 
         end_run_blocking.__name__ = "end_run"
@@ -226,7 +229,9 @@ class _Request:
         """A filter that finds the run of the same earlier request, which waits for a person."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
         recover = {"recover": "wait"} if self._stays else {}
-        self.options = {**recover, **guard._options, "tags": tags, "history": True}
+        ends = {} if self._stays else {"requires": None}
+        self.options = {**recover, **guard._options, **ends, "tags": tags, "history": True}
+        self._warns = self._stays and guard._options["on_open_failure"] == "rollback"
         self.begin()
 
     def begin(self) -> None:
@@ -289,6 +294,8 @@ class _Request:
         if self._returned and isinstance(self._returned[-1], InputRequiredResult | CallToolResult):
             return self._returned[-1]
         if answer.error is not None and not isinstance(answer.error, amends.Error):
+            if self._warns:
+                raise ToolError(f"{answer.error}. {STILL_OPEN}") from answer.error
             raise answer.error
         if self._failed is not None and answer.status in ("done", "replayed", "staged"):
             return _text_result(self._failed.for_model(), self._shape, is_error=True)
@@ -357,8 +364,8 @@ def _named(context: Context[Any, Any]) -> str:
     return named
 
 
-def _ended(error: amends.Error) -> str:
-    if isinstance(error, amends.RolledBack):
+def _ended(error: amends.Error, how: str) -> str:
+    if isinstance(error, amends.RolledBack) and how == "rollback":
         return error.for_model()
     raise ToolError(error.for_model()) from error
 
