@@ -1020,6 +1020,13 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+NOT_FINISHED: Final = "This task is not finished:"
+"""How the text begins that a model is told before the end: if its conversation has it, the model was told."""
+
+
+STILL_OPEN: Final = "If it is still open when you stop, everything that was done in this task is taken back."
+"""What a model is told with a failure if nothing can tell it before the end."""
+
 NAME_CHARS_MAX: Final = 64
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 

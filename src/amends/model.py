@@ -151,14 +151,6 @@ class Compensation:
     next_at: datetime | None = None
 
 
-NOT_FINISHED: Final = "This task is not finished:"
-"""How the text begins that a model is told before the end: if its conversation has it, the model was told."""
-
-
-STILL_OPEN: Final = "If it is still open when you stop, everything that was done in this task is taken back."
-"""What a model is told with a failure if nothing can tell it before the end."""
-
-
 @dataclass(frozen=True, slots=True)
 class Missing:
     """What a run lacks to be complete: a required tool that has not succeeded, or a failure that is still open."""

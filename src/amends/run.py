@@ -39,7 +39,18 @@ from amends.engine.plain import PlainCall, plain_call
 from amends.engine.recorded_values import read_clock
 from amends.engine.reports import info_of, output_gone_error, report_of
 from amends.engine.session import Ask, Session, call_of
-from amends.errors import Held, LedgerError, NotAwaited, TransactionOpen, UsageError, Waiting, is_a, log_error, note_on
+from amends.errors import (
+    STILL_OPEN,
+    Held,
+    LedgerError,
+    NotAwaited,
+    TransactionOpen,
+    UsageError,
+    Waiting,
+    is_a,
+    log_error,
+    note_on,
+)
 from amends.host import runs
 from amends.host.host import Host, is_over
 from amends.host.redaction import input_for_program, output_of, readable_output, recorded_output
@@ -58,7 +69,7 @@ from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits
 from amends.ledger.operations import Tree
 from amends.ledger.rows import RunRow
 from amends.ledger.world import Ended, Flight
-from amends.model import STILL_OPEN, Answer, Approval, Call, OnOpenFailure, ToolCall
+from amends.model import Answer, Approval, Call, OnOpenFailure, ToolCall
 from amends.report import Report
 from amends.states import RunState
 from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope

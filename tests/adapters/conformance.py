@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import pytest
 
-from amends.model import STILL_OPEN
+from amends.errors import STILL_OPEN
 from tests.adapters.shop import Shop
 from tests.forked import run_python
 

@@ -24,8 +24,7 @@ from agents.testing import ModelStep, ScriptedModel, assistant_message, function
 
 import amends
 from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
-from amends.errors import NoRun
-from amends.model import NOT_FINISHED
+from amends.errors import NOT_FINISHED, NoRun
 from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
@@ -259,7 +258,7 @@ async def test_what_the_program_says_of_errors_is_kept(shop: Shop) -> None:
     turns: list[Turn] = [[("charge", {"order": "nowhere", "cents": 5})], [("ship", {"order": "nowhere"})], "no"]
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
         told = clerk(shop, turns, failure_error_function=lambda ctx, error: f"sorry: {error}")
-        result = await AmendsRunner(rt).run(told, "please")
+        result = await AmendsRunner(rt, on_open_failure="commit").run(told, "please")
         assert "sorry: address unknown" in str(result.to_input_list())
         with pytest.raises(Exception, match="address unknown"):
             await AmendsRunner(rt).run(clerk(shop, turns, failure_error_function=None), "please")

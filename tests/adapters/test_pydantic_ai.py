@@ -28,7 +28,7 @@ from pydantic_ai.toolsets import FunctionToolset
 
 import amends
 from amends.adapters.pydantic_ai import AmendsCapability, AmendsToolset, wake
-from amends.errors import NoRun, RunEnded
+from amends.errors import NOT_FINISHED, NoRun, RunEnded
 from tests.adapters.conformance import Conformance, Fails, Outcome, Turn, wire
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop

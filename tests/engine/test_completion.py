@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Report, RolledBack, RunBlocked, Runtime, ToolCall, UsageError, tool
-from amends.model import NOT_FINISHED
+from amends.errors import NOT_FINISHED
 
 SECRET_KEY = "c2VjcmV0LWtleS1mb3ItdGVzdHMtb25seS0zMi1ieXRlcw"
 

@@ -663,6 +663,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.approving import approving_scenarios
     from tests.sim.checkpointing import checkpoint_scenarios
     from tests.sim.clocks import clock_scenarios
+    from tests.sim.completing import completing_scenarios
     from tests.sim.contexts import context_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
@@ -724,4 +725,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *clock_scenarios(v),
         *value_scenarios(v),
         *context_scenarios(v),
+        *completing_scenarios(v),
     ]

@@ -1,4 +1,5 @@
 """The public surface, compared with a recorded copy: a rename or a lost default breaks somebody's program."""
+# ruff: noqa: E501 (signatures are quoted whole)
 
 from __future__ import annotations
 
@@ -36,6 +37,36 @@ ADDED: dict[str, str] = {
     "amends.errors.LedgerTooOld.for_model(self)": "as above",
     "amends.errors.LedgerTooOld.to_dict(self)": "as above",
     "amends.Problem.__init__(run_id, root, n, how, text)": "there is no place in the ledger, only the number in a tree",
+    "amends.AsyncRun.for_agent(self)": "two outcomes: complete, or taken back",
+    "amends.AsyncRun.on_open_failure: property": "two outcomes: complete, or taken back",
+    "amends.AsyncRun.warned(self, answer)": "two outcomes: complete, or taken back",
+    "amends.AsyncRuntime.run(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', requires=None, on_open_failure=None, history=False, tenant=None, agent=None, principal=None)": "two outcomes: complete, or taken back",
+    "amends.Missing()": "two outcomes: complete, or taken back",
+    "amends.Missing.__init__(tool, why, call=None)": "two outcomes: complete, or taken back",
+    "amends.Missing.call: attribute": "two outcomes: complete, or taken back",
+    "amends.Missing.to_dict(self)": "two outcomes: complete, or taken back",
+    "amends.Missing.tool: attribute": "two outcomes: complete, or taken back",
+    "amends.Missing.why: attribute": "two outcomes: complete, or taken back",
+    "amends.Report.__init__(run, calls, residue=(), doubts=(), children=(), ledger='', skipped=(), locks=(), forks=(), missing=(), unreached=())": "two outcomes: complete, or taken back",
+    "amends.Report.missing: attribute": "two outcomes: complete, or taken back",
+    "amends.Report.unreached: attribute": "two outcomes: complete, or taken back",
+    "amends.Run.before_end(self)": "two outcomes: complete, or taken back",
+    "amends.Run.for_agent(self)": "two outcomes: complete, or taken back",
+    "amends.Run.on_open_failure: property": "two outcomes: complete, or taken back",
+    "amends.Run.warned(self, answer)": "two outcomes: complete, or taken back",
+    "amends.RunBlocked.__init__(message, *, run_id, residue=(), doubts=(), causes=(), missing=())": "two outcomes: complete, or taken back",
+    "amends.Runtime.open(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', requires=None, on_open_failure=None, history=False, tenant=None, agent=None, principal=None)": "two outcomes: complete, or taken back",
+    "amends.Runtime.run(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', requires=None, on_open_failure=None, history=False, tenant=None, agent=None, principal=None)": "two outcomes: complete, or taken back",
+    "amends.Runtime.start(self, agent, *, id=None, input=None, requires=None, on_open_failure=None)": "two outcomes: complete, or taken back",
+    "amends.errors.RunBlocked.__init__(message, *, run_id, residue=(), doubts=(), causes=(), missing=())": "two outcomes: complete, or taken back",
+    "amends.llm.run_agent(rt, prompt, /, *, client, model, id=None, system='', tools=None, max_turns=20, api=None, options=None, on_text=None, repeats=None, may_roll_back=False, requires=None, on_open_failure='rollback', **run)": "two outcomes: complete, or taken back",
+    "amends.llm.run_agent_async(rt, prompt, /, *, client, model, id=None, system='', tools=None, max_turns=20, api=None, options=None, on_text=None, repeats=None, may_roll_back=False, requires=None, on_open_failure='rollback', **run)": "two outcomes: complete, or taken back",
+    "amends.testing.TestRuntime.open(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', requires=None, on_open_failure=None, history=False, tenant=None, agent=None, principal=None)": "two outcomes: complete, or taken back",
+    "amends.testing.TestRuntime.run(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', requires=None, on_open_failure=None, history=False, tenant=None, agent=None, principal=None)": "two outcomes: complete, or taken back",
+    "amends.testing.TestRuntime.start(self, agent, *, id=None, input=None, requires=None, on_open_failure=None)": "two outcomes: complete, or taken back",
+    "async amends.AsyncRun.before_end(self)": "two outcomes: complete, or taken back",
+    "async amends.AsyncRuntime.open(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', requires=None, on_open_failure=None, history=False, tenant=None, agent=None, principal=None)": "two outcomes: complete, or taken back",
+    "async amends.AsyncRuntime.start(self, agent, *, id=None, input=None, requires=None, on_open_failure=None)": "two outcomes: complete, or taken back",
 }
 REMOVED: dict[str, str] = {
     "amends.testing.STORE_CHECKS: dict": "see ADDED",
@@ -46,6 +77,20 @@ REMOVED: dict[str, str] = {
     "amends.Event.__init__(seq, at, run_id, call_id, what, frm, to, by, facts=<_Unset>)": "see ADDED",
     "amends.Problem.__init__(run_id, root, n, seq, how, text)": "see ADDED",
     "amends.Problem.seq: attribute": "see ADDED",
+    "amends.AsyncRuntime.run(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', history=False, tenant=None, agent=None, principal=None)": "see ADDED",
+    "amends.Report.__init__(run, calls, residue=(), doubts=(), children=(), ledger='', skipped=(), locks=(), forks=())": "see ADDED",
+    "amends.RunBlocked.__init__(message, *, run_id, residue=(), doubts=(), causes=())": "see ADDED",
+    "amends.Runtime.open(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', history=False, tenant=None, agent=None, principal=None)": "see ADDED",
+    "amends.Runtime.run(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', history=False, tenant=None, agent=None, principal=None)": "see ADDED",
+    "amends.Runtime.start(self, agent, *, id=None, input=None)": "see ADDED",
+    "amends.errors.RunBlocked.__init__(message, *, run_id, residue=(), doubts=(), causes=())": "see ADDED",
+    "amends.llm.run_agent(rt, prompt, /, *, client, model, id=None, system='', tools=None, max_turns=20, api=None, options=None, on_text=None, repeats=None, may_roll_back=False, **run)": "see ADDED",
+    "amends.llm.run_agent_async(rt, prompt, /, *, client, model, id=None, system='', tools=None, max_turns=20, api=None, options=None, on_text=None, repeats=None, may_roll_back=False, **run)": "see ADDED",
+    "amends.testing.TestRuntime.open(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', history=False, tenant=None, agent=None, principal=None)": "see ADDED",
+    "amends.testing.TestRuntime.run(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', history=False, tenant=None, agent=None, principal=None)": "see ADDED",
+    "amends.testing.TestRuntime.start(self, agent, *, id=None, input=None)": "see ADDED",
+    "async amends.AsyncRuntime.open(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', history=False, tenant=None, agent=None, principal=None)": "see ADDED",
+    "async amends.AsyncRuntime.start(self, agent, *, id=None, input=None)": "see ADDED",
 }
 
 

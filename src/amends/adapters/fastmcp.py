@@ -23,8 +23,7 @@ from mcp.server.auth.provider import principal_components
 from mcp_types import CallToolRequestParams, ElicitRequest, ElicitRequestFormParams, InputRequiredResult, TextContent
 
 import amends
-from amends.errors import NoRun
-from amends.model import STILL_OPEN
+from amends.errors import STILL_OPEN, NoRun
 from amends.visible import visible, visible_value
 
 RUN_META: Final = "amends/run"

@@ -42,8 +42,7 @@ from amends import (
     Waiting,
     current_run,
 )
-from amends.errors import ApprovalVoid, Busy, NoRun, RunEnded, UnknownTool
-from amends.model import NOT_FINISHED, OnOpenFailure
+from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, UnknownTool
 from amends.notify import exact
 from amends.visible import visible_log
 
@@ -54,6 +53,7 @@ log = visible_log("amends")
 RunId: TypeAlias = str | Callable[[RunnableConfig], str]
 Recover: TypeAlias = Literal["rollback", "resume", "wait"]
 OnError: TypeAlias = Literal["tell", "raise"]
+OnOpenFailure: TypeAlias = Literal["rollback", "commit"]
 
 WAKES_MAX: Final = 1_000
 """How often a graph may be resumed without a decision about one call; more is a loop."""
@@ -157,13 +157,21 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
     def after_model(self, state: TurnState, runtime: Any) -> dict[str, Any] | None:
         """Tell a model that is about to stop what is missing, once."""
         open_run = self._ending(state)
-        return None if open_run is None else told_before_end(self._open(open_run, state).before_end())
+        try:
+            return None if open_run is None else told_before_end(self._open(open_run, state).before_end())
+        except RunEnded:  # a person has rolled it back
+            return None
 
     @hook_config(can_jump_to=["model"])
     async def aafter_model(self, state: TurnState, runtime: Any) -> dict[str, Any] | None:
         """Do the same as ``after_model`` on an event loop."""
         open_run = self._ending(state)
-        return None if open_run is None else told_before_end(await (await self._aopen(open_run, state)).before_end())
+        try:
+            return (
+                None if open_run is None else told_before_end(await (await self._aopen(open_run, state)).before_end())
+            )
+        except RunEnded:
+            return None
 
     def after_agent(self, state: TurnState, runtime: Any) -> None:
         """Commit the run when the agent has ended, unless a block around it does that."""

@@ -30,8 +30,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 import amends
-from amends.errors import NoRun
-from amends.model import STILL_OPEN
+from amends.errors import STILL_OPEN, NoRun
 from amends.visible import visible, visible_value
 
 RUN_META: Final = "amends/run"

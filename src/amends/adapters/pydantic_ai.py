@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, Literal
 
 from pydantic_ai import AgentRunResult, RunContext
 from pydantic_ai.capabilities import AbstractCapability
@@ -22,7 +22,6 @@ from pydantic_core import to_jsonable_python
 
 import amends
 from amends.errors import NoRun
-from amends.model import OnOpenFailure
 
 REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
@@ -240,7 +239,7 @@ def _has_answers(messages: Sequence[ModelMessage]) -> bool:
     return False
 
 
-def _join(on_open_failure: OnOpenFailure | None) -> None:
+def _join(on_open_failure: Literal["rollback", "commit"] | None) -> None:
     """Note in a run that the program has opened that an agent works in it, unless the program said what that means."""
     run = _current()
     if run.on_open_failure is None:

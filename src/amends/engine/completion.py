@@ -11,10 +11,10 @@ from amends.encoding.canonical import canonical, encode
 from amends.encoding.dataclass import dataclass, field
 from amends.encoding.payloads import decode
 from amends.engine.session import Session, call_of, error_text, scrubbed
-from amends.errors import NotStorable, UnknownTool, UsageError, cut, described, listed, shown
+from amends.errors import NOT_FINISHED, NotStorable, UnknownTool, UsageError, cut, described, listed, shown
 from amends.ledger.operations import Tree
 from amends.ledger.rows import CallRow, RunRow
-from amends.model import NOT_FINISHED, Missing, ToolCall
+from amends.model import Missing, ToolCall
 from amends.report import Report
 from amends.tools.spec import Declaration, Spec, declaration_of
 

@@ -29,7 +29,7 @@ from amends import (
     UsageError,
     current_run,
 )
-from amends.errors import ApprovalVoid, NoRun, RunEnded, UnknownTool
+from amends.errors import NOT_FINISHED, ApprovalVoid, NoRun, RunEnded, UnknownTool
 from amends.llm import requests
 from amends.llm.prices import Prices
 from amends.llm.recording import kind_of, record
@@ -37,10 +37,10 @@ from amends.llm.requests import ModelRequest, model_request
 from amends.llm.scripted import ScriptedModel, response_of
 from amends.llm.streams import assembler, events_of
 from amends.llm.wire import Api, Message, ModelTurn, Prompt, Style, dialect, heard_in, written
-from amends.model import NOT_FINISHED, OnOpenFailure
-from amends.runtime import Requires
 
 Outcome: TypeAlias = Literal["done", "waiting", "rolled_back", "incomplete", "max_turns", "stopped"]
+OnOpenFailure: TypeAlias = Literal["rollback", "commit"]
+Requires: TypeAlias = str | Tool[..., Any] | Mapping[str, Any] | Callable[[Report], bool] | Iterable[Any]
 TURNS_MAX: Final = 20
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 """Characters that the APIs of models do not allow in the name of a tool."""

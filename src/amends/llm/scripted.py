@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from amends import UsageError
+from amends.errors import NOT_FINISHED
 from amends.llm.streams import Event, events_of
 from amends.llm.wire import BYTES_PER_TOKEN, Api, heard_in
-from amends.model import NOT_FINISHED
 
 CallRequest: TypeAlias = tuple[str, Mapping[str, Any]]
 """A tool and its arguments."""
