@@ -289,6 +289,7 @@ class Runtime:
     check = direct(lambda: declared_tools.check)
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
+    kind_of = direct(lambda: declared_tools.kind_of)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -719,6 +720,7 @@ class AsyncRuntime:
     check = direct(lambda: declared_tools.check)
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
+    kind_of = direct(lambda: declared_tools.kind_of)
 
     @property
     def warnings(self) -> tuple[str, ...]:

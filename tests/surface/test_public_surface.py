@@ -67,6 +67,9 @@ ADDED: dict[str, str] = {
     "async amends.AsyncRun.before_end(self)": "two outcomes: complete, or taken back",
     "async amends.AsyncRuntime.open(self, id=None, *, input=None, tags=(), budgets=(), recover='rollback', wait=None, wait_approval=None, deadline=None, if_rolled_back='again', requires=None, on_open_failure=None, history=False, tenant=None, agent=None, principal=None)": "two outcomes: complete, or taken back",
     "async amends.AsyncRuntime.start(self, agent, *, id=None, input=None, requires=None, on_open_failure=None)": "two outcomes: complete, or taken back",
+    "amends.Runtime.kind_of(self, tool)": "an MCP server executes reads again",
+    "amends.AsyncRuntime.kind_of(self, tool)": "as above",
+    "amends.testing.TestRuntime.kind_of(self, tool)": "as above",
 }
 REMOVED: dict[str, str] = {
     "amends.testing.STORE_CHECKS: dict": "see ADDED",
