@@ -194,10 +194,11 @@ def test_what_cannot_be_required_is_refused_before_anything_is_opened(rt: Runtim
     async def later(report: Report) -> bool:
         return True
 
-    for wrong in (
+    wrongs: tuple[Any, ...] = (
         ["hotle"], [later], later, [("hotel", {"town": "x"})], [("hotel", 5)], 7, [7], [{"name": "hotel"}], [None],
         [("hotel", {"city": object()})], ["hotel"] * 101,
-    ):  # fmt: skip
+    )  # fmt: skip
+    for wrong in wrongs:
         with pytest.raises(UsageError), rt.run("never", requires=wrong):
             pytest.fail("it was opened")
     with pytest.raises(UsageError), rt.run("never", on_open_failure="ignore"):  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from amends.host.host import Host, View
 from amends.model import Kind
 from amends.tools import spec
 
-Style = Literal["openai", "responses", "anthropic", "mcp"]
+Style = Literal["openai", "responses", "anthropic", "gemini", "ollama", "mcp"]
 
 
 def add(host: Host, _view: View, *tools: object) -> None:

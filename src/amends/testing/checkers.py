@@ -442,8 +442,8 @@ def goal_kept(store: MemoryStore, world: World) -> Iterator[str]:
         failed_pivot = any(
             c.run == run.uid and c.at_commit and c.state == "failed" and c.why != "lost" for c in store.calls.values()
         )
-        asked = run.goal_by in ("person", "deadline", "deadlock", "budget") or run.forked_from
-        asked = asked or (run.completion and run.goal_why.startswith("incomplete: "))  # see two_outcomes
+        asked = bool(run.goal_by in ("person", "deadline", "deadlock", "budget") or run.forked_from)
+        asked = asked or (bool(run.completion) and run.goal_why.startswith("incomplete: "))  # see two_outcomes
         if run.uid in decided and run.state == "rolled_back" and not failed_pivot and not asked and not run.parent:
             yield f"run {run.id} had ended cleanly and was rolled back"
 
