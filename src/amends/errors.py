@@ -175,7 +175,9 @@ class RolledBack(Error):
     def for_model(self) -> str:
         undone = sum(call.state == "compensated" for call in self.report.calls)
         what = f"{undone} of {undone} calls undone"
-        return f"Everything was taken back: {what}. Tell the user; start again only if asked."
+        missing = [shown(one.why) for one in getattr(self.report, "missing", ())]
+        why = f", because it was not finished: {'; '.join(missing)}" if missing else ""
+        return f"Everything was taken back: {what}{why}. Tell the user; start again only if asked."
 
 
 class Waiting(Error):
@@ -825,15 +827,20 @@ class RunBlocked(ToolError):
         residue: Sequence[Any] = (),
         doubts: Sequence[Any] = (),
         causes: Sequence[str] = (),
+        missing: Sequence[Any] = (),
     ) -> None:
         super().__init__(message, run_id=run_id, hint="; ".join(causes))
         self.residue, self.doubts, self.causes = tuple(residue), tuple(doubts), tuple(causes)
+        self.missing = tuple(missing)
 
     def for_model(self) -> str:
         left = [getattr(r.call, "tool", "?") for r in self.residue]
         if left:
             stands = f"{listed(left)} {'stands' if len(left) == 1 else 'stand'}"
             return f"The task could not be taken back completely; {stands}. A person was told. Stop and tell the user."
+        if self.missing:
+            what = "; ".join(shown(one.why) for one in self.missing)
+            return f"The task is not finished: {what}. It cannot be undone; a person was told. Stop and tell the user."
         return "The task cannot go on by itself. A person was told. Stop and tell the user."
 
 
@@ -1231,6 +1238,13 @@ def listed(names: Sequence[str]) -> str:
     """Join the names with commas and "and"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
+
+NOT_FINISHED: Final = "This task is not finished:"
+"""How the text begins that a model is told before the end: if its conversation has it, the model was told."""
+
+
+STILL_OPEN: Final = "If it is still open when you stop, everything that was done in this task is taken back."
+"""What a model is told with a failure if nothing can tell it before the end."""
 
 NAME_CHARS_MAX: Final = 64
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")

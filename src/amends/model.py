@@ -34,6 +34,7 @@ Scope: TypeAlias = Literal["run", "ledger"]
 Order: TypeAlias = Literal["strict", "advise"]
 Policy: TypeAlias = Literal["rollback", "resume", "wait"]
 Interrupted: TypeAlias = Literal["block", "commit"]
+OnOpenFailure: TypeAlias = Literal["rollback", "commit"]
 Phase: TypeAlias = Literal["execute", "compensate", "probe", "before"]
 ApprovalState: TypeAlias = Literal["pending", "approved", "rejected", "expired", "used", "cancelled"]
 Status: TypeAlias = Literal["done", "replayed", "staged", "held", "refused", "failed", "in_doubt"]
@@ -117,6 +118,10 @@ class RunInfo:
     forked_at: str | None = None
     now: Now | None = None
     """What happens to it at this moment; only with ``rt.runs(now=True)``, and None once it has ended."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +241,20 @@ class Compensation:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
         return plain_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What a run lacks to be complete: a required tool that has not succeeded, or a failure that is still open."""
+
+    tool: str
+    why: str
+    call: Call | None = None
+    """The call that failed; None: it was never made, or a check of the program said no."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {"tool": self.tool, "why": self.why, "call": None if self.call is None else self.call.id}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 from amends.encoding.canonical import canonical
 from amends.encoding.dataclass import dataclass, field
 from amends.errors import LedgerTampered, NotStorable
-from amends.model import Call, Lock, Residue, RunInfo, plain, plain_fields
+from amends.model import Call, Lock, Missing, Residue, RunInfo, plain, plain_fields
 from amends.states import CallState, RunState
 from amends.visible import shortened, visible, visible_value
 
@@ -56,6 +56,10 @@ class Report:
     """The locks that the run holds until it has ended."""
     forks: tuple[str, ...] = ()
     """The open or committed forks that depend on its effects."""
+    missing: tuple[Missing, ...] = ()
+    """What an agent's run, or one with ``requires=``, lacks: open failures, and required tools that have not succeeded."""
+    unreached: tuple[str, ...] = ()
+    """The pivots of this process, if an agent's run committed its effects without one."""
 
     @property
     def run_id(self) -> str:
@@ -84,6 +88,8 @@ class Report:
             "skipped": list(self.skipped),
             "locks": [lock.to_dict() for lock in self.locks],
             "forks": list(self.forks),
+            "missing": [one.to_dict() for one in self.missing],
+            "unreached": list(self.unreached),
         }
 
     def to_json(self) -> str:
@@ -194,6 +200,10 @@ def _foot(report: Report) -> Iterator[str]:
     yield f"   = {end}"
     for left in report.residue:
         yield f"   ! left standing: {visible(left.call.tool)} ({visible(left.call.id)}): {visible(left.why, prose=True)}"
+    for one in report.missing:
+        yield f"   ! missing: {visible(one.why, prose=True)}"
+    if report.unreached:
+        yield f"   · no pivot was reached ({', '.join(map(visible, report.unreached))})"
     for lock in report.locks:
         yield f"   · holds {visible(lock.name)} for {_took(lock.held_s)} ({visible(lock.tool)})"
     for fork in report.forks:

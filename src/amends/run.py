@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
@@ -36,9 +37,10 @@ from amends.engine import rollback as rolling_back
 from amends.engine.call import Done, guarded_call
 from amends.engine.plain import PlainCall, plain_call
 from amends.engine.recorded_values import read_clock
-from amends.engine.reports import info_of, output_gone_error, report_of
+from amends.engine.reports import output_gone_error, report_of
 from amends.engine.session import Ask, Session, call_of, count_replays
 from amends.errors import (
+    STILL_OPEN,
     Held,
     LedgerError,
     NotAwaited,
@@ -71,7 +73,7 @@ from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits
 from amends.ledger.operations import Tree
 from amends.ledger.rows import RunRow
 from amends.ledger.world import Ended, Flight
-from amends.model import Answer, Approval, Call, Once, ToolCall
+from amends.model import Answer, Approval, Call, Once, OnOpenFailure, ToolCall
 from amends.report import Report
 from amends.states import RunState
 from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope
@@ -87,8 +89,8 @@ if TYPE_CHECKING:  # what the first call of a blocking program does not need
     from uuid import UUID
 
     from amends.drivers import event_loop
+    from amends.engine import completion, model_answers, model_plans, turns
     from amends.engine import joined as joined_flows
-    from amends.engine import model_answers, model_plans, turns
     from amends.host import joined as joined_calls
     from amends.host import random as recorded_random
 else:
@@ -97,6 +99,7 @@ else:
         asyncio="asyncio",
         futures="concurrent.futures",
         event_loop="amends.drivers.event_loop",
+        completion="amends.engine.completion",
         joined_flows="amends.engine.joined",
         model_answers="amends.engine.model_answers",
         model_plans="amends.engine.model_plans",
@@ -262,6 +265,36 @@ class OpenRun:
     def output(self, value: object) -> None:
         self._output, self._output_gone = value, None
 
+    def for_agent(self) -> None:
+        """Note that an agent works in this run: an open failure takes it back, unless ``on_open_failure`` was said."""
+        if self.on_open_failure is None:
+            self.on_open_failure = "rollback"
+
+    def warned(self, answer: Answer) -> Answer:
+        """Return the answer with what an open failure means, for a model that nothing can tell before the end.
+
+        The run is an agent's from now on (``for_agent``).
+        """
+        self.for_agent()
+        if answer.status != "failed" or self.on_open_failure != "rollback":
+            return answer
+        return replace(answer, text=f"{answer.text} {STILL_OPEN}")
+
+    @property
+    def on_open_failure(self) -> OnOpenFailure | None:
+        """What an open failure means when the run is left; None: nobody said, so it means nothing.
+
+        It can be set until then.
+        """
+        said = self._session.closing.text
+        return completion.read_completion(said).on_open_failure or None if said else None  # type: ignore[return-value]
+
+    @on_open_failure.setter
+    def on_open_failure(self, value: OnOpenFailure) -> None:
+        closing = self._session.closing
+        _, _ = completion.completion_of(None, value, specs={})  # raises if it is not one of the two
+        closing.text = str(replace(completion.read_completion(closing.text), on_open_failure=value))
+
     def random(self) -> Random:
         """Return a seeded random generator; the nth of a run is the same after a resume and in a replay."""
         return recorded_random.random_generator(self._session, reader())
@@ -302,6 +335,9 @@ class OpenRun:
 
     async def _tree(self) -> Tree:
         return runs.found(await self._drive(runs.read(uid=self._session.uid)), self.id)
+
+    async def _end_text(self) -> str:
+        return await self._drive(ending.before_end(self._session))
 
     async def _refresh_state(self) -> None:
         """Read the state again, where the run keeps a copy of it."""
@@ -619,6 +655,21 @@ async def leave(run: OpenRun, error: BaseException | None = None) -> None:
     await run._close(error, releases=True)
 
 
+async def before_end(run: OpenRun) -> str:
+    """Return what to tell a model that is about to stop: what is missing or has failed, and what stopping now does.
+
+    Empty if the run is complete, or if it was said before: a model is told once. The run is an agent's from now on
+    (``run.for_agent``).
+    """
+    closing = run._session.closing
+    run.for_agent()
+    if closing.told or run._over:
+        return ""
+    text = await run._end_text()
+    closing.told = bool(text)
+    return text
+
+
 async def now(run: OpenRun) -> datetime:
     """Return the current time and record it: it is the same after a resume and in a replay."""
     await run._check_usable()
@@ -771,6 +822,7 @@ class Run(OpenRun):
 
     commit = blocking(commit)
     rollback = blocking(rollback)
+    before_end = blocking(before_end)
     now = blocking(now)
     leave = blocking(leave)
     report = blocking(report)
@@ -971,6 +1023,7 @@ class AsyncRun(OpenRun):
 
     commit = awaited(commit)
     rollback = awaited(rollback, tracked=True)
+    before_end = awaited(before_end)
     now = awaited(now)
     leave = awaited(leave)
     report = awaited(report)

@@ -38,12 +38,13 @@ from amends.host.verbs import (
 from amends.ledger.flow import Flow
 from amends.ledger.rows import RunRow
 from amends.ledger.store import Store
-from amends.model import Approval, Event, Interrupted, Once, Order, Policy
+from amends.model import Approval, Event, Interrupted, Once, OnOpenFailure, Order, Policy
 from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
 from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run, refuse_async
 from amends.tools.rules import Rule
 from amends.tools.signature import is_async_function
+from amends.tools.tool import Tool
 from amends.visible import visible, visible_log
 
 # What the first call of a blocking program does not need is imported when it is first used. Some modules have other
@@ -110,6 +111,7 @@ IfRolledBack = Literal["again", "raise"]
 Reads = Literal["record", "again"]
 Agents: TypeAlias = Mapping[str, Callable[[Run], object] | Callable[[AsyncRun], object]]
 """Agents by name. A worker of either colour resumes agents of both."""
+Requires = str | Tool[..., Any] | Mapping[str, Any] | Callable[[Report], bool] | Iterable[Any]
 
 
 def shown_runtime(rt: object, host: Host, view: View) -> str:
@@ -191,6 +193,8 @@ class Runtime:
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
         tenant: str | None = None,
@@ -205,11 +209,15 @@ class Runtime:
         if it is interrupted after its pivot and nothing is pending, instead of blocking it for a person. ``wait``,
         ``wait_approval``: seconds. These three are for this run, instead of the settings. ``deadline``: seconds after
         which the run is rolled back, unless its pivot has started. ``if_rolled_back``: ``"again"`` opens an id whose
-        run failed and was rolled back as its next generation, ``"raise"`` raises ``RunEnded``. ``history``: after a
-        resume the model still has the earlier results, so do not suspect its new requests to be repeats of old ones.
-        ``reads``: after a resume, what was read before is answered from the record until the first call that the record
-        does not have; with ``"again"`` (said when the run is first opened) every read runs. ``tenant``, ``agent``,
-        ``principal``: for whom the run acts, instead of the settings.
+        run failed and was rolled back as its next generation, ``"raise"`` raises ``RunEnded``. ``requires``: what must
+        have succeeded when the block is left: names of tools, calls (``{"tool": ..., "args": {...}}``), or a function of
+        the report that returns True; without it the run is rolled back and raises ``RolledBack``, after its pivot it is
+        blocked. ``on_open_failure``: whether a call with an effect that failed, and that no later success of the same
+        tool made good, does the same at the end (``"rollback"``: the default of agents' runs) or not (``"commit"``).
+        ``history``: after a resume the model still has the earlier results, so do not suspect its new requests to be
+        repeats of old ones. ``reads``: after a resume, what was read before is answered from the record until the first
+        call that the record does not have; with ``"again"`` (said when the run is first opened) every read runs.
+        ``tenant``, ``agent``, ``principal``: for whom the run acts, instead of the settings.
         """
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         return _Block(self, id, input, options)
@@ -227,6 +235,8 @@ class Runtime:
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
         tenant: str | None = None,
@@ -237,6 +247,7 @@ class Runtime:
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         replayed = reopened(id, input, is_async=False)
         if replayed is not None:
+            replayed.say_checks(options)
             return replayed  # type: ignore[no-any-return]
         refuse_nested(f"rt.open({id!r})")
         return self._open(id, input, options)
@@ -256,6 +267,7 @@ class Runtime:
                 wait_approval_s=wanted.wait_approval_s, said=wanted.said, given=input,
             )  # fmt: skip
             session.known.update(wanted.known)
+            session.closing.checks = wanted.checks
             self._host.heartbeat.keep(lease)
             row = opened.run
             if opened.how == "resumed":
@@ -292,8 +304,17 @@ class Runtime:
         with self.run(f"once:{key}") as run:
             return run._tell(requests.once_ask(run._session, key, fn, args, kwargs))
 
-    def start(self, agent: str, *, id: str | None = None, input: object = None, reads: Reads = "record") -> Any:
-        """Open a run and give it to a registered agent; a worker can resume it. ``reads``: as of ``run``."""
+    def start(
+        self,
+        agent: str,
+        *,
+        id: str | None = None,
+        input: object = None,
+        reads: Reads = "record",
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
+    ) -> Any:
+        """Open a run and give it to a registered agent; a worker can resume it. Parameters as of ``run``."""
         fn = self._host.agent(agent)
         if is_async_function(fn):
             raise WrongColour(
@@ -301,7 +322,8 @@ class Runtime:
                 tool=agent,
                 hint="start it with an AsyncRuntime; a worker of either colour resumes it",
             )
-        with self.run(id, input=input, agent=agent, recover="resume", reads=reads) as run:
+        said: Any = {"reads": reads, "requires": requires, "on_open_failure": on_open_failure}
+        with self.run(id, input=input, agent=agent, recover="resume", **said) as run:
             if not run._over:
                 run.output = fn(run)
         return run.output
@@ -318,6 +340,7 @@ class Runtime:
     check = direct(lambda: declared_tools.check)
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
+    kind_of = direct(lambda: declared_tools.kind_of)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -614,6 +637,7 @@ class _Block:
             )
         replayed = reopened(self._id, self._input, is_async=False, block=True)
         if replayed is not None:
+            replayed.say_checks(self._options)
             self._entered = Entered(replayed)
             return self._entered.__enter__()
         refuse_nested(f"rt.run({self._id!r})")
@@ -694,6 +718,8 @@ class AsyncRuntime:
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
         tenant: str | None = None,
@@ -720,6 +746,8 @@ class AsyncRuntime:
         wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
         tenant: str | None = None,
@@ -730,6 +758,7 @@ class AsyncRuntime:
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         replayed = reopened(id, input, is_async=True)
         if replayed is not None:
+            replayed.say_checks(options)
             return replayed  # type: ignore[no-any-return]
         refuse_nested(f"rt.open({id!r})")
         return await self._open(id, input, options)
@@ -749,6 +778,7 @@ class AsyncRuntime:
                 wait_approval_s=wanted.wait_approval_s, said=wanted.said, given=input,
             )  # fmt: skip
             session.known.update(wanted.known)
+            session.closing.checks = wanted.checks
             self._host.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
             row = opened.run
             if opened.how == "resumed":
@@ -789,10 +819,20 @@ class AsyncRuntime:
         async with self.run(f"once:{key}") as run:
             return await run._tell(requests.once_ask(run._session, key, fn, args, kwargs))
 
-    async def start(self, agent: str, *, id: str | None = None, input: object = None, reads: Reads = "record") -> Any:
-        """Open a run and give it to a registered agent; a worker can resume it. ``reads``: as of ``run``."""
+    async def start(
+        self,
+        agent: str,
+        *,
+        id: str | None = None,
+        input: object = None,
+        reads: Reads = "record",
+        requires: Requires | None = None,
+        on_open_failure: OnOpenFailure | None = None,
+    ) -> Any:
+        """Open a run and give it to a registered agent; a worker can resume it. Parameters as of ``run``."""
         fn = self._host.agent(agent)
-        async with self.run(id, input=input, agent=agent, recover="resume", reads=reads) as run:
+        said: Any = {"reads": reads, "requires": requires, "on_open_failure": on_open_failure}
+        async with self.run(id, input=input, agent=agent, recover="resume", **said) as run:
             if not run._over:
                 ended = fn(run)
                 run.output = await ended if inspect.isawaitable(ended) else ended
@@ -812,6 +852,7 @@ class AsyncRuntime:
     check = direct(lambda: declared_tools.check)
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
+    kind_of = direct(lambda: declared_tools.kind_of)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -1113,6 +1154,7 @@ class _AsyncBlock:
             )
         replayed = reopened(self._id, self._input, is_async=True, block=True)
         if replayed is not None:
+            replayed.say_checks(self._options)
             self._entered = AsyncEntered(replayed)
             return await self._entered.__aenter__()
         refuse_nested(f"rt.run({self._id!r})")

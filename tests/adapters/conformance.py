@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import pytest
 
+from amends.errors import STILL_OPEN
 from tests.adapters.shop import Shop
 from tests.forked import run_python
 
@@ -58,8 +59,9 @@ class Harness(Protocol):
         """Let a fresh agent, made here with fresh objects, do one turn of a conversation.
 
         The agent has ``shop.functions()`` as its framework's own tools and a runtime over ``shop.url`` with
-        ``shop.declared()``, closed before this returns. The model says ``turns[n]`` when it has spoken n times since
-        the user did; every call it asks for has a new id. A failure of the framework's run is caught and returned,
+        ``shop.declared()``, closed before this returns; its runs have ``shop.options``. The model says ``turns[n]`` when
+        it has spoken n times since the user did (the last one again, when it has nothing more to say), whatever amends
+        told it meanwhile; every call it asks for has a new id. A failure of the framework's run is caught and returned,
         after the adapter's own scope (if it needs one) has seen it.
 
         ``resume``: go on, in the framework's own way, with the conversation ``thread`` that another ``drive``
@@ -70,12 +72,18 @@ class Harness(Protocol):
         ...
 
 
+HALF_DONE: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], [("ship", {"order": "nowhere"})], "sorry"]
+"""The money was taken, the parcel does not go out, and the model stops."""
+
+
 class Conformance:
     """The cases. Worlds are files; nothing here knows a framework."""
 
     harness: ClassVar[Harness]
     pauses: ClassVar[bool] = True
     """Whether the framework has a pause of its own; without one a held call is told to the model."""
+    is_told: ClassVar[Literal["before the end", "with the failure", ""]] = "before the end"
+    """When the model is told what an open failure means; empty: nothing of amends speaks to it."""
 
     @pytest.fixture
     def shop(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
@@ -193,13 +201,61 @@ class Conformance:
 
     # ---- failing ------------------------------------------------------------------------------
 
-    def test_an_error_of_a_tool_is_survived_and_takes_nothing_back(self, shop: Shop) -> None:
-        turns: list[Turn] = [[charge("nowhere", 500)], [("ship", {"order": "nowhere"})], "no courier goes there"]
+    def test_an_error_of_a_tool_is_survived_and_made_good(self, shop: Shop) -> None:
+        turns: list[Turn] = [[charge("A1", 500)], [("ship", {"order": "nowhere"})], [("ship", {"order": "A1"})], "sent"]
         done = self.harness.drive(shop, turns)
         assert done.how == "finished", done
         assert "address unknown" in done.told[1]
-        assert shop.effects() == ["charge nowhere 500"]
+        assert shop.effects() == ["charge A1 500", "ship A1"]
         assert shop.states() == ["committed"]
+
+    def test_a_run_that_ends_over_an_open_failure_is_taken_back(self, shop: Shop) -> None:
+        done = self.harness.drive(shop, HALF_DONE)
+        assert done.how == "failed", done
+        assert "address unknown" in done.error
+        assert shop.effects() == ["charge A1 500", "refund ch_A1"]
+        assert shop.states() == ["rolled_back"]
+        with shop.desk() as rt:
+            [missing] = rt.report(shop.runs()[0].id).missing
+        assert (missing.tool, "address unknown" in missing.why) == ("ship", True)
+
+    def test_who_wants_it_keeps_what_was_done(self, shop: Shop) -> None:
+        shop.options = {"on_open_failure": "commit"}
+        done = self.harness.drive(shop, HALF_DONE)
+        assert done.how == "finished", done
+        assert "address unknown" in done.told[1]
+        assert shop.effects() == ["charge A1 500"]
+        assert shop.states() == ["committed"]
+        with shop.desk() as rt:
+            assert [one.tool for one in rt.report(shop.runs()[0].id).missing] == ["ship"]
+
+    def test_a_model_that_is_about_to_stop_is_told_and_finishes(self, shop: Shop) -> None:
+        turns: list[Turn] = [*HALF_DONE, [("ship", {"order": "A1"})], "sent after all"]
+        done = self.harness.drive(shop, turns)
+        if self.is_told == "before the end":
+            assert done.how == "finished", done
+            assert shop.effects() == ["charge A1 500", "ship A1"]
+            assert shop.states() == ["committed"]
+        else:
+            assert done.how == "failed", done
+        if self.is_told == "with the failure":
+            assert STILL_OPEN in done.told[1]
+
+    def test_a_run_without_what_it_requires_is_taken_back(self, shop: Shop) -> None:
+        shop.options = {"requires": ["ship"]}
+        done = self.harness.drive(shop, [[charge("A1", 500)], "that is all"])
+        assert done.how == "failed", done
+        assert shop.effects() == ["charge A1 500", "refund ch_A1"]
+        assert shop.states() == ["rolled_back"]
+
+    def test_after_the_pivot_it_is_blocked_with_what_is_missing(self, shop: Shop) -> None:
+        shop.options = {"requires": ["mail"]}
+        done = self.harness.drive(shop, [[charge("A1", 500)], [("ship", {"order": "A1"})], "sent"])
+        assert done.how == "failed", done
+        assert shop.effects() == ["charge A1 500", "ship A1"]
+        [run] = shop.runs()
+        assert run.state == "blocked"
+        assert run.causes[0].startswith("incomplete: mail has not succeeded")
 
     def test_a_run_that_fails_is_taken_back(self, shop: Shop) -> None:
         turns: list[Turn] = [[charge("A1", 500)], [charge("A2", 700)], Fails("the model is down")]

@@ -25,6 +25,8 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = f"sqlite:///{folder / 'ledger.db'}"
+        self.options: dict[str, Any] = {}
+        """Options of the runs, as an adapter is given them."""
         self._lock = threading.Lock()
         self._reserve = self._tool_of_amends()
 

@@ -47,7 +47,7 @@ class MessagesHarness:
             async with (
                 AsyncRuntime(shop.url, tools=shop.declared()) as rt,
                 AsyncAnthropic(**server.anthropic, http_client=httpx2.AsyncClient(verify=False)) as client,
-                rt.run(id, tags=[f"thread:{thread}"]) as run,
+                rt.run(id, tags=[f"thread:{thread}"], **shop.options) as run,
             ):
                 messages: list[Any] = list(SAID)
                 message = await client.messages.create(messages=messages, **given)
@@ -70,7 +70,7 @@ class RunnerHarness:
             ModelServer(model) as server,
             Anthropic(**server.anthropic, http_client=httpx2.Client(verify=False)) as client,
             played.watched(),
-            rt.run(id, tags=[f"thread:{thread}"]) as run,
+            rt.run(id, tags=[f"thread:{thread}"], **shop.options) as run,
         ):
             runner = client.beta.messages.tool_runner(
                 model=MODEL, max_tokens=500, messages=SAID, tools=runner_tools(run, own), thread=False
@@ -85,6 +85,7 @@ class TestMessages(Conformance):
 
 class TestRunner(Conformance):
     harness = RunnerHarness()
+    is_told = "with the failure"
 
 
 # ---- its own ------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ class Scripted(BaseLLM):
     seen: Any = None
 
     def call(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
-        turn = self.turns[sum(message["role"] == "assistant" for message in messages)]
+        spoken = sum(message["role"] == "assistant" for message in messages)
+        turn = self.turns[min(spoken, len(self.turns) - 1)]
         self.seen[:] = [str(message["content"]) for message in messages if message["role"] == "tool"]
         if isinstance(turn, Fails):
             raise ConnectionAbortedError(turn.message)
@@ -58,11 +59,11 @@ class CrewAI:
         with amends.Runtime(shop.url, tools=shop.declared()) as rt:
             tools = amends_tools([crew_tool(fn.__name__)(fn) for fn in shop.functions()])
             try:
-                with rt.run(f"{thread}/{done}", tags=[f"thread:{thread}"], recover="wait"):
+                with rt.run(f"{thread}/{done}", tags=[f"thread:{thread}"], recover="wait", **shop.options):
                     kickoff(tools, turns, seen)
             except amends.Held:
                 return Outcome("paused", seen)
-            except ConnectionAbortedError as error:
+            except (ConnectionAbortedError, amends.RolledBack, amends.RunBlocked) as error:
                 return Outcome("failed", seen, str(error))
         return Outcome("finished", seen)
 
@@ -70,3 +71,4 @@ class CrewAI:
 class TestCrewAI(Conformance):
     harness = CrewAI()
     pauses = False
+    is_told = "with the failure"

@@ -10,7 +10,7 @@ from typing import Any
 from langchain.agents import create_agent
 from langchain.tools import tool as lc_tool
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -19,7 +19,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command
 
 import amends
-from amends.adapters.langchain import AmendsMiddleware
+from amends.adapters.langchain import AmendsMiddleware, is_users
 from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
 from tests.adapters.shop import Shop
 
@@ -37,8 +37,9 @@ class Scripted(BaseChatModel):
         return self
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
-        last = max(place for place, message in enumerate(messages) if isinstance(message, HumanMessage))
-        turn = self.turns[sum(isinstance(message, AIMessage) for message in messages[last:])]
+        last = max(place for place, message in enumerate(messages) if is_users(message))
+        spoken = sum(isinstance(message, AIMessage) for message in messages[last:])
+        turn = self.turns[min(spoken, len(self.turns) - 1)]
         if isinstance(turn, Fails):
             raise ConnectionAbortedError(turn.message)
         if isinstance(turn, str):
@@ -62,7 +63,7 @@ class LangChain:
 
     def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
         with amends.Runtime(shop.url, tools=shop.declared()) as rt:
-            guard = AmendsMiddleware(rt)
+            guard = AmendsMiddleware(rt, **shop.options)
             with SqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
                 agent = self.agent(guard, shop, turns, saver)
                 config = config_of(thread)
@@ -73,7 +74,7 @@ class LangChain:
                 try:
                     with guard.turn(config):
                         state = agent.invoke(given, config)
-                except ConnectionAbortedError as error:
+                except (ConnectionAbortedError, amends.RolledBack, amends.RunBlocked) as error:
                     return Outcome("failed", error=str(error))
                 return Outcome("paused" if "__interrupt__" in state else "finished", told_in(state))
 
@@ -90,7 +91,7 @@ class AsyncLangChain:
 
     async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
         async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
-            guard = AmendsMiddleware(rt)
+            guard = AmendsMiddleware(rt, **shop.options)
             async with AsyncSqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
                 tools = [lc_tool(fn) for fn in shop.functions()]
                 agent = create_agent(Scripted(turns=turns), tools=tools, middleware=[guard], checkpointer=saver)
@@ -99,7 +100,7 @@ class AsyncLangChain:
                 try:
                     async with guard.turn(config):
                         state = await agent.ainvoke(given, config)
-                except ConnectionAbortedError as error:
+                except (ConnectionAbortedError, amends.RolledBack, amends.RunBlocked) as error:
                     return Outcome("failed", error=str(error))
                 return Outcome("paused" if "__interrupt__" in state else "finished", told_in(state))
 
@@ -129,3 +130,4 @@ class TestAsyncLangChain(Conformance):
 
 class TestBareToolNode(Conformance):
     harness = BareToolNode()
+    is_told = ""

@@ -49,7 +49,7 @@ class ChatHarness:
             ModelServer(model) as server,
             OpenAI(**server.openai, http_client=httpx2.Client(verify=False)) as client,
             played.watched(),
-            rt.run(id, tags=[f"thread:{thread}"]) as run,
+            rt.run(id, tags=[f"thread:{thread}"], **shop.options) as run,
         ):
             messages = list(SAID)
             response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
@@ -79,7 +79,7 @@ class RunnerHarness:
             async with (
                 AsyncRuntime(shop.url, tools=shop.declared()) as rt,
                 AsyncOpenAI(**server.openai, http_client=httpx2.AsyncClient(verify=False)) as client,
-                rt.run(id, tags=[f"thread:{thread}"]) as run,
+                rt.run(id, tags=[f"thread:{thread}"], **shop.options) as run,
             ):
                 functions = registered_functions_async(run, [registered(one) for one in shop.functions()])
                 runner = AsyncResponsesToolRunner(functions=functions)
@@ -93,6 +93,7 @@ class TestChat(Conformance):
 
 class TestRunner(Conformance):
     harness = RunnerHarness()
+    is_told = "with the failure"
 
 
 # ---- its own ------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from agents.testing import ModelStep, ScriptedModel, assistant_message, function
 
 import amends
 from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
-from amends.errors import NoRun
+from amends.errors import NOT_FINISHED, NoRun
 from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
@@ -49,7 +49,7 @@ class OpenAIAgentsHarness:
         agent = Agent(
             name="clerk", model=model_saying(turns), tools=amends_tools([function_tool(fn) for fn in shop.functions()])
         )
-        kept, runner = shop.folder / "state.json", AmendsRunner(rt, tags=(f"thread:{thread}",))
+        kept, runner = shop.folder / "state.json", AmendsRunner(rt, tags=(f"thread:{thread}",), **shop.options)
         run_id, back = _turn_of(shop.folder, thread, resume), None
         if resume and kept.exists():
             back = await RunState.from_json(agent, json.loads(kept.read_text(encoding="utf-8")))
@@ -87,12 +87,15 @@ def model_saying(turns: Sequence[Turn]) -> ScriptedModel:
 
     def say(call: Any) -> Any:
         items = call.input if isinstance(call.input, list) else []
-        spoken, was = 0, ""
+        spoken, was = 0, False
         for item in items:
             kind = item.get("type") or item.get("role")
-            spoken = 0 if item.get("role") == "user" else spoken + (kind == "function_call" != was)
-            was = kind
-        turn = turns[spoken]
+            if item.get("role") == "user" and not str(item.get("content")).startswith(NOT_FINISHED):
+                spoken = 0
+            is_models = kind == "function_call" or item.get("role") == "assistant"
+            spoken += is_models and not was
+            was = is_models
+        turn = turns[min(spoken, len(turns) - 1)]
         if isinstance(turn, Fails):
             raise RuntimeError(turn.message)
         if isinstance(turn, str):
@@ -255,7 +258,7 @@ async def test_what_the_program_says_of_errors_is_kept(shop: Shop) -> None:
     turns: list[Turn] = [[("charge", {"order": "nowhere", "cents": 5})], [("ship", {"order": "nowhere"})], "no"]
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
         told = clerk(shop, turns, failure_error_function=lambda ctx, error: f"sorry: {error}")
-        result = await AmendsRunner(rt).run(told, "please")
+        result = await AmendsRunner(rt, on_open_failure="commit").run(told, "please")
         assert "sorry: address unknown" in str(result.to_input_list())
         with pytest.raises(Exception, match="address unknown"):
             await AmendsRunner(rt).run(clerk(shop, turns, failure_error_function=None), "please")

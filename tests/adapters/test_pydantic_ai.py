@@ -28,7 +28,7 @@ from pydantic_ai.toolsets import FunctionToolset
 
 import amends
 from amends.adapters.pydantic_ai import AmendsCapability, AmendsToolset, wake
-from amends.errors import NoRun, RunEnded
+from amends.errors import NOT_FINISHED, NoRun, RunEnded
 from tests.adapters.conformance import Conformance, Fails, Outcome, Turn, wire
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
@@ -46,7 +46,7 @@ class PydanticAIHarness:
             model_saying(turns),
             tools=[_correctable(fn) for fn in shop.functions()],
             output_type=[str, DeferredToolRequests],
-            capabilities=[AmendsCapability(rt)],
+            capabilities=[AmendsCapability(rt, options=shop.options)],
         )
         kept, run_id = shop.folder / "messages.json", _turn_of(shop.folder, thread, resume)
         try:
@@ -105,9 +105,11 @@ def model_saying(turns: Sequence[Turn]) -> FunctionModel:
         for message in messages:
             if isinstance(message, ModelResponse):
                 spoken += 1
-            elif any(isinstance(part, UserPromptPart) for part in message.parts):
+            elif any(
+                isinstance(part, UserPromptPart) and NOT_FINISHED not in str(part.content) for part in message.parts
+            ):
                 spoken = 0
-        turn = turns[spoken]
+        turn = turns[min(spoken, len(turns) - 1)]
         if isinstance(turn, Fails):
             raise RuntimeError(turn.message)
         if isinstance(turn, str):

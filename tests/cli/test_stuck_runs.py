@@ -107,7 +107,9 @@ def test_what_stands_is_accepted_at_a_terminal_and_the_run_abandoned_by_json(stu
     first = call_of(stuck, "closed-1", "compensation_failed")
     no = at_terminal("calls", "accept", first, "--why", "theirs", cwd=stuck, answers=[("accepts that it stays", "n\n")])
     assert (no.code, "nothing was done" in no.text) == (1, True)
-    yes = at_terminal("calls", "accept", first, "--why", "theirs", cwd=stuck, answers=[("accepts that it stays", "y\n")])
+    yes = at_terminal(
+        "calls", "accept", first, "--why", "theirs", cwd=stuck, answers=[("accepts that it stays", "y\n")]
+    )
     assert (yes.code, "! residue" in yes.text) == (3, True)
     done = said("runs", "abandon", "closed-1", "--why", "theirs", "--yes", cwd=stuck)
     assert (done["run"]["state"], done["residue"][0]["call"]) == ("abandoned", first)

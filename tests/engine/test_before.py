@@ -407,7 +407,7 @@ def test_an_argument_called_before_stays_an_argument() -> None:
         (lambda: tool(lambda n: n, name="t", compensate=lambda: 0, before=lambda m: 1), 'takes "m"'),
         (lambda: tool(lambda n: n, name="t", compensate=lambda: 0, before=lambda result: 1), 'takes "result"'),
         (lambda: tool(lambda n: n, name="t", compensate=lambda before: 0), 'takes "before"'),
-        (lambda: tool(lambda n: n, name="t", compensate=lambda: 0, before=3), "must be a function"),
+        (lambda: tool(lambda n: n, name="t", compensate=lambda: 0, before=3), "must be a function"),  # type: ignore[call-overload]
         (lambda: tool(lambda n: n, name="t", compensate="t"), "without a before"),
         (lambda: tool(lambda n: n, name="t", compensate="t", before=lambda: 1), "with which arguments"),
         (lambda: tool(lambda n: n, name="t", key="n", compensate="t", before=lambda: 1), "nothing differs"),

@@ -127,6 +127,6 @@ def test_it_says_what_it_sets() -> None:
     with pytest.raises(BadDeclaration, match="locks="):
         runtime(bare)
     other = tool(lambda n: n, name="t")
-    other.compensate(lambda: None, idempotent="24h")
+    other.compensate(lambda: None, idempotent="24h")  # type: ignore[call-overload]
     with pytest.raises(BadDeclaration, match='True, False or "put"'):
         runtime(other)

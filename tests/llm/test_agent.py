@@ -140,6 +140,7 @@ def test_refusals_are_told_to_the_model_which_goes_on(agent: Agent, world: World
         ("charge", {"order": "8", "cents": 200_000}),
         SHIP,
         "Done.",
+        on_open_failure="commit",  # the card of order 8 was declined, and that is all right here
     )
     words = [text.split(".")[0] for text in told(done)]
     assert words == [
@@ -238,7 +239,8 @@ def test_a_point_of_no_return_comes_last_in_its_turn(agent: Agent, world: World)
 
 
 def test_a_point_of_no_return_is_refused_when_something_beside_it_failed(agent: Agent, world: World) -> None:
-    done = agent(CHARGE, [SHIP, ("charge", {"order": "8", "cents": 200_000})], "Done.")
+    turns = CHARGE, [SHIP, ("charge", {"order": "8", "cents": 200_000})], "Done."
+    done = agent(*turns, on_open_failure="commit")
     assert told(done)[1].startswith("Not run: ship cannot be undone, so it comes last, and charge has not been done")
     assert effects(world) == ["charge 7"]
 

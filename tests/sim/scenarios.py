@@ -732,6 +732,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.approving import approving_scenarios
     from tests.sim.checkpointing import checkpoint_scenarios
     from tests.sim.clocks import clock_scenarios
+    from tests.sim.completing import completing_scenarios
     from tests.sim.contexts import context_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
@@ -804,4 +805,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *halt_scenarios(v),
         *undo_scenarios(v),
         *permit_scenarios(v),
+        *completing_scenarios(v),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amends import RunBlocked, declare, tool
+from amends import RunBlocked, Runtime, declare, tool
 from amends.errors import Busy, LedgerUnavailable, NotStorable, RolledBack
 from tests.world import World, runtime
 
@@ -318,3 +318,23 @@ def test_a_name_is_understood_as_models_are_told_it() -> None:
         assert rt.schemas("mcp")[0]["name"] == "k8s.deploy"
         answer = run.answer(schema["name"], {"image": "a"})
         assert (answer.status, answer.call.tool if answer.call else "") == ("done", "k8s.deploy")
+
+
+def test_schemas_for_gemini_and_ollama_are_what_their_clients_take() -> None:
+    @tool(name="shop.charge", key="order")
+    def charge(order: str, cents: int = 5) -> str:
+        """Charge an order."""
+        return order
+
+    @charge.compensate
+    def refund(order: str) -> None: ...
+
+    with Runtime("memory:", tools=[charge]) as rt:
+        [gemini], [ollama] = rt.schemas("gemini"), rt.schemas("ollama")
+        assert rt.schemas("openai") == [ollama]
+    assert (gemini["name"], gemini["description"]) == ("shop_charge", "Charge an order.")
+    assert gemini["parameters_json_schema"] == ollama["function"]["parameters"]
+    types = pytest.importorskip("google.genai.types")
+    given = types.GenerateContentConfig(tools=[{"function_declarations": [gemini]}])
+    assert given.tools[0].function_declarations[0].parameters_json_schema["required"] == ["order"]
+    assert pytest.importorskip("ollama").Tool.model_validate(ollama).function.name == "shop_charge"

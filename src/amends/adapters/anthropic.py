@@ -29,20 +29,27 @@ def answer_tool_calls(
 ) -> list[dict[str, Any]]:
     """Run the calls of a message in the run, in parallel; return the messages to append, beginning with the model's own.
 
-    The list is empty if the message has no calls: the model is done. ``handlers`` are the functions of tools that are
-    declared without a body. Raise ``Held`` if a person must decide first, which releases the run: keep the message, and
-    pass it again when the run is opened again.
+    The list is empty if the message has no calls: the model is done; if something is missing then, the model is told
+    once (``run.before_end``). ``handlers`` are the functions of tools that are declared without a body. Raise ``Held``
+    if a person must decide first, which releases the run: keep the message, and pass it again when the run is opened
+    again.
     """
+    run.for_agent()
     calls = _calls(message, handlers)
-    return _messages(message, calls, _raise_held(run.answer_all(calls))) if calls else []
+    if not calls:
+        return _told(message, run.before_end())
+    return _messages(message, calls, _raise_held(run.answer_all(calls)))
 
 
 async def answer_tool_calls_async(
     run: AsyncRun, message: Message | BetaMessage, *, handlers: Handlers | None = None
 ) -> list[dict[str, Any]]:
     """Do the same as ``answer_tool_calls`` in an async run."""
+    run.for_agent()
     calls = _calls(message, handlers)
-    return _messages(message, calls, _raise_held(await run.answer_all(calls))) if calls else []
+    if not calls:
+        return _told(message, await run.before_end())
+    return _messages(message, calls, _raise_held(await run.answer_all(calls)))
 
 
 # ---- The SDK's own tool runner
@@ -57,7 +64,7 @@ class _Tool(BetaBuiltinFunctionTool):
         return self._schema
 
     def call(self, input: object) -> str:
-        return _result(self._run.answer(self.name, _arguments(input), handler=self._handler))
+        return _result(self._run.warned(self._run.answer(self.name, _arguments(input), handler=self._handler)))
 
 
 class _AsyncTool(BetaAsyncBuiltinFunctionTool):
@@ -69,7 +76,7 @@ class _AsyncTool(BetaAsyncBuiltinFunctionTool):
         return self._schema
 
     async def call(self, input: object) -> str:
-        return _result(await self._run.answer(self.name, _arguments(input), handler=self._handler))
+        return _result(self._run.warned(await self._run.answer(self.name, _arguments(input), handler=self._handler)))
 
 
 def _awaited(inner: Callable[[object], Any]) -> Callable[..., object]:
@@ -171,6 +178,14 @@ def _raise_held(answers: Sequence[Answer]) -> Sequence[Answer]:
         if answer.waits and answer.error is not None:
             raise answer.error
     return answers
+
+
+def _told(message: Message | BetaMessage, text: str) -> list[dict[str, Any]]:
+    """Return the model's last words, and what it is told before it may stop; empty: it may."""
+    if not text:
+        return []
+    own, _ = _messages(message, (), ())
+    return [*([own] if own["content"] else []), {"role": "user", "content": text}]
 
 
 def _messages(

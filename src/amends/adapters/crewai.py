@@ -18,7 +18,8 @@ def amends_tools(tools: Iterable[BaseTool], *, run: Run | AsyncRun | None = None
     """Return the same tools, each call of which runs at most once, in ``run`` or else in the current run.
 
     CrewAI cannot pause: the model is told that a call waits for a person, and the end of the run's block raises
-    ``Held``. CrewAI's own cache is off for these tools, because it would survive a rollback.
+    ``Held``. CrewAI's own cache is off for these tools, because it would survive a rollback. A call that fails, and is
+    not made good, takes the run back when its block is left, unless ``rt.run(on_open_failure="commit")``.
     """
     return [_guarded(tool, run) for tool in tools]
 
@@ -34,7 +35,9 @@ def _guarded(tool: BaseTool, run: Run | AsyncRun | None) -> BaseTool:
                 f"the crew calls {tool.name} without await, and the run is async", hint="use Runtime, or akickoff"
             )
         return returned.result_for(
-            within.answer(tool.name, asked, handler=lambda **given: returned.keep(_driven(body(**given))))
+            within.warned(
+                within.answer(tool.name, asked, handler=lambda **given: returned.keep(_driven(body(**given))))
+            )
         )
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:
@@ -48,7 +51,7 @@ def _guarded(tool: BaseTool, run: Run | AsyncRun | None) -> BaseTool:
                 return returned.keep(await tool._arun(**given))
             return returned.keep(await asyncio.to_thread(body, **given))
 
-        return returned.result_for(await within.answer(tool.name, asked, handler=handler))
+        return returned.result_for(within.warned(await within.answer(tool.name, asked, handler=handler)))
 
     copy: BaseTool = tool.model_copy(update={"cache_function": _never})
     if hasattr(tool, "func"):

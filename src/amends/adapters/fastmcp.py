@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
+from math import ceil
 from typing import Any, Final, Literal
 
 from fastmcp import Context
@@ -23,7 +24,7 @@ from mcp.server.auth.provider import principal_components
 from mcp_types import CallToolRequestParams, ElicitRequest, ElicitRequestFormParams, InputRequiredResult, TextContent
 
 import amends
-from amends.errors import NoRun
+from amends.errors import STILL_OPEN, NoRun
 from amends.visible import visible, visible_value
 
 RUN_META: Final = "amends/run"
@@ -36,6 +37,11 @@ END: Final = "end_run"
 CAUSES_MAX: Final = 20
 """How many causes of an error are searched for a timeout."""
 
+WINDOW_S: Final = 3_600.0
+"""For how long an identical request is answered from the record, unless the program says otherwise."""
+WINDOW_S_MAX: Final = 10 * 366 * 86_400.0
+ENDED: Final = ("committed", "rolled_back", "abandoned")
+
 RunId = str | Callable[[str, Mapping[str, Any]], str]
 Next = CallNext[CallToolRequestParams, ToolResult]
 
@@ -47,7 +53,11 @@ class AmendsMiddleware(Middleware):
     - ``notice``: tell a client that can ask its user when a call waits for approval. The user's answer decides nothing;
       the server then checks the ledger again.
     - ``repeats``: a model may repeat a call on purpose, with an extra argument. Default: the runtime's setting.
-    - ``options``: those of ``rt.run``.
+    - ``repeat_window``: for how many seconds an identical request of the same client, as after a lost answer, is answered
+      from the record; a later one is a new run. 0: each request is a new run. Reads are always new.
+    - ``name``: whose requests these are if clients do not log in. Default: the name of the server.
+    - ``options``: those of ``rt.run``; ``requires`` is about the runs that a client names and ends. A call with an effect
+      that failed, and was not made good when the client ends the run, takes it back, unless ``on_open_failure="commit"``.
 
     A tool with ``readOnlyHint`` that is not declared is a read.
     """
@@ -59,9 +69,13 @@ class AmendsMiddleware(Middleware):
         run_id: RunId | None = None,
         notice: bool = False,
         repeats: bool | None = None,
+        repeat_window: float = WINDOW_S,
+        name: str | None = None,
         **options: Any,
     ) -> None:
-        self._rt, self._run_id, self._notice, self._repeats, self._options = rt, run_id, notice, repeats, options
+        self.window, self.name = _window(repeat_window), name
+        self._rt, self._run_id, self._notice, self._repeats = rt, run_id, notice, repeats
+        self._options: dict[str, Any] = {"on_open_failure": "rollback", **options}
         self._hinted: set[str] = set()
         _ = rt.schemas(repeats=repeats)  # raises if the runtime does not allow it
 
@@ -107,9 +121,9 @@ class AmendsMiddleware(Middleware):
                 if how == "rollback":
                     await run.rollback(why or "asked for by the client")
                 await self._request_again(run, await run.report(), ctx)
-        except amends.RolledBack as back:
-            return back.for_model()
         except amends.Error as error:
+            if isinstance(error, amends.RolledBack) and how == "rollback":
+                return error.for_model()
             raise ToolError(error.for_model()) from error
         return f"Committed: run {run_id}."
 
@@ -132,9 +146,12 @@ class AmendsMiddleware(Middleware):
     async def _once(self, request: _Request) -> None:
         request.begin()
         if request.run_id is None and not _is_replay():
-            async for info in self._rt.runs(request.waiting):
-                request.run_id = info.id
-                break
+            newest = await _first(self._rt.runs(request.same))
+            is_kept = newest is not None and newest.state not in ENDED
+            if newest is not None and not is_kept and request.window:
+                is_kept = await _first(self._rt.runs(f"{request.same} {request.window}")) is not None
+            if request.window or is_kept:
+                request.run_id = _next_id(None if newest is None else newest.id, request.tag, is_kept=is_kept)
         try:
             async with self._rt.run(request.run_id, **request.options) as run:
                 request.answer = await run.answer(request.tool, request.args, handler=request.body)
@@ -160,12 +177,20 @@ class _Request:
         self._stays = named is not None
         chosen = guard._run_id(self.tool, self.args) if callable(guard._run_id) else guard._run_id
         self.run_id = named or chosen or (context.message.request_state if guard._notice else None)
-        tag = f"request:{_digest([self.tool, self.args, _principal()])[:32]}"
-        self.waiting = f'tag:"{tag}" state:open'
-        """A filter that finds the run of the same earlier request, which waits for a person."""
+        named_as = guard.name if guard.name is not None else "" if asking is None else asking.fastmcp.name
+        is_new = self.run_id is not None or guard._rt.kind_of(self.tool) == "read"
+        self.window = "" if is_new else guard.window
+        tag = (
+            f"{'request' if self.window else 'asked'}:{_digest([self.tool, self.args, _principal() or named_as])[:32]}"
+        )
+        self.tag, self.same = tag, f'tag:"{tag}"'
+        """A filter that finds the runs of the same earlier request."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
         recover = {"recover": "wait"} if self._stays else {}
-        self.options = {**recover, **guard._options, "tags": tags, "history": True}
+        # In a run of one request nothing stands beside a failure; rolled back, the run is open for the next try.
+        ends = {} if self._stays else {"requires": None, "on_open_failure": "rollback"}
+        self.options = {**recover, **guard._options, **ends, "tags": tags, "history": True}
+        self._warns = self._stays and guard._options["on_open_failure"] == "rollback"
         self.begin()
 
     def begin(self) -> None:
@@ -210,6 +235,8 @@ class _Request:
             assert self._failed is not None, "a request has an answer or an error"
             return _text_result(self._failed.for_model(), is_error=True)
         if isinstance(outcome, Exception) and answer.status == "failed":
+            if self._warns:
+                raise ToolError(f"{outcome}. {STILL_OPEN}") from outcome
             raise outcome
         if isinstance(outcome, ToolResult) and answer.status in ("done", "failed"):
             return outcome
@@ -236,6 +263,35 @@ class _Request:
 
 
 # ---- Texts and shapes
+
+
+def _window(seconds: object) -> str:
+    """Return the age of the runs whose record answers an identical request, as a filter; empty: none does."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < WINDOW_S_MAX:
+        raise amends.UsageError(
+            f"repeat_window is {seconds!r}; it is a number of seconds",
+            hint="3600 is the default; 0: each request is new",
+        )
+    return f"age:<{ceil(seconds)}s" if seconds else ""
+
+
+def _next_id(newest: str | None, tag: str, *, is_kept: bool) -> str:
+    """Return the run of a request: that of the newest identical one, if it counts, else the one after it.
+
+    The id is computed and not made up: of two identical requests at once, the second finds the run of the first.
+    """
+    if newest is not None and is_kept:
+        return newest
+    stem = f"{tag.replace(':', '-')}-"
+    number = 0 if newest is None else int(newest.removeprefix(stem))
+    return f"{stem}{number + 1}"
+
+
+async def _first(found: Any) -> Any:
+    async for one in found:
+        return one
+    return None
+
 
 _NOTHING: Final = {"type": "object", "properties": {}}
 _STATELESS: Final = "2026-07-28"

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, Self, TypeAlias
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr, hook_config
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, ToolException
@@ -42,7 +42,7 @@ from amends import (
     Waiting,
     current_run,
 )
-from amends.errors import ApprovalVoid, Busy, NoRun, RunEnded, UnknownTool
+from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, UnknownTool
 from amends.notify import exact
 from amends.visible import visible_log
 
@@ -53,9 +53,12 @@ log = visible_log("amends")
 RunId: TypeAlias = str | Callable[[RunnableConfig], str]
 Recover: TypeAlias = Literal["rollback", "resume", "wait"]
 OnError: TypeAlias = Literal["tell", "raise"]
+OnOpenFailure: TypeAlias = Literal["rollback", "commit"]
 
 WAKES_MAX: Final = 1_000
 """How often a graph may be resumed without a decision about one call; more is a loop."""
+OURS: Final = "amends"
+"""The name of the messages that amends adds in the user's place."""
 UNFINISHED: Final = ("open", "pivoted", "rolling_back", "blocked")
 
 
@@ -79,6 +82,12 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
     - ``recover``: what a worker does with a turn whose process died. Default: ``wait`` if the graph has a checkpointer,
       because whoever resumes the thread continues it, else ``rollback``.
     - ``on_error``: whether the model is told a tool's own error (``tell``), or ``invoke`` raises it (``raise``).
+    - ``requires``: what must have succeeded when the agent ends; see ``rt.run``.
+    - ``on_open_failure``: what a call with an effect means that failed and was not made good when the agent ends.
+      Default: the run is rolled back and ``invoke`` raises ``RolledBack``; after its pivot it is blocked and raises
+      ``RunBlocked``. ``"commit"``: it is committed as it is.
+
+    A model that is about to stop with something missing is told once what that is, and what stopping does.
     """
 
     state_schema = TurnState
@@ -91,8 +100,11 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         run_id: RunId | None = None,
         recover: Recover | None = None,
         on_error: OnError = "tell",
+        requires: Any = None,
+        on_open_failure: OnOpenFailure = "rollback",
     ) -> None:
         super().__init__()
+        self._ends: dict[str, Any] = {"requires": requires, "on_open_failure": on_open_failure}
         self._rt, self._given_id, self._recover, self._on_error = rt, run_id, recover, on_error
         self._open_runs, self._lock = open_runs_of(rt)
         is_async = isinstance(rt, AsyncRuntime)
@@ -140,6 +152,26 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                 log.warning("%s", left)
             report = await self._areport(before)
         return self._with_notice(made, report)
+
+    @hook_config(can_jump_to=["model"])
+    def after_model(self, state: TurnState, runtime: Any) -> dict[str, Any] | None:
+        """Tell a model that is about to stop what is missing, once."""
+        open_run = self._ending(state)
+        try:
+            return None if open_run is None else told_before_end(self._open(open_run, state).before_end())
+        except RunEnded:  # a person has rolled it back
+            return None
+
+    @hook_config(can_jump_to=["model"])
+    async def aafter_model(self, state: TurnState, runtime: Any) -> dict[str, Any] | None:
+        """Do the same as ``after_model`` on an event loop."""
+        open_run = self._ending(state)
+        try:
+            return (
+                None if open_run is None else told_before_end(await (await self._aopen(open_run, state)).before_end())
+            )
+        except RunEnded:
+            return None
 
     def after_agent(self, state: TurnState, runtime: Any) -> None:
         """Commit the run when the agent has ended, unless a block around it does that."""
@@ -258,7 +290,23 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         if before is None or before.run.state != "rolled_back" or not before.calls:
             return made
         text = RolledBack("", report=before, run_id=before.run.id).for_model()
-        return {**made, "messages": [HumanMessage(f"Of the turn before: {text}", name="amends")]}
+        return {**made, "messages": [HumanMessage(f"Of the turn before: {text}", name=OURS)]}
+
+    def _ending(self, state: TurnState) -> OpenRun | None:
+        """Return the run of a turn whose model asks for nothing more and was not told yet what is missing, if any."""
+        last = next(iter(reversed(messages_of(state))), None)
+        if not isinstance(last, AIMessage) or last.tool_calls or was_told(state):
+            return None
+        config, block = get_config(), current_turn()
+        run = surrounding_run(lambda: self._id_of(config, state))
+        if run is not None:
+            return OpenRun(run.id, config, run=run) if has_answers(state) else None
+        if block is not None:
+            return block.open_run
+        with self._lock:
+            run_id = self._id_of(config, state)
+            is_open = self._given_id is None and run_id in self._open_runs
+            return self._open_run(run_id, config) if is_open or has_answers(state) else None
 
     def _end_turn(self, state: TurnState) -> OpenRun | None:
         if (block := current_turn()) is not None:
@@ -277,6 +325,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         config, block = request.runtime.config, current_turn()
         run = surrounding_run(lambda: self._id_of(config, request.state))
         if run is not None:
+            if run.on_open_failure is None:
+                run.on_open_failure = self._ends["on_open_failure"]
             return OpenRun(run.id, config, run=run)
         with self._lock:
             open_run = None if block is None else block.open_run
@@ -358,6 +408,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             or ("wait" if open_run.is_resumable and open_run.thread is not None else "rollback"),
             "history": call_ids(state).issuperset(done),
             "if_rolled_back": "raise" if has_answers(state) else "again",
+            **self._ends,
         }
 
     def _is_last(self, open_run: OpenRun) -> bool:
@@ -720,17 +771,37 @@ def messages_of(state: Any) -> Sequence[BaseMessage]:
 
 def turns_in(state: Any) -> int:
     """Count the messages of the user."""
-    return sum(isinstance(message, HumanMessage) for message in messages_of(state))
+    return sum(is_users(message) for message in messages_of(state))
 
 
 def has_answers(state: Any) -> bool:
     """Return whether there is a tool result since the last message of the user."""
     for message in reversed(messages_of(state)):
-        if isinstance(message, HumanMessage):
+        if is_users(message):
             return False
         if isinstance(message, ToolMessage):
             return True
     return False
+
+
+def is_users(message: BaseMessage) -> bool:
+    """Return whether the user said this, and not amends in the user's place."""
+    return isinstance(message, HumanMessage) and message.name != OURS
+
+
+def was_told(state: Any) -> bool:
+    """Return whether the model was told what is missing, since the last message of the user."""
+    for message in reversed(messages_of(state)):
+        if is_users(message):
+            return False
+        if isinstance(message, HumanMessage) and str(message.content).startswith(NOT_FINISHED):
+            return True
+    return False
+
+
+def told_before_end(text: str) -> dict[str, Any] | None:
+    """Return what sends the model back with this text; None if there is nothing to tell."""
+    return {"messages": [HumanMessage(text, name=OURS)], "jump_to": "model"} if text else None
 
 
 def call_ids(state: Any) -> set[str | None]:

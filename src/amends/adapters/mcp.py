@@ -1,6 +1,7 @@
 """MCP servers written with ``mcp``: a decorator that records the calls of a tool in the ledger.
 
-The protocol has no notion of a longer task, so each request is a run of its own, unless the client names a run in
+The protocol has no notion of a longer task, so each request is a run of its own; an identical request within
+``repeat_window`` is answered from its record. A client may name a run in
 ``_meta`` (``{"amends/run": "order-7"}``): then its calls are one run, which ``end_run`` commits or rolls back.
 """
 
@@ -11,6 +12,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from hashlib import sha256
+from math import ceil
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -30,7 +32,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 import amends
-from amends.errors import NoRun
+from amends.errors import STILL_OPEN, NoRun
 from amends.visible import visible, visible_value
 
 RUN_META: Final = "amends/run"
@@ -44,6 +46,11 @@ _NOTHING: Final = {"type": "object", "properties": {}}
 _STATELESS: Final = "2026-07-28"
 """From this protocol version on, a server cannot ask during a request: its response says that it needs an input."""
 
+WINDOW_S: Final = 3_600.0
+"""For how long an identical request is answered from the record, unless the program says otherwise."""
+WINDOW_S_MAX: Final = 10 * 366 * 86_400.0
+ENDED: Final = ("committed", "rolled_back", "abandoned")
+
 RunId = str | Callable[[Mapping[str, Any]], str]
 
 
@@ -53,6 +60,8 @@ def guarded(
     run_id: RunId | None = None,
     notice: bool = False,
     repeats: bool | None = None,
+    repeat_window: float = WINDOW_S,
+    name: str = "",
     **options: Any,
 ) -> Guard:
     """Return a decorator for the tools of one server: each call is recorded first and runs at most once.
@@ -61,23 +70,37 @@ def guarded(
     - ``notice``: tell a client that can ask its user when a call waits for approval. The user's answer decides nothing;
       the server then checks the ledger again.
     - ``repeats``: a model may repeat a call on purpose, with an extra argument. Default: the runtime's setting.
-    - ``options``: those of ``rt.run``.
+    - ``repeat_window``: for how many seconds an identical request of the same client, as after a lost answer, is answered
+      from the record; a later one is a new run. 0: each request is a new run. Reads are always new.
+    - ``name``: whose requests these are if clients do not log in; two servers with one ledger have two names.
+    - ``options``: those of ``rt.run``; ``requires`` is about the runs that a client names and ends. A call with an effect
+      that failed, and was not made good when the client ends the run, takes it back, unless ``on_open_failure="commit"``.
 
     With an ``AsyncRuntime`` every tool becomes async; with a ``Runtime`` only ``def`` tools can be decorated.
     """
     if notice and not isinstance(rt, amends.AsyncRuntime):
         raise amends.UsageError("notice=True needs an AsyncRuntime: a blocking tool cannot ask the client")
     _ = rt.schemas(repeats=repeats)  # raises if the runtime does not allow it
-    return Guard(rt, run_id, notice, repeats, options)
+    return Guard(rt, run_id, notice, repeats, options, window=_window(repeat_window), name=name)
 
 
 class Guard:
     """What ``guarded`` returns: the decorator, and the tool with which a client ends a run that it named."""
 
     def __init__(
-        self, rt: Any, run_id: RunId | None, notice: bool, repeats: bool | None, options: dict[str, Any]
+        self,
+        rt: Any,
+        run_id: RunId | None,
+        notice: bool,
+        repeats: bool | None,
+        options: dict[str, Any],
+        *,
+        window: str,
+        name: str,
     ) -> None:
-        self._rt, self._run_id, self._notice, self._repeats, self._options = rt, run_id, notice, repeats, options
+        self.window, self.name = window, name
+        self._rt, self._run_id, self._notice, self._repeats = rt, run_id, notice, repeats
+        self._options: dict[str, Any] = {"on_open_failure": "rollback", **options}
         self._made: dict[str, Callable[[dict[str, Any]], _Request]] = {}
 
     def __call__(self, fn: Callable[..., Any], /, *, name: str | None = None) -> Callable[..., Any]:
@@ -131,7 +154,7 @@ class Guard:
                         for left in self._left(await run.report(), ctx):
                             await run.answer(left.tool, left.args, handler=left.body())
                 except amends.Error as error:
-                    return _ended(error)
+                    return _ended(error, how)
                 return f"Committed: run {run_id}."
 
             return end_run
@@ -146,7 +169,7 @@ class Guard:
                     for left in self._left(run.report(), ctx):
                         run.answer(left.tool, left.args, handler=left.body())
             except amends.Error as error:
-                return _ended(error)
+                return _ended(error, how)
             return f"Committed: run {run_id}."
 
         end_run_blocking.__name__ = "end_run"
@@ -161,7 +184,11 @@ class Guard:
     def _do(self, request: _Request) -> Any:
         run_id = request.run_id
         if run_id is None and not _is_replay():
-            run_id = next((one.id for one in self._rt.runs(request.waiting)), None)
+            newest = next(iter(self._rt.runs(request.same)), None)
+            is_kept = newest is not None and newest.state not in ENDED
+            if newest is not None and not is_kept and request.window:
+                is_kept = next(iter(self._rt.runs(f"{request.same} {request.window}")), None) is not None
+            run_id = request.next_id(newest, is_kept=is_kept)
         try:
             with self._rt.run(run_id, **request.options) as run:
                 request.answer = run.answer(request.tool, request.args, handler=request.body(), again=request.again)
@@ -173,9 +200,11 @@ class Guard:
     async def _do_async(self, request: _Request) -> Any:
         run_id = request.run_id
         if run_id is None and not _is_replay():
-            async for info in self._rt.runs(request.waiting):
-                run_id = info.id
-                break
+            newest = await _first(self._rt.runs(request.same))
+            is_kept = newest is not None and newest.state not in ENDED
+            if newest is not None and not is_kept and request.window:
+                is_kept = await _first(self._rt.runs(f"{request.same} {request.window}")) is not None
+            run_id = request.next_id(newest, is_kept=is_kept)
         await self._once(request, run_id)
         if self._notice and request.asked is not None and request.context is not None:
             if request.context.request_state is not None or not _can_ask(request.context):
@@ -221,13 +250,26 @@ class _Request:
         state = None if self.context is None or not guard._notice else self.context.request_state
         chosen = guard._run_id(kwargs) if callable(guard._run_id) else guard._run_id
         self.run_id = self.opened = named or chosen or state
-        tag = f"request:{_digest([tool, self.again, to_jsonable_python(kwargs, fallback=str), _principal()])[:32]}"
-        self.waiting = f'tag:"{tag}" state:open'
-        """A filter that finds the run of the same earlier request, which waits for a person."""
+        who = _principal() or guard.name
+        is_new = self.run_id is not None or guard._rt.kind_of(tool) == "read"
+        self.window = "" if is_new else guard.window
+        asked = _digest([tool, self.again, to_jsonable_python(kwargs, fallback=str), who])[:32]
+        tag = f"{'request' if self.window else 'asked'}:{asked}"
+        self._tag, self.same = tag, f'tag:"{tag}"'
+        """A filter that finds the runs of the same earlier request."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
         recover = {"recover": "wait"} if self._stays else {}
-        self.options = {**recover, **guard._options, "tags": tags, "history": True}
+        # In a run of one request nothing stands beside a failure; rolled back, the run is open for the next try.
+        ends = {} if self._stays else {"requires": None, "on_open_failure": "rollback"}
+        self.options = {**recover, **guard._options, **ends, "tags": tags, "history": True}
+        self._warns = self._stays and guard._options["on_open_failure"] == "rollback"
         self.begin()
+
+    def next_id(self, newest: amends.RunInfo | None, *, is_kept: bool) -> str | None:
+        """Return the run of this request; ``newest``: that of the newest identical one, which counts if ``is_kept``."""
+        if not (self.window or is_kept):
+            return None  # each is a run of its own
+        return _next_id(None if newest is None else newest.id, self._tag, is_kept=is_kept)
 
     def begin(self) -> None:
         """Clear the earlier answer, before the call is requested again."""
@@ -289,6 +331,8 @@ class _Request:
         if self._returned and isinstance(self._returned[-1], InputRequiredResult | CallToolResult):
             return self._returned[-1]
         if answer.error is not None and not isinstance(answer.error, amends.Error):
+            if self._warns:
+                raise ToolError(f"{answer.error}. {STILL_OPEN}") from answer.error
             raise answer.error
         if self._failed is not None and answer.status in ("done", "replayed", "staged"):
             return _text_result(self._failed.for_model(), self._shape, is_error=True)
@@ -300,6 +344,34 @@ class _Request:
 
 
 # ---- Texts and shapes
+
+
+def _window(seconds: object) -> str:
+    """Return the age of the runs whose record answers an identical request, as a filter; empty: none does."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < WINDOW_S_MAX:
+        raise amends.UsageError(
+            f"repeat_window is {seconds!r}; it is a number of seconds",
+            hint="3600 is the default; 0: each request is new",
+        )
+    return f"age:<{ceil(seconds)}s" if seconds else ""
+
+
+def _next_id(newest: str | None, tag: str, *, is_kept: bool) -> str:
+    """Return the run of a request: that of the newest identical one, if it counts, else the one after it.
+
+    The id is computed and not made up: of two identical requests at once, the second finds the run of the first.
+    """
+    if newest is not None and is_kept:
+        return newest
+    stem = f"{tag.replace(':', '-')}-"
+    number = 0 if newest is None else int(newest.removeprefix(stem))
+    return f"{stem}{number + 1}"
+
+
+async def _first(found: Any) -> Any:
+    async for one in found:
+        return one
+    return None
 
 
 def _with_context(
@@ -357,8 +429,8 @@ def _named(context: Context[Any, Any]) -> str:
     return named
 
 
-def _ended(error: amends.Error) -> str:
-    if isinstance(error, amends.RolledBack):
+def _ended(error: amends.Error, how: str) -> str:
+    if isinstance(error, amends.RolledBack) and how == "rollback":
         return error.for_model()
     raise ToolError(error.for_model()) from error
 

@@ -24,20 +24,27 @@ def answer_tool_calls(
 ) -> list[dict[str, Any]]:
     """Run the calls of a response in the run, in parallel; return the messages to append, beginning with the model's own.
 
-    For chat completions and responses. The list is empty if there are no calls: the model is done. ``handlers`` are the
-    functions of tools that are declared without a body. Raise ``Held`` if a person must decide first, which releases
-    the run: keep the response, and pass it again when the run is opened again.
+    For chat completions and responses. The list is empty if there are no calls: the model is done; if something is
+    missing then, the model is told once (``run.before_end``). ``handlers`` are the functions of tools that are declared
+    without a body. Raise ``Held`` if a person must decide first, which releases the run: keep the response, and pass it
+    again when the run is opened again.
     """
+    run.for_agent()
     calls = _calls(response, handlers)
-    return _messages(response, calls, _raise_held(run.answer_all(calls))) if calls else []
+    if not calls:
+        return _told(response, run.before_end())
+    return _messages(response, calls, _raise_held(run.answer_all(calls)))
 
 
 async def answer_tool_calls_async(
     run: AsyncRun, response: ChatCompletion | Response, *, handlers: Handlers | None = None
 ) -> list[dict[str, Any]]:
     """Do the same as ``answer_tool_calls`` in an async run."""
+    run.for_agent()
     calls = _calls(response, handlers)
-    return _messages(response, calls, _raise_held(await run.answer_all(calls))) if calls else []
+    if not calls:
+        return _told(response, await run.before_end())
+    return _messages(response, calls, _raise_held(await run.answer_all(calls)))
 
 
 # ---- The SDK's own tool runner
@@ -80,7 +87,8 @@ def answer_turns(
             if turn.final:
                 return turn.response
             calls = [call for call in _calls(turn.response, handlers) if call.tool in handlers]
-            turn.supply_outputs(_outputs(calls, _raise_held(run.answer_all(calls))))
+            answers = [run.warned(answer) for answer in _raise_held(run.answer_all(calls))]
+            turn.supply_outputs(_outputs(calls, answers))
     finally:
         turns.close()
     raise UsageError("the runner ended without a final response", hint="give it more turns with max_steps")
@@ -96,7 +104,8 @@ async def answer_turns_async(
             if turn.final:
                 return turn.response
             calls = [call for call in _calls(turn.response, handlers) if call.tool in handlers]
-            turn.supply_outputs(_outputs(calls, _raise_held(await run.answer_all(calls))))
+            answers = [run.warned(answer) for answer in _raise_held(await run.answer_all(calls))]
+            turn.supply_outputs(_outputs(calls, answers))
     finally:
         await turns.aclose()
     raise UsageError("the runner ended without a final response", hint="give it more turns with max_steps")
@@ -110,7 +119,7 @@ class _Guarded:
         self.handler = None if inner is None else _with_dict(inner)
 
     def __call__(self, arguments: dict[str, object]) -> str:
-        return self._run.answer(self._name, arguments, handler=self.handler).text
+        return self._run.warned(self._run.answer(self._name, arguments, handler=self.handler)).text
 
 
 class _AsyncGuarded:
@@ -121,7 +130,7 @@ class _AsyncGuarded:
         self.handler = None if inner is None else _with_dict_async(inner)
 
     async def __call__(self, arguments: dict[str, object]) -> str:
-        return (await self._run.answer(self._name, arguments, handler=self.handler)).text
+        return self._run.warned(await self._run.answer(self._name, arguments, handler=self.handler)).text
 
 
 def _with_dict(inner: Callable[[dict[str, object]], object]) -> Callable[..., object]:
@@ -185,6 +194,11 @@ def _outputs(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> list[Any]:
     return [{"type": "function_call_output", "call_id": c.tool_call_id, "output": a.text} for c, a in pairs]
 
 
+def _told(response: ChatCompletion | Response, text: str) -> list[dict[str, Any]]:
+    """Return the model's last words, and what it is told before it may stop; empty: it may."""
+    return [*_messages(response, (), ()), {"role": "user", "content": text}] if text else []
+
+
 def _messages(
     response: ChatCompletion | Response, calls: Sequence[ToolCall], answers: Sequence[Answer]
 ) -> list[dict[str, Any]]:
@@ -194,6 +208,6 @@ def _messages(
         return [*own_items, *_outputs(calls, answers)]
     message = response.choices[0].message
     asked = [one.to_dict(mode="json", warnings=False) for one in message.tool_calls or ()]
-    own = {"role": "assistant", "content": message.content, "tool_calls": asked}
+    own = {"role": "assistant", "content": message.content, **({"tool_calls": asked} if asked else {})}
     pairs = zip(calls, answers, strict=True)
     return [own, *({"role": "tool", "tool_call_id": c.tool_call_id, "content": a.text} for c, a in pairs)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from agents import (
@@ -64,8 +64,12 @@ class AmendsHooks(RunHooks[Any]):
 class AmendsRunner:
     """``Runner`` with one run of amends around each turn: it commits when the agent ends, and is rolled back if it fails.
 
-    ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, … If a run is already open,
-    the turn joins it, and the end of that run's own block decides.
+    ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, ``requires``, … If a run is
+    already open, the turn joins it, and the end of that run's own block decides.
+
+    A call with an effect that failed, and was not made good when the agent ends, takes the run back: ``RolledBack`` is
+    raised, after the pivot ``RunBlocked``; not so with ``on_open_failure="commit"``. A model that is about to stop with
+    something missing is told once what that is, and what stopping does.
     """
 
     def __init__(self, rt: amends.AsyncRuntime, **options: Any) -> None:
@@ -73,9 +77,12 @@ class AmendsRunner:
 
     async def run(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
         """Do the same as ``Runner.run``. If the result has ``interruptions``, pass its state here when they are decided."""
-        async with self._turn(input, run_id, options) as ends:
+        async with self._turn(input, run_id, options) as turn:
             result = await Runner.run(agent, input, **options)
-            ends(result)
+            if text := await turn.before_end(result):
+                more, again = _told(result, text, options)
+                result = await Runner.run(result.last_agent, more, **again)
+            turn.end(result)
         return result
 
     @asynccontextmanager
@@ -83,45 +90,43 @@ class AmendsRunner:
         self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any
     ) -> AsyncIterator[RunResultStreaming]:
         """Do the same as ``Runner.run_streamed``, as a context manager: the turn ends with the block."""
-        async with self._turn(input, run_id, options) as ends:
+        async with self._turn(input, run_id, options) as turn:
             result = Runner.run_streamed(agent, input, **options)
+            streams = _continued(result, turn, options)
             try:
                 yield result
                 async for _ in result.stream_events():
                     pass  # read the rest: the turn is not over before
             finally:
-                if not result.is_complete:
-                    result.cancel()
+                for one in streams:
+                    if not one.is_complete:
+                        one.cancel()
             if result.run_loop_exception is not None:
                 raise result.run_loop_exception
-            ends(result)
+            turn.end(result)
 
     @asynccontextmanager
-    async def _turn(
-        self, input: Input, run_id: str | None, options: dict[str, Any]
-    ) -> AsyncIterator[Callable[[RunResultBase], None]]:
-        """Open the run of this turn; yield a function to call with the result before the block ends."""
+    async def _turn(self, input: Input, run_id: str | None, options: dict[str, Any]) -> AsyncIterator[_Turn]:
+        """Open the run of this turn; yield what must see the result before the block ends."""
         if _is_inside(run_id):
+            run = _current()
             if isinstance(input, RunState):
-                _as_decided(input, await _current().report())
-            yield lambda _: None
+                _as_decided(input, await run.report())
+            if run.on_open_failure is None:
+                run.on_open_failure = self._options.get("on_open_failure", "rollback")
+            yield _Turn(run, None)
             return
         is_back = isinstance(input, RunState)
         if run_id is None and isinstance(input, RunState):
             run_id = await self._run_of(input)
-        run_options = {**self._options, "tags": (*self._options.get("tags", ()), *_thread_of(options))}
+        tags = (*self._options.get("tags", ()), *_thread_of(options))
+        run_options = {"on_open_failure": "rollback", **self._options, "tags": tags}
         async with AsyncExitStack() as stack:
             paused = stack.enter_context(_Pausing())
             run = await stack.enter_async_context(self._rt.run(run_id, history=is_back, **run_options))
             if isinstance(input, RunState):
                 _as_decided(input, await run.report())
-
-            def ends(result: RunResultBase) -> None:
-                if interruptions := getattr(result, "interruptions", None):
-                    raise paused.because(run.id, interruptions)
-                run.output = to_jsonable_python(result.final_output, fallback=str)
-
-            yield ends
+            yield _Turn(run, paused)
 
     async def _run_of(self, state: RunState[Any]) -> str:
         """Return the id of the run that waits for the same calls as this state."""
@@ -163,7 +168,9 @@ def _guarded(tool: FunctionTool) -> FunctionTool:
                 raise amends.NoEffect("this tool is an agent, and has paused; it continues when it is called again")
             return returned[-1]
 
-        answer = await _current().answer(tool.name, arguments, handler=body, tool_call_id=ctx.tool_call_id)
+        run = _current()
+        run.for_agent()
+        answer = await run.answer(tool.name, arguments, handler=body, tool_call_id=ctx.tool_call_id)
         if returned and _pauses(ctx):
             return returned[-1]
         return _result_for_sdk(answer, returned, raises=not tool._use_default_failure_error_function or not wraps)
@@ -195,9 +202,9 @@ def _own(tool: Any) -> FunctionTool:
         )
 
     async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
-        return _result_for_sdk(
-            await _current().answer(tool.name, arguments, tool_call_id=ctx.tool_call_id), [], raises=False
-        )
+        run = _current()
+        run.for_agent()
+        return _result_for_sdk(await run.answer(tool.name, arguments, tool_call_id=ctx.tool_call_id), [], raises=False)
 
     return FunctionTool(
         name=tool.name,
@@ -259,6 +266,54 @@ def _no_message(tool: FunctionTool, error: Exception, arguments: str) -> None:
 
 
 # ---- The run around a turn
+
+
+class _Turn:
+    """The run of one turn, and its end. ``paused``: what releases the run if the agent pauses; None: it was joined."""
+
+    def __init__(self, run: amends.AsyncRun, paused: _Pausing | None) -> None:
+        self._run, self._paused = run, paused
+
+    async def before_end(self, result: RunResultBase) -> str:
+        """Return what the model must be told before it may stop; empty: it may, or it only pauses."""
+        return "" if getattr(result, "interruptions", None) else await self._run.before_end()
+
+    def end(self, result: RunResultBase) -> None:
+        """Record the output; raise if the agent only pauses."""
+        if self._paused is None:
+            return
+        if interruptions := getattr(result, "interruptions", None):
+            raise self._paused.because(self._run.id, interruptions)
+        self._run.output = to_jsonable_python(result.final_output, fallback=str)
+
+
+def _told(result: RunResultBase, text: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the input and the options with which the agent goes on, told what is missing."""
+    if options.get("session") is not None or options.get("conversation_id"):
+        return text, options  # the conversation is kept elsewhere
+    if options.get("previous_response_id") or options.get("auto_previous_response_id"):
+        return text, {**options, "previous_response_id": result.last_response_id}
+    return [*result.to_input_list(), {"role": "user", "content": text}], options
+
+
+def _continued(result: RunResultStreaming, turn: _Turn, options: dict[str, Any]) -> list[RunResultStreaming]:
+    """Let the stream go on if the model must be told something before it may stop; return the streams that there are."""
+    streams, first = [result], result.stream_events
+
+    async def stream_events() -> AsyncIterator[Any]:
+        async for event in first():
+            yield event
+        if len(streams) == 1 and result.run_loop_exception is None and (text := await turn.before_end(result)):
+            more, again = _told(result, text, options)
+            streams.append(Runner.run_streamed(result.last_agent, more, **again))
+        for second in streams[1:]:
+            async for event in second.stream_events():
+                yield event
+            for one in fields(second):  # the caller has the first result, and reads the output there
+                setattr(result, one.name, getattr(second, one.name))
+
+    result.stream_events = stream_events  # type: ignore[method-assign]
+    return streams
 
 
 class _Pausing:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, Literal
 
 from pydantic_ai import AgentRunResult, RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, ToolRetryError
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.output import OutputContext
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, ToolDefinition
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_core import to_jsonable_python
@@ -39,13 +40,17 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
     The run has the id of the agent run (``agent.run(run_id=...)``), so a turn that was killed is resumed when it is
     started again with the same id; a turn that was paused is resumed with the id it had. If a run is already open, its
     calls join that run.
+
+    A call with an effect that failed, and was not made good when the agent ends, takes the run back: ``RolledBack`` is
+    raised, after the pivot ``RunBlocked``; not so with ``options={"on_open_failure": "commit"}``. A model that is about
+    to stop with something missing is told once what that is, and what stopping does, if its output may be retried.
     """
 
     rt: amends.AsyncRuntime
     run_id: str | None = None
     """The id of the run, instead of that of the agent run."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, …"""
+    """Options of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, ``requires``, ``on_open_failure``, …"""
     repeats: bool | None = None
     """Whether a model gets ``again_because``, to repeat a call on purpose. Default: the runtime's setting."""
 
@@ -57,12 +62,14 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
     ) -> AgentRunResult[Any]:
         """Run the agent inside its run of amends."""
         if _is_inside(self.run_id or ctx.run_id):
+            _join(self.options.get("on_open_failure"))
             return await handler()
         thread, is_back = f"thread:{ctx.conversation_id}", bool(_open_calls(ctx.messages))
         run_id = self.run_id or (await self._paused(thread) if is_back else None) or ctx.run_id
         # If the model has seen results, a run that was rolled back meanwhile must not start again.
         again = "raise" if is_back and _has_answers(ctx.messages) else "again"
-        options = {"if_rolled_back": again, **self.options, "tags": (*self.options.get("tags", ()), thread)}
+        tags = (*self.options.get("tags", ()), thread)
+        options = {"if_rolled_back": again, "on_open_failure": "rollback", **self.options, "tags": tags}
         paused, result = amends.Waiting("the agent waits for a decision", run_id=run_id), None
         try:
             async with self.rt.run(run_id, history=is_back, **options) as run:
@@ -74,6 +81,16 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             if waits is not paused or result is None:
                 raise
         return result
+
+    async def after_output_process(
+        self, ctx: RunContext[AgentDepsT], *, output_context: OutputContext, output: Any
+    ) -> Any:
+        """Tell a model that is about to stop what is missing, once."""
+        if ctx.partial_output or ctx.last_attempt:
+            return output
+        if text := await _current().before_end():
+            raise ModelRetry(text)
+        return output
 
     async def wrap_tool_execute(
         self,
@@ -130,6 +147,7 @@ class AmendsToolset(WrapperToolset[AgentDepsT], Generic[AgentDepsT]):
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
     ) -> Any:
         """Run the call at most once."""
+        _join(None)
 
         async def execute(args: dict[str, Any]) -> Any:
             return await self.wrapped.call_tool(name, args, ctx, tool)
@@ -219,6 +237,13 @@ def _has_answers(messages: Sequence[ModelMessage]) -> bool:
         if any(isinstance(part, UserPromptPart) for part in parts):
             return False
     return False
+
+
+def _join(on_open_failure: Literal["rollback", "commit"] | None) -> None:
+    """Note in a run that the program has opened that an agent works in it, unless the program said what that means."""
+    run = _current()
+    if run.on_open_failure is None:
+        run.on_open_failure = on_open_failure or "rollback"
 
 
 def _current() -> amends.AsyncRun:

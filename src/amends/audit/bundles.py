@@ -189,6 +189,7 @@ def _check_shown(tree: Record) -> None:
         for run in tree.runs:
             info_of(run)
             json.loads(run.budgets or "[]")
+            json.loads(run.completion or "{}")
         by_id = {call.id: call for call in tree.calls}
         for call in tree.calls:
             call_of(call, None)

@@ -356,7 +356,8 @@ class Found:
             self._uses += tree.uses
         whose = (
             {run.tenant for run in runs}
-            | {one.tenant for one in (*delegations, *directives)}
+            | {one.tenant for one in delegations}
+            | {one.tenant for one in directives}
             | ({tree.tenant} if tree.events else set())
         )
         if self._audit.tenant is not None and self._audit.tenant not in whose:
@@ -804,9 +805,9 @@ class Standing:
             facts = _facts(event)
             yield from self._moves("approval", str(facts.get("approval")), event, facts)
             yield from self._delegated(event, facts)
-        elif what in ("goal", "output", "budgets", "rollback planned"):
+        elif what in ("goal", "output", "budgets", "completion", "rollback planned"):
             facts = _facts(event)
-            self._adds("run", event.run, facts, "output", "budgets", "plan", *GOAL_FACTS)
+            self._adds("run", event.run, facts, "output", "budgets", "completion", "plan", *GOAL_FACTS)
         elif what == "retry asked":
             self._adds("call", event.call, _facts(event), "result")
             self._marked(event)
@@ -979,6 +980,8 @@ class Standing:
             yield "row_changed", "the plan was changed"
         if bool(row.budgets) != ("budgets" in facts) or (row.budgets and proof(row.budgets) != facts["budgets"]):
             yield "row_changed", "the budgets were changed"
+        if (proof(row.completion) if row.completion else None) != facts.get("completion"):
+            yield "row_changed", "when it is complete was changed"
         yield from self._words("why it is blocked", row.causes, json.dumps(subject.causes, ensure_ascii=False))
         if row.state == "blocked" and row.came_from != subject.last.frm:
             yield "row_changed", "its state before it was blocked was changed"

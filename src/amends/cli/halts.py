@@ -78,7 +78,7 @@ def halts(url: Url = None, tenant: Tenant = None, as_json: Json = False) -> int:
 def _put(found: list[Halt], as_json: bool) -> None:
     if as_json:
         for one in found:
-            put_json(one.to_dict())
+            put_json(one.to_dict(), id=one.id)
         return
     rows = [
         (one.extent, "halted" if one.lifted_at is None else "lifted", visible(one.by), age(one.at), _why(one))

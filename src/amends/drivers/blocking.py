@@ -170,8 +170,8 @@ class Driver:
             answer = self.store.perform(op)
         except LedgerUnavailable:
             answer = self._ask_again(op)
-        except LeaseLost:
-            tell_refused(op)
+        except LeaseLost as error:
+            tell_refused(op, error)
             raise
         self.live.wakeup.heard(op, answer)
         tell(op, answer)

@@ -91,8 +91,7 @@ class AsyncDriver:
                     else:
                         answer = await self._world(op)
                 except Exception as error:
-                    if isinstance(error, LeaseLost):
-                        tell_refused(op)
+                    tell_refused(op, error)
                     op = flow.throw(error)
                 else:
                     op = flow.send(answer)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from amends.engine.session import error_parts, moment
+from amends.errors import LeaseLost
 from amends.ledger import operations
 from amends.ledger.operations import Admission, Settled
 from amends.ledger.rows import ApprovalRow, CallRow, DecisionOutcome, RunRow, Unapproved
@@ -47,8 +48,10 @@ def tell_lease_lost(root: str, epoch: int, *, run: str = "") -> None:
         )  # fmt: skip
 
 
-def tell_refused(op: Any) -> None:
-    """Write that the ledger refused an operation because the run has another owner by now."""
+def tell_refused(op: Any, error: Exception) -> None:
+    """Write that the ledger refused an operation because the run has another owner by now, if that is this error."""
+    if not isinstance(error, LeaseLost):
+        return
     root, epoch = getattr(op, "root", "") or getattr(op, "run", ""), getattr(op, "epoch", None)
     if root and isinstance(epoch, int):
         tell_lease_lost(root, epoch, run=getattr(op, "run_id", ""))

@@ -7,8 +7,9 @@ import math
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
+from amends.encoding.lazy_import import import_on_use
 from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected, request_of_call, terms_for
 from amends.engine.before import reads_first
 from amends.engine.blocked import Obstacle, commit_obstacles, rollback_obstacles
@@ -70,6 +71,7 @@ from amends.ledger.operations import (
     DropCall,
     ListHalts,
     ReadCall,
+    ReadRun,
     ResolveCall,
     SettleCall,
     StartCall,
@@ -77,9 +79,14 @@ from amends.ledger.operations import (
 )
 from amends.ledger.rows import CallRow, Contention, DirectiveRow, Overrun, RunRow, Unapproved
 from amends.ledger.world import Ended, Flight, LiveCalls, ReadClocks, Sleep
-from amends.model import Residue
+from amends.model import Missing, Residue
 from amends.states import LIVE, RUN_FINAL, UNSETTLED
 from amends.visible import visible
+
+if TYPE_CHECKING:  # most runs need only their calls to be complete
+    from amends.engine import completion
+else:
+    import_on_use(globals(), completion="amends.engine.completion")
 
 # ---- Leaving a block
 
@@ -288,15 +295,17 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
 async def _commit(session: Session, output: str | None) -> RunRow:
     wait = Wait(session.wait_s)
     after = {name: spec.after for name, spec in session.specs.items() if spec.at == "commit" and spec.after}
+    judged, missing = ("", "", ""), list[Missing]()
     for _ in range(ROUNDS_MAX):
         decision = await DecideCommit(
             session.uid, session.lease.owner, session.lease.epoch, output, session.replays, after,
-            await outbox_terms(session), session.plain,
+            await outbox_terms(session), session.plain, session.closing.text, *judged,
         )  # fmt: skip
         match decision.how:
-            case "committed" | "ended":
-                if decision.how == "committed":
-                    session.counted.update(session.replays)
+            case "ended":
+                return decision.run
+            case "committed":
+                session.counted.update(session.replays)
                 return decision.run
             case "rollback":
                 return replace(decision.run, goal="rollback")  # say so, if only the deadline has decided it
@@ -306,9 +315,7 @@ async def _commit(session: Session, output: str | None) -> RunRow:
                 early = OutOfOrder(
                     decision.calls[0].tool, law="pivot_early", missing=decision.missing, run_id=session.id
                 )
-                back = await roll_back(session, by=session.lease.owner, why=str(early))
-                raise_blocked(session, back.tree, early)
-                raise early
+                await _fail(session, early)
             case "locked":
                 holder = session.root if decision.lock is None else decision.lock.root or session.root
                 if not await wait.again(holder):
@@ -318,10 +325,12 @@ async def _commit(session: Session, output: str | None) -> RunRow:
                 raise halted(session, decision.calls[0].tool, decision.halt)
             case "over":
                 assert decision.over is not None, "a commit that costs too much says of which budget"
-                over = exceeded(decision.over.tool, decision.over, session.id)
-                back = await roll_back(session, by=session.lease.owner, why=str(over))
-                raise_blocked(session, back.tree, over)
-                raise over
+                await _fail(session, exceeded(decision.over.tool, decision.over, session.id))
+            case "judge":
+                missing = await _judge(session)
+                judged = (decision.mark, *completion.why_incomplete(session.id, missing))
+            case "incomplete":
+                return _incomplete(session, decision.run, missing)
             case "forward":
                 left = await _drain(session, decision.calls)
                 if left is not None:
@@ -331,6 +340,52 @@ async def _commit(session: Session, output: str | None) -> RunRow:
                 if paused is not None:
                     return paused
     raise AssertionError(f"the commit of run {session.id} does not end")
+
+
+async def _fail(session: Session, why: Error) -> NoReturn:
+    """Roll the run back because its commit may not be, and raise why."""
+    back = await roll_back(session, by=session.lease.owner, why=str(why))
+    raise_blocked(session, back.tree, why)
+    raise why
+
+
+async def _judge(session: Session) -> list[Missing]:
+    """Return what the run lacks to be complete; block it if only its program can say that."""
+    tree = await read_tree(session)
+    missing = completion.missing_in(session, tree)
+    if not missing and (names := completion.unchecked(session, tree.run.completion)):
+        cause = completion.cause_unchecked(session.id, names)
+        await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=(cause,))
+        raise RunBlocked(f"run {session.id} is blocked: {cause}", run_id=session.id, causes=[cause])
+    return missing or completion.failed_checks(session, report_of(session, tree))
+
+
+def _incomplete(session: Session, run: RunRow, missing: list[Missing]) -> RunRow:
+    """Return a run that is to be rolled back; raise ``RunBlocked`` if it has pivoted."""
+    if run.state != "blocked":
+        return run
+    causes = list(json.loads(run.causes))
+    words = f"run {session.id} is blocked: {'; '.join(causes)}"
+    raise RunBlocked(words, run_id=session.id, causes=causes, missing=missing)
+
+
+async def before_end(session: Session) -> str:
+    """Return what a model that is about to stop is told: what is missing, and what stopping does; empty: nothing is."""
+    if not session.closing.text:
+        return ""
+    tree = await ReadRun(session.tenant, uid=session.root)  # a child is judged with its root
+    assert tree is not None, "an open run is in the ledger"
+    return end_text(session, tree)
+
+
+def end_text(session: Session, tree: Tree) -> str:
+    """Return what ``before_end`` does, of a tree that was read."""
+    if tree.run.phase not in ("open", "pivoted") or tree.run.goal == "rollback":
+        return ""
+    missing = completion.missing_in(session, tree)
+    if session.closing.checks:
+        missing += completion.failed_checks(session, report_of(session, tree))
+    return completion.told_before_end(missing, pivoted=tree.run.phase == "pivoted")
 
 
 def _locked_commit(session: Session, decision: Decision, waited: float) -> Locked:

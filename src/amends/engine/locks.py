@@ -53,7 +53,7 @@ async def start_when_unlocked(
     lease, spec = session.lease, session.spec(row.tool)
     prepared, before = False, None
     while True:
-        started: CallRow | Contention | Overrun | Unapproved | None
+        started: CallRow | Contention | Overrun | Unapproved | DirectiveRow | None
         if spec is not None and reads_first(spec, row) and not prepared:
             started = await PrepareCall(row.id, lease.owner, lease.epoch)
             if isinstance(started, CallRow):

@@ -47,6 +47,9 @@ class Opening:
     if_rolled_back: Literal["again", "raise"] = "again"
     history: bool = False
     budgets: str = ""
+    completion: str = ""
+    checks: tuple[Any, ...] = ()
+    """Functions of the report that must say yes; they cannot be recorded."""
     new_id: Any = field(default=None)
 
 
@@ -80,6 +83,7 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
             history=opening.history,
             dead_owner=dead,
             budgets=opening.budgets,
+            completion=opening.completion,
         )
         run = opened.run
         match opened.how:
@@ -103,6 +107,10 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
 
 async def go_on(session: Session, run: RunRow) -> RunRow:
     """Do what a resumed run needs before its caller may go on: follow its goal, settle what blocks it."""
+    if run.goal == "commit":
+        run = run if await _needs_caller(session) else await commit(session)
+        if run.goal == "commit" or run.phase != "open":
+            return run  # else it was not complete when it was left
     if run.phase == "rolling_back" or (run.goal == "rollback" and run.phase == "open"):
         back = await roll_back(session, by=session.lease.owner, why=run.goal_why or "resumed")
         if back.run.state == "blocked":
@@ -115,8 +123,6 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
                 run_id=run.id,
             )
         return back.run
-    if run.goal == "commit":
-        return run if await _needs_caller(session) else await commit(session)
     if run.state == "blocked":
         tree = await read_tree(session)
         later = await settle_doubts(session, tree, back=False)

@@ -15,7 +15,7 @@ from amends.engine.session import Session, call_of, moment
 from amends.errors import ResultGone
 from amends.ledger.operations import Tree
 from amends.ledger.rows import EventRow, RunRow, lost_at, point_of
-from amends.model import Event, Residue, RunInfo
+from amends.model import Event, Missing, Residue, RunInfo
 from amends.report import Report
 
 
@@ -70,7 +70,20 @@ def report_of(
     for run in tree.runs[1:]:
         by_parent.setdefault(run.parent, []).append(run)
     report = _report(session, tree, tree.run, by_parent, residue, ledger, skipped)
-    return replace(report, forks=tuple(fork.id for fork in forks))
+    is_said = not tree.run.parent and (tree.run.completion or session.closing.text)
+    found = missing_of(session, tree) if is_said else ((), ())
+    return replace(report, forks=tuple(fork.id for fork in forks), missing=found[0], unreached=found[1])
+
+
+def missing_of(session: Session, tree: Tree) -> tuple[tuple[Missing, ...], tuple[str, ...]]:
+    """Return what an agent's run lacks, and the pivots that it never reached although it has effects."""
+    from amends.engine import completion  # here: it is about agents' runs only
+
+    effects = [row for row in tree.calls if row.kind == "compensatable" and row.state == "succeeded"]
+    pivots = sorted(name for name, spec in session.specs.items() if spec.kind == "pivot")
+    unreached = () if tree.run.pivot or not effects or tree.run.state != "committed" else tuple(pivots)
+    missing = completion.missing_in(session, tree, all_failures=True)
+    return tuple(missing or completion.recorded_reason(tree.run)), unreached
 
 
 def _report(

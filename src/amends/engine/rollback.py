@@ -47,7 +47,6 @@ from amends.ledger.operations import (
     BeginRollback,
     CloseRun,
     DropCall,
-    NoteProbe,
     ReadCall,
     ResolveCall,
     SettleCall,

@@ -206,6 +206,18 @@ class Readings:
     yet."""
 
 
+@dataclass(slots=True)
+class Closing:
+    """What the program of a run says about its end. A root and its children share it."""
+
+    text: str = ""
+    """The run's ``completion``; empty: nobody said anything."""
+    checks: tuple[Callable[[Any], object], ...] = ()
+    """Functions of the report that must return True; only the process that was given them has them."""
+    told: bool = False
+    """Whether the model was told what is missing."""
+
+
 # ---- One opened run
 
 
@@ -274,6 +286,7 @@ class Session:
     """The run as its plain calls name it; None: no call of this session is plain."""
     waits_for_doubts: bool = False
     """Whether recovery has started the agent of this run again: a doubt that it meets is waited for, not rolled back."""
+    closing: Closing = field(default_factory=Closing)
 
     @property
     def known(self) -> dict[str, Secret]:

@@ -195,6 +195,8 @@ class Sealing:
         """Encrypt the payloads of an operation, in place and once: a repeated operation must be the same."""
         if isinstance(op, CloseRun):
             op.causes = tuple(self.vault.seal(cause, "") for cause in op.causes)
+        if isinstance(op, DecideCommit) and op.incomplete:
+            op.incomplete, op.cause = self.vault.seal(op.incomplete, ""), self.vault.seal(op.cause, "")
         if isinstance(op, EditApproval):
             self.seal(op.instead)
         if isinstance(op, ForkRun):

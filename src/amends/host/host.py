@@ -18,7 +18,7 @@ from amends.encoding.ids import new_number
 from amends.encoding.lazy_import import import_on_use
 from amends.engine.compiled import Compiled, compiled
 from amends.engine.opening import Opening
-from amends.engine.session import Memory, Session
+from amends.engine.session import Closing, Memory, Session
 from amends.errors import AgentNotFound, BadDeclaration, UnknownTool, UsageError, name_for_models
 from amends.host.anchor import anchor_of
 from amends.host.checkpoints import Checkpointer, Told
@@ -282,6 +282,7 @@ class Host:
         said = recorded_input(self.redactor, tenant, input)
         agent = options.get("agent") or view.agent
         wait, yes = options.get("wait"), options.get("wait_approval")
+        completion, checks = self.completion(options)
         return Opening(
             id=self.new_id("run") if id is None else run_id_of(id),
             tenant=tenant,
@@ -304,6 +305,8 @@ class Host:
             if_rolled_back=options.get("if_rolled_back", "again"),
             history=bool(options.get("history", False)),
             budgets=self._written_budgets(options.get("budgets", ())),
+            completion=completion,
+            checks=checks,
             new_id=self.new_id,
         )
 
@@ -313,6 +316,17 @@ class Host:
         interrupted = options.get("interrupted") or self.value("interrupted")
         again = "+again" if options.get("reads") == "again" else ""
         return f"{recover}{'+commit' if interrupted == 'commit' else ''}{again}"
+
+    def completion(self, options: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+        """Return ``requires`` and ``on_open_failure`` as they are recorded, and the functions among them."""
+        requires, mode = options.get("requires"), options.get("on_open_failure")
+        if requires is None and mode is None:
+            return "", ()
+        from amends.engine.completion import completion_of  # here: most runs say nothing
+
+        readable = self.hiding.sealing is None
+        found, checks = completion_of(requires, mode, specs=self.specs, readable=readable)
+        return str(found), checks
 
     def _written_budgets(self, given: Iterable[object]) -> str:
         budgets = checked_budgets(given, "run")
@@ -369,6 +383,7 @@ class Host:
             kin="" if (point := point_of(row)) is None else point.kin,
             phases=() if point is None or row.history else point.phases,
             counterparts=counterparts_of(row),
+            closing=Closing(row.completion),
             plain=None
             if unusual
             else PlainRun(row.uid, row.id, row.tenant, row.agent, row.principal, lease.owner, lease.epoch),

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from amends.engine import model_plans
 from amends.host.host import Host, View
+from amends.model import Kind
 from amends.tools import spec
 
-Style = Literal["openai", "responses", "anthropic", "mcp"]
+Style = Literal["openai", "responses", "anthropic", "gemini", "ollama", "mcp"]
 
 
 def add(host: Host, _view: View, *tools: object) -> None:
@@ -41,3 +42,9 @@ def schemas(host: Host, _view: View, style: Style = "openai", *, repeats: bool |
 def may_repeat(host: Host, _view: View, tool: str) -> bool:
     """Return whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
     return host.may_repeat(host.find(tool))
+
+
+def kind_of(host: Host, _view: View, tool: str) -> Kind | None:
+    """Return the kind of this tool, as declared or as models are told it; None if nobody has declared it."""
+    found = host.find(tool)
+    return None if found is None else found.kind

@@ -180,13 +180,13 @@ async def _resumed_read(op: AdmitCall, run: RunRow, root: RunRow) -> CallRow | N
     """
     if root.history or root.reads_again or root.forked_from or op.parent:
         return None  # a body that is started again is another attempt, and reads for itself
-    calls = await ListCalls(root.uid)
+    calls = await list_calls(root.uid)
     if any(call.created_epoch == root.epoch for call in calls):
         return None
     alike = [call for call in calls if call.kind == "read" and call.run == run.uid and not call.parent]
     mine = (call for call in alike if call.key.startswith(f"{op.key}:"))
     first = next((call for call in mine if call.asked_epoch < root.epoch and _has_answer(call)), None)
-    return None if first is None else await UpdateCall(first, {"asked_epoch": root.epoch})
+    return None if first is None else await Change(CALLS, first, {"asked_epoch": root.epoch})
 
 
 def _has_answer(read: CallRow) -> bool:

@@ -115,6 +115,14 @@ async def move_run(
     return await Change(RUNS, run, {"state": to, **changes})
 
 
+async def set_completion(run: RunRow, completion: str, *, at: float, by: str, epoch: int) -> RunRow:
+    """Record when the run is complete, if somebody said it anew; empty: nobody did."""
+    if not completion or completion == run.completion:
+        return run
+    await write_event(run, "completion", at=at, by=by, epoch=epoch, completion=proof(completion))
+    return await Change(RUNS, run, {"completion": completion})
+
+
 async def _wake_sources(fork: RunRow, *, at: float, by: str) -> None:
     """Unblock the runs that were not rolled back because of this fork, unless another fork depends on them."""
     for source in await sources(fork, peek=False):

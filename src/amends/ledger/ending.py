@@ -24,8 +24,8 @@ from amends.ledger.budgets import (
     refuse_by_budget,
     reserve_recorded,
 )
-from amends.ledger.changes import count_replays, move_call, move_run, unblock
-from amends.ledger.events import goal_facts, proof_of, write_event
+from amends.ledger.changes import count_replays, move_call, move_run, set_completion, unblock
+from amends.ledger.events import GOAL, NONE, goal_facts, proof_of, write_event
 from amends.ledger.forks import forks_are_gone, forks_of, rolled_back_source
 from amends.ledger.halts import halt_on
 from amends.ledger.leases import find_owned, is_owner
@@ -240,6 +240,8 @@ def _quiet(op: SettleCompensation) -> dict[str, Any]:
 async def decide_commit(op: DecideCommit) -> Decision:
     """Decide the commit (``DecideCommit``), in this transaction if it can be decided."""
     run = await find_run(op.run)
+    if op.repeated and op.incomplete and run.interrupted and not is_owner(run, op.owner, op.epoch):
+        return Decision("incomplete", run)  # this very operation has blocked and released it
     root = await find_owned(run.root, op.owner, op.epoch) if run.state not in RUN_FINAL else run
     now = await Now(run.root)
     if run.state in RUN_FINAL:
@@ -257,6 +259,7 @@ async def decide_commit(op: DecideCommit) -> Decision:
             return Decision("over", run, outbox, over=over)
         return Decision("rollback", run)
     await count_replays(op.replays)
+    run = await set_completion(run, op.completion, at=now, by=op.owner, epoch=op.epoch)
     if run.goal != "commit" or op.output is not None:
         proved = proof_of(op, op.output)
         if run.goal != "commit":
@@ -285,6 +288,13 @@ async def decide_commit(op: DecideCommit) -> Decision:
 async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommit, now: float) -> Decision:
     if run.state == "blocked":
         run = await move_run(run, run.came_from, at=now, by=op.owner, epoch=op.epoch, came_from="", causes="[]")
+    if run.completion and (run.phase == "open" or not staged):
+        # Before the point of no return; and again at the end, which an agent may reach with something left to do.
+        mark = await mark_of(run)
+        if op.judged != mark:
+            return Decision("judge", run, mark=mark)
+        if op.incomplete:
+            return await _fail_incomplete(run, op, now)
     if run.phase == "open" and run.staged_pivot:
         pivot = next(call for call in staged if call.id == run.staged_pivot)
         missing = not_succeeded(op.after.get(pivot.tool, ()), (await calls_within(run))[0])
@@ -314,6 +324,19 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
             run = await move_run(run, "pivoted", at=now, by=op.owner, epoch=op.epoch, facts={"pivot": "commit"})
         return Decision("forward", run, staged)
     return Decision("committed", await move_run(run, "committed", at=now, by=op.owner, epoch=op.epoch))
+
+
+async def _fail_incomplete(run: RunRow, op: DecideCommit, now: float) -> Decision:
+    """Fail a run that was left without what it needs: before its pivot its goal is to roll back, after it it is blocked."""
+    is_open = run.phase == "open"
+    why = {"goal": "rollback", "goal_by": "self", "goal_why": op.incomplete} if is_open else dict.fromkeys(GOAL, "")
+    said = {"why": op.incomplete, **goal_facts(run, why)}
+    await write_event(run, "goal", at=now, by=op.owner, epoch=op.epoch, to=why["goal"] or NONE, **said)
+    run = await Change(RUNS, run, why)
+    if not is_open:
+        # It has no goal now: whoever opens it again goes on with it.
+        run = await _block(run, (op.cause,), at=now, by=op.owner, epoch=op.epoch, interrupted=True)
+    return Decision("incomplete", run)
 
 
 async def _pass_to_parent(run: RunRow, call: CallRow, op: DecideCommit, now: float) -> None:
@@ -381,16 +404,32 @@ async def close_run(op: CloseRun) -> RunRow:
             raise TransitionRefused(f"run {run.id} has unsettled calls: {left}", frm=run.state, to="committed")
         return await move_run(run, "committed", at=now, by=op.owner, epoch=root.epoch)
     assert op.to == "blocked", f"a run is not closed as {op.to}"
-    causes = json.dumps(op.causes, ensure_ascii=False)
     wake = now if await forks_are_gone(run) else None if op.wake_s is None else now + op.wake_s
+    return await _block(
+        run, op.causes, at=now, by=op.owner, epoch=root.epoch, interrupted=op.interrupted, wake=wake
+    )  # fmt: skip
+
+
+async def _block(
+    run: RunRow,
+    causes: tuple[str, ...],
+    *,
+    at: float,
+    by: str,
+    epoch: int,
+    interrupted: bool,
+    wake: float | None = None,
+) -> RunRow:
+    """Block the run with these causes and release it; ``wake``: when a worker looks at it again."""
+    text = json.dumps(causes, ensure_ascii=False)
     if run.state == "blocked":
-        if causes != run.causes:
-            await write_event(run, "causes", at=now, by=op.owner, epoch=root.epoch, causes=op.causes)
-        run = await Change(RUNS, run, {"causes": causes, "interrupted": int(op.interrupted)})
+        if text != run.causes:
+            await write_event(run, "causes", at=at, by=by, epoch=epoch, causes=causes)
+        run = await Change(RUNS, run, {"causes": text, "interrupted": int(interrupted)})
     else:
         run = await move_run(
-            run, "blocked", at=now, by=op.owner, epoch=root.epoch, facts={"causes": op.causes},
-            came_from=run.state, causes=causes, interrupted=int(op.interrupted),
+            run, "blocked", at=at, by=by, epoch=epoch, facts={"causes": causes}, came_from=run.state, causes=text,
+            interrupted=int(interrupted),
         )  # fmt: skip
     if run.uid == run.root:
         run = await Change(RUNS, run, {"owner": "", "lease_until": 0.0, "wake_at": wake})

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
+from amends.encoding.chain import proof
 from amends.ledger.changes import move_run
 from amends.ledger.events import call_columns_digest, payload_proof, run_columns_digest, write_event
 from amends.ledger.operations import Forked, ForkRun, ReadAnswers, ReadForks
@@ -72,6 +73,7 @@ async def _open(row: RunRow, op: ForkRun, now: float) -> RunRow:
         born, "run", at=now, by=op.by, epoch=EPOCH, frm="(new)", to="open", generation=row.generation,
         input=payload_proof(op, row, "input"), output=payload_proof(op, row, "output"), row=run_columns_digest(born),
         forked_from=point and point.run_id, forked_at=point and point.call,
+        budgets=proof(row.budgets) if row.budgets else None, completion=proof(row.completion) if row.completion else None,
     )  # fmt: skip
     return born
 

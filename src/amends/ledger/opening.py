@@ -6,7 +6,7 @@ from typing import Any
 
 from amends.encoding.chain import proof
 from amends.errors import RunEnded
-from amends.ledger.changes import move_run
+from amends.ledger.changes import move_run, set_completion
 from amends.ledger.events import proof_of, refuse_loaded, run_columns_digest, write_event
 from amends.ledger.leases import _is_free, _note_silence, _take_over, find_owned
 from amends.ledger.operations import OpenChild, Opened, OpenRun
@@ -49,6 +49,7 @@ async def open_run(op: OpenRun) -> Opened:
     if op.budgets and op.budgets != row.budgets:
         await write_event(row, "budgets", at=now, by=op.owner, epoch=row.epoch, budgets=proof(op.budgets))
         row = await Change(RUNS, row, {"budgets": op.budgets})
+    row = await set_completion(row, op.completion, at=now, by=op.owner, epoch=row.epoch)
     return Opened("resumed", row, now)
 
 
@@ -85,6 +86,7 @@ def new_run(op: OpenRun, generation: int, now: float) -> RunRow:
         lease_until=now + op.lease_s,
         wake_at=now + op.lease_s,
         budgets=op.budgets,
+        completion=op.completion,
         lease_boot=op.boot,
         lease_mono=op.mono + op.lease_s,
     )
@@ -97,6 +99,7 @@ def opening_facts(op: OpenRun, row: RunRow) -> dict[str, Any]:
         "input": proof_of(op, op.input or None),
         "row": run_columns_digest(row),
         "budgets": proof(op.budgets) if op.budgets else None,
+        "completion": proof(op.completion) if op.completion else None,
     }
 
 

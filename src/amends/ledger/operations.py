@@ -132,10 +132,24 @@ class Decision:
 
     ``how``: committed, forward (decided: run the staged calls), pivot (start it first), early (the pivot may not start:
     ``missing``), unsettled, locked (a staged call needs a lock that another run holds), over (the staged calls cost
-    more than a budget has left), halted (a staged call may not start), rollback, ended.
+    more than a budget has left), halted (a staged call may not start), judge (say whether the tree with this ``mark`` is
+    complete), incomplete (before the pivot its goal is now to roll back, after it the run is blocked), rollback, ended.
     """
 
-    how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "over", "halted", "rollback", "ended"]
+    how: Literal[
+        "committed",
+        "forward",
+        "pivot",
+        "early",
+        "unsettled",
+        "locked",
+        "over",
+        "halted",
+        "judge",
+        "incomplete",
+        "rollback",
+        "ended",
+    ]
     run: RunRow
     calls: tuple[CallRow, ...] = ()
     children: tuple[RunRow, ...] = ()
@@ -143,6 +157,8 @@ class Decision:
     lock: Contention | None = None
     over: Overrun | None = None
     halt: DirectiveRow | None = None
+    mark: str = ""
+    """The state of the tree that must be judged: see ``tree_mark``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +242,7 @@ class OpenRun(StoreOp[Opened]):
     history: bool = False
     dead_owner: str = ""
     budgets: str = ""
+    completion: str = ""
 
 
 @dataclass(slots=True)
@@ -573,6 +590,14 @@ class DecideCommit(StoreOp[Decision]):
     """See ``AdmitCall.outbox``."""
     plain: PlainRun | None = None
     """See ``BeginRollback.plain``."""
+    completion: str = ""
+    """The run's ``completion``, if it has changed since it was opened."""
+    judged: str = ""
+    """The ``mark`` of the tree that was judged; empty: it was not. Another tree is judged anew."""
+    incomplete: str = ""
+    """Why the judged tree is not complete; empty: it is."""
+    cause: str = ""
+    """What blocks the run if it is not complete and has pivoted, with the verbs that help."""
 
 
 @dataclass(slots=True)

@@ -68,6 +68,8 @@ class RunRow:
     """On roots: a staged call has a cost, so there may be something to reserve with a pivot."""
     budgets: str = ""
     """On roots: the budgets that the run was opened with, as JSON; empty: none."""
+    completion: str = ""
+    """On roots: when the run is complete, and what an open failure means, as JSON; empty: nobody said."""
     causes: str = "[]"
     closed_at: float | None = None
     gone_at: float | None = None

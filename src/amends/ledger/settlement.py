@@ -100,13 +100,9 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
     lawful = asks or op.terms is None or not op.terms.advise
     if pivots and lawful and not call.attempt and not call.is_staged and await _is_early(run, call, op, now):
         return None
-    # Later attempts need none: locks of the first attempt are held until the tree has ended.
-    names = await lock_names_for(call, run, root) if root.locked and not call.attempt else ()
-    if names:
-        wanted = LockRequest(names, waits=True, waited=True)
-        why_not = await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner)
-        if why_not is not None:
-            return why_not
+    why_not = await _take_locks(run, root, call, now, op.owner)
+    if why_not is not None:
+        return why_not
     if not call.attempt and (call.cost or root.charged):
         need = None if op.terms is None else op.terms.need
         unpaid = await reserve_start(run, root, call, approval, need, now=now, by=op.owner)
@@ -141,13 +137,22 @@ async def prepare_call(op: PrepareCall) -> CallRow | Contention | None:
     if call.attempt or not _startable(run, call):
         return None
     now = await Now(root.uid)
-    names = await lock_names_for(call, run, root) if root.locked else ()
-    if names:
-        wanted = LockRequest(names, waits=True, waited=True)
-        why_not = await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner)
-        if why_not is not None:
-            return why_not
+    why_not = await _take_locks(run, root, call, now, op.owner)
+    if why_not is not None:
+        return why_not
     return await make_ready(run, call, at=now, by=op.owner, epoch=op.epoch)
+
+
+async def _take_locks(run: RunRow, root: RunRow, call: CallRow, now: float, owner: str) -> Contention | None:
+    """Take the locks of the first attempt of a recorded call; None: it has them.
+
+    Later attempts need none: locks of the first attempt are held until the tree has ended.
+    """
+    names = await lock_names_for(call, run, root) if root.locked and not call.attempt else ()
+    if not names:
+        return None
+    wanted = LockRequest(names, waits=True, waited=True)
+    return await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=owner)
 
 
 async def drop_call(op: DropCall) -> CallRow:

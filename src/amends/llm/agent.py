@@ -21,6 +21,7 @@ from amends import (
     Report,
     RolledBack,
     Run,
+    RunBlocked,
     Runtime,
     Secret,
     Tool,
@@ -28,7 +29,7 @@ from amends import (
     UsageError,
     current_run,
 )
-from amends.errors import ApprovalVoid, NoRun, RunEnded, UnknownTool, plain, trimming
+from amends.errors import NOT_FINISHED, ApprovalVoid, NoRun, RunEnded, UnknownTool, plain, trimming
 from amends.llm import requests
 from amends.llm.prices import Prices
 from amends.llm.recording import kind_of, record
@@ -37,7 +38,9 @@ from amends.llm.scripted import ScriptedModel, response_of
 from amends.llm.streams import assembler, events_of
 from amends.llm.wire import Api, Message, ModelTurn, Prompt, Style, dialect, heard_in, written
 
-Outcome: TypeAlias = Literal["done", "waiting", "rolled_back", "max_turns", "stopped"]
+Outcome: TypeAlias = Literal["done", "waiting", "rolled_back", "incomplete", "max_turns", "stopped"]
+OnOpenFailure: TypeAlias = Literal["rollback", "commit"]
+Requires: TypeAlias = str | Tool[..., Any] | Mapping[str, Any] | Callable[[Report], bool] | Iterable[Any]
 TURNS_MAX: Final = 20
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 """Characters that the APIs of models do not allow in the name of a tool."""
@@ -69,8 +72,10 @@ class Finished:
     """How the agent's run ended, or what it waits for."""
 
     outcome: Outcome
-    """``done``: committed. ``waiting``: for a person; call again with the same id. The others: rolled back, or blocked if
-    the pivot had happened, because the model asked for it, ran out of turns, or was stopped.
+    """``done``: committed. ``waiting``: for a person; call again with the same id. ``incomplete``: blocked, because the
+    model stopped after the pivot with something missing; call again with the same id, or finish it. The others: rolled
+    back, or blocked if the pivot had happened, because the model asked for it or left something missing
+    (``report.missing``), ran out of turns, or was stopped.
     """
     text: str
     """The last text of the model."""
@@ -134,6 +139,8 @@ def run_agent(
     on_text: OnText | None = None,
     repeats: bool | None = None,
     may_roll_back: bool = False,
+    requires: Requires | None = None,
+    on_open_failure: OnOpenFailure = "rollback",
     **run: Unpack[RunOptions],
 ) -> Finished:
     """Let a model work on the prompt with the tools of ``rt``, in one run, until it is done or must wait for a person.
@@ -146,6 +153,11 @@ def run_agent(
     - ``on_text``: gets the model's text piece by piece; responses are then streamed.
     - ``repeats``: the model may repeat a call on purpose (``again_because``).
     - ``may_roll_back``: the model gets a tool to ask for a rollback.
+    - ``requires``: what must have succeeded when the model stops; see ``rt.run``.
+    - ``on_open_failure``: what a call with an effect means that failed and was not made good when the model stops.
+      Default: the run is rolled back, after its pivot it is blocked. ``"commit"``: it is committed as it is.
+
+    A model that is about to stop with something missing is told once what that is, and what stopping does.
     """
     conversation, endpoint = _prepare(rt, prompt, client, is_async=False, **_settings(locals()))
     seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _Ending()
@@ -154,8 +166,16 @@ def run_agent(
         with suppress(UsageError):  # it does not exist yet
             end.report = seen.report(id)
         conversation.recall(end.report)
+        conversation.is_reopened = end.report is not None and end.report.state == "blocked"
     try:
-        with rt.run(id, input=conversation.input, history=conversation.knows_all, **run) as opened:
+        with rt.run(
+            id,
+            input=conversation.input,
+            history=conversation.knows_all,
+            requires=requires,
+            on_open_failure=on_open_failure,
+            **run,
+        ) as opened:
             end.run_id = opened.id
             if opened is not replayed:
                 conversation.recall(opened.report())
@@ -163,7 +183,7 @@ def run_agent(
                 end.text = str(opened.output or "")
             else:
                 end.text = opened.output = _converse(opened, conversation, endpoint, max_turns, on_text)
-    except (Held, ApprovalVoid, RolledBack, RunEnded, _Unfinished) as error:
+    except (Held, ApprovalVoid, RolledBack, RunBlocked, RunEnded, _Unfinished) as error:
         end.take(error, conversation)
     end.report = replayed.report() if replayed is not None else seen.report(end.run_id)
     return end.finished(conversation)
@@ -186,6 +206,8 @@ async def run_agent_async(
     on_text: OnText | None = None,
     repeats: bool | None = None,
     may_roll_back: bool = False,
+    requires: Requires | None = None,
+    on_open_failure: OnOpenFailure = "rollback",
     **run: Unpack[RunOptions],
 ) -> Finished:
     """Do the same as ``run_agent`` with an ``AsyncRuntime`` and ``AsyncOpenAI``, ``AsyncAnthropic`` or a ``ScriptedModel``."""
@@ -196,8 +218,16 @@ async def run_agent_async(
         with suppress(UsageError):  # it does not exist yet
             end.report = await seen.report(id)
         conversation.recall(end.report)
+        conversation.is_reopened = end.report is not None and end.report.state == "blocked"
     try:
-        async with rt.run(id, input=conversation.input, history=conversation.knows_all, **run) as opened:
+        async with rt.run(
+            id,
+            input=conversation.input,
+            history=conversation.knows_all,
+            requires=requires,
+            on_open_failure=on_open_failure,
+            **run,
+        ) as opened:
             end.run_id = opened.id
             if opened is not replayed:
                 conversation.recall(await opened.report())
@@ -205,7 +235,7 @@ async def run_agent_async(
                 end.text = str(opened.output or "")
             else:
                 end.text = opened.output = await _converse_async(opened, conversation, endpoint, max_turns, on_text)
-    except (Held, ApprovalVoid, RolledBack, RunEnded, _Unfinished) as error:
+    except (Held, ApprovalVoid, RolledBack, RunBlocked, RunEnded, _Unfinished) as error:
         end.take(error, conversation)
     end.report = await replayed.report() if replayed is not None else await seen.report(end.run_id)
     return end.finished(conversation)
@@ -221,7 +251,9 @@ def _converse(run: Run, conversation: Conversation, endpoint: Client, max_turns:
             _check_turns(conversation, max_turns)
             conversation.hear(endpoint.ask(conversation.request(), on_text))
         if (text := _ended(conversation)) is not None:
-            return text
+            if not (conversation.may_be_told(max_turns) and conversation.is_told(run.before_end())):
+                return text
+            continue
         if (wish := conversation.rollback_asked) is not None and run.state == "open":
             run.rollback(_reason(wish.args))
         answers = run.answer_all(conversation.asked())
@@ -237,7 +269,9 @@ async def _converse_async(
             _check_turns(conversation, max_turns)
             conversation.hear(await endpoint.ask_async(conversation.request(), on_text))
         if (text := _ended(conversation)) is not None:
-            return text
+            if not (conversation.may_be_told(max_turns) and conversation.is_told(await run.before_end())):
+                return text
+            continue
         if (wish := conversation.rollback_asked) is not None and run.state == "open":
             await run.rollback(_reason(wish.args))
         answers = await run.answer_all(conversation.asked())
@@ -287,7 +321,7 @@ def _replayed_run() -> Any:
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("model", "system", "tools", "max_turns", "api", "options", "repeats", "may_roll_back")
+    names = ("model", "system", "tools", "max_turns", "api", "options", "repeats", "may_roll_back", "requires")
     return {name: given[name] for name in names}
 
 
@@ -305,6 +339,7 @@ def _prepare(
     options: Mapping[str, Any] | None,
     repeats: bool | None,
     may_roll_back: bool,
+    requires: Requires | None,
 ) -> tuple[Conversation, Client]:
     """Check every argument, before a run is opened; return the conversation and the client."""
     if isinstance(rt, AsyncRuntime) != is_async:
@@ -317,6 +352,7 @@ def _prepare(
     endpoint = client_for(client, api, is_async=is_async)
     style = dialect(endpoint.api).style
     schemas = _offered(rt.schemas(style, repeats=repeats), tools)
+    _check_required(requires, {_name(one) for one in schemas})
     if may_roll_back:
         if any(_name(one) == ROLLBACK for one in schemas):
             raise UsageError(f"there is already a tool {ROLLBACK!r}", hint="rename it, or leave may_roll_back out")
@@ -339,6 +375,20 @@ def _offered(schemas: Sequence[dict[str, Any]], tools: Iterable[str | Tool[..., 
     if missing:
         raise UsageError(f"no tool {', '.join(missing)} is declared here", hint="pass it in Runtime(tools=[...])")
     return [known[sent_as[name]] for name in dict.fromkeys(names)]
+
+
+def _check_required(requires: object, offered: set[str]) -> None:
+    """Raise if the run could never be complete, because the model does not have a tool that is required."""
+    single = isinstance(requires, str | Mapping) or not isinstance(requires, Iterable)
+    for one in [requires] if single else [*requires]:  # type: ignore[misc]
+        named = one.get("tool") if isinstance(one, Mapping) else one[0] if isinstance(one, tuple) and one else one
+        name = (
+            named if isinstance(named, str) else getattr(named, "name", None) if hasattr(named, "__amends__") else None
+        )
+        if name is not None and str(name) not in offered and _UNSAFE.sub("_", str(name)) not in offered:
+            raise UsageError(
+                f"requires has {name!r}, which the model does not have", hint="name it in tools=, or leave it out here"
+            )
 
 
 def _name(schema: Mapping[str, Any]) -> str:
@@ -370,6 +420,8 @@ class _Ending:
             raise error
         if isinstance(error, RunEnded) and error.state not in ("rolling_back", "rolled_back"):
             raise error
+        if isinstance(error, RunBlocked) and not error.missing:
+            raise error
         self.why = str(error)
         self.text = conversation.pending.text if conversation.pending is not None else ""
         match error:
@@ -378,6 +430,8 @@ class _Ending:
             case Held() | ApprovalVoid():
                 self.outcome = "waiting"
                 self.waiting = conversation.waiting or (error,)
+            case RunBlocked():
+                self.outcome = "incomplete"
             case _:
                 self.outcome = "rolled_back"
 
@@ -422,6 +476,8 @@ class Conversation:
         self._offered = frozenset(_name(one) for one in tools)
         self._opening = self._dialect.opening(system, prompt)
         self.input: Any = prompt if isinstance(prompt, str) else written(list(prompt)).data
+        self.is_reopened = False
+        """Whether the run was blocked and is opened again: the model gets another chance to finish it."""
         self._begin()
 
     def _begin(self) -> None:
@@ -468,6 +524,19 @@ class Conversation:
                 outcomes.append((call, next(done)))
         self.messages += self._dialect.results(outcomes)
         self.pending = None
+
+    def may_be_told(self, max_turns: int) -> bool:
+        """Return whether the model was not told yet what is missing, and has a turn left to do something about it."""
+        said = [one.get("content") for one in self.messages[len(self._opening) :] if one.get("role") == "user"]
+        was_told = any(isinstance(one, str) and one.startswith(NOT_FINISHED) for one in said)
+        return self.turns < max_turns and (self.is_reopened or not was_told)
+
+    def is_told(self, text: str) -> bool:
+        """Add what is missing, if there is something, for the model that is about to stop; return whether there is."""
+        if text:
+            self.messages += self._dialect.opening("", text)
+            self.pending, self.is_reopened = None, False
+        return bool(text)
 
     @property
     def rollback_asked(self) -> ToolCall | None:

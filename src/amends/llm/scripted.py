@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Literal, Self, TypeAlias
 
 from amends import UsageError
+from amends.errors import NOT_FINISHED
 from amends.llm.streams import Event, events_of
 from amends.llm.wire import BYTES_PER_TOKEN, Api, heard_in
 
@@ -51,7 +52,8 @@ class ScriptedModel:
 
     Each turn is a text, ``(tool, arguments)``, a list of these, or a function that takes a ``Heard`` and returns one.
     The conversation tells which turn is next, so a program that was killed and resumes gets the right one. With
-    ``repeat``, the last turn is repeated for ever instead of failing at the end of the script.
+    ``repeat``, the last turn is repeated for ever instead of failing at the end of the script. A model that is told what
+    is missing, and has nothing more to say, says its last words again.
     """
 
     def __init__(self, *turns: Turn, repeat: bool = False) -> None:
@@ -69,13 +71,19 @@ class ScriptedModel:
             self.asked.append(request)
             del self.asked[:-ASKED_MAX]
         number, results = heard_in(api, request)
-        if number >= len(self.turns) and not self._repeat:
+        if number >= len(self.turns) and not (self._repeat or _is_told(request)):
             raise UsageError(
                 f"the script has {len(self.turns)} turns, and one more was requested",
                 hint="end the script with a text, which ends the conversation, or use repeat=True",
             )
         turn = self.turns[min(number, len(self.turns) - 1)]
         return _read(turn(Heard(number, results, request)) if callable(turn) else turn)
+
+
+def _is_told(request: Mapping[str, Any]) -> bool:
+    """Return whether the last message of the conversation tells the model what is missing."""
+    said = next((found for name in ("messages", "input", "contents") if (found := request.get(name))), ())
+    return isinstance(said, list | tuple) and bool(said) and NOT_FINISHED in json.dumps(said[-1], default=str)
 
 
 def _read(turn: Plain) -> Reply:

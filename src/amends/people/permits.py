@@ -47,12 +47,11 @@ async def permit(
     ask for one. Each use writes and consumes an approval of the exact call. Nobody can permit what they ask for
     themselves.
     """
-    if not (isinstance(by, str) and by.strip()):
-        raise UsageError("a permit needs who gives it (by=)")
+    check_giver(by)
     if type(uses) is not int or not 1 <= uses <= USES_MAX:
         raise UsageError(f"uses= is a whole number from 1 to {USES_MAX:,}, not {uses!r}")
     if isinstance(args, Rule):
-        args, rule = None, _only(args, rule)
+        rule, args = _only(args, rule), None
     if (args is None) == (rule is None):
         raise UsageError("a permit is for exactly these arguments (args={...}) or for a rule (rule=Rule(...)): say one")
     name = getattr(tool, "name", tool) if not isinstance(tool, str) else tool
@@ -78,6 +77,12 @@ async def revoke(_host: Host, view: View, permit_id: str, *, by: str, why: str) 
     if row is None:
         raise UsageError(f"there is no permit {permit_id!r} in this ledger", hint="rt.permits() lists them")
     return permit_of(row)
+
+
+def check_giver(by: Any) -> None:
+    """Refuse a permit that nobody gives."""
+    if not (isinstance(by, str) and by.strip()):
+        raise UsageError("a permit needs who gives it (by=)")
 
 
 def _only(given: Rule, rule: Rule | None) -> Rule:

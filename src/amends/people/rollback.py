@@ -205,8 +205,8 @@ def _planned(
     must = must_accept(tree.calls) if tree.run.state == "committed" else []
     if tree.run.state == "committed":
         taken = {"state": "rolling_back", "goal": "rollback", "goal_by": "person", "closed_at": None}
-        plan = {"plan": plan_text(WHO, (row.id for row in must)), "wake_at": rehearsal.stage.wall}
-        rehearsal.stage.runs[tree.run.uid] = changed(tree.run, taken | plan)
+        planned = {"plan": plan_text(WHO, (row.id for row in must)), "wake_at": rehearsal.stage.wall}
+        rehearsal.stage.runs[tree.run.uid] = changed(tree.run, {**taken, **planned})
     running = _take_stage(host, rehearsal, tree, clocks)
     root = rehearsal.stage.runs[tree.run.uid]
     session = rehearsal.session(root, wait_s=float("inf"))

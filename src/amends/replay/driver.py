@@ -24,6 +24,7 @@ from amends.drivers.context import guards
 from amends.drivers.event_loop import is_on_loop
 from amends.encoding.dataclass import changed
 from amends.encoding.payloads import decode
+from amends.engine.completion import INCOMPLETE
 from amends.engine.recorded_values import clock_stopped, recorded_values
 from amends.engine.reports import report_of
 from amends.engine.session import Ask, Session, call_of, error_parts
@@ -341,7 +342,7 @@ def _check_input(replay: Replay, row: RunRow, said: Said) -> None:
         replay.stop(other_input(replay.record, row.id, recorded, said.shown))
 
 
-def left(replay: Replay, session: Session, error: BaseException | None) -> None:
+def left(host: Host, replay: Replay, session: Session, error: BaseException | None) -> None:
     """Leave a run as it was left then: what was rolled back may be requested again, and what blocked it is raised."""
     record, uid = replay.record, session.uid
     if not session.above:
@@ -362,6 +363,9 @@ def left(replay: Replay, session: Session, error: BaseException | None) -> None:
         replay.pass_by(uid, end)
     if end.to_state == "blocked" and (error is None or end.frm != "pivoted"):
         raise blocked_by(replay, session, end) from error
+    why = record.runs[uid].goal_why
+    if error is None and not session.above and end.to_state == "rolled_back" and why.startswith(INCOMPLETE):
+        raise taken_back(host, replay, session, why)
 
 
 def _check_end(
@@ -404,6 +408,11 @@ def open_again(host: Host, replay: Replay, session: Session, id: str | None, inp
 
 def report_now(host: Host, replay: Replay) -> Report:
     """Return the report of the run at the place that its program has reached; after its end, the final report."""
+    return report_of(host.reader(replay.record.run), tree_now(replay), ledger=host.store.url)
+
+
+def tree_now(replay: Replay) -> Tree:
+    """Return the tree of the run at the place that its program has reached; after its end, as it is recorded."""
     record, tree = replay.record, replay.record.tree
     if not replay.over:
         seen = {entry.row.id for entry in record.entries if entry.row is not None and (entry.old or entry.asks)}
@@ -411,7 +420,7 @@ def report_now(host: Host, replay: Replay) -> Report:
         root = changed(runs[0], {"state": state_now(replay, runs[0].uid), "output": "", "goal": "", "closed_at": None})
         calls = tuple(row for row in tree.calls if row.id in seen)
         tree = Tree(root, (root, *runs[1:]), calls, tree.now, (), tree.approvals)
-    return report_of(host.reader(record.run), tree, ledger=host.store.url)
+    return tree
 
 
 def report_named(host: Host, replay: Replay, run_id: str) -> Report | None:

@@ -158,6 +158,7 @@ class _Maker:
             source.uid: replace(
                 self._blank(source), uid=self._root, id=self._id, root=self._root, parent="", generation=1,
                 principal=source.principal or self._wish.principal, tags=source.tags, budgets=source.budgets,
+                completion=source.completion,
                 forked_from=source.uid, forked_at=dump_point(place),
                 state="pivoted" if self._pivot(source, shared) else "open",
             )

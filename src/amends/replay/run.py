@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NoReturn, Self, TypeVar
 
 from amends.budgets import Costs
+from amends.engine import ending
 from amends.engine.call import Done
 from amends.engine.session import Ask, Session, call_of
 from amends.host import runs
@@ -102,7 +103,14 @@ class _RecordedRun(OpenRun):
         """Return what ``rt.report`` says of this run; None if ``run_id`` is another run."""
         return driver.report_named(self._host, self._replay, run_id)
 
+    def say_checks(self, options: Mapping[str, Any]) -> None:
+        """Take the functions of ``requires=``, with which the program opens this run again: the record has their names."""
+        self._session.closing.checks = self._host.completion(options)[1]
+
     # ---- steps
+
+    async def _end_text(self) -> str:
+        return ending.end_text(self._session, driver.tree_now(self._replay))
 
     async def _drive(self, flow: Flow[T]) -> T:
         return await run_flow_async(flow, self._answer_op)
@@ -246,7 +254,7 @@ class ReplayRun(_RecordedRun, Run):
 
     async def _leave(self, error: BaseException | None) -> None:
         self._end_threads(wait=error is None or isinstance(error, Exception))
-        driver.left(self._replay, self._session, error)
+        driver.left(self._host, self._replay, self._session, error)
 
 
 class ReplayedAttempt(Attempt):
@@ -295,7 +303,7 @@ class AsyncReplayRun(_RecordedRun, AsyncRun):
 
     async def _leave(self, error: BaseException | None) -> None:
         mistake = await self._not_awaited() if error is None and self._pending else None
-        driver.left(self._replay, self._session, mistake or error)
+        driver.left(self._host, self._replay, self._session, mistake or error)
         if mistake is not None:
             raise mistake
 

@@ -279,7 +279,7 @@ def close_event(op: CloseRun, run: PlainRun, at: float) -> AddEvent:
 
 def is_plain_commit(op: DecideCommit) -> bool:
     """Return whether only rows of the ledger can keep the run from being committed."""
-    return op.plain is not None and not op.repeated and not op.replays
+    return op.plain is not None and not (op.repeated or op.replays or op.completion)
 
 
 def commit_events(op: DecideCommit, run: PlainRun, at: float) -> tuple[AddEvent, AddEvent]:

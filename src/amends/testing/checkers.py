@@ -18,7 +18,7 @@ from amends.ledger.directives import directive_after
 from amends.ledger.flow import run_flow
 from amends.ledger.locks import is_held_back
 from amends.ledger.operations import NOTICES_MAX
-from amends.ledger.rows import FINAL_NO, OPEN, ApprovalRow, CallRow, DirectiveRow, EventRow
+from amends.ledger.rows import FINAL_NO, OPEN, ApprovalRow, CallRow, DirectiveRow, EventRow, RunRow
 from amends.ledger.trees import accepted_in
 from amends.report import RollbackPlan
 from amends.states import RUN_FINAL, STANDING, UNSETTLED, call_may, run_may
@@ -548,9 +548,45 @@ def goal_kept(store: MemoryStore, world: World) -> Iterator[str]:
         failed_pivot = any(
             c.run == run.uid and c.at_commit and c.state == "failed" and c.why != "lost" for c in store.calls.values()
         )
-        asked = run.goal_by in ("person", "deadline", "deadlock", "budget") or run.forked_from
+        asked = bool(run.goal_by in ("person", "deadline", "deadlock", "budget") or run.forked_from)
+        asked = asked or (bool(run.completion) and run.goal_why.startswith("incomplete: "))  # see two_outcomes
         if run.uid in decided and run.state == "rolled_back" and not failed_pivot and not asked and not run.parent:
             yield f"run {run.id} had ended cleanly and was rolled back"
+
+
+@checker
+def two_outcomes(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a run with ``requires=`` or judged failures commits only if it is complete, and fails only if not."""
+    for run in store.runs.values():
+        if not run.completion or run.parent:
+            continue
+        missing = list(_missing(store, run))
+        ends = [event for event in store.events if event.what == "run" and event.run == run.uid]
+        finished = "why" in json.loads(ends[-1].facts)  # a person has closed it as it is
+        if run.state == "committed" and missing and not finished:
+            yield f"run {run.id} was committed without {', '.join(missing)}"
+        failed = run.goal_why if run.state == "rolled_back" else run.causes
+        if "incomplete: " in failed and not missing:
+            yield f"run {run.id} failed as incomplete, and nothing is missing"
+
+
+def _missing(store: MemoryStore, run: RunRow) -> Iterator[str]:
+    """Yield the required tools without an effect, and the failures after which the tool has not succeeded."""
+    said = json.loads(run.completion)
+    calls = [call for call in store.calls.values() if call.root == run.uid]
+    moves = [event for event in store.events if event.what == "call" and event.root == run.uid]
+    for tool, _ in said.get("requires", ()):
+        done = {event.call for event in moves if event.to_state == "succeeded"}
+        if not any(call.tool == tool and (call.id in done or call.kind == "retriable") for call in calls):
+            yield tool
+    for call in calls:
+        if said.get("on_open_failure") != "rollback" or call.state != "failed" or call.kind == "read":
+            continue
+        place = next(n for n, event in enumerate(moves) if event.call == call.id and event.frm == "started")
+        began = {later.call for later in moves[place:] if later.frm == "(new)"}
+        good = {later.call for later in moves[place:] if later.to_state == "succeeded"} & began
+        if not any(store.calls[id].tool == call.tool for id in good):
+            yield f"{call.tool}, which had failed"
 
 
 @checker

@@ -27,7 +27,7 @@ LockRule: TypeAlias = Callable[[Request], Iterable[str]]
 OnLock: TypeAlias = Literal["wait", "raise"]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 FunctionLike: TypeAlias = Callable[..., object] | str | Mapping[str, Any]  # a function, a tool, its name, or a table
-Style: TypeAlias = Literal["openai", "responses", "anthropic", "mcp"]
+Style: TypeAlias = Literal["openai", "responses", "anthropic", "gemini", "ollama", "mcp"]
 
 EVERYTHING: Final = "**"
 """In ``params``: the function has ``**kwargs`` and gets every argument."""
@@ -427,17 +427,19 @@ def _told(spec: Spec, style: Style, *, repeats: bool) -> dict[str, Any]:
     named = {"name": spec.name if style == "mcp" else name_for_models(spec.name), "description": spec.description}
     schema = spec.schema(repeats=repeats)
     match style:
-        case "openai":
+        case "openai" | "ollama":
             return {"type": "function", "function": {**named, "parameters": schema}}
         case "responses":
             # Explicit, because that API defaults to "strict" and then refuses defaults.
             return {"type": "function", **named, "parameters": schema, "strict": False}
         case "anthropic":
             return {**named, "input_schema": schema}
+        case "gemini":  # one of the declarations of ``types.Tool(function_declarations=[...])``
+            return {**named, "parameters_json_schema": schema}
         case "mcp":
             hints = {"readOnlyHint": spec.kind == "read", "idempotentHint": spec.idempotent}
             return {**named, "inputSchema": schema, "annotations": hints}
-    raise ValueError(f'there is no style "{style}": openai, responses, anthropic, mcp')
+    raise ValueError(f'there is no style "{style}": openai, responses, anthropic, gemini, ollama, mcp')
 
 
 class LazySchema(Mapping[str, Any]):

@@ -283,8 +283,8 @@ class Tree:
             yield from self._moves("call" if what == "shared" else what, subject, event, facts)
             if what == "approval":
                 yield from self._delegated(event, facts)
-        elif what in ("goal", "output", "budgets", "rollback planned"):
-            self._adds(("run", event["run"]), facts, "output", "budgets", "plan", *GOAL)
+        elif what in ("goal", "output", "budgets", "completion", "rollback planned"):
+            self._adds(("run", event["run"]), facts, "output", "budgets", "completion", "plan", *GOAL)
         elif what == "causes" and ("run", event["run"]) in self._subjects:
             self._subjects["run", event["run"]].causes = list(facts.get("causes", ()))
         elif what == "approval given":
@@ -381,6 +381,9 @@ class Tree:
         budgets = row["budgets"]
         if bool(budgets) != ("budgets" in facts) or (budgets and proof(budgets) != facts["budgets"]):
             yield "row_changed", "the budgets were changed"
+        completion = row.get("completion")
+        if (proof(completion) if completion else None) != facts.get("completion"):
+            yield "row_changed", "when it is complete was changed"
         yield from _words("why it is blocked", row["causes"], json.dumps(subject.causes, ensure_ascii=False))
         if row["state"] == "blocked" and row["came_from"] != subject.last["frm"]:
             yield "row_changed", "its state before it was blocked was changed"

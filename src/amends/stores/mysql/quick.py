@@ -323,7 +323,7 @@ class Plain:
         said = connection.call_procedure(
             f"call amends_open_1({quoted(op.uid)},{quoted(op.id)},{quoted(op.tenant)},{self._now()},'{event.body}',"
             f"{','.join(map(quoted, texts))},{quoted(op.opener)},{_double(op.lease_s)},{quoted(op.budgets)},"
-            f"{quoted(op.boot)},{_double(row.lease_mono or 0.0)},{quoted(written_owners({1: op.owner}))})",
+            f"{quoted(op.completion)},{quoted(op.boot)},{_double(row.lease_mono or 0.0)},{quoted(written_owners({1: op.owner}))})",
             op.uid,
         )
         if said is None:

@@ -271,7 +271,7 @@ _COMMIT: Final = _moving(
     2,
     "state = 'committed', goal = 'commit', goal_by = 'self', output = coalesce(%s::text, output),"
     f" closed_at = h_us / 1e6::float8, {ENDED}",
-    f"{OPEN_ROOT} and goal_why = '' and {PLAIN_ROOT} and {NOTHING_UNSETTLED}",
+    f"{OPEN_ROOT} and goal_why = '' and completion = '' and {PLAIN_ROOT} and {NOTHING_UNSETTLED}",
 )
 _WIDTH: Final = len(RUN_COLUMNS)
 

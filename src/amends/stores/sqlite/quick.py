@@ -120,7 +120,7 @@ CLOSE: Final = (
 )
 COMMIT: Final = (
     "update amends_run set state = 'committed', goal = 'commit', goal_by = 'self', output = coalesce(?, output),"
-    f" closed_at = ?, {ENDED}, {_TOUCHED} where {_OWNED} and {OPEN_ROOT} and goal_why = '' and {PLAIN_ROOT}"
+    f" closed_at = ?, {ENDED}, {_TOUCHED} where {_OWNED} and {OPEN_ROOT} and goal_why = '' and completion = '' and {PLAIN_ROOT}"
     f" and {NOTHING_UNSETTLED} and {_IN_TIME} returning {_COLUMNS}"
 )
 

@@ -80,6 +80,7 @@ create table if not exists amends_run (
     locked bigint not null,
     charged bigint not null,
     budgets longtext not null,
+    completion longtext not null,
     causes longtext not null,
     closed_at double,
     gone_at double,
@@ -547,7 +548,7 @@ $$;
 create procedure amends_open_1(
     uid_ varbinary(255), id_ varbinary(2048), tenant_ varbinary(1016), given_ double, body_ varchar(64) character set ascii,
     facts_ longtext character set utf8mb4, policy_ longtext character set utf8mb4, order_mode_ longtext character set utf8mb4, agent_ longtext character set utf8mb4, principal_ longtext character set utf8mb4, input_ longtext character set utf8mb4, input_digest_ longtext character set utf8mb4, tags_ longtext character set utf8mb4,
-    owner_ varbinary(512), opener_ longtext character set utf8mb4, lease_s_ double, budgets_ longtext character set utf8mb4, boot_ varchar(255) character set utf8mb4,
+    owner_ varbinary(512), opener_ longtext character set utf8mb4, lease_s_ double, budgets_ longtext character set utf8mb4, completion_ longtext character set utf8mb4, boot_ varchar(255) character set utf8mb4,
     mono_ double, owners_ longtext character set utf8mb4
 )
 sql security invoker
@@ -566,12 +567,12 @@ begin
         insert into amends_run (
             uid, id, tenant, generation, root, parent, state, created_at, came_from, goal, goal_by, goal_why, plan, policy,
             order_mode, agent, principal, input, input_digest, output, tags, owner, opener, epoch, lease_s, lease_until,
-            wake_at, suspended, history, interrupted, pivot, staged_pivot, locked, charged, budgets, causes, origin,
+            wake_at, suspended, history, interrupted, pivot, staged_pivot, locked, charged, budgets, completion, causes, origin,
             forked_from, forked_at, lease_boot, lease_mono, silent_boot, owners, n, head, at, touch
         ) values (
             uid_, id_, tenant_, 1, uid_, '', 'open', at_, '', '', '', '', '', policy_,
             order_mode_, agent_, principal_, input_, input_digest_, '', tags_, owner_, opener_, 1, lease_s_, at_ + lease_s_,
-            at_ + lease_s_, 0, 0, 0, '', '', 0, 0, budgets_, '[]', '',
+            at_ + lease_s_, 0, 0, 0, '', '', 0, 0, budgets_, completion_, '[]', '',
             '', '', boot_, mono_, '', owners_, 1, hash_, at_, 1
         );
         insert into amends_event (
@@ -608,7 +609,7 @@ begin
     ) into run_, n_, hash_, id_, tenant_, at_ from amends_run
     where uid = uid_ and owner = owner_ and epoch = epoch_ and state = from_ and (
         from_ = 'rolling_back' or state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''
-    ) and (to_ <> 'committed' or goal_why = '') and locked = 0 and origin = '' and forked_from = '' for update;
+    ) and (to_ <> 'committed' or goal_why = '' and completion = '') and locked = 0 and origin = '' and forked_from = '' for update;
     if run_ is not null
         and not exists (select 1 from amends_run k where k.root = uid_ and k.uid <> uid_)
         and (to_ <> 'rolling_back' or (

@@ -74,6 +74,7 @@ create table amends_run (
     locked bigint not null,
     charged bigint not null,
     budgets text not null,
+    completion text not null,
     causes text not null,
     closed_at double precision,
     gone_at double precision,

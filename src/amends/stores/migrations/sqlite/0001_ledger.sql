@@ -72,6 +72,7 @@ create table amends_run (
     locked integer not null,
     charged integer not null,
     budgets text not null,
+    completion text not null,
     causes text not null,
     closed_at real,
     gone_at real,
