@@ -311,21 +311,12 @@ async def _commit(session: Session, output: str | None) -> RunRow:
                 return replace(decision.run, goal="rollback")  # say so, if only the deadline has decided it
             case "pivot":
                 await _run_pivot(session, decision.calls[0])
-            case "early":
-                early = OutOfOrder(
-                    decision.calls[0].tool, law="pivot_early", missing=decision.missing, run_id=session.id
-                )
-                await _fail(session, early)
             case "locked":
                 holder = session.root if decision.lock is None else decision.lock.root or session.root
                 if not await wait.again(holder):
                     raise _locked_commit(session, decision, wait.waited)
-            case "halted":
-                assert decision.halt is not None, "a commit that is halted says by which halt"
-                raise halted(session, decision.calls[0].tool, decision.halt)
-            case "over":
-                assert decision.over is not None, "a commit that costs too much says of which budget"
-                await _fail(session, exceeded(decision.over.tool, decision.over, session.id))
+            case "early" | "halted" | "over":
+                await _refuse_commit(session, decision)
             case "judge":
                 missing = await _judge(session)
                 judged = (decision.mark, *completion.why_incomplete(session.id, missing))
@@ -342,8 +333,19 @@ async def _commit(session: Session, output: str | None) -> RunRow:
     raise AssertionError(f"the commit of run {session.id} does not end")
 
 
-async def _fail(session: Session, why: Error) -> NoReturn:
-    """Roll the run back because its commit may not be, and raise why."""
+async def _refuse_commit(session: Session, decision: Decision) -> NoReturn:
+    """Raise why the staged calls may not start; but for a halt, which is lifted some time, roll the run back first."""
+    tool = decision.calls[0].tool if decision.calls else ""
+    why: OutOfOrder | BudgetExceeded
+    match decision.how:
+        case "halted":
+            assert decision.halt is not None, "a commit that is halted says by which halt"
+            raise halted(session, tool, decision.halt)
+        case "over":
+            assert decision.over is not None, "a commit that costs too much says of which budget"
+            why = exceeded(decision.over.tool, decision.over, session.id)
+        case _:
+            why = OutOfOrder(tool, law="pivot_early", missing=decision.missing, run_id=session.id)
     back = await roll_back(session, by=session.lease.owner, why=str(why))
     raise_blocked(session, back.tree, why)
     raise why
