@@ -97,8 +97,8 @@ class Kit:
         def undo(n: int, mood: str) -> None:
             self.undo(n, mood)
 
-        def undone(n: int, call: Call) -> Probed[None]:
-            return self.found(n, "undo", call)
+        def undone(n: int) -> Probed[None]:
+            return self.found(n, "undo", current_call())
 
         def happened(n: int, call: Call) -> Probed[str]:
             return self.found(n, "do", call)

@@ -266,11 +266,11 @@ def test_doctor_finds_an_anchor_without_its_ledger(tmp_path: Path) -> None:
     def checked() -> dict[str, str]:
         done = here("doctor", "--json", "--url", f"sqlite:///{tmp_path / 'shop.db'}", cwd=tmp_path)
         found = [json.loads(line) for line in done.stdout.splitlines()]
-        assert done.returncode == (3 if any(one["status"] == "failed" for one in found) else 0)
+        assert done.returncode == (3 if any(one["state"] == "failed" for one in found) else 0)
         for one in found:
-            if one["status"] == "failed":
+            if one["state"] == "failed":
                 assert "shop.db.anchor" in one["words"] + one["hint"]
-        return {one["check"]: one["status"] for one in found}
+        return {one["check"]: one["state"] for one in found}
 
     url = f"sqlite:///{tmp_path / 'shop.db'}"
     with Runtime(url, checkpoint=0) as rt, rt.run():

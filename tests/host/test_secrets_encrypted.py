@@ -285,7 +285,8 @@ def test_the_command_line_reads_with_the_keys_and_changes_them(tmp_path: Path) -
     assert blind.returncode == 0
     assert WORD not in blind.stdout
     done = command("db", "reencrypt", "--url", url, "--json", cwd=tmp_path, AMENDS_ENCRYPT=f"{K3}  {K1}", **libraries)
-    assert (done.returncode, json.loads(done.stdout)) == (0, {"rows": 2, "key": Vault([K3]).ids[0]}), done.stderr
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["rows"], said["key"]) == (0, 2, Vault([K3]).ids[0]), done.stderr
     shown = command("runs", "show", "r", "--url", url, "--json", cwd=tmp_path, AMENDS_ENCRYPT=K3, **libraries)
     assert WORD in shown.stdout
     assert CARD not in shown.stdout

@@ -284,7 +284,7 @@ def test_only_make_servers_installs_and_only_ci_calls_it() -> None:
     assert [name for name, text in texts.items() if "apt-get -" in text] == ["servers"]
     assert [name for name, text in texts.items() if "scripts/servers" in text] == ["Makefile", "run"]
     assert "\nmake servers\n" in texts["run"]
-    for verb in ("test", "chaos", "bench", "test-colours", "check", "sim"):
+    for verb in ("test", "chaos", "bench", "test-rest", "crowd", "check", "sim"):
         planned = subprocess.run(["make", "-n", verb], cwd=ROOT, capture_output=True, text=True, timeout=CHILD_S)
         assert planned.returncode == 0, planned.stderr
         assert "scripts/servers" not in planned.stdout, verb

@@ -74,4 +74,4 @@ def test_instances_have_the_same_public_attributes() -> None:
 
     with Runtime("memory:").run("r") as run:
         blocking = {name for name in vars(run) if not name.startswith("_")}
-    assert blocking == asyncio.run(names()) == {"id", "tenant", "input", "resumed", "generation"}
+    assert blocking == asyncio.run(names()) == {"id", "tenant", "input", "resumed", "generation", "note"}
