@@ -591,7 +591,7 @@ async def _close_child(session: Session, child: RunRow) -> float | None:
 async def _block(session: Session, blocking: list[Obstacle], *, again_s: float | None = None) -> RunRow:
     causes = tuple(left.cause for left in blocking)
     if again_s is None:
-        again_s = probed_seldom(session, await read_tree(session))
+        again_s = await _look_again(session, await read_tree(session))
     return await CloseRun(
         session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, wake_s=again_s
     )
@@ -618,10 +618,19 @@ async def interrupted(session: Session) -> RunRow:
         f"or close it with rt.finish({session.id!r}, by=..., why=...)"
     )
     causes = (cause, *(one.cause for one in commit_obstacles(session, tree)))
-    lease, again_s = session.lease, probed_seldom(session, tree)
+    lease, again_s = session.lease, await _look_again(session, tree)
     return await CloseRun(
         session.uid, lease.owner, lease.epoch, "blocked", causes=causes, interrupted=True, wake_s=again_s
     )
+
+
+async def _look_again(session: Session, tree: Tree) -> float | None:
+    """Return the seconds until a doubt of a blocked run is looked at again without a person; None if none is.
+
+    A call that was continued here may be in doubt anew.
+    """
+    due = [await doubts_due(session, tree), probed_seldom(session, tree)]
+    return min((wait for wait in due if wait is not None), default=None)
 
 
 def _is_settled(tree: Tree) -> bool:
