@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from amends.tools.declarations import declare
-from amends.tools.spec import Declaration
-from amends.tools.tool import Tool, tool
-
 if TYPE_CHECKING:
     from amends.budgets import Budget, BudgetState, Cost, CostLine
     from amends.drivers.context import current_call, current_run, spent
@@ -70,7 +66,10 @@ if TYPE_CHECKING:
     )
     from amends.run import AsyncAttempt, AsyncRun, Attempt, Run
     from amends.runtime import AsyncRuntime, Runtime
+    from amends.tools.declarations import declare
     from amends.tools.rules import Rule, RuleTest, RuleVerdict
+    from amends.tools.spec import Declaration
+    from amends.tools.tool import Tool, tool
 
 __version__ = "0.1.0.dev0"
 
@@ -227,10 +226,16 @@ _WHERE: Final = {
         "AsyncRuntime",
         "Runtime",
     ),
+    "tools.declarations": ("declare",),
     "tools.rules": (
         "Rule",
         "RuleTest",
         "RuleVerdict",
+    ),
+    "tools.spec": ("Declaration",),
+    "tools.tool": (
+        "Tool",
+        "tool",
     ),
 }
 """The module of each public name that is imported lazily."""
