@@ -134,8 +134,8 @@ def read_place(text: str) -> tuple[float, str, int]:
 # and is sent to an anchor outside.
 
 
-HEADS_MAX: Final = 10_000
-"""At most so many trees are covered by one checkpoint; the rest by the next one."""
+HEADS_MAX: Final = 250
+"""At most so many trees are covered by one checkpoint; the rest by the next one. More of them take more memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
