@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from amends import AsyncRuntime, tool
 from amends.errors import LeaseLost, LedgerUnavailable
 from amends.ledger import operations as ops
 from amends.stores.memory import MemoryStore
 from amends.stores.sqlite import store as sqlite_store
 from amends.stores.sqlite.connection import BUSY_S_MAX
+from amends.stores.sqlite.group_commit import AT_ONCE_MAX
 from amends.stores.sqlite.store import INLINE_MAX, SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.stores.many import CALLERS, Gate, commits, in_line, numbered, stored, wait_for
@@ -345,3 +347,57 @@ def test_a_closed_store_refuses_a_turn_of_the_loop(tmp_path: Path) -> None:
         return await asyncio.gather(*map(store.perform_async, numbered(ledger, run, 2)), return_exceptions=True)
 
     assert [type(answer) for answer in asyncio.run(all_at_once())] == [LedgerUnavailable] * 2
+
+
+def lone_runtime(tmp_path: Path) -> tuple[AsyncRuntime, Any]:
+    @tool(key="n")
+    async def note(n: int) -> int:
+        return n
+
+    @note.compensate
+    async def forget(n: int) -> None: ...
+
+    return AsyncRuntime(f"sqlite:///{tmp_path / 'ledger.db'}?synchronous=normal", tools=[note]), note
+
+
+def test_a_task_that_is_alone_pauses_now_and_then(tmp_path: Path) -> None:
+    """It does not wait for others that are not there, but they come to their turn if they are."""
+
+    async def main() -> int:
+        rt, note = lone_runtime(tmp_path)
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with rt, rt.run("r"):
+            for n in range(20):
+                await note(n=n)
+            beside = asyncio.create_task(other())
+            await asyncio.sleep(0)
+            turns = 0
+            for n in range(20, 120):
+                await note(n=n)
+            beside.cancel()
+        return turns
+
+    turns = asyncio.run(main())
+    assert 200 // AT_ONCE_MAX - 2 <= turns < 200  # 100 calls are 200 operations
+
+
+def test_tasks_that_come_after_a_lone_one_share_flushes(tmp_path: Path) -> None:
+    async def main() -> int:
+        rt, note = lone_runtime(tmp_path)
+        async with rt, rt.run("r") as run:
+            for n in range(20):
+                await note(n=n)
+            before = commits(tmp_path / "ledger.db")
+            assert await asyncio.gather(*(note(n=n) for n in range(100, 164))) == list(range(100, 164))
+            shared = commits(tmp_path / "ledger.db") - before
+            assert len((await rt.report(run.id)).calls) == 84
+        return shared
+
+    assert asyncio.run(main()) <= 64  # 128 operations

@@ -25,6 +25,10 @@ else:
 
 BATCH_MAX: Final = 128
 """Operations in one flush: the first of them waits for the last."""
+LONELY_TURNS: Final = 4
+"""After so many turns of an event loop in which one task wrote, that task does not wait for others."""
+AT_ONCE_MAX: Final = 8
+"""So many operations may a task make without a pause: the other tasks of its loop must come to their turn."""
 QUEUE_MAX: Final = 100_000
 """Operations that may wait. More than this is a store that cannot keep up, not a burst."""
 
@@ -58,6 +62,21 @@ class Pending:
         return self.answer
 
 
+class _Turn:
+    """What was asked for in one turn of an event loop."""
+
+    __slots__ = ("at_once", "is_crowded", "pending", "task")
+
+    def __init__(self, task: asyncio.Task[Any] | None) -> None:
+        self.pending: list[Pending] = []
+        self.task = task
+        """Who asked first."""
+        self.at_once = 0
+        """How many operations it made without waiting for the end of the turn."""
+        self.is_crowded = False
+        """Whether another task asked, too."""
+
+
 class GroupCommit:
     """The queue of one writer.
 
@@ -78,7 +97,9 @@ class GroupCommit:
         self._mutex = threading.Lock()
         self._still = threading.Condition(self._mutex)
         self.queue: deque[Pending] = deque()
-        self._turns: dict[asyncio.AbstractEventLoop, list[Pending]] = {}
+        self._turns: dict[asyncio.AbstractEventLoop, _Turn] = {}
+        self._lonely = 0
+        """How many turns in a row had one task that wrote."""
         self._leader: object | None = None
         """Who leads: the token of a caller that leads at once, or the operation to which the lead was handed. An
         interrupted thread finds out by it whether it must pass on the lead."""
@@ -119,16 +140,24 @@ class GroupCommit:
     async def perform_async(self, op: StoreOp[Any]) -> Any:
         """Do the same on an event loop, with whatever else is ready in this turn of the loop, or queued.
 
-        A cancellation is raised when the operation is over: whoever cancels must be able to rely on the record.
+        A cancellation is raised when the operation is over: whoever cancels must be able to rely on the record. A task
+        that is alone does not wait for the end of the turn.
         """
         loop = asyncio.get_running_loop()
-        pending = Pending(op, loop)
         turn = self._turns.get(loop)
+        task = asyncio.current_task(loop)
         if turn is None:
-            self._turns[loop] = [pending]
+            turn = self._turns[loop] = _Turn(task)
             loop.call_soon(self._end_turn, loop)
-        else:
-            turn.append(pending)
+        elif turn.task is not task:
+            turn.is_crowded = True
+        if self._lonely >= LONELY_TURNS and turn.at_once < AT_ONCE_MAX and not (turn.is_crowded or turn.pending):
+            turn.at_once += 1
+            answer = self._at_once(op)
+            if answer is not None:
+                return answer
+        pending = Pending(op, loop)
+        turn.pending.append(pending)
         cancelled: asyncio.CancelledError | None = None
         while not pending.is_over:
             pending.future = loop.create_future()
@@ -140,6 +169,24 @@ class GroupCommit:
             setattr(cancelled, OUTCOME, pending.outcome)
             raise cancelled
         return pending.answer if pending.error is None else pending.outcome()
+
+    def _at_once(self, op: StoreOp[Any]) -> Any:
+        """Carry out an operation that is one quick statement, if nobody else writes; None: it must be queued."""
+        if self.queue or not self._is_quick(1):
+            return None
+        me = object()
+        try:
+            with self._mutex:
+                if not self._may_lead(me):
+                    return None
+            return self._alone(op)
+        finally:  # as in ``perform``
+            try:
+                if self._leader is me:
+                    self._pass_on(me)
+            finally:
+                if self._leader is me:
+                    self._pass_on(me)
 
     def join(self, batch: list[Pending]) -> None:
         """Add the operations that are queued by now to the leader's batch."""
@@ -192,8 +239,11 @@ class GroupCommit:
 
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Write what was asked for in one turn of the loop: here if that is quick, else in a thread."""
-        turn = self._turns.pop(loop)
-        batch: list[Pending] = []
+        ended = self._turns.pop(loop)
+        self._lonely = 0 if ended.is_crowded else self._lonely + 1
+        turn, batch = ended.pending, list[Pending]()
+        if not turn:
+            return
         is_quick = self._is_quick(len(turn))
         place = 0
         with self._mutex:
