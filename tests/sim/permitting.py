@@ -41,6 +41,6 @@ def permit_scenarios(v: Variant) -> list[Scenario]:
 
     never = {"b": ["final no"] * 3}
     return [
-        Scenario("F62 permitted", asks, [a, b], rest, second=giver),
-        Scenario("F63 a final no", insists, [b], rest, script=never),
+        Scenario("F72 permitted", asks, [a, b], rest, second=giver),
+        Scenario("F73 a final no", insists, [b], rest, script=never),
     ]
