@@ -20,12 +20,15 @@ from amends.ledger.operations import Permit as GivePermit
 from amends.ledger.world import ReadClocks
 from amends.model import AHEAD_MAX_S, Permit
 from amends.people.runs import check_reason
-from amends.tools.rules import Rule
+from amends.tools.rule_checks import check_rules_for
+from amends.tools.rules import Rule, checked_rules
 
 DAY_S: Final = 86_400.0
 USES_MAX: Final = 1_000_000
 KEPT: Final = ("args", "hours", "days", "tz", "agent")
 """What a permit keeps of a rule."""
+LOST: Final = ("approvers", "roles", "expires", "reasons", "why")
+"""What a rule says about decisions, which a permit does not need: it is one."""
 
 
 async def permit(
@@ -57,7 +60,7 @@ async def permit(
     name = getattr(tool, "name", tool) if not isinstance(tool, str) else tool
     if not isinstance(name, str) or not name:
         raise UsageError(f"a permit names a tool, not {tool!r}")
-    said = {"rule": _kept(name, rule)} if rule is not None else {"digest": _digest(host, view, name, args or {})}
+    said = {"rule": _kept(host, name, rule)} if rule is not None else {"digest": _digest(host, view, name, args or {})}
     theirs = tuple(dict.fromkeys((*host.roles_of(by), *roles)))
     words = json.dumps(said | ({"roles": list(theirs)} if theirs else {}), ensure_ascii=False)
     until = await _until(expires)
@@ -91,7 +94,8 @@ def _only(given: Rule, rule: Rule | None) -> Rule:
     return given
 
 
-def _kept(tool: str, rule: Rule) -> dict[str, Any]:
+def _kept(host: Host, tool: str, rule: Rule) -> dict[str, Any]:
+    checked_rules([rule], "permit")
     if rule.when is not None or rule.first_use or rule.undeclared or rule.residue or rule.decision == "refuse":
         raise UsageError(
             "a permit is kept in the ledger, so its rule has conditions on arguments, times and agents only",
@@ -99,6 +103,14 @@ def _kept(tool: str, rule: Rule) -> dict[str, Any]:
         )
     if rule.tool not in ("*", tool):
         raise UsageError(f"the rule is for {rule.tool!r}, and the permit for {tool!r}")
+    plain = Rule()
+    if lost := [name for name in LOST if getattr(rule, name) != getattr(plain, name)]:
+        raise UsageError(
+            f"the rule of a permit says which calls it covers, and this one has {', '.join(f'{name}=' for name in lost)}",
+            hint="say uses=, expires=, roles= and why= of the permit itself",
+        )
+    if tool in host.specs:  # a condition on an argument that the tool does not have would never match
+        check_rules_for([replace(rule, tool=tool)], {tool: host.specs[tool]}, origin="permit", approvers=host.approvers)
     kept = {name: getattr(rule, name) for name in KEPT}
     kept["args"], kept["days"] = dict(rule.args), list(rule.days)
     try:
