@@ -46,7 +46,34 @@ def desk(n: int) -> int:
 def undesk() -> None: ...
 
 
-TOOLS = (wire, mail, look, desk)
+@tool(cost=lambda call: call.args["usd"], needs_approval=True)
+def paid(usd: int) -> int:
+    return usd
+
+
+@paid.compensate
+def unpaid() -> None: ...
+
+
+SHELF: dict[str, int] = {}
+
+
+@tool(needs_approval=True, key="what", on_conflict="next", locks=lambda call: ["shelf"])
+def put(what: str, value: int) -> None:
+    SHELF[what] = value
+
+
+@put.before
+def shelved(what: str) -> int:
+    return SHELF[what]
+
+
+@put.compensate
+def put_back(what: str, before: int) -> None:
+    SHELF[what] = before
+
+
+TOOLS = (wire, mail, look, desk, put)
 
 
 @pytest.fixture(params=["memory:", "sqlite"])
@@ -191,7 +218,7 @@ def test_a_permit_belongs_to_its_tenant(rt: Runtime) -> None:
     assert DONE == ["bank 5"]
 
 
-def test_a_locked_call_is_approved_and_starts_when_the_lock_is_free(rt: Runtime) -> None:
+def test_a_call_that_a_lock_keeps_from_starting_uses_nothing(rt: Runtime) -> None:
     from amends.errors import Locked
 
     rt.permit("desk", {"n": 1}, by="ann")
@@ -208,6 +235,66 @@ def test_a_locked_call_is_approved_and_starts_when_the_lock_is_free(rt: Runtime)
         other.start()
         other.join()
     assert DONE == ["desk 1", "locked"]
+    assert [one.uses for one in rt.permits()] == [1]
+    with rt.run("third"):
+        desk(2)
+    assert rt.permits() == []
+    assert {one.state for one in rt.approvals("state:used,approved,pending")} == {"used"}
+    assert rt.verify().ok
+
+
+def test_a_call_that_waits_for_a_lock_starts_by_its_permit_when_the_lock_is_free(rt: Runtime) -> None:
+    rt.permit("desk", {"n": 1}, by="ann")
+    rt.permit("desk", {"n": 2}, by="ann")
+
+    def second() -> None:
+        with rt.run("second", wait=20):
+            desk(2)
+
+    with rt.run("first"):
+        desk(1)
+        other = Thread(target=second)
+        other.start()
+        other.join(0.3)
+        assert DONE == ["desk 1"]
+        assert [one.uses for one in rt.permits()] == [1]
+    other.join()
+    assert DONE == ["desk 1", "desk 2"]
+    assert rt.permits() == []
+    assert rt.verify().ok
+
+
+def test_a_call_that_a_budget_refuses_uses_nothing(tmp_path: Path) -> None:
+    from amends import Budget
+    from amends.errors import BudgetExceeded
+
+    for then, error in (("refuse", BudgetExceeded), ("hold", Held)):
+        with Runtime(
+            f"sqlite:///{tmp_path / then}.db",
+            tools=[paid],
+            budgets=[Budget(10, per="call", then=then)],
+            wait_approval=0,
+        ) as rt:
+            rt.permit("paid", {"usd": 11}, by="ann")
+            rt.permit("paid", {"usd": 9}, by="ann")
+            with pytest.raises(error), rt.run("a"):
+                paid(11)
+            assert [one.uses for one in rt.permits()] == [1, 1]
+            with rt.run("b"):
+                paid(9)
+            assert [one.uses for one in rt.permits()] == [1]
+            assert rt.verify().ok
+
+
+def test_a_permitted_call_still_reads_what_is_there_before(rt: Runtime) -> None:
+    SHELF["x"] = 7
+    rt.permit("put", {"what": "x", "value": 8}, by="ann")
+    with pytest.raises(ZeroDivisionError), rt.run("set"):
+        put("x", 8)
+        assert SHELF["x"] == 8
+        raise ZeroDivisionError
+    assert SHELF["x"] == 7
+    assert rt.permits() == []
     assert rt.verify().ok
 
 
