@@ -8,14 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from amends import Permit, Rule, Runtime
+from amends import Permit, Runtime
 from amends.cli.access import filter_text, find_permit, open_ledger, open_runtime, take, who
 from amends.cli.exit_codes import DONE
 from amends.cli.options import LIMIT, App, By, Json, LedgerOf, Limit, Tenant, Url, Why, group
 from amends.cli.output import args_short, duration, put_json, put_table, say, say_how_many
 from amends.errors import UsageError
-from amends.host.filters import seconds_in
-from amends.tools.rules import checked_rules
 from amends.visible import visible
 
 verbs = group()
@@ -78,11 +76,12 @@ def give_permit(
             "a permit is for exact arguments (--args) or for what a rule matches (--rule): give one of them",
             hint=f'for example: amends permits give {visible(tool)} --rule \'{{"args": {{"cents": "<=5000"}}}}\'',
         )
-    covers = _object(args, "--args") if args is not None else _rule(_object(rule or "", "--rule"))
+    exact = None if args is None else _object(args, "--args")
+    ruled = None if rule is None else _object(rule, "--rule")
     ends = _end(expires)
     needed = "" if args is None else "a permit for exact arguments"
     with open_runtime(app, url=url, tenant=tenant, needed=needed) as rt:
-        given = rt.permit(tool, covers, by=who(by, rt), why=why, uses=uses, expires=ends, roles=role or ())
+        given = rt.permit(tool, exact, rule=ruled, by=who(by, rt), why=why, uses=uses, expires=ends, roles=role or ())
         known = _knows(rt, tool)
     _put([given], as_json)
     if not known:
@@ -121,20 +120,11 @@ def _object(text: str, option: str) -> dict[str, Any]:
     return found
 
 
-def _rule(said: dict[str, Any]) -> Rule:
-    return checked_rules([said], "--rule")[0]
-
-
-def _end(text: str) -> datetime | float:
-    seconds = seconds_in(text)
-    if seconds is not None:
-        return seconds
+def _end(text: str) -> datetime | str:
     try:
         found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(
-            f"--expires {visible(text)} is neither an age nor a time", hint="write 90s, 12h, 2d, or 2026-03-06T19:30Z"
-        ) from error
+    except ValueError:
+        return text  # 12h
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 

@@ -9,6 +9,7 @@ whether the permit stands, and how often it was used, is decided here.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from amends.encoding.chain import storable
@@ -77,7 +78,12 @@ def covers(row: DirectiveRow, call: CallRow, approval: ApprovalRow, now: float) 
         return False
     if approval.is_about_money or is_requester(approval, row.by_whom):
         return False
-    return is_enough([_yes(row, words, now)], approval.needed, json.loads(approval.roles))
+    return counts(row, approval.needed, json.loads(approval.roles), now)
+
+
+def counts(row: DirectiveRow, needed: int, roles: Iterable[str], now: float) -> bool:
+    """Return whether this permit alone is enough where so many people with these roles must approve."""
+    return is_enough([_yes(row, json.loads(row.words), now)], needed, roles)
 
 
 def _yes(row: DirectiveRow, words: dict[str, Any], now: float) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from amends.engine.permits import permit_of
 from amends.engine.session import ask_for
 from amends.errors import BadArguments, UsageError
+from amends.host.filters import seconds_in
 from amends.host.host import Host, View
 from amends.ledger.operations import ListPermits, RevokePermit
 from amends.ledger.operations import Permit as GivePermit
@@ -39,14 +40,15 @@ async def permit(
     *,
     by: str,
     why: str = "",
-    rule: Rule | None = None,
+    rule: Rule | Mapping[str, Any] | None = None,
     uses: int = 1,
-    expires: datetime | timedelta | float = DAY_S,
+    expires: datetime | timedelta | float | str = DAY_S,
     roles: Sequence[str] = (),
 ) -> Permit:
     """Approve calls of a tool before they are asked for: with exactly these arguments, or those that a rule matches.
 
-    ``uses``: how many calls. ``expires``: a time, or the seconds from now. ``roles``: those of ``by``, where the rules
+    ``rule``: a ``Rule``, or a mapping as in ``amends.toml``. ``uses``: how many calls. ``expires``: a time, or how long
+    from now: a timedelta, seconds, or a string like "12h". ``roles``: those of ``by``, where the rules
     ask for one. Each use writes and consumes an approval of the exact call. Nobody can permit what they ask for
     themselves.
     """
@@ -57,6 +59,8 @@ async def permit(
         rule, args = _only(args, rule), None
     if (args is None) == (rule is None):
         raise UsageError("a permit is for exactly these arguments (args={...}) or for a rule (rule=Rule(...)): say one")
+    if rule is not None:
+        [rule] = checked_rules([rule], "permit")
     name = getattr(tool, "name", tool) if not isinstance(tool, str) else tool
     if not isinstance(name, str) or not name:
         raise UsageError(f"a permit names a tool, not {tool!r}")
@@ -88,14 +92,13 @@ def check_giver(by: Any) -> None:
         raise UsageError("a permit needs who gives it (by=)")
 
 
-def _only(given: Rule, rule: Rule | None) -> Rule:
+def _only(given: Rule, rule: Rule | Mapping[str, Any] | None) -> Rule:
     if rule is not None:
         raise UsageError("a permit has one rule: two were given")
     return given
 
 
 def _kept(host: Host, tool: str, rule: Rule) -> dict[str, Any]:
-    checked_rules([rule], "permit")
     if rule.when is not None or rule.first_use or rule.undeclared or rule.residue or rule.decision == "refuse":
         raise UsageError(
             "a permit is kept in the ledger, so its rule has conditions on arguments, times and agents only",
@@ -140,6 +143,8 @@ def _no_body(**_: Any) -> None:
 
 async def _until(expires: Any) -> float:
     now = (await ReadClocks()).wall
+    if isinstance(expires, str) and (seconds := seconds_in(expires)) is not None:
+        expires = seconds
     if isinstance(expires, datetime):
         if expires.tzinfo is None:
             raise UsageError(
@@ -151,7 +156,7 @@ async def _until(expires: Any) -> float:
     elif isinstance(expires, int | float) and not isinstance(expires, bool):
         ends = now + expires
     else:
-        raise UsageError(f"expires= is a time or a number of seconds from now, not {expires!r}")
+        raise UsageError(f'expires= is a time, a number of seconds from now, or a string like "12h", not {expires!r}')
     if not 0 < ends - now <= AHEAD_MAX_S:
         raise UsageError("a permit must end in the future, and within a hundred years")
     return float(ends)
