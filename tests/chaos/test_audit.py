@@ -215,6 +215,10 @@ def test_every_operation_that_writes_a_run_s_way_is_a_point() -> None:
         "Delegate",
         "LoadRecords",
         "RewriteTexts",
+        "Permit",
+        "RevokePermit",
+        "Halt",
+        "Unhalt",
     }
     quiet = {"NoteEvidence", "WatchDoubt", "NoteValue", "ClaimNotice", "RecordNotice", "ExpireApprovals", "PinKey"}
     quiet |= {"WriteCheckpoint", "CountReplays"}

@@ -182,6 +182,10 @@ def test_a_rollback_at_a_terminal_shows_its_plan_and_asks(shop: Path, open_run: 
 
 def test_a_run_that_cannot_be_taken_back_says_so_by_its_exit_code(shop: Path, play: Play, doubt: str) -> None:
     play("pay", "order-2")
+    plan = said("rollback", "order-2", "--plan", cwd=shop)  # committed: a person can take it back
+    assert (plan["refused"], plan["state"], plan["must_accept"]) == (None, "committed", [])
+    done = said("rollback", "order-2", "--apply", plan["hash"], "--why", "cancelled", "--yes", cwd=shop)
+    assert done["run"]["state"] == "rolled_back"
     assert said("rollback", "order-2", "--plan", cwd=shop, code=15)["refused"]
     assert said("rollback", "order-1", "--plan", cwd=shop, code=11)["doubts"]
 

@@ -73,4 +73,4 @@ def test_a_committed_run_is_taken_back_with_accept(
     assert run(apply) == 2
     capsys.readouterr()
     run([*apply, "--accept", stays["call"]])
-    assert json.loads(capsys.readouterr().out)["state"] == "abandoned"
+    assert json.loads(capsys.readouterr().out)["run"]["state"] == "abandoned"

@@ -123,6 +123,8 @@ def full(folder: Path) -> dict[str, str]:
             wire(to=WIDE)
         with pytest.raises(RunBlocked), rt.run("order-3"):
             lost(to="nowhere")
+        rt.permit("pay", {"order": "9"}, by="ada", why=WIDE)
+        rt.permit("wire", Rule(args={"to": "b*"}), by="ada", uses=3)
         calls = {call.tool: call.id for call in rt.calls()}
         return calls | {"approval": next(iter(rt.approvals())).id, "hash": rt.plan_rollback("order-2").hash}
 
@@ -139,6 +141,8 @@ def every_listing(ids: dict[str, str]) -> list[tuple[str, ...]]:
         ("calls", "show", ids["lost"]),
         ("approvals", "list"),
         ("approvals", "show", ids["approval"]),
+        ("permits", "list"),
+        ("halts",),
         ("doubts", "list"),
         ("doubts", "show", ids["lost"]),
         ("rollback", "order-2", "--plan"),

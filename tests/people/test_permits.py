@@ -46,7 +46,34 @@ def desk(n: int) -> int:
 def undesk() -> None: ...
 
 
-TOOLS = (wire, mail, look, desk)
+@tool(cost=lambda call: call.args["usd"], needs_approval=True)
+def paid(usd: int) -> int:
+    return usd
+
+
+@paid.compensate
+def unpaid() -> None: ...
+
+
+SHELF: dict[str, int] = {}
+
+
+@tool(needs_approval=True, key="what", on_conflict="next", locks=lambda call: ["shelf"])
+def put(what: str, value: int) -> None:
+    SHELF[what] = value
+
+
+@put.before
+def shelved(what: str) -> int:
+    return SHELF[what]
+
+
+@put.compensate
+def put_back(what: str, before: int) -> None:
+    SHELF[what] = before
+
+
+TOOLS = (wire, mail, look, desk, put)
 
 
 @pytest.fixture(params=["memory:", "sqlite"])
@@ -191,7 +218,7 @@ def test_a_permit_belongs_to_its_tenant(rt: Runtime) -> None:
     assert DONE == ["bank 5"]
 
 
-def test_a_locked_call_is_approved_and_starts_when_the_lock_is_free(rt: Runtime) -> None:
+def test_a_call_that_a_lock_keeps_from_starting_uses_nothing(rt: Runtime) -> None:
     from amends.errors import Locked
 
     rt.permit("desk", {"n": 1}, by="ann")
@@ -208,6 +235,97 @@ def test_a_locked_call_is_approved_and_starts_when_the_lock_is_free(rt: Runtime)
         other.start()
         other.join()
     assert DONE == ["desk 1", "locked"]
+    assert [one.uses for one in rt.permits()] == [1]
+    with rt.run("third"):
+        desk(2)
+    assert rt.permits() == []
+    assert {one.state for one in rt.approvals("state:used,approved,pending")} == {"used"}
+    assert rt.verify().ok
+
+
+def test_a_call_that_waits_for_a_lock_starts_by_its_permit_when_the_lock_is_free(rt: Runtime) -> None:
+    rt.permit("desk", {"n": 1}, by="ann")
+    rt.permit("desk", {"n": 2}, by="ann")
+
+    def second() -> None:
+        with rt.run("second", wait=20):
+            desk(2)
+
+    with rt.run("first"):
+        desk(1)
+        other = Thread(target=second)
+        other.start()
+        other.join(0.3)
+        assert DONE == ["desk 1"]
+        assert [one.uses for one in rt.permits()] == [1]
+    other.join()
+    assert DONE == ["desk 1", "desk 2"]
+    assert rt.permits() == []
+    assert rt.verify().ok
+
+
+def test_a_call_that_a_budget_refuses_uses_nothing(tmp_path: Path) -> None:
+    from amends import Budget
+    from amends.errors import BudgetExceeded
+
+    outcomes: list[tuple[Any, type[Exception]]] = [("refuse", BudgetExceeded), ("hold", Held)]
+    for then, error in outcomes:
+        with Runtime(
+            f"sqlite:///{tmp_path / then}.db",
+            tools=[paid],
+            budgets=[Budget(10, per="call", then=then)],
+            wait_approval=0,
+        ) as rt:
+            rt.permit("paid", {"usd": 11}, by="ann")
+            rt.permit("paid", {"usd": 9}, by="ann")
+            with pytest.raises(error), rt.run("a"):
+                paid(11)
+            assert [one.uses for one in rt.permits()] == [1, 1]
+            with rt.run("b"):
+                paid(9)
+            assert [one.uses for one in rt.permits()] == [1]
+            assert rt.verify().ok
+
+
+def test_a_call_that_is_only_asked_about_uses_nothing_and_waits_for_nobody(rt: Runtime) -> None:
+    """Frameworks pause instead of calling: with a permit there is nothing to pause for."""
+    rt.permit("wire", {"to": "bank"}, by="ann")
+    with rt.run("order") as run:
+        assert run.approval_for("wire", {"to": "bank"}) is None
+        assert [one.uses for one in rt.permits()] == [1]
+        assert run.answer("wire", {"to": "bank"}).text == '"wired"'
+        assert run.approval_for("wire", {"to": "bank"}) is None  # done
+        asked = run.approval_for("wire", {"to": "baker"})
+        assert asked is not None
+        rt.permit("wire", {"to": "baker"}, by="ann")
+        assert run.approval_for("wire", {"to": "baker"}) is None
+        wire("baker")
+    assert DONE == ["bank 5", "baker 5"]
+    assert [call.state for call in rt.report("order").calls] == ["succeeded", "succeeded"]
+    assert rt.verify().ok
+
+
+@pytest.mark.parametrize("by, rules", [("bot", []), ("ann", [Rule("wire", roles=["treasurer"])])])
+def test_a_permit_that_does_not_count_lets_a_framework_pause(by: str, rules: list[Rule]) -> None:
+    options: dict[str, Any] = {"tools": [wire], "principal": "bot", "wait_approval": 0}
+    with Runtime("memory:", rules=rules, **options) as rt:
+        rt.permit("wire", {"to": "bank"}, by=by)
+        with pytest.raises(Held), rt.run("order") as run:
+            asked = run.approval_for("wire", {"to": "bank"})
+            assert asked is not None
+            assert asked.state == "pending"
+        assert [one.uses for one in rt.permits()] == [1]
+
+
+def test_a_permitted_call_still_reads_what_is_there_before(rt: Runtime) -> None:
+    SHELF["x"] = 7
+    rt.permit("put", {"what": "x", "value": 8}, by="ann")
+    with pytest.raises(ZeroDivisionError), rt.run("set"):
+        put("x", 8)
+        assert SHELF["x"] == 8
+        raise ZeroDivisionError
+    assert SHELF["x"] == 7
+    assert rt.permits() == []
     assert rt.verify().ok
 
 
@@ -227,7 +345,17 @@ def test_a_wrong_permit_is_refused_before_anything_is_written(rt: Runtime, given
     assert rt.permits() == []
 
 
-@pytest.mark.parametrize("expires", [5, 5.0, timedelta(hours=1), datetime.now(UTC) + timedelta(days=1)])
+def test_a_rule_may_be_written_as_in_a_settings_file(rt: Runtime) -> None:
+    given = rt.permit("wire", rule={"args": {"cents": "<=9"}, "days": ["mon"]}, by="ann")
+    assert given.rule == {"args": {"cents": "<=9"}, "days": ["mon"]}
+    wrong: list[Any] = [{"arg": {}}, {"args": {"cent": 1}}, {"hours": "late"}, {"approvers": 2}, {"expires": 5}, "any"]
+    for rule in wrong:
+        with pytest.raises(UsageError):
+            rt.permit("wire", rule=rule, by="ann")
+    assert rt.permits() == [given]
+
+
+@pytest.mark.parametrize("expires", [5, 5.0, "5s", "2w", timedelta(hours=1), datetime.now(UTC) + timedelta(days=1)])
 def test_a_permit_says_when_it_ends(rt: Runtime, expires: Any) -> None:
     given = rt.permit("wire", {"to": "bank"}, by="ann", expires=expires)
     assert given.expires_at > given.at

@@ -50,9 +50,9 @@ def halt_scenarios(v: Variant) -> list[Scenario]:
 
     tired = {"b": ["no effect", "no effect", "no effect"]}
     return [
-        Scenario("F60 halted", goes_on, [a, b], rest, second=_stopper(0.7, 0.7)),
-        Scenario("F60 halted for good", goes_on, [a, b], rest, second=_stopper(1.2, 900.0)),
-        Scenario("F60 halted tool", goes_on, [a, b], rest, second=_stopper(0.7, 0.7, tool="b")),
-        Scenario("F60 halted between attempts", goes_on, [a, b], rest, script=tired, second=_stopper(0.7, 3.0)),
-        Scenario("F60 halted rollback", fails, [a, b], rest, second=_stopper(0.0, 900.0)),
+        Scenario("F70 halted", goes_on, [a, b], rest, second=_stopper(0.7, 0.7)),
+        Scenario("F70 halted for good", goes_on, [a, b], rest, second=_stopper(1.2, 900.0)),
+        Scenario("F70 halted tool", goes_on, [a, b], rest, second=_stopper(0.7, 0.7, tool="b")),
+        Scenario("F70 halted between attempts", goes_on, [a, b], rest, script=tired, second=_stopper(0.7, 3.0)),
+        Scenario("F70 halted rollback", fails, [a, b], rest, second=_stopper(0.0, 900.0)),
     ]

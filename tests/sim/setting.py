@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from amends.errors import InDoubt
+from amends.errors import Held, InDoubt
 from amends.ledger.world import Sleep
 from amends.model import Retry
-from amends.testing.simulation import Inside, SimulatedRun
+from amends.people import permits
+from amends.testing.simulation import NOBODY, Inside, SimulatedRun
 from amends.testing.world import Traits
+from amends.tools.rules import Rule
 from amends.tools.tool import tool
 from tests.sim.scenarios import SETTLE_S, Fails, Here, Scenario, Variant
 
@@ -18,10 +20,10 @@ VARIANTS = (Variant(), Variant(probe=True), Variant(repeat="idempotent", twin="a
 WAIT_S = 150.0
 
 
-def _setter(name: str = "put", *, guarded: bool = False) -> Any:
+def _setter(name: str = "put", *, guarded: bool = False, asks: bool = False) -> Any:
     @tool(
         name=name, key="name", on_conflict="next", idempotent="put", settle=SETTLE_S, locks=lambda call: ["value"],
-        retry=Retry(attempts=5, delay=0.1, jitter=0.0),
+        needs_approval=asks, retry=Retry(attempts=5, delay=0.1, jitter=0.0),
     )  # fmt: skip
     def put(n: int, name: str = "it") -> int:
         Here.world.put(n)
@@ -131,6 +133,21 @@ def stranger() -> Scenario:
     return _scenario("d stranger", program, put, other)
 
 
+def permitted() -> Scenario:
+    """A person has permitted it ahead: what is there is still read first."""
+    put = _setter(asks=True)
+
+    async def program(inside: Inside) -> None:
+        await permits.permit(inside.host, NOBODY, put.name, Rule(), by="anna", uses=9, expires=600.0)
+        async with inside.run("r", wait_approval=0.0) as run:
+            with suppress(Held):
+                await _set(run, put, n=1)
+                await _set(run, put, n=2)
+            raise Fails
+
+    return _scenario("f permitted", program, put)
+
+
 def setting_scenarios(v: Variant) -> list[Scenario]:
     """Every flow that sets a value, for few variants."""
     if v not in VARIANTS:
@@ -142,4 +159,5 @@ def setting_scenarios(v: Variant) -> list[Scenario]:
         two_setters(),
         stranger(),
         beside_a_lost_one(),
+        permitted(),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import warnings
 
 import pytest
@@ -140,6 +141,14 @@ def test_a_bug_without_a_remembered_schedule_is_searched_for(monkeypatch: pytest
 
 def test_no_schedule_is_remembered_for_a_bug_that_is_gone() -> None:
     assert kills.known() <= {bug.number for bug in BUGS}, REMEMBER
+
+
+def test_every_bug_has_a_number_of_its_own() -> None:
+    """Otherwise the remembered schedule of one of them is played for the other."""
+    numbers = [bug.number for bug in BUGS]
+    assert len(numbers) == len(set(numbers)), sorted(number for number in set(numbers) if numbers.count(number) > 1)
+    written = re.findall(r'^  "(\w+)":', kills.FILE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(written) == len(set(written)), sorted(number for number in set(written) if written.count(number) > 1)
 
 
 def test_a_schedule_is_the_same_every_time_it_is_played() -> None:

@@ -86,8 +86,8 @@ def undo_scenarios(v: Variant) -> list[Scenario]:
 
     tools = [a, b, p, m]
     return [
-        Scenario("F61 undone after the commit", commits, tools, rest, second=_undoer(2.0)),
-        Scenario("F61 undone after the pivot", pivots, tools, rest, second=_undoer(2.0)),
-        Scenario("F61 undone without accepting", pivots, tools, rest, second=_forgetful),
-        Scenario("F61 undone with its child", child, tools, rest, second=_undoer(2.0)),
+        Scenario("F71 undone after the commit", commits, tools, rest, second=_undoer(2.0)),
+        Scenario("F71 undone after the pivot", pivots, tools, rest, second=_undoer(2.0)),
+        Scenario("F71 undone without accepting", pivots, tools, rest, second=_forgetful),
+        Scenario("F71 undone with its child", child, tools, rest, second=_undoer(2.0)),
     ]

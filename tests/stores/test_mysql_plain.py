@@ -85,8 +85,8 @@ def told_to_go_back(ledger: Plainly, run: RunRow, _url: str) -> None:
     ledger(ops.BeginRollback(run.uid, "ann", "no", True))
 
 
-def halted(_ledger: Plainly, _run: RunRow, url: str) -> None:
-    execute(url, ["update amends_ledger set halt = halt + 1"])
+def halted(ledger: Plainly, _run: RunRow, _url: str) -> None:
+    ledger(ops.Halt(ledger.new("hlt"), None, "", "", "ann", "stop"))
 
 
 def key_was_used(ledger: Plainly, run: RunRow, _url: str) -> None:

@@ -48,6 +48,7 @@ OTHERS = {
     "amends_tool",
     "amends_call",
     "amends_ledger_key",
+    "amends_answer",
     "amends_call_name",
     "amends_event",
 }
@@ -68,6 +69,7 @@ COMPARED = {
     "amends_run": {"uid", "id", "tenant", "root", "parent", "owner", "forked_from"},
     "amends_call": set(),
     "amends_ledger_key": set(),
+    "amends_answer": {"call", "root", "run_id"},
     "amends_call_name": {"id"},
     "amends_event": {"root", "run", "run_id", "tenant", "call"},
     "amends_lock": {"tenant", "name", "root", "run_id", "call"},

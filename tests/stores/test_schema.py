@@ -61,6 +61,7 @@ OTHERS = (
     "amends_tool",
     "amends_call",
     "amends_ledger_key",
+    "amends_answer",
     "amends_call_name",
     "amends_event",
 )

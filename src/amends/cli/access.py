@@ -370,6 +370,20 @@ def find_approval(rt: Runtime, text: str) -> str:
     )
 
 
+def find_permit(rt: Runtime, text: str) -> str:
+    """Return the id of the only standing permit whose id begins with this text; without one, the text itself.
+
+    That may be the id of a permit that has ended, which no listing has.
+    """
+
+    def exact(id: str) -> None:
+        if begun != [] and id not in begun:
+            raise UsageError("it is the beginning of an id")
+
+    begun = [one.id for one in rt.permits() if one.id.startswith(text)] if text else []
+    return _find(text, "permit", "amends permits list", rt, exact=exact, found=lambda: begun)
+
+
 def _find(
     text: str,
     what: str,

@@ -45,6 +45,7 @@ VERBS: Final = {
     "runs": ("runs", "List, show, watch, finish or abandon runs."),
     "calls": ("runs", "List and show calls, and decide what happens to one."),
     "approvals": ("approvals", "List, show, approve or reject calls that wait."),
+    "permits": ("permits", "Approve calls before they are asked for."),
     "doubts": ("doubts", "List and resolve calls that may or may not have happened."),
     "rules": ("rules", "Test which rule decides about a call."),
     "audit": ("audit", "Verify, sign, export and import the record."),

@@ -38,7 +38,14 @@ compdef _amends amends
 complete -c amends -f -a '(amends complete -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
 """,
 }
-IDS_OF: Final = {"RUN": "run", "[RUN]": "run", "[RUN]...": "run", "CALL": "call", "APPROVAL": "approval"}
+IDS_OF: Final = {
+    "RUN": "run",
+    "[RUN]": "run",
+    "[RUN]...": "run",
+    "CALL": "call",
+    "APPROVAL": "approval",
+    "PERMIT": "permit",
+}
 """Which ids an argument with this metavar takes."""
 
 verbs = group()

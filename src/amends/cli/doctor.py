@@ -20,8 +20,9 @@ from amends import AsyncRuntime, Runtime, __version__
 from amends.cli.access import app_setting, load_runtime, open_app
 from amends.cli.exit_codes import DONE, NEEDS_A_PERSON
 from amends.cli.options import App, Json, Url, group
-from amends.cli.output import RED, put, put_json, put_table, say
+from amends.cli.output import RED, iso_time, put, put_json, put_table, say
 from amends.errors import Error, LedgerBehind, LedgerMissing, LedgerTooNew, LedgerUnavailable
+from amends.visible import visible
 
 FREE_BYTES_MIN: Final = 100 << 20
 WRITES: Final = 5
@@ -157,6 +158,7 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
         with rt:
             yield from _anchor(rt)
             yield _clock(rt)
+            yield from _halts(rt)
             yield _waiting(rt)
             yield from _probes(rt)
     except LedgerTooNew as error:
@@ -233,6 +235,18 @@ def _waiting(rt: Runtime) -> Finding:
         return Finding("waiting", "ok", "nothing waits for a person")
     words = f"{_counted(asked, 'approval')}, {_counted(blocked, 'blocked run')}, {_counted(doubts, 'doubt')}"
     return Finding("waiting", "warning" if blocked or doubts else "ok", words, "amends inbox lists them")
+
+
+def _halts(rt: Runtime) -> Iterator[Finding]:
+    """Find the halts that stand: a program started here would be refused."""
+    found = rt.halts()
+    if not found:
+        yield Finding("halts", "ok", "nothing is halted")
+    for one in islice(found, COUNT_MAX):
+        words = f"{one.extent}, by {visible(one.by)} at {iso_time(one.at)}: {visible(one.why, prose=True)}"
+        named = (("tenant", one.tenant), ("agent", one.agent), ("tool", one.tool))
+        extent = "".join(f" --{name} {visible(value)}" for name, value in named if value is not None)
+        yield Finding("halts", "warning", words, f"when that is over: amends unhalt{extent} --why ...")
 
 
 def _probes(rt: Runtime) -> Iterator[Finding]:

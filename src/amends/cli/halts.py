@@ -9,7 +9,7 @@ import typer
 from amends import Halt
 from amends.cli.access import filter_text, open_ledger, who
 from amends.cli.exit_codes import DONE
-from amends.cli.options import By, Json, Tenant, Url, Why, group
+from amends.cli.options import By, Json, LedgerOf, Tenant, Url, Why, group
 from amends.cli.output import age, put_json, put_table, say, say_none
 from amends.visible import visible
 
@@ -30,11 +30,12 @@ def halt(
     tenant: TenantOption = None,
     agent: AgentOption = None,
     tool: ToolOption = None,
+    app: LedgerOf = None,
     url: Url = None,
     as_json: Json = False,
 ) -> int:
     """Stop: nothing starts any more, in the ledger or for one tenant, agent or tool. Compensations go on."""
-    with open_ledger(url, tenant, tells_halts=False) as rt:
+    with open_ledger(url, tenant, app=app, tells_halts=False) as rt:
         _put([rt.halt(by=who(by, rt), why=why, tenant=tenant, agent=agent, tool=tool)], as_json)
         # After the halt is made and told: in a large ledger it may take a while to look.
         known = () if tool is None else (one for one in rt.calls(f"tool:{filter_text(tool)}") if one.tool == tool)
@@ -51,11 +52,12 @@ def unhalt(
     tenant: TenantOption = None,
     agent: AgentOption = None,
     tool: ToolOption = None,
+    app: LedgerOf = None,
     url: Url = None,
     as_json: Json = False,
 ) -> int:
     """Lift the halts of exactly this tenant, agent and tool; without any of them, those of the whole ledger."""
-    with open_ledger(url, tenant, tells_halts=False) as rt:
+    with open_ledger(url, tenant, app=app, tells_halts=False) as rt:
         lifted = rt.unhalt(by=who(by, rt), why=why, tenant=tenant, agent=agent, tool=tool)
         left = rt.halts()
     _put(lifted, as_json)
@@ -65,9 +67,9 @@ def unhalt(
 
 
 @verbs.command()
-def halts(url: Url = None, tenant: Tenant = None, as_json: Json = False) -> int:
+def halts(app: LedgerOf = None, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> int:
     """List the halts that stand."""
-    with open_ledger(url, tenant, tells_halts=False) as rt:
+    with open_ledger(url, tenant, app=app, tells_halts=False) as rt:
         found, ledger = rt.halts(), rt.settings["url"].value
     _put(found, as_json)
     if not found:

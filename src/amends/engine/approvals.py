@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 
 from amends.encoding.canonical import diff
 from amends.encoding.dataclass import dataclass
+from amends.engine.permits import covering_permits
 from amends.engine.rules import need_of
 from amends.engine.session import (
     Ask,
@@ -235,7 +236,10 @@ async def terms_for(session: Session, row: CallRow, ask: Ask | None = None) -> T
         return None
     args = body_args(session, spec, row) if ask is None else ask.fresh()
     need = await need_of(session, spec, request_of(session, spec, args), undeclared=undeclared)
-    return Terms(spec.version, need, spec.after, advise=session.advises(spec))
+    # A held call is to be started only by a permit, which is used when it starts.
+    waits = ask is not None and row.state == "held" and not row.is_staged and need is not None
+    permits = await covering_permits(session, ask) if waits and ask is not None else ()
+    return Terms(spec.version, need, spec.after, advise=session.advises(spec), permits=permits)
 
 
 def _is_ruled(row: CallRow) -> bool:

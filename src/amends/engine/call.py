@@ -268,21 +268,22 @@ async def _cached_success(session: Session, ask: Ask) -> CallRow | None:
     return row if session.lease.is_ours(clocks.mono) else None  # otherwise the ledger says who owns it
 
 
-async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -> Admission:
-    """Ask the ledger for a verdict on this request."""
+async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False, by_permit: bool = True) -> Admission:
+    """Ask the ledger for a verdict on this request; ``by_permit``: a permit may start it."""
     for _ in range(DRAWS_MAX - 1):
         try:
-            return await _admit(session, ask, wait, wide=wide)
+            return await _admit(session, ask, wait, wide=wide, by_permit=by_permit)
         except IdTaken:  # another process drew the same number
             continue
-    return await _admit(session, ask, wait, wide=wide)
+    return await _admit(session, ask, wait, wide=wide, by_permit=by_permit)
 
 
-async def _admit(session: Session, ask: Ask, wait: Wait, *, wide: bool) -> Admission:
+async def _admit(session: Session, ask: Ask, wait: Wait, *, wide: bool, by_permit: bool) -> Admission:
     spec, asked = ask.spec, session.asked
     expected = session.resumed or ask.key in asked
     asked.add(ask.key)
     need = await need_for(session, ask) if session.rules or spec.needs_approval or ask.undeclared else None
+    covers = need is not None and need.decision != "refuse"
     answer = await AdmitCall(
         call_id=session.new_id("call"), run=session.uid, root=session.root, run_id=session.id, tenant=session.tenant,
         owner=session.lease.owner, epoch=session.lease.epoch, tool=spec.name, version=spec.version, kind=spec.kind,
@@ -295,13 +296,13 @@ async def _admit(session: Session, ask: Ask, wait: Wait, *, wide: bool) -> Admis
         locks=locks_for(ask, wait),
         costs=cost_with_request_ids(session, ask, wide=wide) if session.budgets else ask.costs,
         need=need,
-        permits=() if need is None or need.decision == "refuse" else await covering_permits(session, ask),
+        permits=await covering_permits(session, ask) if by_permit and covers else (),
         accepts=await residue_rule(session, ask) if ask.undeclared else "",
         outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
         expected=expected,
     )  # fmt: skip
     if answer.verdict == "again":
-        return await _admit(session, ask, wait, wide=True)
+        return await _admit(session, ask, wait, wide=True, by_permit=by_permit)
     return await _heard(session, ask, answer)
 
 

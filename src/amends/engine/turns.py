@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NoReturn
 
 from amends.engine.approvals import held_for, request_of_call
 from amends.engine.call import Done, admit, guarded_call, row_of, settle_outcome
+from amends.engine.permits import is_permitted
 from amends.engine.rules import need_for
 from amends.engine.session import Ask, Session, Wait, read_tree
 from amends.errors import (
@@ -93,11 +95,15 @@ async def _held_for_approval(session: Session, ask: Ask) -> Held | None:
     if known is not None and known.state == "held" and known.reason == "approval":
         asked = await request_of_call(known)
         if asked is not None and asked.state == "pending" and known.digest == ask.digest:
+            if not asked.is_about_money and await is_permitted(session, ask, replace(need, editors=asked.edited_by)):
+                return None  # the call itself uses the permit
             _remember_held(session, ask, known)
             return held_for(session, known, asked)
     if known is not None and known.state not in (*FREED, "held"):
         return None
-    answer = await admit(session, ask, Wait(0.0))
+    if await is_permitted(session, ask, need):
+        return None
+    answer = await admit(session, ask, Wait(0.0), by_permit=False)
     if answer.verdict == "start":  # its rule was removed meanwhile, and the admission has started it: no body has run
         await settle_outcome(session, ask, row_of(answer), Ended(error=NoEffect("it was only asked about")))
         return None

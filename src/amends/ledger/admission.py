@@ -123,7 +123,7 @@ async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
             return Admission("void", mine, run=run, approval=asked, void="changed")
         return Admission("staged" if mine.is_staged else "held", mine, twin, run, approval=asked)
     if mine.state == "ready":  # its `before` is to be read, or a permit covered it and something else was in its way
-        return Admission("retry", mine, run=None if mine.is_reading else run)
+        return Admission("retry", mine)
     return Admission("start", mine)
 
 

@@ -28,24 +28,35 @@ from amends.ledger import (
     settlement,
 )
 from amends.ledger.flow import Flow
-from amends.ledger.rows import CallRow, Terms
+from amends.ledger.rows import CallRow, Overrun, Terms, Unapproved
 
 
 async def admit(op: operations.AdmitCall) -> operations.Admission:
     """Admit a call; if it waits for a person and a permit covers it, start it in this transaction."""
     answer = await admission.admit_call(op)
-    call = await permits.sanction(op, answer) if op.permits else None
-    if call is None:
+    call, asked = answer.call, answer.approval
+    if not op.permits or call is None or asked is None or call.state != "held":
         return answer
-    if call.is_staged:
+    permit = await permits.permit_for(op.permits, call, asked)
+    if permit is None:
         return answer
-    terms = Terms(op.version, op.need, op.after, op.advise)
+    if call.is_staged or op.reads:  # it starts later: with the commit, or when what is there before it was read
+        call, _ = await permits.approve_by(permit, call, asked, by=op.owner)
+        return answer if call.is_staged else operations.Admission("retry", call)
+    terms = Terms(op.version, op.need, op.after, op.advise, op.permits)
     start = operations.StartCall(call.id, op.owner, op.epoch, call.attempt + 1, terms, op.outbox)
     started = await settlement.start_call(start)
-    if isinstance(started, CallRow):
-        return operations.Admission("start", started)
-    # Something else is in its way, such as a lock: it is approved, and starts as soon as it can.
-    return operations.Admission("retry", call, run=answer.run)
+    match started:
+        case CallRow():
+            return operations.Admission("start", started)
+        case Overrun():
+            return operations.Admission("refused", run=answer.run, law="budget", over=started)
+        case Unapproved():  # a budget asks a person
+            return operations.Admission("held", started.call, run=answer.run, approval=started.approval)
+        case None:
+            return answer
+        case _:  # a lock is in its way: it waits for that, and no longer for a person
+            return operations.Admission("retry", call)
 
 
 async def admit_plain(op: plain.AdmitPlain) -> operations.Admission:

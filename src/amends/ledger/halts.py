@@ -52,7 +52,7 @@ async def unhalt(op: Unhalt) -> list[DirectiveRow]:
     if op.repeated:
         done = [row for row in await lifted_halts() if _extent(row) == mine and await _is_lifted_by(row, op.nonce)]
         if done:
-            return done
+            return sorted(done, key=lambda row: (row.made_at, row.id))  # as they were lifted
     await move_time(await Now(""))
     said = {"by": op.by, "why": storable(op.why), "nonce": op.nonce}
     standing = [row for row in await standing_halts() if _extent(row) == mine]

@@ -1,19 +1,22 @@
 """Decide about permits: approvals that a person gave before the call was asked for.
 
-A use of a permit writes an approval of the exact call, which its start consumes as it does any other. Rules are matched
-by the process that asks, as always; whether the permit stands, and how often it was used, is decided here.
+A use of a permit writes an approval of the exact call, which its start consumes as it does any other, in the same
+transaction: a call that something else keeps from starting uses nothing. Only a call that cannot start yet, because it is
+staged or what is there before it must be read, is approved first. Rules are matched by the process that asks, as always;
+whether the permit stands, and how often it was used, is decided here.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from amends.encoding.chain import storable
 from amends.ledger.approvals import is_enough, is_requester
 from amends.ledger.changes import move_approval, move_call
 from amends.ledger.directives import end_directive, make_directive, use_permit
-from amends.ledger.operations import Admission, AdmitCall, ListPermits, Permit, RevokePermit
+from amends.ledger.operations import ListPermits, Permit, RevokePermit
 from amends.ledger.queries import move_time, standing_permits
 from amends.ledger.rows import DIRECTIVES, ApprovalRow, CallRow, DirectiveRow, Now
 from amends.ledger.tables import Find
@@ -53,16 +56,15 @@ async def list_permits(op: ListPermits) -> tuple[list[DirectiveRow], float]:
     return [row for row in found if row.until_at is not None and row.until_at > now], now
 
 
-async def sanction(op: AdmitCall, asked: Admission) -> CallRow | None:
-    """Approve the call that this request waits for by one of its permits, and use that once; None: none covers it."""
-    call, approval = asked.call, asked.approval
-    if call is None or approval is None or approval.state != "pending" or call.state != "held":
+async def permit_for(ids: tuple[str, ...], call: CallRow, approval: ApprovalRow | None) -> DirectiveRow | None:
+    """Return the permit that may stand for the decision about this request now; None: none of them may."""
+    if not ids or approval is None or approval.state != "pending" or call.state not in ("held", "ready"):
         return None
     now = await Now(call.root)
-    for id in op.permits:
+    for id in ids:
         row = await Find(DIRECTIVES, id)
         if row is not None and approval.lives(now) and covers(row, call, approval, now):
-            return await _approve(op, row, call, approval, now)
+            return row
     return None
 
 
@@ -76,7 +78,12 @@ def covers(row: DirectiveRow, call: CallRow, approval: ApprovalRow, now: float) 
         return False
     if approval.is_about_money or is_requester(approval, row.by_whom):
         return False
-    return is_enough([_yes(row, words, now)], approval.needed, json.loads(approval.roles))
+    return counts(row, approval.needed, json.loads(approval.roles), now)
+
+
+def counts(row: DirectiveRow, needed: int, roles: Iterable[str], now: float) -> bool:
+    """Return whether this permit alone is enough where so many people with these roles must approve."""
+    return is_enough([_yes(row, json.loads(row.words), now)], needed, roles)
 
 
 def _yes(row: DirectiveRow, words: dict[str, Any], now: float) -> dict[str, Any]:
@@ -85,16 +92,20 @@ def _yes(row: DirectiveRow, words: dict[str, Any], now: float) -> dict[str, Any]
     return given | {"permit": row.id}
 
 
-async def _approve(op: AdmitCall, row: DirectiveRow, call: CallRow, approval: ApprovalRow, now: float) -> CallRow:
-    run, root = await find_run(call.run), await find_run(call.root)
+async def approve_by(
+    row: DirectiveRow, call: CallRow, approval: ApprovalRow, *, by: str
+) -> tuple[CallRow, ApprovalRow]:
+    """Use the permit once, and approve the call by it."""
+    now, run, root = await Now(call.root), await find_run(call.run), await find_run(call.root)
     at = max(now, await Now(row.id))
-    await use_permit(row, at=at, by=op.owner, call=call.id, approval=approval.id, of=call.run_id)
+    await use_permit(row, at=at, by=by, call=call.id, approval=approval.id, of=call.run_id)
     given = json.dumps([_yes(row, json.loads(row.words), now)], ensure_ascii=False)
-    await move_approval(
+    approval = await move_approval(
         run, approval, "approved", at=now, by=row.by_whom, epoch=root.epoch, why=row.why, facts={"permit": row.id},
         given=given, by_whom=row.by_whom, decided_at=now,
     )  # fmt: skip
-    if call.is_staged:
-        return call
+    if call.is_staged or call.state == "ready":
+        return call, approval
     said = {"approval": approval.id}
-    return await move_call(run, call, "ready", at=now, by=row.by_whom, epoch=root.epoch, facts=said)
+    call = await move_call(run, call, "ready", at=now, by=row.by_whom, epoch=root.epoch, facts=said)
+    return call, approval

@@ -579,6 +579,8 @@ class Terms:
     after: tuple[str, ...] = ()
     advise: bool = False
     """Violations of the ordering rules are recorded and passed (``order="advise"``)."""
+    permits: tuple[str, ...] = ()
+    """The permits that its process found to cover it: one of them may stand for a person's decision."""
 
 
 @dataclass(frozen=True, slots=True)

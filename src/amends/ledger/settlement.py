@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
+from amends.encoding.dataclass import dataclass
 from amends.encoding.secret import SEALED
 from amends.errors import TransitionRefused, cut
 from amends.ledger.admission import make_ready, pivot_too_early
@@ -51,6 +52,7 @@ from amends.ledger.operations import (
     StartCall,
     WatchDoubt,
 )
+from amends.ledger.permits import approve_by, permit_for
 from amends.ledger.queries import page_events
 from amends.ledger.rows import (
     CALLS,
@@ -64,6 +66,7 @@ from amends.ledger.rows import (
     Now,
     Overrun,
     RunRow,
+    Terms,
     Unapproved,
 )
 from amends.ledger.tables import Change, Find
@@ -86,16 +89,17 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
     before = await first_start_answer(call, op.terms) if op.repeated else None
     if before is not None:
         return before
-    if call.attempt != op.attempt - 1 or not _startable(run, call):
+    if call.attempt != op.attempt - 1 or not _startable(run, call, op.terms):
         return await earlier_refusal(run, call.id) if op.repeated else None
     halt = await halt_on(call.tool, run, root)
     if halt is not None:
         return halt
     now = await Now(root.uid)
     asks = (call.approval or (op.terms is not None and op.terms.need is not None)) and not call.attempt
-    approval = await may_start(run, call, op.terms, at=now, by=op.owner, epoch=op.epoch) if asks else None
-    if isinstance(approval, Unapproved):
-        return approval
+    leave = await _leave_to_start(op, run, call, now) if asks else _Leave(call)
+    if isinstance(leave, Unapproved):
+        return leave
+    call, approval = leave.call, leave.approval
     pivots = call.kind == "pivot" and not call.violation
     lawful = asks or op.terms is None or not op.terms.advise
     if pivots and lawful and not call.attempt and not call.is_staged and await _is_early(run, call, op, now):
@@ -109,9 +113,7 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
         if unpaid is not None:
             return unpaid if isinstance(unpaid, Overrun) else Unapproved(*unpaid)
         call = await _find(op.call_id)
-    call = await make_ready(run, call, at=now, by=op.owner, epoch=op.epoch)
-    if approval is not None:
-        await use_approval(run, approval, at=now, by=op.owner, epoch=op.epoch)
+    call = await _use_leave(op, run, replace(leave, call=call), now)
     if pivots:
         if not call.attempt:
             await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
@@ -127,6 +129,41 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
         attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
         quiet_boot="", quiet_mono=None, quiet_left=None, why="", evidence="", probe_at=None,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Leave:
+    """What lets a call start: nothing, an approval, or a pending request and the permit that decides it."""
+
+    call: CallRow
+    approval: ApprovalRow | None = None
+    permit: DirectiveRow | None = None
+
+
+async def _leave_to_start(op: StartCall, run: RunRow, call: CallRow, now: float) -> _Leave | Unapproved:
+    """Return what lets the first attempt of this call start, or why nothing does; nothing is used up yet."""
+    approval = await may_start(run, call, op.terms, at=now, by=op.owner, epoch=op.epoch)
+    if not isinstance(approval, Unapproved):
+        return _Leave(call, approval)
+    asked = approval
+    if op.terms is None or asked.why or asked.call.is_staged:
+        return asked
+    permit = await permit_for(op.terms.permits, asked.call, asked.approval)
+    return asked if permit is None else _Leave(asked.call, asked.approval, permit)
+
+
+async def _use_leave(op: StartCall, run: RunRow, leave: _Leave, now: float) -> CallRow:
+    """Use up what lets the call start, and return the call, which is ready.
+
+    Only now: a call that a lock or a budget keeps from starting uses neither its approval nor a permit.
+    """
+    call, approval = leave.call, leave.approval
+    if leave.permit is not None and approval is not None:
+        call, approval = await approve_by(leave.permit, call, approval, by=op.owner)
+    call = await make_ready(run, call, at=now, by=op.owner, epoch=op.epoch)
+    if approval is not None:
+        await use_approval(run, approval, at=now, by=op.owner, epoch=op.epoch)
+    return call
 
 
 async def prepare_call(op: PrepareCall) -> CallRow | Contention | None:
@@ -182,13 +219,14 @@ async def _is_early(run: RunRow, call: CallRow, op: StartCall, now: float) -> bo
     return await pivot_too_early(run, call.key, after, op.outbox, now) is not None
 
 
-def _startable(run: RunRow, call: CallRow) -> bool:
+def _startable(run: RunRow, call: CallRow, terms: Terms | None = None) -> bool:
     if run.phase not in ("open", "pivoted") or (run.goal == "rollback" and run.phase == "open"):
         # During a rollback only an idempotent call in doubt may be started, to learn its result.
         return call.state == "in_doubt" and run.phase in ("rolling_back", "open")
     if call.is_staged:
         return run.phase == "pivoted"
-    return call.state in ("ready", "backing_off", "in_doubt")
+    by_permit = call.state == "held" and bool(call.approval) and terms is not None and bool(terms.permits)
+    return by_permit or call.state in ("ready", "backing_off", "in_doubt")
 
 
 async def settle_call(op: SettleCall) -> Settled:

@@ -14,18 +14,22 @@ from typing import Any, Final
 from amends.engine.permits import permit_of
 from amends.engine.session import ask_for
 from amends.errors import BadArguments, UsageError
+from amends.host.filters import seconds_in
 from amends.host.host import Host, View
 from amends.ledger.operations import ListPermits, RevokePermit
 from amends.ledger.operations import Permit as GivePermit
 from amends.ledger.world import ReadClocks
 from amends.model import AHEAD_MAX_S, Permit
 from amends.people.runs import check_reason
-from amends.tools.rules import Rule
+from amends.tools.rule_checks import check_rules_for
+from amends.tools.rules import Rule, checked_rules
 
 DAY_S: Final = 86_400.0
 USES_MAX: Final = 1_000_000
 KEPT: Final = ("args", "hours", "days", "tz", "agent")
 """What a permit keeps of a rule."""
+LOST: Final = ("approvers", "roles", "expires", "reasons", "why")
+"""What a rule says about decisions, which a permit does not need: it is one."""
 
 
 async def permit(
@@ -36,14 +40,15 @@ async def permit(
     *,
     by: str,
     why: str = "",
-    rule: Rule | None = None,
+    rule: Rule | Mapping[str, Any] | None = None,
     uses: int = 1,
-    expires: datetime | timedelta | float = DAY_S,
+    expires: datetime | timedelta | float | str = DAY_S,
     roles: Sequence[str] = (),
 ) -> Permit:
     """Approve calls of a tool before they are asked for: with exactly these arguments, or those that a rule matches.
 
-    ``uses``: how many calls. ``expires``: a time, or the seconds from now. ``roles``: those of ``by``, where the rules
+    ``rule``: a ``Rule``, or a mapping as in ``amends.toml``. ``uses``: how many calls. ``expires``: a time, or how long
+    from now: a timedelta, seconds, or a string like "12h". ``roles``: those of ``by``, where the rules
     ask for one. Each use writes and consumes an approval of the exact call. Nobody can permit what they ask for
     themselves.
     """
@@ -54,10 +59,12 @@ async def permit(
         rule, args = _only(args, rule), None
     if (args is None) == (rule is None):
         raise UsageError("a permit is for exactly these arguments (args={...}) or for a rule (rule=Rule(...)): say one")
+    if rule is not None:
+        [rule] = checked_rules([rule], "permit")
     name = getattr(tool, "name", tool) if not isinstance(tool, str) else tool
     if not isinstance(name, str) or not name:
         raise UsageError(f"a permit names a tool, not {tool!r}")
-    said = {"rule": _kept(name, rule)} if rule is not None else {"digest": _digest(host, view, name, args or {})}
+    said = {"rule": _kept(host, name, rule)} if rule is not None else {"digest": _digest(host, view, name, args or {})}
     theirs = tuple(dict.fromkeys((*host.roles_of(by), *roles)))
     words = json.dumps(said | ({"roles": list(theirs)} if theirs else {}), ensure_ascii=False)
     until = await _until(expires)
@@ -85,13 +92,13 @@ def check_giver(by: Any) -> None:
         raise UsageError("a permit needs who gives it (by=)")
 
 
-def _only(given: Rule, rule: Rule | None) -> Rule:
+def _only(given: Rule, rule: Rule | Mapping[str, Any] | None) -> Rule:
     if rule is not None:
         raise UsageError("a permit has one rule: two were given")
     return given
 
 
-def _kept(tool: str, rule: Rule) -> dict[str, Any]:
+def _kept(host: Host, tool: str, rule: Rule) -> dict[str, Any]:
     if rule.when is not None or rule.first_use or rule.undeclared or rule.residue or rule.decision == "refuse":
         raise UsageError(
             "a permit is kept in the ledger, so its rule has conditions on arguments, times and agents only",
@@ -99,6 +106,14 @@ def _kept(tool: str, rule: Rule) -> dict[str, Any]:
         )
     if rule.tool not in ("*", tool):
         raise UsageError(f"the rule is for {rule.tool!r}, and the permit for {tool!r}")
+    plain = Rule()
+    if lost := [name for name in LOST if getattr(rule, name) != getattr(plain, name)]:
+        raise UsageError(
+            f"the rule of a permit says which calls it covers, and this one has {', '.join(f'{name}=' for name in lost)}",
+            hint="say uses=, expires=, roles= and why= of the permit itself",
+        )
+    if tool in host.specs:  # a condition on an argument that the tool does not have would never match
+        check_rules_for([replace(rule, tool=tool)], {tool: host.specs[tool]}, origin="permit", approvers=host.approvers)
     kept = {name: getattr(rule, name) for name in KEPT}
     kept["args"], kept["days"] = dict(rule.args), list(rule.days)
     try:
@@ -128,6 +143,8 @@ def _no_body(**_: Any) -> None:
 
 async def _until(expires: Any) -> float:
     now = (await ReadClocks()).wall
+    if isinstance(expires, str) and (seconds := seconds_in(expires)) is not None:
+        expires = seconds
     if isinstance(expires, datetime):
         if expires.tzinfo is None:
             raise UsageError(
@@ -139,7 +156,7 @@ async def _until(expires: Any) -> float:
     elif isinstance(expires, int | float) and not isinstance(expires, bool):
         ends = now + expires
     else:
-        raise UsageError(f"expires= is a time or a number of seconds from now, not {expires!r}")
+        raise UsageError(f'expires= is a time, a number of seconds from now, or a string like "12h", not {expires!r}')
     if not 0 < ends - now <= AHEAD_MAX_S:
         raise UsageError("a permit must end in the future, and within a hundred years")
     return float(ends)

@@ -1143,8 +1143,11 @@ def halts_hold(store: MemoryStore, _world: World) -> Iterator[str]:
 
 
 @checker
-def permits_are_used_as_given(store: MemoryStore, _world: World) -> Iterator[str]:
-    """Check that a permit approves as many calls as it was given for, before it ends, each with its own approval."""
+def permits_are_used_as_given(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a permit approves as many calls as it was given for, before it ends, each with its own approval.
+
+    It is used when the call starts: only a staged call, and one that reads first, are approved before.
+    """
     rows: dict[str, DirectiveRow] = {}
     approved: Counter[str] = Counter()
     for event in store.events:
@@ -1156,6 +1159,10 @@ def permits_are_used_as_given(store: MemoryStore, _world: World) -> Iterator[str
             approved[permit] += 1
             if event.at >= (rows[permit].until_at or 0.0):
                 yield f"permit {permit} approved a call after its end"
+            call = store.calls[event.call]
+            starts = not call.is_staged and not call.is_reading and call.tool not in world.sets
+            if starts and not store.approvals[json.loads(event.facts)["approval"]].used_at:
+                yield f"permit {permit} was used for {call.tool} {call.id}, which never started"
     for permit, count in approved.items():
         if count > rows[permit].uses:
             yield f"permit {permit} was given for {rows[permit].uses} calls, and approved {count}"

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 from amends.ledger import operations as ops
-from amends.ledger.rows import CallRow, DirectiveRow, LockRequest, Need, RunRow
+from amends.ledger.rows import CallRow, Contention, DirectiveRow, LockRequest, Need, RunRow, Terms
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.prove import check
+from amends.testing.conformance.scenarios import bill
 
 
 def permit(ledger: Ledger, *, uses: int = 1, ends_s: float = 50.0, **words: Any) -> DirectiveRow:
@@ -74,16 +75,40 @@ def nobody_permits_what_they_ask_for(ledger: Ledger) -> None:
 
 
 @check
-def a_call_that_must_wait_for_a_lock_is_approved_and_starts_later(ledger: Ledger) -> None:
+def a_call_that_must_wait_for_a_lock_uses_its_permit_when_it_starts(ledger: Ledger) -> None:
     first, second = ledger.run("first"), ledger.run("second")
     locks = LockRequest(("desk",))
     ledger.do(first, "other", locks=locks)
-    answer = ask(ledger, second, permit(ledger), locks=locks)
-    assert answer.verdict in ("locked", "retry")
+    row = permit(ledger)
+    answer = ask(ledger, second, row, locks=locks)
+    assert (answer.verdict, state_of(ledger, answer.call)) == ("retry", "pending")
+    assert ledger(ops.ListPermits("acme"))[0] == [row]
+    assert answer.call is not None
+    need = Need(answer.call.approval, "nonce", why="it needs approval", policy="p")
+    start = ops.StartCall(answer.call.id, "a", 1, 1, Terms("1", need, permits=(row.id,)))
+    assert isinstance(ledger(start), Contention)
+    assert ledger(ops.ListPermits("acme"))[0] == [row]
     ledger.commit(first)
-    if answer.call is not None:
-        assert state_of(ledger, answer.call) == "approved"
-        assert ledger(ops.StartCall(answer.call.id, "a", 1, 1)).state == "started"
+    assert ledger(start).state == "started"
+    assert state_of(ledger, answer.call) == "used"
+    assert ledger(ops.ListPermits("acme"))[0] == []
+
+
+@check
+def a_call_that_a_budget_refuses_uses_no_permit(ledger: Ledger) -> None:
+    row = permit(ledger)
+    answer = ask(ledger, ledger.run(), row, costs=bill(11, cap=10))
+    assert (answer.verdict, answer.law) == ("refused", "budget")
+    assert ledger(ops.ListPermits("acme"))[0] == [row]
+
+
+@check
+def a_call_that_first_reads_what_is_there_is_approved_and_not_started(ledger: Ledger) -> None:
+    answer = ask(ledger, ledger.run(), permit(ledger), reads=True)
+    assert answer.call is not None
+    assert (answer.verdict, answer.call.state, state_of(ledger, answer.call)) == ("retry", "ready", "approved")
+    started = ledger(ops.StartCall(answer.call.id, "a", 1, 1, before="7"))
+    assert (started.state, started.before, state_of(ledger, started)) == ("started", "7", "used")
 
 
 @check

@@ -610,6 +610,35 @@ def delegate(ledger: Ledger) -> ops.StoreOp[Any]:
     return operations.Delegate(ledger.new("dlg"), "acme", "Ann", "bob", ledger.clock.now + 50, "away")
 
 
+def halt(ledger: Ledger) -> ops.StoreOp[Any]:
+    return operations.Halt(ledger.new("hlt"), "acme", "", "charge", "ann", "it charges twice")
+
+
+def halt_again(ledger: Ledger) -> ops.StoreOp[Any]:
+    ledger(halt(ledger))
+    return operations.Halt(ledger.new("hlt"), None, "", "", "ben", "everything")
+
+
+def unhalt(ledger: Ledger) -> ops.StoreOp[Any]:
+    for _ in range(2):
+        ledger(halt(ledger))
+    return operations.Unhalt("acme", "", "charge", "ann", "it is tame", ledger.new("nonce"))
+
+
+def permit(ledger: Ledger) -> ops.StoreOp[Any]:
+    words, until = '{"rule": {}}', ledger.clock.now + EXPIRES_S
+    return operations.Permit(ledger.new("prm"), "acme", "charge", words, "ann", "rent", until, 2)
+
+
+def revoke_permit(ledger: Ledger) -> ops.StoreOp[Any]:
+    return operations.RevokePermit(ledger(permit(ledger)).id, "acme", "ben", "no")
+
+
+def admit_permitted(ledger: Ledger) -> ops.StoreOp[Any]:
+    given = ledger(permit(ledger))
+    return ledger.admit_op(ledger.run(), need=need(ledger), permits=(given.id,))
+
+
 def commit_over_asked(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     yes(ledger, held(ledger, run, "mail", kind="retriable"))
@@ -649,7 +678,8 @@ def note_not_told(ledger: Ledger) -> ops.StoreOp[Any]:
 ASKING: Final = (
     admit_asked, admit_asked_read, admit_asked_staged, admit_changed, admit_expired, admit_pivot_over_asked,
     start_approved, start_expired, approve, approve_first_of_two, reject, reject_pivot, withdraw, let_go_asked,
-    ask_again, edit, expire, void, delegate, commit_over_asked, roll_back_asked,
+    ask_again, edit, expire, void, delegate, halt, halt_again, unhalt, permit, revoke_permit, admit_permitted,
+    commit_over_asked, roll_back_asked,
     claim_notice, claim_late, note_told, note_not_told,
 )  # fmt: skip
 
