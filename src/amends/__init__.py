@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from amends.run import AsyncAttempt, AsyncRun, Attempt, Run
     from amends.runtime import AsyncRuntime, Runtime
     from amends.tools.rules import Rule, RuleTest, RuleVerdict
+    from amends.tools.toolkits import declare_all
 
 __version__ = "0.1.0.dev0"
 
@@ -144,6 +145,7 @@ __all__ = [
     "current_call",
     "current_run",
     "declare",
+    "declare_all",
     "spent",
     "tool",
 ]
@@ -232,6 +234,7 @@ _WHERE: Final = {
         "RuleTest",
         "RuleVerdict",
     ),
+    "tools.toolkits": ("declare_all",),
 }
 """The module of each public name that is imported lazily."""
 _MODULE_OF: Final = {name: module for module, names in _WHERE.items() for name in names}

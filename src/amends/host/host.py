@@ -33,11 +33,11 @@ from amends.ledger.rows import RunRow, counterparts_of, point_of
 from amends.ledger.store import Store
 from amends.model import Order
 from amends.stores import store_for
-from amends.tools.compensation import is_compensable_here
-from amends.tools.declarations import specs_of
+from amends.tools.compensation import Bodies, Body, is_compensable_here
+from amends.tools.declarations import check_described, specs_of
 from amends.tools.rules import Rule
 from amends.tools.scope import open_caller_here
-from amends.tools.spec import Declaration, Spec
+from amends.tools.spec import Declaration, Spec, is_elsewhere
 from amends.tools.toml_tools import declared_in
 from amends.visible import visible_log
 
@@ -78,7 +78,7 @@ class Host:
         self.warnings: tuple[str, ...] = ()
         """Suspicious but valid rules, budgets and tools; each was logged."""
         self.tools: list[object] = [*tools, *self._tables()]
-        self.bodies: dict[str, Callable[..., Any]] = {}
+        self.bodies: dict[str, Body] = {}
         """Bodies of tools that live in another program, and that this process can reach."""
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self._compiled: dict[str, Compiled | None] = {}
@@ -121,22 +121,26 @@ class Host:
             self.hiding.ready()
         self.tools = more
 
-    def reach(self, bodies: Mapping[str, Callable[..., Any]]) -> None:
-        """Give bodies to declared tools that live elsewhere; runs that are open get them too."""
+    def reach(self, bodies: Mapping[str, Body]) -> None:
+        """Give bodies to declared tools that live elsewhere, all or none; runs that are open get them too."""
         new = {
-            name: fn
-            for name, fn in bodies.items()
-            if (spec := self.specs.get(name)) is not None and spec.signature is None and spec.fn is not fn
+            name: body
+            for name, body in bodies.items()
+            if (spec := self.specs.get(name)) is not None and is_elsewhere(spec.declaration) and spec.fn is not body.fn
         }
         if not new:
             return
+        for name, body in new.items():
+            check_described(body.fn, name, self.specs[name].where)
         with self._lock:
-            self.bodies |= new
-            self.specs |= self._checked(self.tools)  # in place: sessions refer to this dict
+            more = self.bodies | new
+            self.specs |= self._checked(self.tools, more)  # in place: sessions refer to this dict
+            self.bodies = more
             self._compiled = {}
 
-    def _checked(self, tools: list[object]) -> dict[str, Spec]:
-        specs = specs_of(tools, order=self.order, redact=self.redactor.hidden, bodies=self.bodies)
+    def _checked(self, tools: list[object], bodies: Bodies | None = None) -> dict[str, Spec]:
+        known = self.bodies if bodies is None else bodies
+        specs = specs_of(tools, order=self.order, redact=self.redactor.hidden, bodies=known)
         self.hiding.check(specs.values())
         costs = {name: spec.cost for name, spec in specs.items()}
         self._warn(
