@@ -14,18 +14,27 @@ from typing import TYPE_CHECKING, Any, Final
 from amends.budgets import Budget, budget_from, check_budgets_for, checked_budgets
 from amends.drivers import process
 from amends.drivers.blocking import Live
+from amends.encoding.canonical import CHARS_MAX
 from amends.encoding.ids import new_number
 from amends.encoding.lazy_import import import_on_use
 from amends.engine.compiled import Compiled, compiled
 from amends.engine.opening import Opening
 from amends.engine.session import Closing, Memory, Session
-from amends.errors import AgentNotFound, BadDeclaration, UnknownTool, UsageError, name_for_models
+from amends.errors import (
+    AgentNotFound,
+    BadConfig,
+    BadDeclaration,
+    LedgerMissing,
+    UnknownTool,
+    UsageError,
+    name_for_models,
+)
 from amends.host.anchor import anchor_of
 from amends.host.checkpoints import Checkpointer, Told
 from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
 from amends.host.redaction import Hiding, recorded_input
-from amends.host.settings import Setting, settle_settings
+from amends.host.settings import APPLICATION, Setting, settle_settings
 from amends.ledger.leases import Lease
 from amends.ledger.operations import Opened
 from amends.ledger.plain import PlainRun
@@ -47,6 +56,9 @@ else:
     import_on_use(globals(), rule_checks="amends.tools.rule_checks")
 
 log = visible_log("amends")
+
+PLAIN_BYTES_MAX: Final = 4 * CHARS_MAX
+"""The most that the arguments or the result of a plain call take; with a lower limit every call is checked."""
 _NOT_YET: Final[Any] = object()
 
 
@@ -65,6 +77,9 @@ class Host:
         self.order: Order = self.value("order")
         self.lease_s: float = self.value("lease")
         self.wait_s: float = self.value("wait")
+        self.poll_s: float = self.value("poll")
+        self.poll_approval_s: float = self.value("poll_approval")
+        self.payload_bytes_max: int = self.value("payload_bytes_max")
         self.repeats: bool = self.value("repeats")
         self.hiding = Hiding(self.store, self.settings)
         self.redactor = self.hiding.redactor
@@ -211,7 +226,7 @@ class Host:
         if self._opened:
             return
         with self._lock:  # opening twice is harmless: the store is idempotent
-            made = self.store.open(create=bool(self.value("create")))
+            made = self._open_store()
             if made and self.store.url != "memory:":
                 # A caller who names a run may have expected to resume it.
                 level = logging.WARNING if run_id is not None else logging.INFO
@@ -219,6 +234,27 @@ class Host:
             self.hiding.ready()
             self.checkpointer.ready()
             self._opened = True
+
+    def _open_store(self) -> bool:
+        try:
+            made = bool(self.store.open(create=bool(self.value("create"))))
+        except LedgerMissing as missing:
+            if self.settings["create"].origin != APPLICATION:
+                raise
+            raise LedgerMissing(
+                f"{missing} ({APPLICATION} names the application's database, where amends creates no table unasked)",
+                hint="create it with amends db migrate, or name another ledger: Runtime(url), AMENDS_URL, amends.toml",
+            ) from None
+        most = getattr(self.store, "payload_bytes_most", self.payload_bytes_max)
+        if self.payload_bytes_max > most:
+            # Refused here: a result that the server refuses would leave its call in doubt, after the effect.
+            raise BadConfig(
+                f"payload_bytes_max is {self.payload_bytes_max}, and the server of this ledger accepts {most} at most",
+                setting="payload_bytes_max",
+                origin=self.settings["payload_bytes_max"].origin,
+                hint="set max_allowed_packet of the server to four times the limit, or lower the limit",
+            )
+        return made
 
     def close(self) -> None:
         """Release everything; runs that are still open are recovered by their policy."""
@@ -293,6 +329,7 @@ class Host:
             owner=self.owner,
             lease_s=self.lease_s,
             wait_s=self.wait_s if wait is None else float(wait),
+            poll_s=self.poll_s,
             wait_approval_s=self.wait_approval_s if yes is None else float(yes),
             said=(None if wait is None else float(wait), None if yes is None else float(yes)),
             anchor=self.anchor,
@@ -357,7 +394,10 @@ class Host:
         wait, yes = said
         budgets = (*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets
         # A resumed run answers most requests from its record, a fork from that of another run.
-        unusual = resumed or row.uid != row.root or row.forked_from or self.rules or budgets or self.hiding.sealing
+        small = self.payload_bytes_max < PLAIN_BYTES_MAX
+        unusual = (
+            resumed or row.uid != row.root or row.forked_from or self.rules or budgets or self.hiding.sealing or small
+        )
         return Session(
             uid=row.uid,
             id=row.id,
@@ -388,6 +428,9 @@ class Host:
             phases=() if point is None or row.history else point.phases,
             counterparts=counterparts_of(row),
             closing=Closing(row.completion),
+            poll_s=self.poll_s,
+            poll_approval_s=self.poll_approval_s,
+            payload_bytes_max=self.payload_bytes_max,
             plain=None
             if unusual
             else PlainRun(row.uid, row.id, row.tenant, row.agent, row.principal, lease.owner, lease.epoch),
