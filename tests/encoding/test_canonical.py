@@ -32,8 +32,8 @@ from pydantic import BaseModel, Field, HttpUrl, RootModel, field_validator
 from typing_extensions import TypedDict
 
 from amends.encoding import canonical as subject
-from amends.encoding.canonical import canonical, digest, encode, plain_copy, plain_texts
-from amends.encoding.payloads import PAYLOAD_BYTES_MAX, Stored, decode, load_result, round_trip, store_result
+from amends.encoding.canonical import PAYLOAD_BYTES_MAX, canonical, digest, encode, plain_copy, plain_texts
+from amends.encoding.payloads import Stored, decode, load_result, round_trip, store_result
 from amends.errors import LedgerCorrupt, NotStorable, TooLarge
 
 

@@ -74,7 +74,12 @@ def test_a_waiting_run_looks_as_often_as_the_setting_says() -> None:
         driver: Any = rt._driver
         naps: list[float] = []
         advance = driver.clock.advance
-        driver.clock.advance = lambda seconds: (naps.append(seconds), advance(seconds))[1]
+
+        def nap(seconds: float) -> None:
+            naps.append(seconds)
+            advance(seconds)
+
+        driver.clock.advance = nap
         rt.open("r")
         rt._host.be("another process")
         with pytest.raises(Busy):
@@ -134,7 +139,7 @@ def test_a_limit_above_what_the_server_takes_is_refused_before_anything_runs() -
     with pytest.raises(BadConfig) as caught, Runtime(store=Small(), payload_bytes_max=8192) as rt, rt.run():
         pass
     assert caught.value.setting == "payload_bytes_max"
-    store = store_for("mysql://bob@host/db")
+    store: Any = store_for("mysql://bob@host/db")
     assert store.payload_bytes_most >= PAYLOAD_BYTES_MAX
     store.close()
 
