@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from amends.tools.rules import Rule, RuleTest, RuleVerdict
     from amends.tools.spec import Declaration
     from amends.tools.tool import Tool, tool
+    from amends.tools.toolkits import declare_all
 
 __version__ = "0.1.0.dev0"
 
@@ -143,6 +144,7 @@ __all__ = [
     "current_call",
     "current_run",
     "declare",
+    "declare_all",
     "spent",
     "tool",
 ]
@@ -237,6 +239,7 @@ _WHERE: Final = {
         "Tool",
         "tool",
     ),
+    "tools.toolkits": ("declare_all",),
 }
 """The module of each public name that is imported lazily."""
 _MODULE_OF: Final = {name: module for module, names in _WHERE.items() for name in names}

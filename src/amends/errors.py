@@ -791,8 +791,10 @@ class ToolFailed(ToolError):
         if self.final:
             again = "That is final: do not call it so again."
         else:
-            known = vars(builtins).get(self.type_name.rpartition(".")[2])
-            again = what_helps(known if isinstance(known, type) else Exception, has_file=False)
+            name = self.type_name.rpartition(".")[2]
+            known = vars(builtins).get(name)
+            broken = _BROKEN.search(name) is not None
+            again = what_helps(known if isinstance(known, type) else Exception, has_file=False, broken=broken)
         return f"{tool} failed and changed nothing: {shown(self.message)}. {again}"
 
 
@@ -1269,12 +1271,19 @@ _INFRASTRUCTURE: Final = (
 )
 
 
-def what_helps(kind: type, *, has_file: bool) -> str:
-    """Tell a model what it can do after an error of this class; ``has_file``: the error names a file.
+_BROKEN: Final = re.compile(r"Connect|Timeout|TimedOut|TIMEOUT|Unavailable|Network|RateLimit|TooManyRequests")
+"""What the names of errors say after which other arguments do not help, where the name is all that was recorded."""
+
+
+def what_helps(kind: type, *, has_file: bool, broken: bool = False) -> str:
+    """Tell a model what it can do after an error of this class.
+
+    ``has_file``: the error names a file. ``broken``: it says that a connection or a service broke.
 
     A connection that is refused or a full disk is not cured by other arguments: a model that is told so tries them all.
     """
-    if issubclass(kind, _INFRASTRUCTURE) and not issubclass(kind, _ABOUT_ARGUMENTS) and not has_file:
+    is_ours = issubclass(kind, _INFRASTRUCTURE) and not issubclass(kind, _ABOUT_ARGUMENTS) and not has_file
+    if broken or is_ours:
         return "The arguments are not the cause: call it again later with the same ones, or stop and tell the user."
     return "You may correct the arguments and call it again."
 

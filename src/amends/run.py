@@ -78,7 +78,7 @@ from amends.report import Report
 from amends.states import RunState
 from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope
 from amends.tools.signature import is_async_function
-from amends.tools.spec import Declaration
+from amends.tools.spec import Declaration, KeyRule
 from amends.tools.tool import Tool, as_coroutine_function
 from amends.visible import printable, visible, visible_log
 
@@ -531,20 +531,24 @@ async def answer(
     handler: Callable[..., object] | None = None,
     tool_call_id: str | None = None,
     again: str | None = None,
+    key: KeyRule | None = None,
 ) -> Answer:
     """Do the call that a model asked for and phrase the outcome for the model.
 
     ``handler``: the body of the tool, if it is not the declared one. ``tool_call_id``: the model's id of this request.
-    ``again``: why this is a deliberate repeat of an earlier call.
+    ``again``: why this is a deliberate repeat of an earlier call. ``key``: the key of this call instead of the declared
+    one: names of arguments, or a function of the request.
     """
     try:
-        if handler is None and again is None and run._pid == os.getpid():
+        if handler is None and again is None and key is None and run._pid == os.getpid():
             call = plain_model_request(run._host, run._session, tool, args, tool_call_id=tool_call_id)
             if call is not None:
                 flight: Any = call  # it has all that a flight has
                 value = await run._watched(plain_call(call), [flight])
                 return model_answers.answer_done(run._session, call.ask(), call.outcome(value))
-        ask = model_ask(run._host, run._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
+        ask = model_ask(
+            run._host, run._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key
+        )
         return model_answers.answer_done(run._session, ask, await run._perform(ask))
     except Exception as error:
         runs.log_for(run._session, error, tool)
@@ -552,10 +556,18 @@ async def answer(
 
 
 async def approval_for(
-    run: OpenRun, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None = None
+    run: OpenRun,
+    tool: str,
+    args: Mapping[str, Any] | str,
+    *,
+    tool_call_id: str | None = None,
+    key: KeyRule | None = None,
 ) -> Approval | None:
-    """Return the approval that this call would wait for, requesting it if needed; None if it needs none. Starts nothing."""
-    ask = foreseen_ask(run._host, run._session, tool, args, tool_call_id=tool_call_id)
+    """Return the approval that this call would wait for, requesting it if needed; None if it needs none. Starts nothing.
+
+    ``key``: as for ``answer``, which must be given the same.
+    """
+    ask = foreseen_ask(run._host, run._session, tool, args, tool_call_id=tool_call_id, key=key)
     refuse_without_run(ask.spec.name)
     await run._check_usable()
     try:

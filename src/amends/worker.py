@@ -31,7 +31,7 @@ from amends.visible import visible, visible_log
 log = visible_log("amends.worker")
 
 IDLE_S_MAX: Final = 5.0
-"""How long an idle worker sleeps at most: a dead owner is found within this time."""
+"""How long an idle worker sleeps at most, by default: a dead owner is found within this time."""
 UNAVAILABLE_S_MAX: Final = 30.0
 TOLD_MAX: Final = 10_000
 """How many messages are remembered so that each is logged once; when it is full, all are logged once more."""
@@ -63,11 +63,12 @@ class Pace:
     """How long to sleep: ``every`` after a pass that recovered something, longer while nothing happens."""
 
     every: float
+    idle: float = IDLE_S_MAX
     _pause: float = 0.0
 
     def after(self, *, busy: bool) -> float:
         """Return the seconds until the next pass; ``busy``: the last one recovered something."""
-        self._pause = self.every if busy else min(max(self._pause * 2, self.every), max(IDLE_S_MAX, self.every))
+        self._pause = self.every if busy else min(max(self._pause * 2, self.every), max(self.idle, self.every))
         return self._pause
 
     def unavailable(self) -> float:
@@ -127,7 +128,7 @@ class Worker:
     # ---- Blocking
 
     def _loop(self, rt: Runtime, once: bool) -> list[Report]:
-        pace, reports = Pace(self.every), list[Report]()
+        pace, reports = Pace(self.every, self.rt._host.value("poll_worker")), list[Report]()
         try:
             while not self.stop.is_set():
                 try:
@@ -176,7 +177,7 @@ class Worker:
     # ---- On an event loop
 
     async def _loop_async(self, rt: AsyncRuntime, once: bool) -> list[Report]:
-        pace, reports = Pace(self.every), list[Report]()
+        pace, reports = Pace(self.every, self.rt._host.value("poll_worker")), list[Report]()
         try:
             while not self.stop.is_set():
                 try:

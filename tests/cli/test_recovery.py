@@ -33,7 +33,8 @@ def test_recover_says_by_its_exit_code_that_a_run_is_blocked(shop: Path, play: P
     done = run("recover", "app:rt", "--json", cwd=shop)
     report = json.loads(done.stdout)
     assert (done.returncode, report["run"]["state"]) == (3, "blocked")
-    assert "rt.resolve" in report["run"]["causes"][0]
+    assert "amends doubts resolve call_" in report["run"]["causes"][0]
+    assert "rt." not in report["run"]["causes"][0]
 
 
 @pytest.mark.parametrize("verb", [("recover",), ("worker", "--once")])

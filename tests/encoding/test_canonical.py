@@ -32,8 +32,8 @@ from pydantic import BaseModel, Field, HttpUrl, RootModel, field_validator
 from typing_extensions import TypedDict
 
 from amends.encoding import canonical as subject
-from amends.encoding.canonical import canonical, digest, encode, plain_copy, plain_texts
-from amends.encoding.payloads import RESULT_BYTES_MAX, Stored, decode, load_result, round_trip, store_result
+from amends.encoding.canonical import PAYLOAD_BYTES_MAX, canonical, digest, encode, plain_copy, plain_texts
+from amends.encoding.payloads import Stored, decode, load_result, round_trip, store_result
 from amends.errors import LedgerCorrupt, NotStorable, TooLarge
 
 
@@ -488,7 +488,7 @@ def test_hostile_methods_are_never_asked() -> None:
 def test_losses_name_type_and_size() -> None:
     assert store_result(io.StringIO()) == Stored(None, "result of type StringIO cannot be stored")
     assert store_result("x" * 2_999_998) == Stored(None, "result of 3,000,000 bytes is larger than 1,048,576")
-    assert store_result("x" * (RESULT_BYTES_MAX - 2)).loss is None
+    assert store_result("x" * (PAYLOAD_BYTES_MAX - 2)).loss is None
 
 
 def test_what_is_stored_shares_nothing_with_the_caller() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from amends import Runtime, tool
-from amends.encoding.canonical import ARGS_BYTES_MAX, CHARS_MAX, SAFE_INT, canonical, encode, plain_copy
+from amends.encoding.canonical import CHARS_MAX, PAYLOAD_BYTES_MAX, SAFE_INT, canonical, encode, plain_copy
 from amends.encoding.payloads import load_result
 from amends.engine.compiled import (
     IDENT,
@@ -100,7 +100,7 @@ def check(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         [type(v) for v in expected.values()],
     )
     assert text == encode(expected, path="args", shape=spec.shape)
-    assert len(text.encode()) <= ARGS_BYTES_MAX
+    assert len(text.encode()) <= PAYLOAD_BYTES_MAX
     all_of_it = canonical(expected, shape=spec.shape)
     intent = canonical(spec.intent(expected), shape=spec.shape) if spec.ignore else all_of_it
     assert not callable(spec.key), "a key function is not compiled"

@@ -65,6 +65,18 @@ def test_a_retriable_that_gives_up_blocks_the_run_and_retry_finishes_it() -> Non
     assert world.log[-1] == "mail:1"
 
 
+def test_a_retriable_that_gives_up_may_be_given_up_as_its_cause_says() -> None:
+    world = World()
+    wire, mail = world.pivot(), world.retriable("mail", retry=ONCE)
+    world.script["mail"] = [ValueError("no such address")]
+    rt = runtime(wire, mail)
+    with pytest.raises(RunBlocked) as blocked, rt.run("r"):
+        mail()
+        wire()
+    assert "rt.abandon('r'" in blocked.value.causes[0]
+    assert rt.abandon("r", by="anna", why="nobody lives there").state == "abandoned"
+
+
 def test_a_run_that_was_decided_cannot_be_taken_back_any_more() -> None:
     world = World()
     pay, mail = world.compensatable("pay"), world.retriable()

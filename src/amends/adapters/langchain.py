@@ -108,7 +108,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         self._rt, self._given_id, self._recover, self._on_error = rt, run_id, recover, on_error
         self._open_runs, self._lock = open_runs_of(rt)
         is_async = isinstance(rt, AsyncRuntime)
-        rt.reach({tool.name: as_function(tool, is_async=is_async) for tool in tools})
+        rt.reach({tool.name: as_function(tool, is_async=is_async) for tool in tools}, described=False)
 
     def turn(self, config: RunnableConfig | None = None) -> Turn:
         """Return a block for ``with`` or ``async with`` around ``invoke``: an exception rolls the turn's run back.

@@ -109,7 +109,9 @@ class Guard:
         name = name or str(getattr(fn, "name", "") if is_ours else fn.__name__)
         context = find_context_parameter(fn)
         if not is_ours and context is None:
-            self._rt.reach({name: fn})  # so that a staged or approved call can run after its request has ended
+            self._rt.reach(
+                {name: fn}, described=False
+            )  # so that a staged or approved call can run after its request has ended
 
         def asked(kwargs: dict[str, Any]) -> _Request:
             return _Request(self, name, fn, kwargs, context, shape)

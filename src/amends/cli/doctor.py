@@ -127,13 +127,18 @@ def _write_s(folder: Path) -> float:
     return min(took)
 
 
+def _first(rt: Runtime) -> str:
+    """Return what creates a ledger that is not there."""
+    if rt.settings["create"].value:
+        return "the first program that uses it creates it; so does: amends db migrate"
+    return f"amends db migrate creates it; no program does (create is false: {rt.settings['create'].origin})"
+
+
 def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
     try:
         schema = rt.schema()
     except LedgerMissing as error:
-        yield Finding(
-            "ledger", "warning", str(error), "the first program that uses it creates it; so does: amends db migrate"
-        )
+        yield Finding("ledger", "warning", str(error), _first(rt))
         yield from _anchor_alone(rt)
         return
     if schema.version == 0:
@@ -142,7 +147,7 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
             "ledger",
             "warning",
             f"none yet at {place}",
-            "the first program that uses it creates it; so does: amends db migrate",
+            _first(rt),
         )
         return
     if schema.needs > schema.newest:

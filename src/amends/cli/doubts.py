@@ -43,6 +43,7 @@ from amends.cli.output import (
     say_how_many,
 )
 from amends.cli.runs import json_or_text, put_decided, say_call
+from amends.cli.wording import in_commands, worded
 from amends.errors import UsageError
 from amends.visible import visible, visible_value
 
@@ -96,7 +97,7 @@ def show_doubt(call_id: CallId, app: App = None, url: Url = None, tenant: Tenant
             )
         preview = rt.preview(call.id)
     if as_json:
-        put_json(doubt.to_dict() | {"answers": preview.to_dict()}, id=doubt.id)
+        put_json(doubt.to_dict() | worded({"answers": preview.to_dict()}), id=doubt.id)
         return
     put(f"{visible(doubt.tool)}  {visible(doubt.id)}", style=BOLD)
     put_facts(
@@ -121,7 +122,7 @@ def show_doubt(call_id: CallId, app: App = None, url: Url = None, tenant: Tenant
         put(f"{iso_time(one.at)}  {visible(one.by)}: {visible(one.answer)}{why}")
     put()
     for answer in ANSWERS:
-        put(f"{answer:<8}  {getattr(preview, answer)}")
+        put(f"{answer:<8}  {in_commands(str(getattr(preview, answer)))}")
 
 
 @doubts.command("probe")
@@ -169,7 +170,7 @@ def resolve(
             say_call(call)
             if result is not None and isinstance(decision, Happened):
                 say(f"   its result is then {visible_value(decision.result)}")
-            say(f"   then: {getattr(rt.preview(call.id), answer)}")
+            say(f"   then: {in_commands(str(getattr(rt.preview(call.id), answer)))}")
             if not confirm(f"{visible(person)} says that it {ANSWERS[answer]}. Sure?"):
                 return FAILED
         with progress(f"run {visible(call.run_id)} continues"):

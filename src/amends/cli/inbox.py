@@ -12,6 +12,7 @@ from amends.cli.access import open_runtime
 from amends.cli.exit_codes import DONE, NEEDS_A_PERSON
 from amends.cli.options import LIMIT, App, Json, Limit, Tenant, Url, filter_of, group
 from amends.cli.output import age, args_short, duration, put_json, put_table, say, say_none
+from amends.cli.wording import in_commands
 from amends.visible import visible
 
 NEXT: Final = {
@@ -48,7 +49,7 @@ def inbox(
     found = items[:limit]
     if as_json:
         for item in found:
-            put_json(item.to_dict(), id=item.id)
+            put_json(item.to_dict() | {"why": _why(item)}, id=item.id)
     else:
         put_table(("what", "id", "run", "waits", "left", "about"), [_row(item) for item in found])
     if not items:
@@ -65,9 +66,14 @@ def _row(item: InboxItem) -> tuple[str, ...]:
     return (item.what, visible(item.id), visible(item.run_id), age(item.since), left, _about(item))
 
 
+def _why(item: InboxItem) -> str | None:
+    """Return why it waits; what blocks a run names the verbs that help, here as commands."""
+    return in_commands(item.why) if item.what == "blocked" and item.why else item.why
+
+
 def _about(item: InboxItem) -> str:
     call = item.call
-    why = visible(item.why, prose=True) if item.why else ""
+    why = visible(_why(item) or "", prose=True)
     if call is None:
         return why
     roles = f" for {' or '.join(map(visible, item.roles))}" if item.roles else ""

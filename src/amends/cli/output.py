@@ -16,6 +16,7 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from amends.cli.wording import in_commands, worded
 from amends.errors import Error, LedgerSealed, UsageError
 from amends.visible import (
     FOLD_MARK,
@@ -222,7 +223,10 @@ def put_report(report: Report) -> None:
     """Print a report as its table, with the final state in colour."""
     for line in str(report).split("\n"):
         end = line.strip().startswith("= ")
-        put(line, style=STYLES.get(report.state, "") if end else "")
+        put(
+            in_commands(line) if line.strip().startswith("→ ") else line,
+            style=STYLES.get(report.state, "") if end else "",
+        )
 
 
 def _encodable(text: str, out: TextIO) -> str:
@@ -321,12 +325,13 @@ def put_error(
 
         # typer adds an attribute with a leading underscore to every exception that passes through it.
         own = {name: value for name, value in error.to_dict().items() if not name.startswith("_")}
-        facts, docs = own | {"hint": error.hint or hint}, docs or docs_of(error)
+        facts, docs = worded(own | {"hint": error.hint or hint}), docs or docs_of(error)
+        facts["message"] = in_commands(str(facts["message"]))
     if as_json:
         given = {name: value for name, value in {**facts, "docs": docs}.items() if value}
         sys.stderr.write(ascii_json(json.dumps({"error": _jsonable(given)}, ensure_ascii=True)) + "\n")
         return
-    put(f"error[{facts['code']}]: {printable(str(error))}", style=RED, stream=sys.stderr)
+    put(f"error[{facts['code']}]: {printable(str(facts['message']))}", style=RED, stream=sys.stderr)
     if facts["hint"]:
         say(f"hint: {facts['hint']}")
     if docs:

@@ -13,6 +13,7 @@ from amends.cli.access import find_run, load_function, open_app, open_runtime, r
 from amends.cli.exit_codes import DIVERGED, DONE, FAILED
 from amends.cli.options import App, Json, RunId, Tenant, Url, group
 from amends.cli.output import progress, put_json, put_plain, put_report, put_table, say
+from amends.cli.wording import worded
 from amends.errors import UsageError
 from amends.visible import visible, visible_value
 
@@ -94,7 +95,7 @@ def fork(
         made = acting.fork(run, at=_find_call_of(rt, run, at), id=id)
         report = rt.report(made)
     if as_json:
-        put_json(report.to_dict(), id=made)
+        put_json(worded(report.to_dict()), id=made)
     else:
         put_report(report)
         say(f"open it in your program: rt.run({made!r}); then: amends compare {visible(run)} {visible(made)}")

@@ -65,6 +65,7 @@ from amends.cli.output import (
     say,
     say_how_many,
 )
+from amends.cli.wording import in_commands, worded
 from amends.errors import StalePlan, UsageError
 from amends.visible import visible, visible_log, visible_value
 from amends.worker import work, work_once
@@ -118,7 +119,7 @@ def show_run(
     with open_ledger(url, tenant, app=app) as rt:
         report = rt.report(find_run(rt, run_id))
     if as_json:
-        put_json(report.to_dict(), id=report.run_id)
+        put_json(worded(report.to_dict()), id=report.run_id)
     else:
         put_report(report)
 
@@ -232,7 +233,7 @@ def _run_facts(run: RunInfo) -> dict[str, Any]:
         "recover": run.recover,
         "interrupted": run.interrupted,
         "tags": list(run.tags),
-        "causes": list(run.causes),
+        "causes": [in_commands(cause) for cause in run.causes],
         "owner": run.owner,
         "opened_at": iso_time(run.opened_at),
         "closed_at": iso_time(run.closed_at),
@@ -250,14 +251,14 @@ def _confirm_run(rt: Runtime, run: str, question: str) -> bool:
         for line in args_lines(left.call.args, left.call.classes):
             say(f"   {line}")
     for cause in report.run.causes:
-        say(f"   cause: {visible(cause, prose=True)}")
+        say(f"   cause: {visible(in_commands(cause), prose=True)}")
     return confirm(question)
 
 
 def put_decided(report: Report, as_json: bool) -> int:
     """Print a run after a person's decision about it, and return the exit code."""
     if as_json:
-        put_json(report.to_dict(), id=report.run_id)
+        put_json(worded(report.to_dict()), id=report.run_id)
     else:
         put_report(report)
     if report.skipped:
@@ -546,7 +547,7 @@ def _put_plan(plan: RollbackPlan, as_json: bool) -> int:
 
 def _put_rolled_back(report: Report, as_json: bool) -> int:
     if as_json:
-        put_json(report.to_dict(), id=report.run_id)
+        put_json(worded(report.to_dict()), id=report.run_id)
     else:
         put_report(report)
     if report.state == "rolled_back":
@@ -585,7 +586,9 @@ def worker(
     if as_json:
         logging.basicConfig(handlers=[_JsonLines()])
     else:
-        logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+        lines = logging.StreamHandler(sys.stderr)
+        lines.setFormatter(_InCommands("%(asctime)s %(levelname)s %(message)s"))
+        logging.basicConfig(handlers=[lines])
     log = visible_log("amends.worker")
     if log.level == logging.NOTSET:  # its own level only: at INFO the libraries of the program would log each request
         log.setLevel(logging.INFO)
@@ -617,7 +620,7 @@ def recover(
         log.setLevel(level)
     for number, report in enumerate(reports):
         if as_json:
-            put_json(report.to_dict(), id=report.run_id)
+            put_json(worded(report.to_dict()), id=report.run_id)
             continue
         if number:
             put()
@@ -630,13 +633,20 @@ def recover(
 BLOCKED_SHOWN_MAX: Final = 5
 
 
+class _InCommands(logging.Formatter):
+    """Says in commands what the records of a worker say in Python."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name of logging)
+        return in_commands(super().formatMessage(record))
+
+
 class _JsonLines(logging.Handler):
     """Print log records as lines of JSON on stdout."""
 
     def emit(self, record: logging.LogRecord) -> None:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         facts = {name: value for name, value in vars(record).items() if name not in PLAIN_RECORD}
-        said = {"at": at, "level": record.levelname.lower(), "message": record.getMessage()}
+        said = {"at": at, "level": record.levelname.lower(), "message": in_commands(record.getMessage())}
         put_json(facts | said, id=facts.get("run"))
 
 
@@ -704,7 +714,7 @@ def _watch_run(rt: Runtime, run: str, every: float, as_json: bool) -> int:
         waits = ", waits for a person" if code == AWAITING_APPROVAL else ""
         put(f"= {report.state.replace('_', ' ')}{waits}", style=STYLES.get(report.state, ""))
     for cause in report.run.causes:
-        say(f"→ {visible(cause, prose=True)}")
+        say(f"→ {visible(in_commands(cause), prose=True)}")
     return code
 
 

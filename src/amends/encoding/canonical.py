@@ -35,7 +35,8 @@ from amends.encoding.dataclass import dataclass, field
 from amends.encoding.secret import Secret
 from amends.errors import NotStorable, TooLarge
 
-ARGS_BYTES_MAX: Final = 1 << 20
+PAYLOAD_BYTES_MAX: Final = 1 << 20
+"""The default of the setting ``payload_bytes_max``."""
 DEPTH_MAX: Final = 100
 PART_CHARS: Final = 64  # a long text counts as one value per so many characters
 INT_BITS_MAX: Final = 1 << 18  # Python writes an int in quadratic time: 0.1 s for this one, 15 s for one of 400 kB

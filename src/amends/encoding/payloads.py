@@ -14,12 +14,12 @@ from typing import Any, Final, NoReturn, get_args
 
 from amends.encoding.annotations import ANY_FORM, Member, Shape, Tagged, adapter, form_of, has_schema, shape_of
 from amends.encoding.canonical import (
-    ARGS_BYTES_MAX,
     CLASS,
     CLASS_MARK,
     CONSTANTS,
     LEAVES,
     PACKS,
+    PAYLOAD_BYTES_MAX,
     PLAIN,
     READS,
     UNSET,
@@ -39,8 +39,6 @@ from amends.encoding.canonical import (
 from amends.encoding.dataclass import dataclass
 from amends.encoding.secret import SEALED
 from amends.errors import LedgerCorrupt, LedgerSealed, NotStorable, TooLarge
-
-RESULT_BYTES_MAX: Final = 1 << 20
 
 
 class ShapeMismatch(Exception):
@@ -68,20 +66,20 @@ def load_result(stored_text: str | None, annotation: object = Any) -> Any:
     return None if stored_text is None else decode(stored_text, annotation)
 
 
-def round_trip(value: Any, annotation: object = Any) -> tuple[Any, Stored]:
+def round_trip(value: Any, annotation: object = Any, *, limit: int = PAYLOAD_BYTES_MAX) -> tuple[Any, Stored]:
     """Return the value as every replay will see it, and what is stored. Never raise.
 
-    If nothing can be stored, the value is the original.
+    If nothing can be stored, also because it takes more than ``limit`` bytes, the value is the original.
     """
     if type(value) is dict and len(value) == 1 and CLASS in value:
         value = _said_class(value, shape_of(annotation))
     plain = plain_copy(value)
-    if plain is not None:
+    if plain is not None and len(plain[0]) * 4 <= limit:  # no character takes more bytes
         return _shaped(plain[1], plain[0], annotation), Stored(plain[0], None)
     walk = Walk("result", PACKS, shape=shape_of(annotation))
     try:
         text = written(value, walk)
-        check_size(text, path="result", limit=RESULT_BYTES_MAX)
+        check_size(text, path="result", limit=limit)
         seen = decode(text, annotation)
         return seen, Stored(text, _loss(value, seen, text=text, retyped=walk.retyped, annotation=annotation))
     except (NotStorable, TooLarge) as error:
@@ -193,11 +191,13 @@ class Written:
     """None if all arguments are immutable, so that one copy serves all."""
 
 
-def write_args(args: Mapping[str, Any], shape: Shape, plain: tuple[str, str] | None = None) -> Written:
+def write_args(
+    args: Mapping[str, Any], shape: Shape, plain: tuple[str, str] | None = None, *, limit: int = PAYLOAD_BYTES_MAX
+) -> Written:
     """Return the arguments as they are stored. The result shares no mutable object with the caller.
 
     ``plain``: the texts from ``plain_texts``, if it was already called. Raise ``NotStorable`` for a class that the
-    annotations do not name, and for a value that would not be read back unchanged.
+    annotations do not name, and for a value that would not be read back unchanged; ``TooLarge`` above ``limit`` bytes.
     """
     plain = plain or plain_texts(args)
     if plain is not None:
@@ -208,8 +208,8 @@ def write_args(args: Mapping[str, Any], shape: Shape, plain: tuple[str, str] | N
         return Written(args, plain[0], plain[1], None)
     walk = Walk("args", PACKS, shape=shape, strict=True)
     text = written(dict(args), walk)
-    if len(text) > ARGS_BYTES_MAX:
-        check_size(text, path="args", limit=ARGS_BYTES_MAX)
+    if len(text) > limit:
+        check_size(text, path="args", limit=limit)
     if all(type(value) in CONSTANTS for value in args.values()):
         return Written(args, text, canonical(args, shape=shape), None)
     copy = partial(_written_args, text, shape)

@@ -13,6 +13,7 @@ from amends.encoding.dataclass import dataclass
 from amends.engine.permits import covering_permits
 from amends.engine.rules import need_of
 from amends.engine.session import (
+    APPROVAL_POLL_S_MAX,
     Ask,
     Session,
     body_args,
@@ -30,8 +31,6 @@ from amends.model import Approval, ApprovalState, Yes
 from amends.tools.spec import Spec
 
 APPROVAL_POLL_S_MIN: Final = 0.02
-APPROVAL_POLL_S_MAX: Final = 1.0
-"""The longest interval between polls if the store does not signal what other processes decide."""
 LEFT_S_MIN: Final = 0.001
 """A remaining time shorter than this counts as none: adding it to a clock reading may not change the reading."""
 APPROVAL_SIGNAL_S_MAX: Final = 15.0
@@ -56,6 +55,8 @@ class ApprovalWait:
     watcher: Any = None
     pause: float = APPROVAL_POLL_S_MIN
     waits: bool = False
+    longest_s: float = APPROVAL_POLL_S_MAX
+    """The longest interval between polls if the store does not signal what other processes decide."""
 
     def observe(self, verdict: str) -> None:
         """Record whether the body waits for this request now."""
@@ -73,8 +74,8 @@ class ApprovalWait:
         if asked is None or self.limit_s <= 0:
             return False
         watcher = await Watch(asked.root)
-        longest = APPROVAL_SIGNAL_S_MAX if getattr(watcher, "is_told", False) else APPROVAL_POLL_S_MAX
-        pause = APPROVAL_POLL_S_MIN
+        longest = max(APPROVAL_SIGNAL_S_MAX, self.longest_s) if getattr(watcher, "is_told", False) else self.longest_s
+        pause = min(APPROVAL_POLL_S_MIN, longest)
         while True:
             found = await ReadApproval(asked.id)
             if found is None or found.approval.state_at(found.now) != "pending":
@@ -100,8 +101,8 @@ class ApprovalWait:
             return False
         if self.watcher is None:
             self.watcher = await Watch(answer.call.root)
-        await Await(self.watcher, min(self.pause, left))
-        self.pause = min(self.pause * 2, APPROVAL_POLL_S_MAX)
+        await Await(self.watcher, min(self.pause, self.longest_s, left))
+        self.pause = min(self.pause * 2, self.longest_s)
         return True
 
 

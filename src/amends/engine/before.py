@@ -77,7 +77,7 @@ async def read_now(session: Session, spec: Spec, row: CallRow) -> Ended:
 def _stored(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str, Exception | None]:
     """Return what is stored of the value, or why nothing is: what a crash would lose cannot be put back."""
     assert spec.before is not None, "only a tool with a before is read"
-    seen, stored = round_trip(value, spec.before.returns)
+    seen, stored = round_trip(value, spec.before.returns, limit=session.payload_bytes_max)
     if stored.text is None or stored.loss:
         why = stored.loss or "it cannot be written down"
         return "", NotStorable(

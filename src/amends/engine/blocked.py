@@ -119,7 +119,9 @@ def _failed_compensation(row: CallRow) -> Obstacle:
     retry = f"rt.retry({row.id!r}, by=..., why=...)"
     if name != NOT_STARTED:
         why = f"its compensation failed: {error_text(row.comp_error) or 'no reason kept'}"
-        return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {retry}")
+        by_hand = f"or compensate it by hand, then rt.resolve({row.id!r}, Happened(None), by=..., why=...)"
+        accept = f"or accept it with rt.accept({row.id!r}, by=..., why=...)"
+        return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {retry}, {by_hand}, {accept}")
     why = f"its compensation was not started: {words}"
     verbs = [f"compensate it by hand, then rt.resolve({row.id!r}, Happened(None), by=..., why=...)"]
     if row.result is None or lost_at(row.result) is not None or row.loss:
@@ -232,5 +234,6 @@ def commit_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
             )
         elif row.state == "backing_off" and row.retry_at is None:
             why = f"it failed permanently: {error_text(row.error) or row.why}"
-            found.append(Obstacle(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)"))
+            verbs = f"rt.retry({row.id!r}, by=..., why=...), or close the run with rt.abandon({tree.run.id!r}, by=..., why=...)"
+            found.append(Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {verbs}"))
     return found

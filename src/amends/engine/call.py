@@ -497,7 +497,7 @@ async def settle_outcome(
         settle.to, settle.why, settle.mono = "in_doubt", _timeout_reason(body), None
         settle.error = describe_error(TimeoutError(f"no answer within {ask.timeout} s"))
     elif ended.error is None:
-        value, stored = round_trip(ended.value, ask.spec.result_type)
+        value, stored = round_trip(ended.value, ask.spec.result_type, limit=session.payload_bytes_max)
         if ask.spec.redact is not None:
             stored = session.redactor.kept(stored, ask.known, (session.tenant, row.tool))
         remember(session, ask.spec, row, value, stored)
@@ -585,13 +585,19 @@ async def _wait_limits(session: Session, ask: Ask) -> tuple[Wait, ApprovalWait]:
     """
     body = body_around(session, ask)
     if body is None:
-        return Wait(session.wait_s), ApprovalWait(session.wait_approval_s)
+        return (
+            Wait(session.wait_s, longest_s=session.poll_s),
+            ApprovalWait(session.wait_approval_s, longest_s=session.poll_approval_s),
+        )
     left = math.inf
     if body.until is not None:
         left = BODY_WAIT_SHARE * max(0.0, body.until - (await ReadClocks()).mono)
     wait = (session.wait_s if body.until is None else math.inf) if session.user_wait_s is None else session.user_wait_s
     limit = math.inf if session.user_wait_approval_s is None else session.user_wait_approval_s
-    return Wait(min(wait, left)), ApprovalWait(min(limit, left), body=body)
+    return (
+        Wait(min(wait, left), longest_s=session.poll_s),
+        ApprovalWait(min(limit, left), body=body, longest_s=session.poll_approval_s),
+    )
 
 
 def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:

@@ -473,7 +473,7 @@ async def note_late(
     text = None
     happened = late.error is None
     if happened:
-        seen, stored = round_trip(late.value, spec.result_type)
+        seen, stored = round_trip(late.value, spec.result_type, limit=session.payload_bytes_max)
         stored = session.redactor.kept(stored, known, (row.tenant, row.tool)) if spec.redact else stored
         remember(session, spec, row, seen, stored)
         text = stored.text

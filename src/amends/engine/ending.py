@@ -293,7 +293,7 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
 
 
 async def _commit(session: Session, output: str | None) -> RunRow:
-    wait = Wait(session.wait_s)
+    wait = Wait(session.wait_s, longest_s=session.poll_s)
     after = {name: spec.after for name, spec in session.specs.items() if spec.at == "commit" and spec.after}
     judged, missing = ("", "", ""), list[Missing]()
     for _ in range(ROUNDS_MAX):

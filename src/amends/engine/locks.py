@@ -49,7 +49,7 @@ async def start_when_unlocked(
 
     Return the last answer if they never were. What is there before its first attempt is read once it has its locks.
     """
-    wait = wait or Wait(session.wait_s)
+    wait = wait or Wait(session.wait_s, longest_s=session.poll_s)
     lease, spec = session.lease, session.spec(row.tool)
     prepared, before = False, None
     while True:

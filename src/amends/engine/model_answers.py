@@ -9,6 +9,7 @@ from amends.encoding.canonical import CLASS_MARK
 from amends.encoding.payloads import decode
 from amends.encoding.secret import SEALED
 from amends.engine.call import Done
+from amends.engine.outcomes import is_broken
 from amends.engine.session import Ask, Session, call_of, scrubbed
 from amends.errors import (
     Busy,
@@ -80,7 +81,8 @@ def answer_error(session: Session, tool: str, error: Exception) -> Answer:
     if is_a(error, NoEffect) and error.final is True:
         again = "That is final: do not call it so again."
     else:
-        again = what_helps(type(error), has_file=is_a(error, OSError) and OSError.filename.__get__(error) is not None)
+        has_file = is_a(error, OSError) and OSError.filename.__get__(error) is not None
+        again = what_helps(type(error), has_file=has_file, broken=not has_file and is_broken(error))
     text = f"{tool} failed and changed nothing: {why}. {again}"
     return Answer("failed", text, call=call, error=error)
 

@@ -12,7 +12,7 @@ from amends.engine.checkpoints import check_anchor
 from amends.engine.doubts import probed_seldom
 from amends.engine.ending import commit, raise_blocked
 from amends.engine.rollback import roll_back, settle_doubts
-from amends.engine.session import Session, Wait, lacking, read_tree, release_tree
+from amends.engine.session import POLL_S_MAX, Session, Wait, lacking, read_tree, release_tree
 from amends.errors import Busy, RunConflict, RunEnded
 from amends.ledger.leases import Lease
 from amends.ledger.operations import OpenChild, Opened, OpenRun
@@ -30,6 +30,7 @@ class Opening:
     lease_s: float
     wait_s: float
     wait_approval_s: float = 0.0
+    poll_s: float = POLL_S_MAX
     said: tuple[float | None, float | None] = (None, None)
     """``wait`` and ``wait_approval`` if the caller has set them for this run."""
     anchor: Any = None
@@ -59,7 +60,7 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
     Raise ``Busy``, ``RunConflict`` or ``RunEnded``.
     """
     await check_anchor(opening.anchor)
-    wait, dead = Wait(opening.wait_s), ""
+    wait, dead = Wait(opening.wait_s, longest_s=opening.poll_s), ""
     while True:
         clocks = await ReadClocks()
         opened = await OpenRun(

@@ -270,6 +270,19 @@ ERRNOS: Final = frozenset(
 )
 """Error numbers of an ``OSError`` after which the effect may exist: the connection, the share or the disk broke."""
 
+BUSY_STATUSES: Final = frozenset({401, 407, 425, 429})
+"""HTTP statuses that no other arguments change: the program is not logged in, or asks too often."""
+ABOUT_THE_ADDRESS: Final = frozenset(
+    {
+        "InvalidURL",
+        "InvalidURI",
+        "UnsupportedProtocol",
+        "TooManyRedirects",
+        "InvalidUrlRedirectClientError",
+        "KeyReused",
+    }
+)
+"""Errors of clients that may be about an argument, although they say something about the request."""
 CLEAR_REFUSALS: Final = frozenset({"slack_sdk.errors.SlackApiError"})
 """Classes that report a clear refusal although the HTTP status is 200."""
 
@@ -340,6 +353,31 @@ def lost_answer(error: BaseException) -> InDoubt | None:
         if is_a(link, InDoubt):
             return link
     return None
+
+
+def is_broken(error: BaseException) -> bool:
+    """Return whether an error says that a connection or a service broke, so that other arguments do not help.
+
+    An answer that blames the request (400, 404, 409, 422 and their kind) is believed, whatever it was raised over.
+    """
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo and len(seen) < LINKS_MAX:
+        link = todo.pop(0)
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        todo.append(_CAUSE(link) or (None if _SUPPRESSED(link) else _CONTEXT(link)))
+        if is_a(link, BaseExceptionGroup):
+            todo += _EXCEPTIONS(link)
+            continue
+        status = _status_of(link, "status_code", "status", "http_status")
+        if status is not None:
+            return _is_broken(status) or status in BUSY_STATUSES
+        name = class_name(type(link)).rpartition(".")[2]
+        if name not in ABOUT_THE_ADDRESS and _verdict_by_class(link) != "ordinary":
+            return True
+    return False
 
 
 def _links(

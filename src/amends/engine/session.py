@@ -18,9 +18,9 @@ from typing import Any, Final
 from amends.budgets import Budget
 from amends.encoding.annotations import Shape
 from amends.encoding.canonical import (
-    ARGS_BYTES_MAX,
     CLASS_MARK,
     CONSTANTS,
+    PAYLOAD_BYTES_MAX,
     canonical,
     check_size,
     encode,
@@ -76,6 +76,11 @@ KNOWN_MAX: Final = 10_000
 """The most spellings of hidden values that one tree remembers."""
 
 
+POLL_S_MIN: Final = 0.005
+POLL_S_MAX: Final = 0.25
+"""The first and the longest interval between two looks at the ledger; the setting ``poll`` replaces the second."""
+APPROVAL_POLL_S_MAX: Final = 1.0
+"""The longest interval if the store does not signal what other processes decide: the setting ``poll_approval``."""
 RESULTS_MAX: Final = 10_000
 """The most results that one tree remembers because the ledger could not store them."""
 
@@ -287,6 +292,10 @@ class Session:
     waits_for_doubts: bool = False
     """Whether recovery has started the agent of this run again: a doubt that it meets is waited for, not rolled back."""
     closing: Closing = field(default_factory=Closing)
+    poll_s: float = POLL_S_MAX
+    poll_approval_s: float = APPROVAL_POLL_S_MAX
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    """The most that the ledger keeps of the arguments, and of the result, of one call."""
 
     @property
     def known(self) -> dict[str, Secret]:
@@ -414,13 +423,13 @@ def ask_for(
         text, whole = plain  # plain immutable values: nearly every call
     else:
         if spec.redact is None:
-            written = write_args(args, shape or spec.shape, plain)
+            written = write_args(args, shape or spec.shape, plain, limit=session.payload_bytes_max)
             shown = args = written.args
         else:
             args, shown, written, known = _hide_some(session, spec, args, shape or spec.shape)
             again = again and session.redactor.scrub(again, known)
         text, whole, copy = written.text, written.meaning, written.copy
-    check_size(text, path="args", limit=ARGS_BYTES_MAX)
+    check_size(text, path="args", limit=session.payload_bytes_max)
     meaning = named = whole
     if spec.key is not None or spec.ignore:
         given = _fresh_args(args, copy) if callable(spec.key) else args
@@ -470,7 +479,7 @@ def _hide_some(
     inside = shape if spec.signature is None else spec.anywhere
     shown, known = hide_args(session.redactor, session.memory, request, spec, places=spec.redact.places, shape=inside)
     if shown is kept:
-        written = write_args(kept, shape)
+        written = write_args(kept, shape, limit=session.payload_bytes_max)
         return written.args, written.args, written, known
     text = encode(dict(shown), path="args", shape=shape)
     return kept, shown, Written(kept, text, canonical(shown, shape=shape), partial(_copied, kept)), known
@@ -878,7 +887,7 @@ def reported_result(session: Session, spec: Spec, row: CallRow, value: object) -
 
 
 def _stored(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[Any, Stored]:
-    seen, stored = round_trip(value, spec.result_type)
+    seen, stored = round_trip(value, spec.result_type, limit=session.payload_bytes_max)
     if spec.redact:
         stored = session.redactor.kept(stored, hidden_values_of(session, row), (row.tenant, row.tool))
     return seen, stored
@@ -1001,10 +1010,6 @@ async def read_tree(session: Session) -> Tree:
 # ---- Waiting for another run: watched, polled in growing intervals, and never for ever
 
 
-POLL_S_MIN: Final = 0.005
-POLL_S_MAX: Final = 0.25
-
-
 @dataclass(slots=True)
 class Wait:
     """One wait, from the first refusal on."""
@@ -1016,6 +1021,8 @@ class Wait:
     pause: float = POLL_S_MIN
     watcher: Any = None
     root: str = ""
+    longest_s: float = POLL_S_MAX
+    """The longest interval between two looks."""
 
     async def again(self, root: str) -> bool:
         """Wait until this tree may have changed; return False when the limit is reached."""
@@ -1028,6 +1035,6 @@ class Wait:
             # It may have changed just before it was watched: look once more.
             self.root, self.watcher = root, await Watch(root)
             return True
-        await Await(self.watcher, min(self.pause, self.limit_s - self.waited))
-        self.pause = min(self.pause * 2, POLL_S_MAX)
+        await Await(self.watcher, min(self.pause, self.longest_s, self.limit_s - self.waited))
+        self.pause = min(self.pause * 2, self.longest_s)
         return True

@@ -14,18 +14,27 @@ from typing import TYPE_CHECKING, Any, Final
 from amends.budgets import Budget, budget_from, check_budgets_for, checked_budgets
 from amends.drivers import process
 from amends.drivers.blocking import Live
+from amends.encoding.canonical import CHARS_MAX
 from amends.encoding.ids import new_number
 from amends.encoding.lazy_import import import_on_use
 from amends.engine.compiled import Compiled, compiled
 from amends.engine.opening import Opening
 from amends.engine.session import Closing, Memory, Session
-from amends.errors import AgentNotFound, BadDeclaration, UnknownTool, UsageError, name_for_models
+from amends.errors import (
+    AgentNotFound,
+    BadConfig,
+    BadDeclaration,
+    LedgerMissing,
+    UnknownTool,
+    UsageError,
+    name_for_models,
+)
 from amends.host.anchor import anchor_of
 from amends.host.checkpoints import Checkpointer, Told
 from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
 from amends.host.redaction import Hiding, recorded_input
-from amends.host.settings import Setting, settle_settings
+from amends.host.settings import APPLICATION, Setting, settle_settings
 from amends.ledger.leases import Lease
 from amends.ledger.operations import Opened
 from amends.ledger.plain import PlainRun
@@ -33,11 +42,11 @@ from amends.ledger.rows import RunRow, counterparts_of, point_of
 from amends.ledger.store import Store
 from amends.model import Order
 from amends.stores import store_for
-from amends.tools.compensation import is_compensable_here
-from amends.tools.declarations import specs_of
+from amends.tools.compensation import Bodies, Body, is_compensable_here
+from amends.tools.declarations import check_described, specs_of
 from amends.tools.rules import Rule
 from amends.tools.scope import open_caller_here
-from amends.tools.spec import Declaration, Spec
+from amends.tools.spec import Declaration, Spec, is_elsewhere
 from amends.tools.toml_tools import declared_in
 from amends.visible import visible_log
 
@@ -47,6 +56,9 @@ else:
     import_on_use(globals(), rule_checks="amends.tools.rule_checks")
 
 log = visible_log("amends")
+
+PLAIN_BYTES_MAX: Final = 4 * CHARS_MAX
+"""The most that the arguments or the result of a plain call take; with a lower limit every call is checked."""
 _NOT_YET: Final[Any] = object()
 
 
@@ -65,6 +77,9 @@ class Host:
         self.order: Order = self.value("order")
         self.lease_s: float = self.value("lease")
         self.wait_s: float = self.value("wait")
+        self.poll_s: float = self.value("poll")
+        self.poll_approval_s: float = self.value("poll_approval")
+        self.payload_bytes_max: int = self.value("payload_bytes_max")
         self.repeats: bool = self.value("repeats")
         self.hiding = Hiding(self.store, self.settings)
         self.redactor = self.hiding.redactor
@@ -78,7 +93,7 @@ class Host:
         self.warnings: tuple[str, ...] = ()
         """Suspicious but valid rules, budgets and tools; each was logged."""
         self.tools: list[object] = [*tools, *self._tables()]
-        self.bodies: dict[str, Callable[..., Any]] = {}
+        self.bodies: dict[str, Body] = {}
         """Bodies of tools that live in another program, and that this process can reach."""
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self._compiled: dict[str, Compiled | None] = {}
@@ -121,22 +136,26 @@ class Host:
             self.hiding.ready()
         self.tools = more
 
-    def reach(self, bodies: Mapping[str, Callable[..., Any]]) -> None:
-        """Give bodies to declared tools that live elsewhere; runs that are open get them too."""
+    def reach(self, bodies: Mapping[str, Body]) -> None:
+        """Give bodies to declared tools that live elsewhere, all or none; runs that are open get them too."""
         new = {
-            name: fn
-            for name, fn in bodies.items()
-            if (spec := self.specs.get(name)) is not None and spec.signature is None and spec.fn is not fn
+            name: body
+            for name, body in bodies.items()
+            if (spec := self.specs.get(name)) is not None and is_elsewhere(spec.declaration) and spec.fn is not body.fn
         }
         if not new:
             return
+        for name, body in new.items():
+            check_described(body.fn, name, self.specs[name].where)
         with self._lock:
-            self.bodies |= new
-            self.specs |= self._checked(self.tools)  # in place: sessions refer to this dict
+            more = self.bodies | new
+            self.specs |= self._checked(self.tools, more)  # in place: sessions refer to this dict
+            self.bodies = more
             self._compiled = {}
 
-    def _checked(self, tools: list[object]) -> dict[str, Spec]:
-        specs = specs_of(tools, order=self.order, redact=self.redactor.hidden, bodies=self.bodies)
+    def _checked(self, tools: list[object], bodies: Bodies | None = None) -> dict[str, Spec]:
+        known = self.bodies if bodies is None else bodies
+        specs = specs_of(tools, order=self.order, redact=self.redactor.hidden, bodies=known)
         self.hiding.check(specs.values())
         costs = {name: spec.cost for name, spec in specs.items()}
         self._warn(
@@ -207,7 +226,7 @@ class Host:
         if self._opened:
             return
         with self._lock:  # opening twice is harmless: the store is idempotent
-            made = self.store.open(create=bool(self.value("create")))
+            made = self._open_store()
             if made and self.store.url != "memory:":
                 # A caller who names a run may have expected to resume it.
                 level = logging.WARNING if run_id is not None else logging.INFO
@@ -215,6 +234,27 @@ class Host:
             self.hiding.ready()
             self.checkpointer.ready()
             self._opened = True
+
+    def _open_store(self) -> bool:
+        try:
+            made = bool(self.store.open(create=bool(self.value("create"))))
+        except LedgerMissing as missing:
+            if self.settings["create"].origin != APPLICATION:
+                raise
+            raise LedgerMissing(
+                f"{missing} ({APPLICATION} names the application's database, where amends creates no table unasked)",
+                hint="create it with amends db migrate, or name another ledger: Runtime(url), AMENDS_URL, amends.toml",
+            ) from None
+        most = getattr(self.store, "payload_bytes_most", self.payload_bytes_max)
+        if self.payload_bytes_max > most:
+            # Refused here: a result that the server refuses would leave its call in doubt, after the effect.
+            raise BadConfig(
+                f"payload_bytes_max is {self.payload_bytes_max}, and the server of this ledger accepts {most} at most",
+                setting="payload_bytes_max",
+                origin=self.settings["payload_bytes_max"].origin,
+                hint="set max_allowed_packet of the server to four times the limit, or lower the limit",
+            )
+        return made
 
     def close(self) -> None:
         """Release everything; runs that are still open are recovered by their policy."""
@@ -289,6 +329,7 @@ class Host:
             owner=self.owner,
             lease_s=self.lease_s,
             wait_s=self.wait_s if wait is None else float(wait),
+            poll_s=self.poll_s,
             wait_approval_s=self.wait_approval_s if yes is None else float(yes),
             said=(None if wait is None else float(wait), None if yes is None else float(yes)),
             anchor=self.anchor,
@@ -353,7 +394,10 @@ class Host:
         wait, yes = said
         budgets = (*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets
         # A resumed run answers most requests from its record, a fork from that of another run.
-        unusual = resumed or row.uid != row.root or row.forked_from or self.rules or budgets or self.hiding.sealing
+        small = self.payload_bytes_max < PLAIN_BYTES_MAX
+        unusual = (
+            resumed or row.uid != row.root or row.forked_from or self.rules or budgets or self.hiding.sealing or small
+        )
         return Session(
             uid=row.uid,
             id=row.id,
@@ -384,6 +428,9 @@ class Host:
             phases=() if point is None or row.history else point.phases,
             counterparts=counterparts_of(row),
             closing=Closing(row.completion),
+            poll_s=self.poll_s,
+            poll_approval_s=self.poll_approval_s,
+            payload_bytes_max=self.payload_bytes_max,
             plain=None
             if unusual
             else PlainRun(row.uid, row.id, row.tenant, row.agent, row.principal, lease.owner, lease.epoch),

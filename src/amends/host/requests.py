@@ -23,11 +23,12 @@ from amends.errors import BadArguments, Error, UsageError, close_to
 from amends.host.host import Host, View
 from amends.ledger.plain import AdmitPlain
 from amends.model import Request, ToolCall
+from amends.tools.checks import has_argument, listed
 from amends.tools.declarations import declare, specs_of
 from amends.tools.rules import RuleTest
 from amends.tools.scope import BareUse, Options, scope_here
 from amends.tools.signature import REPEAT, correctable, hints_of, no_repeat
-from amends.tools.spec import Declaration, Spec
+from amends.tools.spec import Declaration, KeyRule, Spec
 
 ONCE: Final = "once:"
 """Begins the name under which rules and reports know the code of ``once``."""
@@ -141,15 +142,19 @@ def model_ask(
     tool_call_id: str | None,
     again: str | None,
     grp: str = "",
+    key: KeyRule | None = None,
 ) -> Ask:
     """Return the request for a tool that a model asks for by name and JSON.
 
     ``handler``: the body, if it is not the declared one. ``tool_call_id``: the model's id of the request. ``again``: why
     it is a deliberate repeat; a model says it as the argument ``again_because``. ``grp``: the group of parallel calls.
+    ``key``: the key of this call, instead of the declared one.
     """
     if handler is not None and host.find(tool) is None:
-        return _undeclared_ask(host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
-    spec = host.named(tool)
+        return _undeclared_ask(
+            host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key
+        )
+    spec = keyed(host.named(tool), key)
     if handler is None and spec.fn is None:
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
     plain = dict(_json_object(tool, args))
@@ -168,14 +173,20 @@ def model_ask(
 
 
 def foreseen_ask(
-    host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None
+    host: Host,
+    session: Session,
+    tool: str,
+    args: Mapping[str, Any] | str,
+    *,
+    tool_call_id: str | None,
+    key: KeyRule | None = None,
 ) -> Ask:
     """Return the same request without a body, to ask for its approval ahead of time."""
 
     def no_body(**_: Any) -> None:
         raise AssertionError("a request for an approval only has no body")
 
-    return model_ask(host, session, tool, args, handler=no_body, tool_call_id=tool_call_id, again=None)
+    return model_ask(host, session, tool, args, handler=no_body, tool_call_id=tool_call_id, again=None, key=key)
 
 
 async def test_rules(
@@ -290,11 +301,11 @@ def _is_blank(because: object) -> bool:
 
 def _undeclared_ask(
     host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
-    tool_call_id: str | None, again: str | None,
+    tool_call_id: str | None, again: str | None, key: KeyRule | None = None,
 ) -> Ask:  # fmt: skip
     """Return the request for an undeclared tool: a pivot in its own child run, which a person or a rule must allow."""
     plain = dict(_json_object(tool, args))
-    spec = adhoc_spec(tool, kind="pivot")
+    spec = keyed(adhoc_spec(tool, kind="pivot"), key)
     because = _because(host, spec, plain)
     with correctable(tool, plain):
         bound = spec.bind_json(plain)
@@ -362,6 +373,27 @@ def once_ask(
     spec = replace(spec, result_type=result_type)
     shape = shape_of_args(hints, Any, words={})
     return ask_for(session, spec, flat, fn=body, is_async=_is_async(fn), parent=parent_call(), shape=shape)
+
+
+def keyed(spec: Spec, key: KeyRule | None) -> Spec:
+    """Return the tool with another key for one call; raise ``UsageError`` for one that it cannot have."""
+    if key is None:
+        return spec
+    names = () if callable(key) else listed(key)
+    strange = [name for name in names if not isinstance(name, str) or not has_argument(spec.signature, name)]
+    problem = ""
+    if strange:
+        takes = ", ".join(spec.signature.names) if spec.signature else ""
+        problem = f"key has {strange[0]!r}, which is not an argument of {spec.name}" + (takes and f" ({takes})")
+    elif not callable(key) and not names:
+        problem = f"the key of {spec.name} is empty, which would make all its calls one"
+    elif spec.ignore == "rest" and callable(key):
+        problem = f'{spec.name} has ignore="rest", so its key names arguments and is no function'
+    elif both := [name for name in names if spec.ignore != "rest" and name in spec.ignore]:
+        problem = f"{both[0]} is in the key, and {spec.name} ignores it"
+    if problem:
+        raise UsageError(problem, hint='name arguments, key=("order", "line"), or give a function of the request')
+    return replace(spec, key=key if callable(key) else names, declared_key=True)
 
 
 def adhoc_spec(name: str, hidden: RedactionRules = NOTHING, **options: Any) -> Spec:

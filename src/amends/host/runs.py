@@ -28,7 +28,7 @@ from amends.errors import (
 )
 from amends.host.host import Host, View
 from amends.host.redaction import named_by, recorded_input
-from amends.host.requests import adhoc_spec
+from amends.host.requests import adhoc_spec, keyed
 from amends.ledger.flow import Flow
 from amends.ledger.leases import Lease
 from amends.ledger.operations import (
@@ -167,7 +167,7 @@ def hand_ask(
     elif kind is not None and kind != spec.kind:
         raise UsageError(f"{tool} is declared as {spec.kind}, begin() says {kind}")
     elif key is not None:
-        spec = replace(spec, key=(key,) if isinstance(key, str) else key, declared_key=True)
+        spec = keyed(spec, key)
     if cost is not None:
         spec = replace(spec, cost=lambda _: cost)
     bound = spec.bind((), dict(args))

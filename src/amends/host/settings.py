@@ -19,6 +19,8 @@ from amends.tools.toml_tools import checked_tools
 
 APPLICATION: Final = "DATABASE_URL"
 """The variable of the application's own database: read last, and no table is created there."""
+NO_FILES: Final = ("", "/", ":memory:")
+"""Paths in the URL of SQLite that name no file."""
 LEDGERS: Final = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
 DEFAULTS: Final[dict[str, Any]] = {
     "url": None,
@@ -27,6 +29,10 @@ DEFAULTS: Final[dict[str, Any]] = {
     "lease": 30.0,
     "wait": 30.0,
     "wait_approval": 0.0,
+    "poll": 0.25,
+    "poll_approval": 1.0,
+    "poll_worker": 5.0,
+    "payload_bytes_max": 1 << 20,
     "create": True,
     "repeats": False,
     "tenant": None,
@@ -60,6 +66,10 @@ TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
 """Settings that are tables in a file, so they have no environment variable; each with its check."""
 CONFIG: Final = "AMENDS_CONFIG"
 """The variable that names the only file to read. The user who sets it trusts that file, whoever owns it."""
+LOWEST: Final = {"lease": 0.05, "poll": 0.001, "poll_approval": 0.001, "poll_worker": 0.01, "payload_bytes_max": 1_024}
+"""The smallest value of a number; 0 for those that are not named."""
+HIGHEST: Final = {"poll": 3_600.0, "poll_approval": 3_600.0, "poll_worker": 3_600.0, "payload_bytes_max": 1 << 26}
+"""The largest value of a number, where there is one: who looks never again waits for ever."""
 SWITCHED: Final = ("checkpoint",)
 """Settings that are a number or ``off``."""
 CHOICES: Final = {"order": ("strict", "advise"), "interrupted": ("block", "commit")}
@@ -88,8 +98,9 @@ def settle_settings(
         _refuse_strange(path, table)
     settled = {name: _one(name, given.get(name), env, files) for name in DEFAULTS}
     url = settled["url"] = _placed(settled["url"], files, env.get(APPLICATION, ""))
-    if url.origin == APPLICATION and settled["create"].origin == "default":
+    if url.origin == APPLICATION:
         # The application's own database: amends creates no table in it unless a person says so, by amends db migrate.
+        # Whoever set create did not mean this database.
         settled["create"] = Setting(False, APPLICATION)
     return settled
 
@@ -123,6 +134,8 @@ def _checked(name: str, value: Any, origin: str) -> Any:
                 f"{name} is {value!r} ({origin}), which is neither true nor false", setting=name, origin=origin
             )
         return known
+    if isinstance(default, int):
+        return _bytes(name, value, origin)
     if name in SWITCHED and (value is False or str(value).lower() == "off"):
         return "off"
     if isinstance(default, float):
@@ -130,11 +143,11 @@ def _checked(name: str, value: Any, origin: str) -> Any:
             number = float(value)
         except (TypeError, ValueError):
             number = float("nan")
-        low = 0.0 if name != "lease" else 0.05
-        if not number >= low:
+        low, high = LOWEST.get(name, 0.0), HIGHEST.get(name)
+        if not number >= low or (high is not None and number > high):
             raise BadConfig(
                 f"{name} is {value!r} ({origin}); it is a number of seconds, at least {low:g}"
-                f"{', or off' if name in SWITCHED else ''}",
+                f"{'' if high is None else f' and at most {high:g}'}{', or off' if name in SWITCHED else ''}",
                 setting=name,
                 origin=origin,
             )
@@ -147,6 +160,21 @@ def _checked(name: str, value: Any, origin: str) -> Any:
             f"{name} is {value!r} ({origin}); it is one of {', '.join(CHOICES[name])}", setting=name, origin=origin
         )
     return value
+
+
+def _bytes(name: str, value: Any, origin: str) -> int:
+    low, high = int(LOWEST[name]), int(HIGHEST[name])
+    try:
+        number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
+    except ValueError:
+        number = -1
+    if not low <= number <= high:
+        raise BadConfig(
+            f"{name} is {value!r} ({origin}); it is a whole number of bytes, from {low} to {high}",
+            setting=name,
+            origin=origin,
+        )
+    return number
 
 
 def _files(named: str) -> list[tuple[Path, Mapping[str, Any]]]:
@@ -257,13 +285,28 @@ def _parsed(text: str) -> Mapping[str, Any]:
     return tomllib.loads(text)
 
 
+def _of_application(url: str) -> str | None:
+    """Return the URL of the application's database if a ledger can be there; None if not.
+
+    In the URL of a file the driver and the options are those of another library.
+    """
+    scheme, _, rest = url.partition(":")
+    scheme = scheme.partition("+")[0].lower()
+    if scheme not in LEDGERS:
+        return None
+    if scheme != "sqlite":
+        return url
+    path = split_path(rest.removeprefix("///"))[0]
+    return f"sqlite:///{written_path(path)}" if rest.startswith("///") and path not in NO_FILES else None
+
+
 def _placed(url: Setting, files: list[tuple[Path, Mapping[str, Any]]], application: str = "") -> Setting:
     """Return the URL with an absolute path: relative to the file that sets it, else to the working directory.
 
     It is never a temporary or per-user folder: with a second, empty ledger an agent would pay twice.
     """
-    if url.value is None and application.partition(":")[0].partition("+")[0].lower() in LEDGERS:
-        url = Setting(application, APPLICATION)
+    if url.value is None and (found := _of_application(application)) is not None:
+        url = Setting(found, APPLICATION)
     if url.value is None:
         folder = files[0][0].parent if files else Path.cwd()
         return Setting(f"sqlite:///{written_path(folder / 'amends.db')}", "default")
@@ -271,6 +314,8 @@ def _placed(url: Setting, files: list[tuple[Path, Mapping[str, Any]]], applicati
     if not text.startswith("sqlite:///"):
         return url
     path, query = split_path(text.removeprefix("sqlite:///"))
+    if path in NO_FILES:
+        return url  # refused by the store, which says what to use
     base = Path.cwd() if url.origin in ("argument", "AMENDS_URL", APPLICATION) else Path(url.origin).parent
     absolute = written_path(base / path)
     return Setting(f"sqlite:///{absolute}" + (f"?{query}" if query else ""), url.origin)

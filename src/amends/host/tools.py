@@ -12,6 +12,8 @@ from amends.engine import model_plans
 from amends.host.host import Host, View
 from amends.model import Kind
 from amends.tools import spec
+from amends.tools.compensation import Body
+from amends.tools.declarations import caller_frame, local_names
 
 Style = Literal["openai", "responses", "anthropic", "gemini", "ollama", "mcp"]
 
@@ -21,9 +23,14 @@ def add(host: Host, _view: View, *tools: object) -> None:
     host.add(tools)
 
 
-def reach(host: Host, _view: View, bodies: Mapping[str, Callable[..., object]], /) -> None:
-    """Give bodies to tools that were declared but run elsewhere; ignore names that were not declared."""
-    host.reach(bodies)
+def reach(host: Host, _view: View, bodies: Mapping[str, Callable[..., object]], /, *, described: bool = True) -> None:
+    """Give bodies to tools that were declared but run elsewhere; ignore names that were not declared.
+
+    A body gives what ``tool(fn)`` gives: its schema for models, and validated arguments; one with ``**kwargs`` alone
+    takes what it is given. ``described=False``: leave both to the framework that the functions call.
+    """
+    frame = caller_frame()
+    host.reach({name: Body(fn, described, local_names(fn, frame)) for name, fn in bodies.items()})
 
 
 def check(host: Host, _view: View, plan_: Sequence[object], /) -> model_plans.Check:

@@ -6,7 +6,8 @@ import os
 import re
 from typing import Final
 
-_QUERY: Final = re.compile(r"[A-Za-z_]+=[^/?]*")
+_QUERY: Final = re.compile(r"[A-Za-z_]+=[^/?]*|(?i:synchronous)")
+"""Options, or the name of one without its value: a mistake that must not become another, empty ledger."""
 
 
 def split_path(text: str) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from amends.run import answer as answer_live
 from amends.run import answer_all as answer_all_live
 from amends.states import RunState
 from amends.tools.scope import Options, enter_block, leave_scope, scope_here
-from amends.tools.spec import Declaration
+from amends.tools.spec import Declaration, KeyRule
 
 T = TypeVar("T")
 
@@ -177,9 +177,10 @@ async def answer(
     handler: Callable[..., object] | None = None,
     tool_call_id: str | None = None,
     again: str | None = None,
+    key: KeyRule | None = None,
 ) -> Answer:
     """Return what the model was told then. Raise ``Diverged``, which no model is told."""
-    told = await answer_live(run, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
+    told = await answer_live(run, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key)
     if run._replay.broken is not None:
         raise run._replay.broken
     return told

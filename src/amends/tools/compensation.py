@@ -10,7 +10,7 @@ from types import UnionType
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
 from amends.encoding.annotations import places_below, shape_of
-from amends.encoding.dataclass import dataclass
+from amends.encoding.dataclass import dataclass, field
 from amends.errors import BadDeclaration
 from amends.model import Absent, Happened, Probed, Retry, Unknown
 from amends.tools.checks import BEFORE, PUT, bad, check_seconds, checked_retry, has_argument
@@ -25,14 +25,40 @@ from amends.tools.spec import (
     ProbeSpec,
     Spec,
     declaration_of,
+    is_elsewhere,
 )
 
-Bodies: TypeAlias = Mapping[str, Callable[..., Any]]
-NO_BODIES: Final[Bodies] = {}
 COMPENSATION_WORDS: Final = ("tool", "args", "idempotent", "absent_ok", "wins", "retry", "timeout", "probe")
 PROBE_WORDS: Final = ("tool", "args", "result")
 PROBES: Final = ("probe", "compensation's probe")
 EMPTY: Final[tuple[object, ...]] = (None, False, "", [], {})
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A function for a tool that was declared without one."""
+
+    fn: Callable[..., Any]
+    described: bool = True
+    """Whether its parameters are those of the tool. If not, a framework describes the tool and validates arguments."""
+    local_names: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """As in ``Declaration``."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its parameters say nothing about the arguments: it takes any, or cannot be inspected."""
+        try:
+            kinds = {one.kind for one in inspect.signature(self.fn).parameters.values()}
+        except (ValueError, TypeError):
+            return True
+        return not self.described or (
+            inspect.Parameter.VAR_KEYWORD in kinds
+            and kinds <= {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
+        )
+
+
+Bodies: TypeAlias = Mapping[str, Body]
+NO_BODIES: Final[Bodies] = {}
 
 
 class Elsewhere:
@@ -89,9 +115,17 @@ class Resolver:
     bodies: Bodies
 
     def grounded(self, declared: Declaration) -> Declaration:
-        """Return the declaration with its body; a declared class is instantiated once for all runtimes."""
-        if declared.cls is None or declared.fn is not None:
+        """Return the declaration with its body; a declared class is instantiated once for all runtimes.
+
+        A function that this runtime was given for a tool declared without one is its body here, as if by ``tool(fn)``.
+        """
+        if declared.fn is not None:
             return declared
+        if declared.cls is None:
+            body = self.bodies.get(declared.name)
+            if body is None or (body.is_open and declared.like is None):
+                return declared
+            return replace(declared, fn=body.fn, local_names={**declared.local_names, **body.local_names})
         if declared.grounded is None:
             try:
                 instance = declared.cls()
@@ -106,7 +140,9 @@ class Resolver:
 
     def body(self, declared: Declaration) -> Callable[..., Any] | None:
         """Return its own body, or the function that this runtime has for it; None if there is neither."""
-        return self.grounded(declared).fn or self.bodies.get(declared.name)
+        own = self.grounded(declared).fn
+        given = self.bodies.get(declared.name)
+        return own or (given.fn if given is not None else None)
 
     def compensation(self, declared: Declaration, given: DeclaredCompensation) -> CompensationSpec:
         """Return a compensation, resolved and checked."""
@@ -158,7 +194,8 @@ class Resolver:
             _check_table(declared.name, declared.where, role, given, PROBE_WORDS)
         own = self._tool_behind(given)
         table = given.get("args") if isinstance(given, Mapping) else None
-        is_itself = own is not None and declared in (own, own.grounded)
+        is_remote = own is not None and is_elsewhere(own)
+        is_itself = own is not None and (declared in (own, own.grounded) or (is_remote and own.name == declared.name))
         if is_itself and role != "compensation":
             bad(declared, f"{declared.name} cannot be its own {role}")
         if own is not None and role == BEFORE and own.kind != "read":
@@ -169,7 +206,6 @@ class Resolver:
         if is_itself and table is None:
             return self._setting_back(declared)
         fn = self.body(own) if own is not None else self._function(declared, given, role)
-        is_elsewhere = own is not None and self.grounded(own).fn is None
         params: tuple[str, ...]
         needs: tuple[str, ...] = ()
         takes_none = False
@@ -197,7 +233,7 @@ class Resolver:
                 )
         if isinstance(fn, Elsewhere):
             return ProbeSpec(fn, params, False, settle=settle, tool=fn.name, needs=needs)
-        if role in PROBES and (is_elsewhere or isinstance(given, Mapping)):
+        if role in PROBES and (is_remote or isinstance(given, Mapping)):
             fn = _answering(fn, str(given.get("result", "$result")) if isinstance(given, Mapping) else "$result")
         if role == BEFORE and isinstance(given, Mapping) and "result" in given:
             fn, returns = _part_of(fn, str(given["result"])), Any
@@ -232,7 +268,10 @@ class Resolver:
         if not rest:
             bad(declared, f"{declared.name} is its own compensation and its key is all its arguments: nothing differs")
         fn = self.body(declared)
-        assert fn is not None, "a tool with a signature has a body"
+        if fn is None:  # declared with ``like=``
+            return ProbeSpec(
+                Elsewhere(declared.name), (*named, BEFORE), False, tool=declared.name, needs=(*named, BEFORE)
+            )
         return ProbeSpec(
             _set_back(declared.name, fn, rest), (*named, BEFORE), is_async_function(fn), tool=declared.name,
             needs=(*named, BEFORE),

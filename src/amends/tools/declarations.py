@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import FrameType, FunctionType, ModuleType
 from typing import Annotated, Any, Final, Unpack
@@ -41,9 +41,28 @@ from amends.tools.spec import Declaration, DeclareOptions, Spec, declaration_of,
 _ONCE: Final = Retry(attempts=1)
 
 
-def declare(name: str, /, **options: Unpack[DeclareOptions]) -> Declaration:
-    """Declare a tool whose body is elsewhere (in a framework, on an MCP server), by its name."""
-    return declaration(name, _line_of(sys._getframe(1)), options=options)
+def declare(
+    name: str, /, *, like: Callable[..., object] | None = None, **options: Unpack[DeclareOptions]
+) -> Declaration:
+    """Declare a tool whose body is elsewhere (in a framework, on an MCP server), by its name.
+
+    ``like``: a function with the parameters and the docstring of the tool, which is never called. Models get its
+    schema, and arguments are validated, as for ``tool(fn)``. ``rt.reach`` gives the same with the body.
+    """
+    frame = sys._getframe(1)
+    where = _line_of(frame)
+    if not isinstance(name, str):
+        raise BadDeclaration(
+            f"declare takes the name of a tool, not {name!r}",
+            tool=_name_of(name),
+            where=where,
+            hint="say tool(fn, ...) for a function, declare_all(toolkit, {...}) for many",
+        )
+    made = declaration(name, where, options=options)
+    if like is not None:
+        check_described(like, name, where)
+        made.like, made.local_names = like, local_names(like, frame)
+    return made
 
 
 def specs_of(
@@ -115,6 +134,9 @@ def _declarations_in(thing: object) -> Iterator[Declaration]:
         yield from found
     elif (declared := declaration_of(thing)) is not None:
         yield declared
+    elif isinstance(thing, list | tuple):  # what ``declare_all`` returns
+        for one in thing:
+            yield from _declarations_in(one)
     else:
         name = getattr(thing, "__name__", None) or repr(thing)
         raise BadDeclaration(f"{name} is not a tool: decorate it with @tool, or pass tool({name}, …)", tool=name)
@@ -159,7 +181,7 @@ def _made(
     where = place(code.co_filename, code.co_firstlineno) if code else _line_of(frame)
     given = dict(options)
     made = declaration(given.pop("name", None) or name, where, options=given, like=like)
-    made.local_names = _local_names(plain, frame)
+    made.local_names = local_names(plain, frame)
     return made
 
 
@@ -167,8 +189,17 @@ def _line_of(frame: FrameType) -> str:
     return place(frame.f_code.co_filename, frame.f_lineno)
 
 
-def _local_names(plain: Any, frame: FrameType) -> dict[str, Any]:
+def caller_frame() -> FrameType:
+    """Return the innermost frame that is not one of amends."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "amends":
+        frame = frame.f_back
+    return frame
+
+
+def local_names(fn: Any, frame: FrameType) -> dict[str, Any]:
     """Return the local names that the postponed annotations of a nested function may use."""
+    plain = inspect.unwrap(plain_function(fn))
     if "<locals>" not in getattr(plain, "__qualname__", ""):
         return {}
     written = [note for note in getattr(plain, "__annotations__", {}).values() if isinstance(note, str)]
@@ -193,6 +224,25 @@ def _check_target(target: Any, name: str, where: str) -> None:
         problem = f"{name} is a method of {owner} and has no object yet; bind first: tool({own}.{name})"
     if problem:
         raise BadDeclaration(problem, tool=name, where=where)
+
+
+def check_described(fn: Any, name: str, where: str) -> None:
+    """Raise ``BadDeclaration`` for what cannot describe or be the body of a tool."""
+    if isinstance(fn, type) or not callable(fn):
+        raise BadDeclaration(f"{name}: {fn!r} is not a function", tool=name, where=where)
+    if declaration_of(fn) is not None:
+        raise BadDeclaration(
+            f"{name}: {_name_of(fn)} is a tool itself: give its bare function, {_name_of(fn)}.fn",
+            tool=name,
+            where=where,
+        )
+    plain = plain_function(fn)
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        raise BadDeclaration(
+            f"{name}: {_name_of(fn)} is a generator: a tool returns one result, which is recorded",
+            tool=name,
+            where=where,
+        )
 
 
 def _takes_self(plain: Any) -> bool:
@@ -266,13 +316,15 @@ def _spec(original: Declaration, found: Resolver, *, order: Order, redact: Redac
 
 
 def _result_type(declared: Declaration, signature: Signature | None) -> Any:
-    hint = signature.hints.get("return", Any) if signature else Any
+    # What a body elsewhere returns is not known, whatever the function returns that describes the arguments.
+    hint = signature.hints.get("return", Any) if signature and declared.like is None else Any
     return Annotated[hint, ClassNames(declared.class_names)] if declared.class_names else hint
 
 
 def _description(declared: Declaration) -> str:
     """Return the docstring for a model: that of the body, or of its class."""
-    if declared.fn is None:
+    described = declared.like or declared.fn
+    if described is None:
         return ""
-    found = inspect.getdoc(plain_function(declared.fn))
+    found = inspect.getdoc(plain_function(described))
     return found or (declared.cls and inspect.getdoc(declared.cls)) or ""

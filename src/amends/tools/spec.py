@@ -160,6 +160,8 @@ class Declaration:
     fn: Callable[..., Any] | None = None
     """The body; None for a class (see ``cls``) and for a tool whose body is elsewhere."""
     cls: type[Any] | None = None
+    like: Callable[..., Any] | None = None
+    """Of a tool whose body is elsewhere: a function with its parameters and docstring."""
     local_names: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The local names that postponed annotations of a nested function may use."""
     kind: Kind | None = None
@@ -196,9 +198,10 @@ class Declaration:
 
     @property
     def signature(self) -> Signature | None:
-        """The parameters of the body; None without a body."""
-        if self._signature is None and self.fn is not None:
-            self._signature = Signature(self.name, self.fn, self.local_names, self.class_names)
+        """The parameters of ``like``, else of the body; None without both."""
+        described = self.like or self.fn
+        if self._signature is None and described is not None:
+            self._signature = Signature(self.name, described, self.local_names, self.class_names)
         return self._signature
 
 
@@ -209,6 +212,11 @@ def declaration_of(thing: object) -> Declaration | None:
     # A subclass of a tool is not a tool until it is declared itself.
     found = vars(thing).get("__amends__") if isinstance(thing, type) else getattr(thing, "__amends__", None)
     return found if isinstance(found, Declaration) else None
+
+
+def is_elsewhere(declared: Declaration) -> bool:
+    """Return whether a tool was declared without a body."""
+    return declared.fn is None and declared.cls is None
 
 
 def place(filename: str, line: int) -> str:
@@ -419,7 +427,7 @@ def named_arguments(
 
 
 def schemas(specs: Iterable[Spec], style: Style, *, repeats: bool = False) -> list[dict[str, Any]]:
-    """Return the schemas of the tools for a model; tools whose body is elsewhere are described there."""
+    """Return the schemas of the tools for a model, without those that a framework describes."""
     return [_told(spec, style, repeats=repeats) for spec in specs if spec.signature is not None]
 
 

@@ -7,13 +7,13 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from amends.errors import BadConfig, BadDeclaration, close_to
 from amends.tools.compensation import found_at
-from amends.tools.declarations import declaration
+from amends.tools.declarations import check_described, declaration
 from amends.tools.spec import Declaration, DeclareOptions
 
 TOOLS_MAX: Final = 1_000
 NOT_IN_A_TABLE: Final = frozenset({"locks"})
 """Options that are functions of the call, and can be given in Python only."""
-WORDS: Final = ("name", *sorted(set(DeclareOptions.__annotations__) - NOT_IN_A_TABLE))
+WORDS: Final = ("name", "like", *sorted(set(DeclareOptions.__annotations__) - NOT_IN_A_TABLE))
 RULES: Final = ("needs_approval", "cost", "key")
 """Options that may be a function of the call, in a table as "package.module:name"."""
 
@@ -40,8 +40,12 @@ def declared_in(table: Table, origin: str) -> Declaration:
             return found(word, value)
         return tuple(value) if isinstance(value, list) else value
 
-    options = {word: meant(word, value) for word, value in table.items() if word != "name"}
-    return declaration(name, origin, options=options)
+    options = {word: meant(word, value) for word, value in table.items() if word not in ("name", "like")}
+    made = declaration(name, origin, options=options)
+    if "like" in table:
+        made.like = found("like", table["like"])
+        check_described(made.like, name, origin)
+    return made
 
 
 def checked_tools(tables: object, origin: str = "argument") -> tuple[Table, ...]:

@@ -162,7 +162,7 @@ class Tool(Generic[P, R_co]):
         check_seconds(declared, "timeout", timeout, positive=True)
         given: dict[str, Any] = {"again": again, "connection": connection, "timeout": timeout}
         options: Options = getattr(self, "__amends_options__", Options())
-        made: Self = _function(declared, replace(options, **{k: v for k, v in given.items() if v is not None}))
+        made: Self = function_of(declared, replace(options, **{k: v for k, v in given.items() if v is not None}))
         return made
 
     @overload
@@ -261,13 +261,14 @@ def _declared(target: Any, options: dict[str, Any], frame: FrameType) -> Any:
     if isinstance(target, type):
         target.__amends__ = declared  # type: ignore[attr-defined]
         return target
-    return _function(declared, Options())
+    return function_of(declared, Options())
 
 
 # ---- The function of a tool
 
 
-def _function(declared: Declaration, options: Options) -> Any:
+def function_of(declared: Declaration, options: Options) -> Any:
+    """Return the function of a tool with a body: guarded, with the methods of ``Tool``."""
     fn = declared.fn
     assert fn is not None, "only a tool with a body is a function"
     call: Any = _async_call(declared, options, fn) if is_async_function(fn) else _blocking_call(declared, options, fn)

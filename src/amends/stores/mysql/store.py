@@ -263,6 +263,11 @@ class MysqlStore:
                 self._threads = ThreadPoolExecutor(self._address.pool_max, thread_name_prefix="amends-ledger")
             return self._threads
 
+    @property
+    def payload_bytes_most(self) -> int:
+        """The largest payload whose statement certainly fits into a packet of the server, escaped and with its event."""
+        return self._packet_max // 4
+
     def after_fork_in_child(self) -> None:
         """Start without the parent's connections. They stay open here: closing one would end the parent's session."""
         _LEFT_ALONE.append(self._pool)
