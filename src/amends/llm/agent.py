@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, get_args
 
@@ -510,9 +510,16 @@ class Conversation:
         return self._dialect.delta(event)
 
     def asked(self) -> tuple[ToolCall, ...]:
-        """Return the calls to run now: those of tools that the model was offered."""
+        """Return the calls to run now: those of tools that the model was offered.
+
+        A call to which the model gave no id gets one by its place, so that it is known again when the turn is resumed.
+        """
         assert self.pending is not None, "a turn was received"
-        return tuple(call for call in self.pending.calls if call.tool in self._offered and call.tool != ROLLBACK)
+        return tuple(
+            call if call.tool_call_id else replace(call, tool_call_id=f"call_{self.turns}_{place}")
+            for place, call in enumerate(self.pending.calls, start=1)
+            if call.tool in self._offered and call.tool != ROLLBACK
+        )
 
     def tell(self, answers: Iterable[Answer], *, no_way_back: str = "") -> None:
         """Add the outcomes of the calls; ``no_way_back`` answers a request for a rollback that is no longer possible."""

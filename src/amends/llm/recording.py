@@ -456,7 +456,7 @@ def _ollama_class(plain: type[Any], recorder: _Recorder) -> type[Any]:
         def start() -> Any:
             entry = requests.begin(run, known)
             if entry.replayed:
-                return iter(_ollama_events(cls, known, entry.attempt.result))
+                return (event for event in _ollama_events(cls, known, entry.attempt.result))
             return watched(plain._request(self, cls, *args, stream=True, **more), entry, _ollama_read)
 
         if stream:

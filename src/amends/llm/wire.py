@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from amends import Answer, ToolCall
+from amends import Answer, ToolCall, UsageError
 
 Api: TypeAlias = Literal["chat.completions", "responses", "messages", "generate_content", "chat", "generate"]
 """The wire formats, named after the methods of the SDKs: two of OpenAI, one of Anthropic, one of Gemini, two of Ollama."""
@@ -492,7 +492,16 @@ class _Gemini:
     style: Style = "gemini"
 
     def opening(self, system: str, prompt: Prompt) -> list[Message]:
-        return [{"role": "user", "parts": [{"text": prompt}]}] if isinstance(prompt, str) else _given(prompt)
+        if isinstance(prompt, str):
+            return [{"role": "user", "parts": [{"text": prompt}]}]
+        messages = _given(prompt)
+        wrong = next((one for one in messages if "parts" not in one), None)
+        if wrong is not None:
+            raise UsageError(
+                f"a message for Gemini has 'parts', and this one has {', '.join(sorted(wrong)) or 'nothing'}",
+                hint='write it as {"role": "user", "parts": [{"text": "..."}]}',
+            )
+        return messages
 
     def request(self, model: str, messages: Sequence[Message], *, system: str, tools: Sequence[Any]) -> dict[str, Any]:
         config: dict[str, Any] = {"automatic_function_calling": {"disable": True}}
