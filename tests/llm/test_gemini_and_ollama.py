@@ -145,7 +145,7 @@ def test_own_prices_come_first(rt: Runtime, gemini: genai.Client, llama: ollama.
 
 
 def test_a_budget_refuses_before_anything_is_sent(client: Any, api: str, server: ModelServer) -> None:
-    limits = {
+    limits: dict[str, Any] = {
         "generate_content": {"config": {"max_output_tokens": 50_000}},
         "chat": {"options": {"num_predict": 50_000}},
         "generate": {"options": {"num_predict": 50_000}},
