@@ -110,6 +110,10 @@ def only(rt: Runtime, run_id: str = "r") -> Call:
     return call
 
 
+def spent(rt: Runtime) -> Decimal:
+    return sum((line.spent for line in rt.costs(by="run") if line.unit == "tokens"), Decimal(0))
+
+
 # ---- what is written down -----------------------------------------------------------------
 
 
@@ -156,6 +160,17 @@ def test_a_budget_refuses_before_anything_is_sent(client: Any, api: str, server:
             ask(client, api, **limits[api])
     assert (refused.value.spent, refused.value.reserved) == (Decimal(1_200), Decimal(0))
     assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_refusal_costs_nothing_and_a_lost_answer_its_reservation(client: Any, api: str, stream: bool) -> None:
+    with Runtime("memory:") as rt, rt.run("r"):
+        with pytest.raises((errors.APIError, ollama.ResponseError)):
+            list(ask(client, api, model="fails-429", stream=stream))
+        assert spent(rt) == 0
+        with pytest.raises((errors.APIError, ollama.ResponseError)):
+            list(ask(client, api, model="fails-503", stream=stream))
+        assert spent(rt) > 4_096
 
 
 def test_a_request_in_the_body_of_a_tool_names_the_call_that_made_it(client: Any, api: str) -> None:
@@ -324,8 +339,8 @@ def test_a_stream_that_breaks_is_failed_with_what_was_received(rt: Runtime, clie
     with rt.run("r"):
         with pytest.raises((httpx.HTTPError, httpx2.HTTPError)):
             list(ask(client, api, model="breaks", stream=True))
-    call = only(rt)
-    assert call.state == "failed"
+    assert only(rt).state == "failed"
+    assert 0 < spent(rt) < 200
 
 
 # ---- streams ------------------------------------------------------------------------------
