@@ -21,7 +21,7 @@ from google.genai import errors, types
 
 from amends import AsyncRuntime, Budget, Call, Runtime, UsageError, tool
 from amends.errors import BudgetExceeded, NoRun, RunEnded, WrongColour
-from amends.llm import ModelServer, record
+from amends.llm import ModelServer, ScriptedModel, record
 from amends.llm.prices import Prices
 from amends.llm.recording import response_in
 from amends.llm.requests import model_request
@@ -206,6 +206,41 @@ def test_a_chat_of_gemini_is_recorded(rt: Runtime, gemini: genai.Client) -> None
     _, second = rt.report("r").calls
     assert len(second.args["request"]["contents"]) == 3
     assert second.result["complete"] is True
+
+
+def test_a_client_of_the_enterprise_platform_is_recorded(rt: Runtime) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert request.url.path.endswith(f"/publishers/google/models/{GEMINI}:generateContent")
+        said = {"content": {"role": "model", "parts": [{"text": TEXT}]}, "finishReason": "STOP"}
+        usage = {"promptTokenCount": 10, "candidatesTokenCount": 5}
+        return httpx2.Response(200, json={"candidates": [said], "usageMetadata": usage, "modelVersion": GEMINI})
+
+    http: Any = {"httpx_client": httpx2.Client(transport=httpx2.MockTransport(answer))}
+    with genai.Client(enterprise=True, api_key="canary", http_options=http) as client, rt.run("r"):
+        assert text_of(ask(record(client), "generate_content")) == TEXT
+    assert only(rt).args["model"] == GEMINI
+    assert only(rt).result["cost_usd"] > 0
+
+
+def test_functions_that_the_sdk_calls_are_calls_if_they_are_tools() -> None:
+    done: list[int] = []
+
+    @tool(kind="read")
+    def charge(cents: int) -> int:
+        """Charge."""
+        done.append(cents)
+        return cents
+
+    def charging(cents: int) -> int:
+        """Charge."""
+        return charge(cents)
+
+    script = ScriptedModel(("charging", {"cents": 5}), "Done.")
+    with ModelServer(script) as server, gemini_of(server) as client, Runtime("memory:", tools=[charge]) as rt:
+        with rt.run("r"):
+            assert ask(record(client), "generate_content", config={"tools": [charging]}).text == "Done."
+        assert [call.tool for call in rt.report("r").calls] == ["model:google", "charge", "model:google"]
+    assert done == [5]
 
 
 def test_other_requests_pass_by(rt: Runtime, llama: ollama.Client) -> None:
@@ -403,6 +438,15 @@ def test_an_ended_run_is_answered_from_its_record(rt: Runtime, client: Any, api:
     assert len(server.asked) == 2
 
 
+def test_a_program_is_replayed_without_its_model(rt: Runtime, client: Any, api: str, server: ModelServer) -> None:
+    def program() -> str:
+        with rt.run("r"):
+            return text_of(ask(client, api)) + "".join(map(text_of, ask(client, api, stream=True)))
+
+    assert program() == rt.replay("r", program) == TEXT * 2
+    assert len(server.asked) == 2
+
+
 def test_a_response_that_is_not_on_record_is_not_made_up(api: str) -> None:
     asked = model_request("model:x", api, {}, Prices(None, provider="x", url=""))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="record does not have"):
@@ -468,6 +512,19 @@ def test_an_async_stream_that_is_left_early_is_not_complete(server: ModelServer,
                 await stream.aclose()
             [call] = (await rt.report("r")).calls
             assert (call.state, call.result["complete"]) == ("succeeded", False)
+
+    in_a_loop(server, api, program)
+
+
+def test_a_cancelled_request_is_a_failed_read(server: ModelServer, api: str) -> None:
+    async def program(client: Any) -> None:
+        async with AsyncRuntime("memory:") as rt:
+            async with rt.run("r"):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await ask(client, api, model="silent")
+            [call] = (await rt.report("r")).calls
+            assert call.state == "failed"
 
     in_a_loop(server, api, program)
 

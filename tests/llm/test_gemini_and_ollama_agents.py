@@ -266,6 +266,29 @@ def test_a_local_model_needs_no_price_for_a_budget_in_dollars(rt: Runtime, caplo
     assert (asked.result["cost_usd"], caplog.text) == (0, "")
 
 
+# ---- scripts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", ["generate_content", "chat"])
+def test_a_script_speaks_the_format_that_is_asked_for_also_after_a_resume(rt: Runtime, api: Any) -> None:
+    pieces: list[str] = []
+    script = ScriptedModel(("reserve", {"sku": "box"}), ("ship", {"sku": "box"}), lambda heard: heard.results[-1])
+    given: Any = {
+        "client": script,
+        "model": "m",
+        "api": api,
+        "id": "o-7",
+        "system": "Be kind.",
+        "on_text": pieces.append,
+    }
+    [held] = run_agent(rt, "Go.", **given).waiting
+    rt.approve(held.approval.id, digest=held.approval.digest, by="ada")
+    done = run_agent(rt, "Go.", **given)
+    assert (done.outcome, done.text, done.turns, len(script.asked)) == ("done", '"box"', 3, 3)
+    assert ("parts" in done.messages[0]) == (api == "generate_content")
+    assert "".join(pieces) == '"box"'
+
+
 # ---- colours and names --------------------------------------------------------------------
 
 
@@ -299,10 +322,18 @@ def test_a_client_that_is_recorded_with_prices_keeps_them(rt: Runtime) -> None:
     assert done.report.calls[0].result["cost_usd"] == 3
 
 
-def test_another_api_is_not_resumed(rt: Runtime) -> None:
-    with ModelServer(ScriptedModel(("balance", {"account": "a"}))) as server, ollama.Client(**server.ollama) as client:
-        with pytest.raises(ollama.ResponseError):
-            run_agent(rt, "Go.", client=client, model="m", id="o-7", recover="resume", interrupted="block")
+@pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+def test_the_async_half_of_a_recorded_client_keeps_its_prices() -> None:
+    async def main() -> Finished:
+        async with AsyncRuntime("memory:") as rt, record(genai.Client(**server.gemini), {"*": (0, 0)}).aio as client:
+            return await run_agent_async(rt, "Go.", client=client, model="nobodys-model")
+
+    with ModelServer(ScriptedModel("Hi.")) as server:
+        done = asyncio.run(main())
+    assert done.report.calls[0].result["cost_usd"] == 0
+
+
+def test_another_api_is_not_resumed() -> None:
     with Runtime("memory:", tools=[balance]) as other, ModelServer(ScriptedModel("Hi.")) as server:
         with ollama.Client(**server.ollama) as client:
             run_agent(other, "Go.", client=client, model="m", id="o-8")

@@ -233,16 +233,24 @@ def _is_raw(answer: object) -> bool:
 
 
 def _plain(answer: Any) -> object:
+    return _read_safely(_read, answer)
+
+
+def _read(answer: Any) -> object:
+    if hasattr(answer, "to_dict"):
+        return answer.to_dict(mode="json", warnings=False)
+    if hasattr(answer, "status_code"):  # the HTTP response itself
+        return answer.json()
+    return answer
+
+
+def _read_safely(read: Callable[[Any], object], answer: Any) -> object:
     """Return what is recorded of a response. Never raise: the response is paid for, and the caller must get it."""
     try:
-        if hasattr(answer, "to_dict"):
-            return answer.to_dict(mode="json", warnings=False)
-        if hasattr(answer, "status_code"):  # the HTTP response itself
-            return answer.json()
+        return read(answer)
     except Exception:
         log.exception("a response of a model could not be recorded")
         return None
-    return answer
 
 
 # ---- Responses from the record
@@ -341,7 +349,7 @@ def _google_blocking(plain: type[Any], recorder: _Recorder) -> dict[str, Callabl
         except BaseException as error:
             requests.fail(entry, error)
             raise
-        requests.succeed(entry, _google_read_safely(answer))
+        requests.succeed(entry, _read_safely(_google_read, answer))
         return answer
 
     def request_streamed(self: Any, http_method: str, path: str, request_dict: Any, http_options: Any = None) -> Any:
@@ -374,7 +382,7 @@ def _google_async(plain: type[Any], recorder: _Recorder) -> dict[str, Callable[.
         except BaseException as error:
             await requests.fail_async(entry, error)
             raise
-        await requests.succeed_async(entry, _google_read_safely(answer))
+        await requests.succeed_async(entry, _read_safely(_google_read, answer))
         return answer
 
     async def async_request_streamed(
@@ -401,15 +409,6 @@ def _google_async(plain: type[Any], recorder: _Recorder) -> dict[str, Callable[.
 
 def _google_read(answer: Any) -> object:
     return json.loads(answer.body) if answer.body else {}
-
-
-def _google_read_safely(answer: Any) -> object:
-    """Return what is recorded of a response. Never raise: the response is paid for, and the caller must get it."""
-    try:
-        return _google_read(answer)
-    except ValueError:
-        log.exception("a response of a model could not be recorded")
-        return None
 
 
 def _google_answer(response: Mapping[str, Any]) -> Any:
@@ -469,7 +468,7 @@ def _ollama_class(plain: type[Any], recorder: _Recorder) -> type[Any]:
         except BaseException as error:
             requests.fail(entry, error)
             raise
-        requests.succeed(entry, _ollama_read(answer))
+        requests.succeed(entry, _read_safely(_ollama_read, answer))
         return answer
 
     return _subclass(plain, _request=_request)
@@ -499,7 +498,7 @@ def _ollama_async_class(plain: type[Any], recorder: _Recorder) -> type[Any]:
         except BaseException as error:
             await requests.fail_async(entry, error)
             raise
-        await requests.succeed_async(entry, _ollama_read(answer))
+        await requests.succeed_async(entry, _read_safely(_ollama_read, answer))
         return answer
 
     return _subclass(plain, _request=_request)
