@@ -47,4 +47,4 @@ def serving() -> ModelServer:
 
 def answered(api: Any, request: dict[str, Any]) -> dict[str, Any]:
     """What the server says to this request."""
-    return response_of(api, model().reply(api, request), request, number=1, usage=USAGE[api])
+    return response_of(api, model().reply(api, request), request, number=1, usage=USAGE.get(api))

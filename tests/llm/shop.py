@@ -131,11 +131,26 @@ def client_of(kind: str, model: ScriptedModel) -> Iterator[tuple[Any, Any]]:
         yield model, None
         return
     import httpx2  # a process of its own for a script alone pays for no SDK
+
+    http = httpx2.Client(verify=False)  # reading all certificates takes longer than most tests
+    if kind == "generate_content":
+        from google import genai
+
+        with ModelServer(model) as server, http:
+            given = server.gemini
+            with genai.Client(**{**given, "http_options": {**given["http_options"], "httpx_client": http}}) as gemini:
+                yield gemini, kind
+        return
+    if kind == "chat":
+        import ollama
+
+        with ModelServer(model) as server, ollama.Client(**server.ollama, verify=False) as local:
+            yield local, kind
+        return
     from anthropic import Anthropic
     from openai import OpenAI
 
     with ModelServer(model) as server:
-        http = httpx2.Client(verify=False)  # reading all certificates takes longer than most tests
         made: Any = Anthropic if kind == "messages" else OpenAI
         given = server.anthropic if kind == "messages" else server.openai
         with made(**given, http_client=http) as client:

@@ -17,7 +17,7 @@ from amends.errors import BudgetExceeded, RunBlocked, RunConflict, RunEnded
 from amends.llm import Finished, ModelServer, Reply, ScriptedModel, record, run_agent
 from tests.llm.shop import World, client_of, tools_of
 
-KINDS = ["script", "chat.completions", "responses", "messages"]
+KINDS = ["script", "chat.completions", "responses", "messages", "generate_content", "chat"]
 CHARGE = ("charge", {"order": "7", "cents": 4200})
 SHIP = ("ship", {"order": "7"})
 
@@ -64,9 +64,19 @@ def told(done: Finished) -> list[str]:
             texts.append(message["content"])
         elif message.get("type") == "function_call_output":
             texts.append(message["output"])
+        elif message.get("role") == "user" and "parts" in message:
+            found = [part["functionResponse"]["response"] for part in message["parts"] if "functionResponse" in part]
+            texts += [one.get("output", one.get("error")) for one in found]
         elif message.get("role") == "user" and isinstance(message.get("content"), list):
             texts += [block["content"] for block in message["content"] if block.get("type") == "tool_result"]
     return texts
+
+
+def limit_of(kind: str, tokens: int) -> dict[str, Any]:
+    """The options that limit an answer, as each API names them."""
+    if kind == "chat":
+        return {"options": {"num_predict": tokens}}
+    return {"max_output_tokens" if kind in ("responses", "generate_content") else "max_tokens": tokens}
 
 
 def effects(world: World) -> list[str]:
@@ -97,11 +107,13 @@ def test_every_request_is_a_call_of_the_run_with_its_tokens(agent: Agent, kind: 
 
 def test_system_and_options_go_to_the_model(rt: Runtime, kind: str) -> None:
     model = ScriptedModel("Hello.")
-    limit = "max_output_tokens" if kind == "responses" else "max_tokens"
-    agent_of(rt, kind)(model, system="Be kind.", options={limit: 77})
+    agent_of(rt, kind)(model, system="Be kind.", options=limit_of(kind, 77))
     [request] = model.asked
-    assert request[limit] == 77
+    names = {"responses": "max_output_tokens", "generate_content": "maxOutputTokens", "chat": "num_predict"}
+    found = request.get("generationConfig") or request.get("options") or request
+    assert found[names.get(kind, "max_tokens")] == 77
     assert "Be kind." in json.dumps(request)
+    assert "charge" in json.dumps(request), "the tools are still there"
 
 
 def test_what_the_model_says_is_streamed_piece_by_piece(agent: Agent, world: World, kind: str) -> None:
@@ -112,8 +124,9 @@ def test_what_the_model_says_is_streamed_piece_by_piece(agent: Agent, world: Wor
     assert (done.text, effects(world)) == ("All is well.", ["charge 7"])
 
 
-def test_a_prompt_may_be_a_conversation(agent: Agent) -> None:
-    prompt = [{"role": "user", "content": "Hi."}]
+def test_a_prompt_may_be_a_conversation(agent: Agent, kind: str) -> None:
+    is_gemini = kind == "generate_content"
+    prompt = [{"role": "user", "parts": [{"text": "Hi."}]} if is_gemini else {"role": "user", "content": "Hi."}]
     assert agent("Hello.", prompt=prompt).text == "Hello."
 
 
@@ -407,7 +420,7 @@ def test_a_doubt_that_nobody_can_settle_comes_out(world: World) -> None:
 
 
 def test_a_budget_of_tokens_stops_the_model_and_takes_back(rt: Runtime, world: World, kind: str) -> None:
-    limit = {"max_output_tokens" if kind == "responses" else "max_tokens": 400}
+    limit = limit_of(kind, 400)
     with pytest.raises(BudgetExceeded) as refused:
         agent_of(rt, kind)(
             CHARGE, *[("balance", {"account": "a"})] * 15, "Done.", id="o-7", options=limit,

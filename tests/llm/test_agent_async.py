@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import ollama
 import pytest
 from anthropic import AsyncAnthropic
+from google import genai
 from openai import AsyncOpenAI, OpenAI
 
 from amends import AsyncRuntime, Runtime, UsageError, tool
@@ -25,6 +27,18 @@ Agent = Callable[..., Awaitable[Finished]]
 async def client_of(kind: str, model: ScriptedModel) -> AsyncIterator[tuple[Any, Any]]:
     if kind == "script":
         yield model, None
+        return
+    if kind == "generate_content":
+        with ModelServer(model) as server:
+            http: Any = {**server.gemini["http_options"], "httpx_async_client": httpx2.AsyncClient(verify=False)}
+            with genai.Client(**{**server.gemini, "http_options": http}) as gemini:
+                yield gemini, kind
+                await http["httpx_async_client"].aclose()
+        return
+    if kind == "chat":
+        with ModelServer(model) as server:
+            async with ollama.AsyncClient(**server.ollama, verify=False) as local:
+                yield local, kind
         return
     with ModelServer(model) as server:
         made: Any = AsyncAnthropic if kind == "messages" else AsyncOpenAI

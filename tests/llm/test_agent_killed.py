@@ -60,7 +60,7 @@ def test_a_killed_agent_goes_on_where_it_was(tmp_path: Path, point: str) -> None
     assert effects(tmp_path) == sorted(ALL)
 
 
-@pytest.mark.parametrize("kind", ["responses", "messages"])
+@pytest.mark.parametrize("kind", ["responses", "messages", "generate_content", "chat"])
 def test_a_killed_agent_of_an_sdk_goes_on_where_it_was(tmp_path: Path, kind: str) -> None:
     play(tmp_path, kind, DIE_AT="after reserve ribbon")
     done = play(tmp_path, kind)

@@ -6,8 +6,8 @@ import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import aclosing, closing, suppress
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, get_args
 
@@ -32,7 +32,7 @@ from amends import (
 from amends.errors import NOT_FINISHED, ApprovalVoid, NoRun, RunEnded, UnknownTool, plain, trimming
 from amends.llm import requests
 from amends.llm.prices import Prices
-from amends.llm.recording import kind_of, record
+from amends.llm.recording import kind_of, record, with_tools
 from amends.llm.requests import ModelRequest, model_request
 from amends.llm.scripted import ScriptedModel, response_of
 from amends.llm.streams import assembler, events_of
@@ -145,11 +145,11 @@ def run_agent(
 ) -> Finished:
     """Let a model work on the prompt with the tools of ``rt``, in one run, until it is done or must wait for a person.
 
-    - ``client``: ``OpenAI``, ``Anthropic`` or a ``ScriptedModel``.
+    - ``client``: ``OpenAI``, ``Anthropic``, ``google.genai.Client``, ``ollama.Client`` or a ``ScriptedModel``.
     - ``id``: the run; a run that exists is resumed, also in another process.
     - ``tools``: those that the model may use. Default: all.
     - ``api``: ``"responses"`` instead of chat completions.
-    - ``options``: more fields for every request, in the format of the API.
+    - ``options``: more fields for every request, in the format of the API; for Gemini, of its ``config``.
     - ``on_text``: gets the model's text piece by piece; responses are then streamed.
     - ``repeats``: the model may repeat a call on purpose (``again_because``).
     - ``may_roll_back``: the model gets a tool to ask for a rollback.
@@ -210,7 +210,10 @@ async def run_agent_async(
     on_open_failure: OnOpenFailure = "rollback",
     **run: Unpack[RunOptions],
 ) -> Finished:
-    """Do the same as ``run_agent`` with an ``AsyncRuntime`` and ``AsyncOpenAI``, ``AsyncAnthropic`` or a ``ScriptedModel``."""
+    """Do the same as ``run_agent`` with an ``AsyncRuntime`` and an async client of the same SDKs, or a ``ScriptedModel``.
+
+    A ``google.genai.Client`` has both colours.
+    """
     conversation, endpoint = _prepare(rt, prompt, client, is_async=True, **_settings(locals()))
     seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _Ending()
     replayed = _replayed_run()
@@ -399,8 +402,9 @@ def _rollback_schema(style: Style) -> dict[str, Any]:
     text = "Ask that everything this task has done be undone, and end it. Use it when the task cannot be completed."
     why = {"type": "string", "description": "Why, in one sentence for the user."}
     shape = {"type": "object", "properties": {"why": why}, "required": ["why"], "additionalProperties": False}
-    if style == "anthropic":
-        return {"name": ROLLBACK, "description": text, "input_schema": shape}
+    if style in ("anthropic", "gemini"):
+        field = "input_schema" if style == "anthropic" else "parameters_json_schema"
+        return {"name": ROLLBACK, "description": text, field: shape}
     function = {"name": ROLLBACK, "description": text, "parameters": shape}
     return {"type": "function", **function} if style == "responses" else {"type": "function", "function": function}
 
@@ -493,7 +497,7 @@ class Conversation:
     def request(self) -> dict[str, Any]:
         """Return the body of the next request."""
         body = self._dialect.request(self._model, self.messages, system=self._system, tools=self._tools)
-        return {**body, **self._options}
+        return self._dialect.with_options(body, self._options)
 
     def hear(self, response: Mapping[str, Any]) -> None:
         """Add the model's response."""
@@ -506,9 +510,16 @@ class Conversation:
         return self._dialect.delta(event)
 
     def asked(self) -> tuple[ToolCall, ...]:
-        """Return the calls to run now: those of tools that the model was offered."""
+        """Return the calls to run now: those of tools that the model was offered.
+
+        A call to which the model gave no id gets one by its place, so that it is known again when the turn is resumed.
+        """
         assert self.pending is not None, "a turn was received"
-        return tuple(call for call in self.pending.calls if call.tool in self._offered and call.tool != ROLLBACK)
+        return tuple(
+            call if call.tool_call_id else replace(call, tool_call_id=f"call_{self.turns}_{place}")
+            for place, call in enumerate(self.pending.calls, start=1)
+            if call.tool in self._offered and call.tool != ROLLBACK
+        )
 
     def tell(self, answers: Iterable[Answer], *, no_way_back: str = "") -> None:
         """Add the outcomes of the calls; ``no_way_back`` answers a request for a rollback that is no longer possible."""
@@ -527,8 +538,8 @@ class Conversation:
 
     def may_be_told(self, max_turns: int) -> bool:
         """Return whether the model was not told yet what is missing, and has a turn left to do something about it."""
-        said = [one.get("content") for one in self.messages[len(self._opening) :] if one.get("role") == "user"]
-        was_told = any(isinstance(one, str) and one.startswith(NOT_FINISHED) for one in said)
+        said = [self._dialect.said(one) for one in self.messages[len(self._opening) :]]
+        was_told = any(one.startswith(NOT_FINISHED) for one in said)
         return self.turns < max_turns and (self.is_reopened or not was_told)
 
     def is_told(self, text: str) -> bool:
@@ -549,12 +560,14 @@ class Conversation:
         self._begin()
         if report is None or report.state == "rolled_back":  # its next generation starts from the beginning
             return
-        asked = [call for call in report.calls if _is_turn(call)]
-        last = asked[-1] if asked else None
+        asked = _turns(call for call in report.calls if _is_turn(call))
+        last = asked[-1][0] if asked else None
         if last is None:
             self.knows_all = not any(call.kind != "read" for call in report.calls)
             return
-        if not _is_whole(last):  # too large to be recorded: start again, and idempotency keys prevent repeated effects
+        if _continues(last) or not all(
+            map(_is_whole, asked[-1])
+        ):  # too large to be recorded: start again, and idempotency keys prevent repeated effects
             self.turns, self.knows_all = len(asked), False
             return
         if last.args["api"] != self.api:
@@ -567,7 +580,7 @@ class Conversation:
         opened = len(self._opening) + _systems(before) - _systems(self._opening)
         self.messages += [_readable(one) for one in before[opened:]]
         self.turns = len(asked) - 1
-        response = last.result["response"]
+        response = _response_of(self.api, asked[-1])
         if _has_secret(response):  # its calls cannot be read from the record: ask the model for this turn again
             self.knows_all = False
             return
@@ -591,6 +604,32 @@ def _is_turn(call: Call) -> bool:
     if not call.tool.startswith("model:") or call.parent or call.state != "succeeded":
         return False
     return not isinstance(call.result, Mapping) or bool(call.result.get("complete"))
+
+
+def _continues(call: Call) -> bool:
+    """Return whether this request continues the response to the one before it; the SDK of Gemini sends such requests."""
+    request = call.args.get("request")
+    return isinstance(request, Mapping) and bool(request.get("continuationToken"))
+
+
+def _turns(calls: Iterable[Call]) -> list[list[Call]]:
+    """Group the requests by the turns of the model."""
+    turns: list[list[Call]] = []
+    for call in calls:
+        if turns and _continues(call):
+            turns[-1].append(call)
+        else:
+            turns.append([call])
+    return turns
+
+
+def _response_of(api: Api, turn: Sequence[Call]) -> Mapping[str, Any]:
+    if len(turn) == 1:
+        return _recorded(turn[0].result)
+    made = assembler(api)
+    for call in turn:
+        made.see(_recorded(call.result))
+    return made.response or {}
 
 
 def _is_whole(call: Call) -> bool:
@@ -633,9 +672,12 @@ OnText: TypeAlias = Callable[[str], object]
 APIS: Final[dict[str, tuple[Api, ...]]] = {
     "openai": ("chat.completions", "responses"),
     "anthropic": ("messages",),
-    "scripted": ("chat.completions", "responses", "messages"),
+    "google": ("generate_content",),
+    "ollama": ("chat",),
+    "scripted": ("chat.completions", "responses", "messages", "generate_content", "chat"),
 }
-"""The APIs of each provider, the default first."""
+"""The APIs of each provider that have tools, the default first."""
+NO_TOOLS: Final = "the API 'generate' has no tools; use 'chat'"
 FREE: Final = Prices({"*": (0, 0)}, provider="scripted", url="")
 
 
@@ -652,11 +694,11 @@ class Client:
         if isinstance(self.given, ScriptedModel):
             return self._scripted(request, on_text)
         if on_text is None:
-            return _plain(self._create(**request))
+            return self._plain(self._sent(request))
         made, wire = assembler(self.api), dialect(self.api)
-        with self._create(**request, stream=True) as stream:
+        with closing(self._sent(request, stream=True)) as stream:
             for event in stream:
-                made.see(plain := _plain(event))
+                made.see(plain := self._plain(event))
                 if piece := wire.delta(plain):
                     on_text(piece)
         return made.response or {}
@@ -666,22 +708,39 @@ class Client:
         if isinstance(self.given, ScriptedModel):
             return await self._scripted_async(request, on_text)
         if on_text is None:
-            return _plain(await self._create(**request))
+            return self._plain(await self._sent(request))
         made, wire = assembler(self.api), dialect(self.api)
-        async with await self._create(**request, stream=True) as stream:
+        async with _closing(await self._sent(request, stream=True)) as stream:
             async for event in stream:
-                made.see(plain := _plain(event))
+                made.see(plain := self._plain(event))
                 if piece := wire.delta(plain):
                     await _called(on_text, piece)
         return made.response or {}
 
-    @property
-    def _create(self) -> Callable[..., Any]:
+    def _sent(self, request: Mapping[str, Any], *, stream: bool = False) -> Any:
+        """Send a request with the SDK; with an async client, await the result."""
+        if self.api == "generate_content":
+            models = self.given.models
+            return (models.generate_content_stream if stream else models.generate_content)(**request)
+        if self.api == "chat":
+            client = with_tools(self.given, request["tools"]) if request.get("tools") else self.given
+            return client.chat(**{**request, "tools": None, "stream": stream})
         found: Any = self.given
         for name in self.api.split("."):
             found = getattr(found, name)
-        create: Callable[..., Any] = found.create
-        return create
+        return found.create(**request, **({"stream": True} if stream else {}))
+
+    def _plain(self, answer: Any) -> dict[str, Any]:
+        """Return a response or an event as it is on the wire."""
+        found: dict[str, Any]
+        if self.api == "generate_content":
+            ours = {"sdk_http_response", "automatic_function_calling_history", "parsed"}
+            found = answer.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=ours)
+        elif self.api == "chat":
+            found = answer.model_dump(mode="json", exclude_none=True)
+        else:
+            found = answer.to_dict(mode="json", warnings=False)
+        return found
 
     def _scripted(self, request: Mapping[str, Any], on_text: OnText | None) -> Mapping[str, Any]:
         entry = requests.begin(current_run(), self._asked(request))
@@ -734,7 +793,9 @@ def client_for(given: object, api: Api | None, *, is_async: bool) -> Client:
     else:
         kind = kind_of(given)
         provider = kind.provider
-        if kind.is_async != is_async:
+        if kind.is_async is None and is_async:
+            given, kind = given.aio, kind_of(given.aio)  # type: ignore[attr-defined]
+        if bool(kind.is_async) != is_async:
             wanted = "run_agent_async" if kind.is_async else "run_agent"
             raise UsageError(
                 f"{type(given).__name__} is for {wanted}",
@@ -742,13 +803,14 @@ def client_for(given: object, api: Api | None, *, is_async: bool) -> Client:
             )
         given = given if kind.is_recorded else record(given)
     if api is not None and api not in APIS[provider]:
-        raise UsageError(f"{provider} does not have the API {api!r}; it has {', '.join(APIS[provider])}")
+        has = ", ".join(APIS[provider])
+        raise UsageError(f"{provider} does not have the API {api!r}; it has {has}" if api != "generate" else NO_TOOLS)
     return Client(api or APIS[provider][0], given)
 
 
-def _plain(answer: Any) -> dict[str, Any]:
-    found: dict[str, Any] = answer.to_dict(mode="json", warnings=False)
-    return found
+def _closing(stream: Any) -> Any:
+    """Return a context manager that closes an async stream: that of an SDK, or that of an iterator."""
+    return stream if hasattr(stream, "__aexit__") else aclosing(stream)
 
 
 def _recorded(result: Any) -> Mapping[str, Any]:

@@ -91,6 +91,8 @@ class Prices:
         with suppress(LookupError, ValueError):
             if response is not None:
                 reported = {"model": model, "usage": response.get("usage")}
+                if self._provider == "google":
+                    reported = {"modelVersion": model, "usageMetadata": response.get("usageMetadata")}
                 flavor = _FLAVORS.get(str(response.get("object", "")), "default")
                 whole = genai_prices.extract_usage(reported, provider_id=self._provider, api_flavor=flavor)
                 return Cost(whole.calc_price(price_context=context).total_price)

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from amends import current_run
 from amends.errors import NoRun, WrongColour
 from amends.llm.prices import Prices
-from amends.llm.wire import Api, Tokens, received_tokens, reserved_tokens, tokens_of, written
+from amends.llm.wire import Api, Tokens, answering_model, received_tokens, reserved_tokens, tokens_of, written
 
 Outside: TypeAlias = Literal["raise", "pass"]
 
@@ -44,11 +44,14 @@ class Outcome:
     spent: Mapping[str, Decimal]
 
 
-def model_request(tool: str, api: Api, body: object, prices: Prices) -> ModelRequest:
-    """Return the request as it is recorded: its body, never its headers, which have the API key."""
+def model_request(tool: str, api: Api, body: object, prices: Prices, *, model: str = "") -> ModelRequest:
+    """Return the request as it is recorded: its body, never its headers, which have the API key.
+
+    ``model``: its name, if the body does not have it.
+    """
     whole = written(body if isinstance(body, Mapping) else {})
     given: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
-    model = str(given.get("model") or "")
+    model = model or str(given.get("model") or "")
     return ModelRequest(
         tool=tool,
         api=api,
@@ -92,10 +95,10 @@ def outcome(asked: ModelRequest, response: object, *, complete: bool = True, cha
     tokens = tokens_of(asked.api, plain)
     if not complete:
         tokens = received_tokens(asked.reserved, tokens, characters)
-    answering = plain.get("model") if plain is not None else None
-    cost = asked.prices.of([str(answering or ""), asked.model], tokens, response=plain if complete else None)
+    answering = answering_model(asked.api, plain)
+    cost = asked.prices.of([answering, asked.model], tokens, response=plain if complete else None)
     result = {
-        "model": str(answering or asked.model),
+        "model": answering or asked.model,
         "response": written(response).data,
         "tokens": None if tokens is None else tokens.to_dict(),
         "cost_usd": cost.usd,

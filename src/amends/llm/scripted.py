@@ -131,6 +131,10 @@ def response_of(
             return _responses(reply, model, number, usage or _responses_usage(*tokens))
         case "messages":
             return _messages(reply, model, number, usage or {"input_tokens": tokens[0], "output_tokens": tokens[1]})
+        case "generate_content":
+            return _gemini(reply, model, number, usage or _gemini_usage(*tokens))
+        case "chat" | "generate":
+            return _ollama(api, reply, model, usage or {"prompt_eval_count": tokens[0], "eval_count": tokens[1]})
 
 
 def _ids(number: int, reply: Reply, prefix: str) -> list[str]:
@@ -198,6 +202,32 @@ def _messages(reply: Reply, model: str, number: int, usage: Mapping[str, Any]) -
     }  # fmt: skip
 
 
+def _gemini(reply: Reply, model: str, number: int, usage: Mapping[str, Any]) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = [{"text": reply.text}] if reply.text or not reply.calls else []
+    parts += [{"functionCall": {"name": tool, "args": json.loads(_json(args))}} for tool, args in reply.calls]
+    finish = {"length": "MAX_TOKENS", "refusal": "SAFETY"}.get(reply.stop, "STOP")
+    candidate = {"content": {"role": "model", "parts": parts}, "finishReason": finish, "index": 0}
+    return {
+        "candidates": [candidate], "usageMetadata": usage, "modelVersion": model, "responseId": f"response_{number}",
+    }  # fmt: skip
+
+
+def _gemini_usage(input: int, output: int) -> dict[str, Any]:
+    return {"promptTokenCount": input, "candidatesTokenCount": output, "totalTokenCount": input + output}
+
+
+def _ollama(api: Api, reply: Reply, model: str, usage: Mapping[str, Any]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.calls:
+        calls = [{"name": tool, "arguments": json.loads(_json(args))} for tool, args in reply.calls]
+        message["tool_calls"] = [{"function": call} for call in calls]
+    return {
+        "model": model, "created_at": "2023-11-14T22:13:20Z",
+        **({"message": message} if api == "chat" else {"response": reply.text}),
+        "done": True, "done_reason": reply.stop or "stop", **usage,
+    }  # fmt: skip
+
+
 # ---- ModelServer
 
 
@@ -205,7 +235,14 @@ PATHS: Final[dict[str, Api]] = {
     "/v1/chat/completions": "chat.completions",
     "/v1/responses": "responses",
     "/v1/messages": "messages",
+    "/api/chat": "chat",
+    "/api/generate": "generate",
 }
+_GEMINI_PATH: Final = re.compile(r"/v1(?:beta)?/models/([^/:]+):(generateContent|streamGenerateContent)")
+"""The path of a request to Gemini: it has the model, and tells whether the response is streamed."""
+_LINES: Final = ("chat", "generate")
+"""The formats whose streams are lines of JSON."""
+_OLLAMA_PATHS: Final = tuple(path for path, api in PATHS.items() if api in _LINES)
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 PATIENCE_S: Final = 30.0
 """How long the model named ``silent`` keeps a request open."""
@@ -215,10 +252,10 @@ _PIECE: Final = re.compile(r"\s*\S+|\s+")
 class ModelServer:
     """An HTTP server for a scripted model; it runs while its ``with`` block does.
 
-    ``OpenAI(**server.openai)`` and ``Anthropic(**server.anthropic)`` connect to it: chat completions, responses and
-    messages, streamed or not. Some model names cause faults: ``fails-429`` gets that status, ``silent`` gets no
-    response, ``breaks`` breaks the connection in the middle of a stream, and ``waits`` pauses there. ``usage`` is what
-    responses report, by wire format; by default, what their sizes suggest.
+    ``OpenAI(**server.openai)``, ``Anthropic(**server.anthropic)``, ``genai.Client(**server.gemini)`` and
+    ``ollama.Client(**server.ollama)`` connect to it, streamed or not. Some model names cause faults: ``fails-429`` gets
+    that status, ``silent`` gets no response, ``breaks`` breaks the connection in the middle of a stream, and ``waits``
+    pauses there. ``usage`` is what responses report, by wire format; by default, what their sizes suggest.
     """
 
     def __init__(self, model: ScriptedModel, *, usage: Mapping[Api, Mapping[str, Any]] | None = None) -> None:
@@ -247,6 +284,16 @@ class ModelServer:
     def anthropic(self) -> dict[str, Any]:
         """Return the arguments for ``Anthropic`` and ``AsyncAnthropic``."""
         return {"api_key": "no-key-needed", "base_url": self.url, "max_retries": 0}
+
+    @property
+    def gemini(self) -> dict[str, Any]:
+        """Return the arguments for ``google.genai.Client``."""
+        return {"api_key": "no-key-needed", "enterprise": False, "http_options": {"base_url": self.url}}
+
+    @property
+    def ollama(self) -> dict[str, Any]:
+        """Return the arguments for ``ollama.Client`` and ``ollama.AsyncClient``."""
+        return {"host": self.url}
 
     def __enter__(self) -> Self:
         self.over.clear()
@@ -302,18 +349,22 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(size) or b"{}")
         owner.asked.append({"path": self.path, **body})
         path, model = self.path.partition("?")[0], str(body.get("model", ""))
+        api, stream = PATHS.get(path), bool(body.get("stream", path in _OLLAMA_PATHS))
+        if (found := _GEMINI_PATH.fullmatch(path)) is not None:
+            api, model, stream = "generate_content", found[1], found[2] == "streamGenerateContent"
+            body = {"model": model, **body}
         if model == "silent":
             owner.over.wait(PATIENCE_S)
         elif model.startswith("fails-"):
             self._fail(int(model.removeprefix("fails-")), f"refused {model.removeprefix('fails-')}")
         elif path.endswith("/count_tokens"):
             self._send(200, {"input_tokens": 7})
-        elif path not in PATHS:
+        elif api is None:
             self._fail(404, f"there is nothing at {path}")
         else:
-            self._answer(PATHS[path], body, model)
+            self._answer(api, body, model, stream=stream)
 
-    def _answer(self, api: Api, body: Mapping[str, Any], model: str) -> None:
+    def _answer(self, api: Api, body: Mapping[str, Any], model: str, *, stream: bool) -> None:
         try:
             response = self.server.owner.answer(api, body)
         except UsageError as error:  # a mistake in the script is reported to the client
@@ -322,13 +373,18 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception as error:  # a turn that raises: the model is down
             self._fail(500, str(error))
             return
-        if body.get("stream"):
+        if stream:
             self._stream(api, list(_events(api, response, body)), model)
         else:
             self._send(200, response)
 
     def _fail(self, status: int, why: str) -> None:
-        self._send(status, {"type": "error", "error": {"type": "scripted", "message": why}})
+        error: object = {"type": "scripted", "message": why}
+        if self.path in _OLLAMA_PATHS:
+            error = why
+        elif _GEMINI_PATH.match(self.path):
+            error = {"code": status, "message": why, "status": "SCRIPTED"}
+        self._send(status, {"type": "error", "error": error})
 
     def _send(self, status: int, data: Mapping[str, Any]) -> None:
         content = json.dumps(data).encode()
@@ -340,7 +396,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, api: Api, events: list[Event], model: str) -> None:
         self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
+        self.send_header("content-type", "application/x-ndjson" if api in _LINES else "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         for number, (name, data) in enumerate(events):
@@ -351,13 +407,14 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             if number == len(events) // 2 and model == "waits":
                 self.server.owner.over.wait(PATIENCE_S)
-            self._chunk(f"event: {name}\n" if name else "", json.dumps(data))
+            head = f"event: {name}\n" if name else ""
+            self._chunk(f"{json.dumps(data)}\n" if api in _LINES else f"{head}data: {json.dumps(data)}\n\n")
         if api == "chat.completions":
-            self._chunk("", "[DONE]")
+            self._chunk("data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
 
-    def _chunk(self, head: str, text: str) -> None:
-        piece = f"{head}data: {text}\n\n".encode()
+    def _chunk(self, text: str) -> None:
+        piece = text.encode()
         self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
         self.wfile.flush()
 

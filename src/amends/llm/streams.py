@@ -11,7 +11,7 @@ import json
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -33,18 +33,27 @@ def is_stream(answer: object) -> bool:
     )
 
 
+Read: TypeAlias = Callable[[Any], object]
+"""Makes plain data of an event of an SDK."""
+
+
+def _to_dict(event: Any) -> object:
+    return event.to_dict(mode="json", warnings=False) if hasattr(event, "to_dict") else event
+
+
 class _Received:
     """What was received of one stream so far."""
 
-    def __init__(self, entry: Entry, *, hide_usage: bool) -> None:
+    def __init__(self, entry: Entry, *, hide_usage: bool = False, read: Read | None = None) -> None:
         self.entry = entry
         self._whole = assembler(entry.asked.api)
         self._hide_usage = hide_usage
+        self._read = read or _to_dict
 
     def see(self, event: Any) -> bool:
         """Add an event; return whether the caller gets it. Never raise: the caller paid for the event."""
         try:
-            plain = event.to_dict(mode="json", warnings=False) if hasattr(event, "to_dict") else event
+            plain = self._read(event)
             if not isinstance(plain, Mapping):
                 return True
             self._whole.see(plain)
@@ -57,8 +66,10 @@ class _Received:
         """Return the arguments that settle the call."""
         return {"response": self._whole.response, "complete": complete, "characters": self._whole.characters}
 
-    def known(self) -> Outcome:
-        """Return what was spent before reading failed."""
+    def known(self) -> Outcome | None:
+        """Return what was spent before reading failed; None if a stream that is sent when it is read gave nothing."""
+        if self._read is not _to_dict and self._whole.response is None:
+            return None
         return outcome(self.entry.asked, **self.settlement(complete=False))
 
 
@@ -86,6 +97,36 @@ def watch(stream: Any, entry: Entry, *, hide_usage: bool) -> None:
             still.closed()
 
     stream.response.close = close
+
+
+def watched(events: Any, entry: Entry, read: Read) -> _Watched:
+    """Return an iterator over these events that settles the call when it ends; for an SDK whose streams are iterators."""
+    seen = _Received(entry, read=read)
+    entry.attempt.at_leave = partial(_left, seen)
+    _start_sweeper()
+    return _Watched(events, seen)
+
+
+class Later:
+    """A stream that is requested when it is first read, as the SDK of Ollama does it."""
+
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._start = start
+        self._events: Any = None
+
+    def __iter__(self) -> Later:
+        return self
+
+    def __next__(self) -> Any:
+        if self._events is None:
+            self._events = self._start()
+        return next(self._events)
+
+    def close(self) -> None:
+        """End the stream, and settle its call; nothing more is requested or received."""
+        begun, self._events = self._events, iter(())
+        if begun is not None:
+            begun.close()
 
 
 class _Watched:
@@ -116,6 +157,12 @@ class _Watched:
             raise
         finally:
             self._pulling = False
+
+    def close(self) -> None:
+        try:
+            self._events.close()
+        finally:
+            self.closed()
 
     def closed(self) -> None:
         if not self._pulling:
@@ -183,6 +230,38 @@ def watch_async(stream: Any, entry: Entry, *, hide_usage: bool) -> None:
     stream.response.aclose = aclose
 
 
+def watched_async(events: Any, entry: Entry, read: Read) -> _AsyncWatched:
+    """Do the same as ``watched`` for an async stream."""
+    seen = _Received(entry, read=read)
+    entry.attempt.at_leave = partial(_left_async if entry.run.is_async else _left, seen)
+    return _AsyncWatched(events, seen)
+
+
+class AsyncLater:
+    """Do the same as ``Later`` on an event loop."""
+
+    def __init__(self, start: Callable[[], Awaitable[Any]]) -> None:
+        self._start = start
+        self._events: Any = None
+        self._ended = False
+
+    def __aiter__(self) -> AsyncLater:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._ended:
+            raise StopAsyncIteration
+        if self._events is None:
+            self._events = await self._start()
+        return await anext(self._events)
+
+    async def aclose(self) -> None:
+        """End the stream, and settle its call; nothing more is requested or received."""
+        begun, self._events, self._ended = self._events, None, True
+        if begun is not None:
+            await begun.aclose()
+
+
 class _AsyncWatched:
     """The iterator of an async stream."""
 
@@ -212,6 +291,12 @@ class _AsyncWatched:
             raise
         finally:
             self._pulling = False
+
+    async def aclose(self) -> None:
+        try:
+            await self._events.aclose()
+        finally:
+            await self.closed()
 
     async def closed(self) -> None:
         if not self._pulling:
@@ -273,9 +358,17 @@ class Assembler(Protocol):
 
 def assembler(api: Api) -> Assembler:
     """Return a new assembler for this wire format."""
-    if api == "chat.completions":
-        return _Chat()
-    return _Responses() if api == "responses" else _Messages()
+    match api:
+        case "chat.completions":
+            return _Chat()
+        case "responses":
+            return _Responses()
+        case "messages":
+            return _Messages()
+        case "generate_content":
+            return _Gemini()
+        case "chat" | "generate":
+            return _Ollama()
 
 
 class _Chat:
@@ -347,6 +440,61 @@ class _Messages:
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
 
 
+class _Gemini:
+    """Each event is a response with more parts."""
+
+    def __init__(self) -> None:
+        self.response: dict[str, Any] | None = None
+        self.characters = 0
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        whole = self.response = self.response if self.response is not None else {}
+        whole |= {name: value for name, value in event.items() if name != "candidates" and value is not None}
+        for one in event.get("candidates") or ():
+            candidate = _indexed(whole.setdefault("candidates", []), one.get("index") or 0)
+            candidate |= {name: value for name, value in one.items() if name != "content" and value is not None}
+            content = one.get("content") or {}
+            grown = candidate.setdefault("content", {"role": content.get("role") or "model", "parts": []})
+            for part in content.get("parts") or ():
+                self.characters += _length(part)
+                last = grown["parts"][-1] if grown["parts"] else {}
+                if _is_only_text(last) and _is_only_text(part) and last.get("thought") == part.get("thought"):
+                    grown["parts"][-1] = {**last, "text": last["text"] + part["text"]}
+                else:
+                    grown["parts"].append(dict(part))
+
+
+def _is_only_text(part: Mapping[str, Any]) -> bool:
+    """Return whether this is a text that can be joined to another one: it has no signature and no other data."""
+    return isinstance(part.get("text"), str) and not part.keys() - {"text", "thought"}
+
+
+class _Ollama:
+    """Each event has the next piece of the texts, or whole calls; the last one has the rest."""
+
+    def __init__(self) -> None:
+        self.response: dict[str, Any] | None = None
+        self.characters = 0
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        whole = self.response = self.response if self.response is not None else {}
+        self._grow(whole, event, texts=("response", "thinking"), lists=("logprobs",))
+        if isinstance(event.get("message"), Mapping):
+            message = whole.setdefault("message", {})
+            self._grow(message, event["message"], texts=("content", "thinking"), lists=("tool_calls", "images"))
+
+    def _grow(self, whole: dict[str, Any], piece: Mapping[str, Any], *, texts: Any, lists: Any) -> None:
+        for name, value in piece.items():
+            if name in texts and isinstance(value, str):
+                whole[name] = whole.get(name, "") + value
+                self.characters += len(value)
+            elif name in lists and isinstance(value, list):
+                whole[name] = [*whole.get(name, ()), *value]
+                self.characters += _length(value)
+            elif name != "message" and value is not None:
+                whole[name] = value
+
+
 def _close_block(blocks: list[dict[str, Any]], index: int) -> None:
     """Parse a tool's input, which came in pieces of JSON, so that it is recorded as the SDK returns it."""
     block = blocks[index] if index < len(blocks) else {}
@@ -416,6 +564,10 @@ def events_of(api: Api, response: Mapping[str, Any], *, split: Split = _whole, u
             return _responses(response, split)
         case "messages":
             return _messages(response, split)
+        case "generate_content":
+            return _gemini(response, split)
+        case "chat" | "generate":
+            return _ollama(response, split)
 
 
 def _chat(response: Mapping[str, Any], split: Split, usage: bool) -> Iterator[Event]:
@@ -518,3 +670,39 @@ def _begun(item: Mapping[str, Any]) -> dict[str, Any]:
     begun |= {"content": []} if item.get("type") == "message" else {}
     begun |= {"arguments": ""} if item.get("type") == "function_call" else {}
     return begun
+
+
+def _gemini(response: Mapping[str, Any], split: Split) -> Iterator[Event]:
+    last = ("usageMetadata", "promptFeedback")
+    head = {k: v for k, v in response.items() if k not in ("candidates", *last)}
+    ends = []
+    for candidate in response.get("candidates") or ():
+        content = candidate.get("content") or {}
+        at = {"index": candidate["index"]} if "index" in candidate else {}
+        for part in content.get("parts") or ():
+            pieces = [{**part, "text": one} for one in split(part["text"])] if _is_only_text(part) else [part]
+            for piece in pieces:
+                yield "", {**head, "candidates": [{"content": {**content, "parts": [piece]}, **at}]}
+        ends.append({k: v for k, v in candidate.items() if k != "content"})
+    more = {"candidates": ends} if "candidates" in response else {}
+    yield "", {**head, **more, **{name: response[name] for name in last if name in response}}
+
+
+def _ollama(response: Mapping[str, Any], split: Split) -> Iterator[Event]:
+    head = {name: response[name] for name in ("model", "created_at") if name in response} | {"done": False}
+    said = response.get("message")
+    for name in ("thinking", "response"):
+        for piece in split(response[name]) if isinstance(response.get(name), str) else ():
+            yield "", {**head, name: piece}
+    ended = {k: v for k, v in response.items() if k not in ("message", "thinking")}
+    ended |= {"response": ""} if "response" in response else {}
+    if isinstance(said, Mapping):
+        begun = {"role": said.get("role") or "assistant"}
+        for name in ("thinking", "content"):
+            for piece in split(said[name]) if isinstance(said.get(name), str) and said[name] else ():
+                yield "", {**head, "message": {**begun, "content": "", name: piece}}
+        rest = {k: v for k, v in said.items() if k not in ("thinking", "content")}
+        if rest.keys() - {"role"}:
+            yield "", {**head, "message": {**begun, "content": "", **rest}}
+        ended["message"] = {**begun, "content": ""}
+    yield "", ended

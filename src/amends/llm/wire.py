@@ -1,4 +1,4 @@
-"""The three wire formats: usage and reservations, what is recorded of a request, and conversations with tools."""
+"""The wire formats: usage and reservations, what is recorded of a request, and conversations with tools."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from amends import Answer, ToolCall
+from amends import Answer, ToolCall, UsageError
 
-Api: TypeAlias = Literal["chat.completions", "responses", "messages"]
+Api: TypeAlias = Literal["chat.completions", "responses", "messages", "generate_content", "chat", "generate"]
+"""The wire formats, named after the methods of the SDKs: two of OpenAI, one of Anthropic, one of Gemini, two of Ollama."""
 
 PATHS: Final[dict[tuple[str, str], Api]] = {
     ("openai", "/chat/completions"): "chat.completions",
     ("openai", "/responses"): "responses",
     ("anthropic", "/v1/messages"): "messages",
+    ("google", ":generateContent"): "generate_content",
+    ("google", ":streamGenerateContent"): "generate_content",
+    ("ollama", "/api/chat"): "chat",
+    ("ollama", "/api/generate"): "generate",
 }
-"""The requests that are recorded, by SDK and path. Others (files, batches, counting tokens) are not."""
+"""The requests that are recorded, by provider and path. Others (files, batches, counting tokens) are not.
+
+A path of Gemini has the name of the model, and ends with the name of the method.
+"""
 
 BYTES_PER_TOKEN: Final = 3
 """For reservations: English has four bytes per token, JSON and code three, other scripts fewer."""
@@ -64,7 +73,23 @@ class Tokens:
 
 def api_of(provider: str, method: str, url: str) -> Api | None:
     """Return the wire format of this request, or None if such requests are not recorded."""
-    return PATHS.get((provider, url.partition("?")[0])) if method.lower() == "post" else None
+    path = url.partition("?")[0]
+    if provider == "google":
+        path = "".join(path.rpartition(":")[1:])
+    return PATHS.get((provider, path)) if method.lower() == "post" else None
+
+
+def model_in_path(path: str) -> str:
+    """Return the model that a path of Gemini names, as prices and programs name it."""
+    whole = path.partition("?")[0].rpartition(":")[0]
+    _, found, name = whole.rpartition("models/")
+    return name if found else whole  # a tuned model has only its whole name
+
+
+def answering_model(api: Api, response: Mapping[str, Any] | None) -> str:
+    """Return the model that a response names, or an empty text."""
+    found = None if response is None else response.get("modelVersion" if api == "generate_content" else "model")
+    return str(found or "")
 
 
 # ---- Usage and reservations
@@ -72,6 +97,8 @@ def api_of(provider: str, method: str, url: str) -> Api | None:
 
 def tokens_of(api: Api, response: Mapping[str, Any] | None) -> Tokens | None:
     """Return the usage that a response reports, or None."""
+    if api in ("generate_content", "chat", "generate"):
+        return _gemini_tokens(response) if api == "generate_content" else _ollama_tokens(response)
     usage = None if response is None else response.get("usage")
     if not isinstance(usage, Mapping):
         return None
@@ -100,6 +127,27 @@ def tokens_of(api: Api, response: Mapping[str, Any] | None) -> Tokens | None:
     )
 
 
+def _gemini_tokens(response: Mapping[str, Any] | None) -> Tokens | None:
+    usage = _part(response or {}, "usageMetadata")
+    names = ("promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount", "thoughtsTokenCount")
+    prompt, of_tools, answer, thoughts = (_count(usage, name) for name in names)
+    if prompt is None and answer is None:
+        return None
+    return Tokens(
+        input=(prompt or 0) + (of_tools or 0),
+        output=(answer or 0) + (thoughts or 0),  # this format does not count the thoughts in the answer
+        cache_read=_count(usage, "cachedContentTokenCount") or 0,
+        reasoning=thoughts or 0,
+    )
+
+
+def _ollama_tokens(response: Mapping[str, Any] | None) -> Tokens | None:
+    prompt, answer = (_count(response or {}, name) for name in ("prompt_eval_count", "eval_count"))
+    if prompt is None and answer is None:
+        return None
+    return Tokens(input=prompt or 0, output=answer or 0)  # a prompt that the server has cached is left out
+
+
 def _part(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = usage.get(name)
     return found if isinstance(found, Mapping) else {}
@@ -114,14 +162,19 @@ def _count(usage: Mapping[str, Any], name: str) -> int | None:
 
 def reserved_tokens(request: Mapping[str, Any], *, size: int, attachments: int) -> Tokens:
     """Estimate what a request may use at most, before it is sent."""
-    limits = (request.get(name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))
-    limit = next((found for found in limits if isinstance(found, int)), OUTPUT_TOKENS)
-    answers = request.get("n")
+    given = {**request, **_part(request, "generationConfig"), **_part(request, "options")}
+    limits = (given.get(name) for name in _LIMITS)
+    limit = next((found for found in limits if isinstance(found, int) and found >= 0), OUTPUT_TOKENS)
+    answers = given.get("n") or given.get("candidateCount")
     return Tokens(
         input=-(-size // BYTES_PER_TOKEN) + attachments * ATTACHMENT_TOKENS,
         output=limit * (answers if isinstance(answers, int) else 1),
         estimated=True,
     )
+
+
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens", "maxOutputTokens", "num_predict")
+"""How the formats name the limit of an answer. A negative one of Ollama means that there is none."""
 
 
 def received_tokens(reserved: Tokens, known: Tokens | None, characters: int) -> Tokens:
@@ -173,6 +226,8 @@ class _Cut:
         self.count = 0
 
     def plain(self, value: Any, depth: int = 0) -> Any:
+        if isinstance(value, Enum):
+            value = value.value
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
@@ -215,7 +270,7 @@ def _is_encoded(text: str) -> bool:
 Message: TypeAlias = dict[str, Any]
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
 """What the user says: a text, or messages in the format of the API."""
-Style: TypeAlias = Literal["openai", "responses", "anthropic"]
+Style: TypeAlias = Literal["openai", "responses", "anthropic", "gemini", "ollama"]
 ANSWER_TOKENS: Final = 4_096
 """The default limit of a response from Anthropic, whose API requires one in every request."""
 
@@ -243,7 +298,10 @@ class Dialect(Protocol):
         """Return the conversation before the first turn of the model."""
 
     def request(self, model: str, messages: Sequence[Message], *, system: str, tools: Sequence[Any]) -> dict[str, Any]:
-        """Return the body of a request."""
+        """Return the body of a request; for Gemini and Ollama, the arguments of the SDK's method."""
+
+    def with_options(self, request: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Add the caller's own fields to a request, which come before ours."""
 
     def conversation(self, request: Mapping[str, Any]) -> Sequence[Any]:
         """Return the messages of a request's body."""
@@ -257,9 +315,12 @@ class Dialect(Protocol):
     def delta(self, event: Mapping[str, Any]) -> str:
         """Return the text that an event of a stream adds."""
 
+    def said(self, message: Mapping[str, Any]) -> str:
+        """Return the text of a user's message, or an empty text if it is not one."""
+
 
 def dialect(api: Api) -> Dialect:
-    """Return the dialect of this wire format."""
+    """Return the dialect of this wire format; ``generate`` has none, because it has no tools."""
     return _DIALECTS[api]
 
 
@@ -303,6 +364,12 @@ class _Chat:
     def delta(self, event: Mapping[str, Any]) -> str:
         choice: Mapping[str, Any] = next(iter(event.get("choices") or ()), {})
         return str((choice.get("delta") or {}).get("content") or "")
+
+    def with_options(self, request: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        return {**request, **options}
+
+    def said(self, message: Mapping[str, Any]) -> str:
+        return _said(message)
 
 
 _CHAT_ENDS: Final = frozenset({"stop", "tool_calls", "function_call", "eos", "eos_token", "stop_sequence", "end_turn"})
@@ -349,6 +416,12 @@ class _Responses:
 
     def delta(self, event: Mapping[str, Any]) -> str:
         return str(event.get("delta") or "") if event.get("type") == "response.output_text.delta" else ""
+
+    def with_options(self, request: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        return {**request, **options}
+
+    def said(self, message: Mapping[str, Any]) -> str:
+        return _said(message)
 
 
 _ANSWER_ONLY: Final = frozenset({"created_by", "parsed_arguments"})
@@ -403,12 +476,135 @@ class _Messages:
         is_text = event.get("type") == "content_block_delta" and delta.get("type") == "text_delta"
         return str(delta.get("text") or "") if is_text else ""
 
+    def with_options(self, request: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        return {**request, **options}
+
+    def said(self, message: Mapping[str, Any]) -> str:
+        return _said(message)
+
 
 _MESSAGES_ENDS: Final = frozenset({"end_turn", "tool_use", "stop_sequence", "pause_turn"})
+
+
+class _Gemini:
+    """Contents as they are on the wire, in camel case; the SDK takes them so too. A call may have no id."""
+
+    style: Style = "gemini"
+
+    def opening(self, system: str, prompt: Prompt) -> list[Message]:
+        if isinstance(prompt, str):
+            return [{"role": "user", "parts": [{"text": prompt}]}]
+        messages = _given(prompt)
+        wrong = next((one for one in messages if "parts" not in one), None)
+        if wrong is not None:
+            raise UsageError(
+                f"a message for Gemini has 'parts', and this one has {', '.join(sorted(wrong)) or 'nothing'}",
+                hint='write it as {"role": "user", "parts": [{"text": "..."}]}',
+            )
+        return messages
+
+    def request(self, model: str, messages: Sequence[Message], *, system: str, tools: Sequence[Any]) -> dict[str, Any]:
+        config: dict[str, Any] = {"automatic_function_calling": {"disable": True}}
+        config |= {"system_instruction": system} if system else {}
+        config |= {"tools": [{"function_declarations": list(tools)}]} if tools else {}
+        return {"model": model, "contents": list(messages), "config": config}
+
+    def with_options(self, request: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        return {**request, "config": {**request["config"], **options}}
+
+    def conversation(self, request: Mapping[str, Any]) -> Sequence[Any]:
+        return request.get("contents") or ()
+
+    def turn(self, response: Mapping[str, Any]) -> ModelTurn:
+        candidate: Mapping[str, Any] = next(iter(response.get("candidates") or ()), {})
+        parts = [
+            {k: v for k, v in part.items() if v is not None}
+            for part in _maps((candidate.get("content") or {}).get("parts"))
+        ]
+        asked = [part["functionCall"] for part in parts if isinstance(part.get("functionCall"), Mapping)]
+        calls = [ToolCall(str(one.get("name", "")), one.get("args") or {}, one.get("id") or None) for one in asked]
+        cut = _cut(candidate.get("finishReason"), _GEMINI_CUTS, ends=_GEMINI_ENDS)
+        if blocked := (response.get("promptFeedback") or {}).get("blockReason"):
+            cut = f"the provider refused the request ({blocked})"
+        elif any(one.get("partialArgs") or one.get("willContinue") for one in asked):
+            cut = "the arguments of its calls came in pieces, which is not supported"
+        added = ({"role": "model", "parts": parts},) if parts else ()
+        return ModelTurn(_gemini_text(parts), tuple(calls), added, cut)
+
+    def results(self, results: Iterable[tuple[ToolCall, Answer]]) -> list[Message]:
+        parts = []
+        for call, answer in results:
+            told = {"name": call.tool, "response": {"error" if answer.is_error else "output": answer.text}}
+            parts.append({"functionResponse": ({"id": call.tool_call_id} if call.tool_call_id else {}) | told})
+        return [{"role": "user", "parts": parts}] if parts else []
+
+    def delta(self, event: Mapping[str, Any]) -> str:
+        candidate: Mapping[str, Any] = next(iter(event.get("candidates") or ()), {})
+        return _gemini_text(_maps((candidate.get("content") or {}).get("parts")))
+
+    def said(self, message: Mapping[str, Any]) -> str:
+        return _gemini_text(_maps(message.get("parts"))) if message.get("role") == "user" else ""
+
+
+_GEMINI_ENDS: Final = frozenset({"STOP"})
+_GEMINI_CUTS: Final = {
+    "MAX_TOKENS": "its answer was cut at the limit of tokens",
+    "MALFORMED_FUNCTION_CALL": "it made a call that the provider could not read",
+    "SAFETY": "the provider refused it",
+    "PROHIBITED_CONTENT": "the provider refused it",
+}
+
+
+def _gemini_text(parts: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(str(part.get("text") or "") for part in parts if not part.get("thought"))
+
+
+class _Ollama:
+    """A chat whose calls have no ids: their results are told apart by their order and the name of the tool."""
+
+    style: Style = "ollama"
+
+    def opening(self, system: str, prompt: Prompt) -> list[Message]:
+        return ([{"role": "system", "content": system}] if system else []) + _given(prompt)
+
+    def request(self, model: str, messages: Sequence[Message], *, system: str, tools: Sequence[Any]) -> dict[str, Any]:
+        return {"model": model, "messages": list(messages)} | ({"tools": list(tools)} if tools else {})
+
+    def with_options(self, request: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        return {**request, **options}
+
+    def conversation(self, request: Mapping[str, Any]) -> Sequence[Any]:
+        return request.get("messages") or ()
+
+    def turn(self, response: Mapping[str, Any]) -> ModelTurn:
+        message = response.get("message") or {}
+        asked = [
+            one["function"] for one in _maps(message.get("tool_calls")) if isinstance(one.get("function"), Mapping)
+        ]
+        calls = [ToolCall(str(one.get("name", "")), one.get("arguments") or {}) for one in asked]
+        kept = {k: v for k, v in message.items() if v is not None}
+        # Old servers give no reason.
+        reason = response.get("done_reason") or ("stop" if response.get("done") else None)
+        cut = _cut(reason, {"length": "its answer was cut at the limit of tokens"}, ends=_OLLAMA_ENDS)
+        return ModelTurn(str(message.get("content") or ""), tuple(calls), ({"role": "assistant", **kept},), cut)
+
+    def results(self, results: Iterable[tuple[ToolCall, Answer]]) -> list[Message]:
+        return [{"role": "tool", "tool_name": call.tool, "content": answer.text} for call, answer in results]
+
+    def delta(self, event: Mapping[str, Any]) -> str:
+        return str((event.get("message") or {}).get("content") or "")
+
+    def said(self, message: Mapping[str, Any]) -> str:
+        return _said(message)
+
+
+_OLLAMA_ENDS: Final = frozenset({"stop"})
 _DIALECTS: Final[dict[Api, Dialect]] = {
     "chat.completions": _Chat(),
     "responses": _Responses(),
     "messages": _Messages(),
+    "generate_content": _Gemini(),
+    "chat": _Ollama(),
 }
 
 
@@ -417,6 +613,11 @@ def _cut(reason: object, known: Mapping[str, str], *, ends: frozenset[str]) -> s
     if reason is None:
         return "its answer broke off"
     return "" if str(reason) in ends else known.get(str(reason), f"its answer was cut ({reason})")
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    return content if message.get("role") == "user" and isinstance(content, str) else ""
 
 
 def _text(content: object) -> str:
@@ -439,7 +640,15 @@ def heard_in(api: Api, request: Mapping[str, Any]) -> tuple[int, tuple[str, ...]
     A conversation that the provider stores is named by the id of its last response; the ids of a scripted model are
     numbered, so the id tells the turn.
     """
-    if api == "chat.completions":
+    if api == "generate":
+        return 0, ()
+    if api == "generate_content":
+        contents = _maps(request.get("contents"))
+        parts = [part for one in contents if one.get("role") != "model" for part in _maps(one.get("parts"))]
+        told = [_mapping(_mapping(part.get("functionResponse")).get("response")) for part in parts]
+        results = [str(one.get("output", one.get("error"))) for one in told if one]
+        return sum(one.get("role") == "model" for one in contents), tuple(results)
+    if api in ("chat.completions", "chat"):
         messages = _maps(request.get("messages"))
         results = [_result_text(one.get("content")) for one in messages if one.get("role") == "tool"]
         return sum(one.get("role") == "assistant" for one in messages), tuple(results)
@@ -472,6 +681,10 @@ def _number(id: object) -> int:
 
 def _maps(value: object) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _result_text(value: object) -> str:
