@@ -37,10 +37,11 @@ def agent(rt: Runtime, *turns: Any, **options: Any) -> Finished:
 
 
 def warnings(done: Finished) -> list[str]:
-    return [str(one["content"]) for one in done.messages if str(one.get("content", "")).startswith(NOT_FINISHED)]
+    texts = [one.get("content") or one.get("parts", [{}])[0].get("text") for one in done.messages]
+    return [str(text) for text in texts if str(text).startswith(NOT_FINISHED)]
 
 
-@pytest.mark.parametrize("kind", ["chat.completions", "responses", "messages"])
+@pytest.mark.parametrize("kind", ["chat.completions", "responses", "messages", "generate_content", "chat"])
 def test_a_model_that_stops_over_an_open_failure_is_told_once_and_everything_is_taken_back(
     rt: Runtime, world: World, kind: str
 ) -> None:
