@@ -25,7 +25,7 @@ from agents.testing import ModelStep, ScriptedModel, assistant_message, function
 import amends
 from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
 from amends.errors import NOT_FINISHED, NoRun
-from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
+from tests.adapters.conformance import Conformance, Fails, Outcome, SameRequest, Stopping, Turn
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -69,7 +69,24 @@ class OpenAIAgentsHarness:
         return Outcome("finished", told)
 
 
-class TestOpenAIAgents(Conformance):
+    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
+        asyncio.run(self._stop(shop, turns))
+
+    async def _stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
+        set_tracing_disabled(True)
+        tools = amends_tools([function_tool(fn) for fn in shop.functions()])
+        agent = Agent(name="clerk", model=model_saying(turns), tools=tools)
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            runner = AmendsRunner(rt, tags=("thread:t1",), **shop.options)
+            async with runner.run_streamed(agent, "please", run_id=_turn_of(shop.folder, "t1", False)) as result:
+                async for event in result.stream_events():
+                    if event.type == "run_item_stream_event" and event.name == "tool_output":
+                        result.cancel(mode="after_turn")
+        kept = json.dumps(result.to_state().to_json())
+        (shop.folder / "state.json").write_text(kept, encoding="utf-8")
+
+
+class TestOpenAIAgents(Conformance, SameRequest, Stopping):
     harness = OpenAIAgentsHarness()
 
 
