@@ -368,7 +368,12 @@ class SameRequest:
     @pytest.mark.parametrize(
         "again",
         [{"cents": "500"}, {"cents": 500.0}, {"colour": "red"}, {"note": "as agreed"}],
-        ids=["a number as text", "a whole number as a fraction", "an argument that the tool does not have", "a default"],
+        ids=[
+            "a number as text",
+            "a whole number as a fraction",
+            "an argument that the tool does not have",
+            "a default",
+        ],
     )
     def test_a_request_in_other_words_is_the_same_call(self, shop: Shop, again: dict[str, Any]) -> None:
         asked: Asked = ("charge", {"order": "A1", "cents": 500, **again})

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -47,7 +47,7 @@ from agents.tool_context import ToolContext
 from pydantic_core import to_json, to_jsonable_python
 
 import amends
-from amends.errors import NoRun, Suspended
+from amends.errors import KeyConflict, NoRun, Suspended
 
 log = logging.getLogger("amends")
 
@@ -261,7 +261,7 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
     """
     # The SDK turns a tool's error into a text for the model; the ledger needs the error itself.
     bare = replace(tool, _use_default_failure_error_function=False, _failure_error_function=None)
-    bind = _binder(tool)
+    bind, returns = _binder(tool)
 
     async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
         if _is_body_of(tool.name, ctx.tool_call_id):
@@ -283,6 +283,8 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
         answer = await run.answer(tool.name, asked, handler=body, tool_call_id=ctx.tool_call_id)
         if returned and _pauses(ctx):
             return returned[-1]
+        if (here := _here.get()) is not None:
+            here.answers[ctx.tool_call_id] = answer
         raises = not tool._use_default_failure_error_function or not wraps
         return _result_for_sdk(answer, returned, raises=raises, repeats=repeats or _shows_repeat(tool))
 
@@ -297,6 +299,7 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
             value = await bare.on_invoke_tool(ctx, text)
         return _content(heard[-1]) if heard else value
 
+    alone.__annotations__ = {"return": returns}  # so that a compensation gets what the tool returned
     invoke.__amends__ = alone  # type: ignore[attr-defined]
     # Wrapped as the SDK does it: the program's own `failure_error_function` is kept, and None still ends the run.
     wraps = hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__")
@@ -391,31 +394,22 @@ def _gate(
     return needs_approval
 
 
-class _NotResult(str):
-    """What the model is told instead of the tool's own result. ``value``: the recorded result, if there is one."""
-
-    __slots__ = ("has_value", "value")
-    value: Any
-    has_value: bool
-
-
 def _result_for_sdk(answer: amends.Answer, returned: list[Any], *, raises: bool, repeats: bool) -> Any:
     """Return the tool's own value, or the text for the model; raise the tool's error if the program wants to see it."""
     if answer.status == "done":
         return returned[-1] if returned else answer.value
     if raises and answer.error is not None and not isinstance(answer.error, amends.Error):
         raise answer.error
-    text = _NotResult(_text_without_repeat(answer) if not repeats else answer.text)
-    text.value, text.has_value = answer.value, answer.status == "replayed"
-    return text
+    return answer.text if repeats else _text_without_repeat(answer)
 
 
 def _text_without_repeat(answer: amends.Answer) -> str:
     """Return the text for a model that has no ``again_because`` in its schema: it must not be told to use it."""
-    if not getattr(answer.error, "may_repeat", False):
+    error = answer.error
+    if not isinstance(error, amends.Held | KeyConflict) or not error.may_repeat:
         return answer.text
-    answer.error.may_repeat = False  # type: ignore[union-attr]
-    return answer.error.for_model()  # type: ignore[union-attr]
+    error.may_repeat = False
+    return error.for_model()
 
 
 def _as_json(arguments: str, args: dict[str, Any], asked: Mapping[str, Any] | str) -> str:
@@ -434,36 +428,32 @@ def _as_sent(arguments: str) -> str:
     return arguments
 
 
-def _binder(tool: FunctionTool) -> Bind:
-    """Return a function that binds a model's arguments by the tool's function, else by its schema.
+def _binder(tool: FunctionTool) -> tuple[Bind, Any]:
+    """Return a function that binds a model's arguments by the tool's function, else by its schema; and what it returns.
 
     So a default that is left out and then said, ``5`` and ``"5"``, and an argument that the tool does not have are one
     request, with one key.
     """
     try:
-        model = function_schema(tool.__wrapped__, strict_json_schema=False).params_pydantic_model
+        schema = function_schema(tool.__wrapped__, strict_json_schema=False)
     except Exception:  # not made by function_tool, or of a callable that the SDK had to prepare first
-        return functools.partial(
-            _bound_by, lambda given: _fill(tool.params_json_schema, given, tool.params_json_schema)
-        )
+        shown = tool.params_json_schema
+        return functools.partial(_bound_by, lambda given: _fill(shown, given, shown)), Any
+    model, returns = schema.params_pydantic_model, schema.return_annotation
 
     def by_model(given: dict[str, Any]) -> dict[str, Any]:
         # Twice: a default that is new each time (an id, the time) is no part of what was asked for.
         first, second = (model(**given).model_dump(by_alias=True) for _ in range(2))
         bound: dict[str, Any] = {}
         for name, value in first.items():
-            try:
-                is_same = value == second[name]
-                plain = _plain(value) if is_same else None
-            except TypeError:
-                is_same = False
-            if is_same:
+            plain = _plain(value)
+            if plain is not _NONE and plain == _plain(second[name]):
                 bound[name] = plain
             elif name in given:
                 bound[name] = given[name]
         return bound
 
-    return functools.partial(_bound_by, by_model)
+    return functools.partial(_bound_by, by_model), Any if returns is inspect.Signature.empty else returns
 
 
 def _bound_by(bind: Callable[[dict[str, Any]], dict[str, Any]], arguments: str) -> Mapping[str, Any] | str:
@@ -475,22 +465,32 @@ def _bound_by(bind: Callable[[dict[str, Any]], dict[str, Any]], arguments: str) 
         return arguments
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Return a bound value as it is recorded: as JSON, with exact decimals; raise ``TypeError`` if there is no such form."""
+_NONE: Final = object()
+
+
+def _plain(value: Any) -> Any:
+    """Return a bound value as it is recorded: as JSON, with exact decimals; ``_NONE`` if there is no such form."""
+    try:
+        return _as_plain(value, 0)
+    except TypeError:
+        return _NONE
+
+
+def _as_plain(value: Any, depth: int) -> Any:
     if value is None or isinstance(value, Decimal) or type(value) in (bool, int, float, str):
         return value
     if depth == DEPTH_MAX:
         raise TypeError("nested too deeply")
     if isinstance(value, Enum):
-        return _plain(value.value, depth + 1)
+        return _as_plain(value.value, depth + 1)
     if isinstance(value, date | time | timedelta | UUID):
         return to_jsonable_python(value)
     if isinstance(value, list | tuple):
-        return [_plain(one, depth + 1) for one in value]
+        return [_as_plain(one, depth + 1) for one in value]
     if isinstance(value, set | frozenset):
-        return sorted((_plain(one, depth + 1) for one in value), key=to_json)
+        return sorted((_as_plain(one, depth + 1) for one in value), key=to_json)
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return {name: _plain(one, depth + 1) for name, one in value.items()}
+        return {name: _as_plain(one, depth + 1) for name, one in value.items()}
     raise TypeError(f"{type(value).__name__} has no plain form")
 
 
@@ -548,7 +548,8 @@ def _no_message(tool: FunctionTool, error: Exception, arguments: str) -> None:
 
 def _agents_from(agent: Agent[Any]) -> list[Agent[Any]]:
     """Return the agent and those that it can hand over to or use as a tool, and so on."""
-    found, waiting = [], [agent]
+    found: list[Agent[Any]] = []
+    waiting = [agent]
     while waiting:
         one = waiting.pop()
         if any(one is known for known in found):
@@ -679,9 +680,9 @@ def _guarded_handoff(
         if not _is_in_run():
             return await inner(ctx, arguments)
         if rt.kind_of(name) is None:
-            target = await inner(ctx, arguments)
-            look_at(target)
-            return target
+            chosen = await inner(ctx, arguments)
+            look_at(chosen)
+            return chosen
         targets: list[Any] = []
 
         async def body(**args: Any) -> Any:
@@ -694,7 +695,7 @@ def _guarded_handoff(
         if answer.error is not None:
             raise answer.error
         ref = handoff._agent_ref
-        target = targets[-1] if targets else ref() if ref is not None else None
+        target: Any = targets[-1] if targets else ref() if ref is not None else None
         if target is None:
             raise amends.UsageError(
                 f"{name} was already done in this run, and only its own code knows the agent that it hands over to",
@@ -715,10 +716,13 @@ def _stopping(stop: Any) -> Callable[[RunContextWrapper[Any], list[FunctionToolR
         for one in results[:1] if names is None else results:
             if names is not None and one.tool.name not in names and one.tool.qualified_name not in names:
                 continue
-            if not isinstance(one.output, _NotResult):
+            here = _here.get()
+            call_id = None if one.run_item is None else _call_id(one.run_item.raw_item)
+            answer = None if here is None or call_id is None else here.answers.get(call_id)
+            if answer is None or answer.status in ("done", "staged"):
                 return ToolsToFinalOutputResult(is_final_output=True, final_output=one.output)
-            if one.output.has_value:  # answered from the record: the same output as the first time
-                return ToolsToFinalOutputResult(is_final_output=True, final_output=one.output.value)
+            if answer.status == "replayed":  # the same output as the first time
+                return ToolsToFinalOutputResult(is_final_output=True, final_output=answer.value)
         return ToolsToFinalOutputResult(is_final_output=False, final_output=None)
 
     return behave
@@ -733,6 +737,8 @@ class _Here:
 
     rt: amends.AsyncRuntime
     context: Any
+    answers: dict[str, amends.Answer] = field(default_factory=dict)
+    """By the SDK's ids of the calls."""
 
 
 _here: ContextVar[_Here | None] = ContextVar("amends.adapters.openai_agents.here", default=None)
@@ -904,7 +910,7 @@ def _call_id(item: Any) -> str | None:
 
 def _has_results(input: Input) -> bool:
     """Return whether the model still has results of earlier calls before it."""
-    return isinstance(input, list) and any(isinstance(one, dict) and "output" in one for one in input)
+    return isinstance(input, list) and any("output" in one for one in input)
 
 
 def _is_body_of(name: str, call_id: str) -> bool:

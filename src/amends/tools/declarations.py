@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import FrameType, FunctionType, ModuleType
 from typing import Annotated, Any, Final, Unpack
@@ -35,7 +35,7 @@ from amends.tools.checks import (
     listed,
 )
 from amends.tools.compensation import NO_BODIES, Bodies, Resolver, declared_compensation, with_methods
-from amends.tools.signature import Signature, is_async_function, plain_function
+from amends.tools.signature import Signature, hints_of, is_async_function, plain_function
 from amends.tools.spec import Declaration, DeclareOptions, Spec, declaration_of, place
 
 _ONCE: Final = Retry(attempts=1)
@@ -256,7 +256,7 @@ def _spec(original: Declaration, found: Resolver, *, order: Order, redact: Redac
         before=found.resolved(declared, declared.before, "before") if declared.before is not None else None,
         fn=fn,
         is_async=fn is not None and is_async_function(fn),
-        result_type=_result_type(declared, signature),
+        result_type=_result_type(declared, signature, fn),
         description=_description(declared),
         declaration=original,
         settle_declared=declared.settle,
@@ -265,8 +265,10 @@ def _spec(original: Declaration, found: Resolver, *, order: Order, redact: Redac
     )
 
 
-def _result_type(declared: Declaration, signature: Signature | None) -> Any:
-    hint = signature.hints.get("return", Any) if signature else Any
+def _result_type(declared: Declaration, signature: Signature | None, fn: Callable[..., Any] | None) -> Any:
+    """Return what the body is annotated to return; a body that lives elsewhere may say it, too, once it is known."""
+    hints = signature.hints if signature else {} if fn is None else hints_of(fn, {})
+    hint = hints.get("return", Any)
     return Annotated[hint, ClassNames(declared.class_names)] if declared.class_names else hint
 
 
