@@ -531,11 +531,13 @@ async def answer(
     handler: Callable[..., object] | None = None,
     tool_call_id: str | None = None,
     again: str | None = None,
+    schema: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Do the call that a model asked for and phrase the outcome for the model.
 
     ``handler``: the body of the tool, if it is not the declared one. ``tool_call_id``: the model's id of this request.
-    ``again``: why this is a deliberate repeat of an earlier call.
+    ``again``: why this is a deliberate repeat of an earlier call. ``schema``: the JSON schema of the arguments, of a tool
+    whose handler does not name them: a request in other words is then the same request.
     """
     try:
         if handler is None and again is None and run._pid == os.getpid():
@@ -544,7 +546,9 @@ async def answer(
                 flight: Any = call  # it has all that a flight has
                 value = await run._watched(plain_call(call), [flight])
                 return model_answers.answer_done(run._session, call.ask(), call.outcome(value))
-        ask = model_ask(run._host, run._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
+        ask = model_ask(
+            run._host, run._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, schema=schema
+        )
         return model_answers.answer_done(run._session, ask, await run._perform(ask))
     except Exception as error:
         runs.log_for(run._session, error, tool)
@@ -552,10 +556,15 @@ async def answer(
 
 
 async def approval_for(
-    run: OpenRun, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None = None
+    run: OpenRun,
+    tool: str,
+    args: Mapping[str, Any] | str,
+    *,
+    tool_call_id: str | None = None,
+    schema: Mapping[str, Any] | None = None,
 ) -> Approval | None:
     """Return the approval that this call would wait for, requesting it if needed; None if it needs none. Starts nothing."""
-    ask = foreseen_ask(run._host, run._session, tool, args, tool_call_id=tool_call_id)
+    ask = foreseen_ask(run._host, run._session, tool, args, tool_call_id=tool_call_id, schema=schema)
     refuse_without_run(ask.spec.name)
     await run._check_usable()
     try:

@@ -14,7 +14,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, time, timedelta
@@ -280,7 +280,9 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
 
         run = _current()
         run.for_agent()
-        answer = await run.answer(tool.name, asked, handler=body, tool_call_id=ctx.tool_call_id)
+        answer = await run.answer(
+            tool.name, asked, handler=body, tool_call_id=ctx.tool_call_id, schema=_schema_for(tool, asked)
+        )
         if returned and _pauses(ctx):
             return returned[-1]
         if (here := _here.get()) is not None:
@@ -304,7 +306,7 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
     # Wrapped as the SDK does it: the program's own `failure_error_function` is kept, and None still ends the run.
     wraps = hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__")
     on_invoke = with_function_tool_failure_error_handler(invoke, _no_message) if wraps else invoke
-    gate = _gate(tool.name, tool.needs_approval, bind, passes=passes)
+    gate = _gate(tool, tool.needs_approval, bind, passes=passes)
     return replace(tool, on_invoke_tool=on_invoke, needs_approval=gate)
 
 
@@ -341,7 +343,7 @@ def _own(tool: Any, *, repeats: bool) -> FunctionTool:
         params_json_schema=dict(tool.schema),
         on_invoke_tool=invoke,
         strict_json_schema=False,
-        needs_approval=_gate(tool.name, False, _as_sent),
+        needs_approval=_gate(tool, False, _as_sent),
     )
 
 
@@ -374,8 +376,13 @@ Bind = Callable[[str], Mapping[str, Any] | str]
 """Returns the arguments that a model sent as the tool takes them; the text itself if they are invalid."""
 
 
+def _schema_for(tool: Any, asked: Mapping[str, Any] | str) -> dict[str, Any] | None:
+    """Return the schema by which the run binds a request; None: it is already bound, or the run has the function."""
+    return tool.params_json_schema if isinstance(tool, FunctionTool) and isinstance(asked, str) else None
+
+
 def _gate(
-    name: str, own: Approves, bind: Bind, *, passes: bool = False
+    tool: Any, own: Approves, bind: Bind, *, passes: bool = False
 ) -> Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]:
     """Return a function that tells whether the SDK pauses before a call: if the ledger or the tool itself requires it."""
 
@@ -383,7 +390,8 @@ def _gate(
         if not passes or _is_in_run():
             try:
                 asked = bind(to_json(args).decode())
-                if await _current().approval_for(name, asked, tool_call_id=call_id) is not None:
+                run, schema = _current(), _schema_for(tool, asked)
+                if await run.approval_for(tool.name, asked, tool_call_id=call_id, schema=schema) is not None:
                     return True
             except NoRun:
                 raise
@@ -413,12 +421,16 @@ def _text_without_repeat(answer: amends.Answer) -> str:
 
 
 def _as_json(arguments: str, args: dict[str, Any], asked: Mapping[str, Any] | str) -> str:
-    """Return the arguments for the SDK: the original text, unless a person has approved edited ones."""
+    """Return the arguments for the SDK: the original text if it means just what is recorded, else what is recorded."""
     if isinstance(asked, Mapping):
         bound = {name: value for name, value in asked.items() if name != REPEAT}
         sent = json.loads(arguments or "{}")
         return arguments if bound == args and REPEAT not in sent else to_json(args).decode()
     return to_json(args).decode()
+
+
+def _no_message(tool: FunctionTool, error: Exception, arguments: str) -> None:
+    """Return no message for the model: the ledger already has the error."""
 
 
 # ---- A request in other words is the same request
@@ -437,8 +449,7 @@ def _binder(tool: FunctionTool) -> tuple[Bind, Any]:
     try:
         schema = function_schema(tool.__wrapped__, strict_json_schema=False)
     except Exception:  # not made by function_tool, or of a callable that the SDK had to prepare first
-        shown = tool.params_json_schema
-        return functools.partial(_bound_by, lambda given: _fill(shown, given, shown)), Any
+        return _as_sent, Any  # the run binds it by its schema
     model, returns = schema.params_pydantic_model, schema.return_annotation
 
     def by_model(given: dict[str, Any]) -> dict[str, Any]:
@@ -492,55 +503,6 @@ def _as_plain(value: Any, depth: int) -> Any:
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         return {name: _as_plain(one, depth + 1) for name, one in value.items()}
     raise TypeError(f"{type(value).__name__} has no plain form")
-
-
-def _fill(schema: Any, value: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
-    """Return a value as its JSON schema means it: with defaults, with numbers as numbers, without what it does not have."""
-    if not isinstance(schema, Mapping) or depth == DEPTH_MAX:
-        return value
-    if isinstance(ref := schema.get("$ref"), str):
-        found: Any = root
-        for part in ref.removeprefix("#/").split("/"):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return _fill(found, value, root, depth + 1)
-    choices = [one for one in schema.get("anyOf") or schema.get("oneOf") or () if one.get("type") != "null"]
-    if len(choices) == 1 and value is not None:
-        return _fill(choices[0], value, root, depth + 1)
-    if isinstance(value, dict) and "properties" in schema:
-        known, needed = schema["properties"], schema.get("required", ())
-        filled = {
-            name: _fill(known.get(name), one, root, depth + 1)
-            for name, one in value.items()
-            if name in known or schema.get("additionalProperties") is not False
-        }
-        for name, one in known.items():
-            if filled.get(name) is None and name not in needed and "default" not in one:
-                filled.pop(name, None)  # null, for an argument that may be left out, is an argument left out
-            elif name not in value and "default" in one:
-                filled[name] = _fill(one, one["default"], root, depth + 1)
-        return filled
-    if isinstance(value, list):
-        return [_fill(schema.get("items"), one, root, depth + 1) for one in value]
-    return _number(value, schema.get("type")) if isinstance(value, str) else value
-
-
-def _number(text: str, kind: Any) -> Any:
-    """Return a number that was sent as text, where the schema takes no text."""
-    kinds = {kind} if isinstance(kind, str) else set(kind or ())
-    if "string" in kinds or not kinds & {"integer", "number", "boolean"}:
-        return text
-    with suppress(ValueError, ArithmeticError):
-        if "boolean" in kinds and text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        if "integer" in kinds and text.strip().lstrip("+-").isdecimal():
-            return int(text)
-        if "number" in kinds:
-            return Decimal(text.strip())
-    return text
-
-
-def _no_message(tool: FunctionTool, error: Exception, arguments: str) -> None:
-    """Return no message for the model: the ledger already has the error."""
 
 
 # ---- What an agent has besides

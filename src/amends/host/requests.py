@@ -23,6 +23,7 @@ from amends.errors import BadArguments, Error, UsageError, close_to
 from amends.host.host import Host, View
 from amends.ledger.plain import AdmitPlain
 from amends.model import Request, ToolCall
+from amends.tools import json_schema
 from amends.tools.declarations import declare, specs_of
 from amends.tools.rules import RuleTest
 from amends.tools.scope import BareUse, Options, scope_here
@@ -141,21 +142,25 @@ def model_ask(
     tool_call_id: str | None,
     again: str | None,
     grp: str = "",
+    schema: Mapping[str, Any] | None = None,
 ) -> Ask:
     """Return the request for a tool that a model asks for by name and JSON.
 
     ``handler``: the body, if it is not the declared one. ``tool_call_id``: the model's id of the request. ``again``: why
     it is a deliberate repeat; a model says it as the argument ``again_because``. ``grp``: the group of parallel calls.
+    ``schema``: by which a tool that lives elsewhere takes its arguments; without one, the signature of the handler says it.
     """
     if handler is not None and host.find(tool) is None:
-        return _undeclared_ask(host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
+        return _undeclared_ask(
+            host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, schema=schema
+        )
     spec = host.named(tool)
     if handler is None and spec.fn is None:
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
     plain = dict(_json_object(tool, args))
     because = _because(host, spec, plain)
     with correctable(tool, plain):
-        bound = spec.bind_json(plain)
+        bound = spec.bind_json(plain if spec.signature is not None else _taken(tool, plain, handler, schema))
         is_async = None if handler is None else _is_async(handler)
         fn = handler
         if handler is not None and spec.signature is not None:
@@ -167,15 +172,30 @@ def model_ask(
         )  # fmt: skip
 
 
+def _taken(
+    tool: str, args: Mapping[str, Any], handler: Callable[..., Any] | None, schema: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return the arguments as a tool that lives elsewhere takes them, so that other words make no other call."""
+    if schema is not None:
+        return json_schema.fill(schema, args)
+    return args if handler is None else json_schema.take(tool, handler, args)
+
+
 def foreseen_ask(
-    host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None
+    host: Host,
+    session: Session,
+    tool: str,
+    args: Mapping[str, Any] | str,
+    *,
+    tool_call_id: str | None,
+    schema: Mapping[str, Any] | None = None,
 ) -> Ask:
     """Return the same request without a body, to ask for its approval ahead of time."""
 
     def no_body(**_: Any) -> None:
         raise AssertionError("a request for an approval only has no body")
 
-    return model_ask(host, session, tool, args, handler=no_body, tool_call_id=tool_call_id, again=None)
+    return model_ask(host, session, tool, args, handler=no_body, tool_call_id=tool_call_id, again=None, schema=schema)
 
 
 async def test_rules(
@@ -210,7 +230,7 @@ def turn_asks(host: Host, session: Session, calls: Sequence[ToolCall]) -> list[A
         try:
             ask = model_ask(
                 host, session, call.tool, call.args, handler=call.handler, tool_call_id=call.tool_call_id, again=None,
-                grp=grp,
+                grp=grp, schema=call.schema,
             )  # fmt: skip
         except Exception as error:
             asks.append(error)
@@ -290,14 +310,14 @@ def _is_blank(because: object) -> bool:
 
 def _undeclared_ask(
     host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
-    tool_call_id: str | None, again: str | None,
+    tool_call_id: str | None, again: str | None, schema: Mapping[str, Any] | None = None,
 ) -> Ask:  # fmt: skip
     """Return the request for an undeclared tool: a pivot in its own child run, which a person or a rule must allow."""
     plain = dict(_json_object(tool, args))
     spec = adhoc_spec(tool, kind="pivot")
     because = _because(host, spec, plain)
     with correctable(tool, plain):
-        bound = spec.bind_json(plain)
+        bound = spec.bind_json(_taken(tool, plain, handler, schema))
         ask = ask_for(
             session, spec, bound, fn=handler, is_async=_is_async(handler), again=because if _is_blank(again) else again,
             call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),

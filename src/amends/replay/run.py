@@ -177,9 +177,10 @@ async def answer(
     handler: Callable[..., object] | None = None,
     tool_call_id: str | None = None,
     again: str | None = None,
+    schema: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Return what the model was told then. Raise ``Diverged``, which no model is told."""
-    told = await answer_live(run, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
+    told = await answer_live(run, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, schema=schema)
     if run._replay.broken is not None:
         raise run._replay.broken
     return told
