@@ -12,6 +12,7 @@ import functools
 import inspect
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -116,6 +117,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 RunT = TypeVar("RunT", bound="OpenRun")
 
+MADE_ID: Final = re.compile(r"run_[0-9a-f]{23,}")
+"""What ``rt.run()`` names a run by, if its caller does not."""
 TICKS_MAX: Final = 3
 """How many iterations of the event loop a call has to start when the block that made it ends."""
 
@@ -266,9 +269,20 @@ class OpenRun:
         self._output, self._output_gone = value, None
 
     def for_agent(self) -> None:
-        """Note that an agent works in this run: an open failure takes it back, unless ``on_open_failure`` was said."""
+        """Note that an agent works in this run: an open failure takes it back, unless ``on_open_failure`` was said.
+
+        Warn, once for each runtime, if nobody has given the run a name.
+        """
         if self.on_open_failure is None:
             self.on_open_failure = "rollback"
+        if not self.resumed and not self._is_replay and MADE_ID.fullmatch(self.id) and not self._host.told_of_names:
+            self._host.told_of_names = True
+            log.warning(
+                "the run of an agent has no name of yours (%s): if its process is killed and the agent is started again,"
+                " everything in it is done a second time. Give each piece of work an id of its own:"
+                " rt.run('order-7'), or run_id= of the adapter",
+                self.id,
+            )
 
     def warned(self, answer: Answer) -> Answer:
         """Return the answer with what an open failure means, for a model that nothing can tell before the end.

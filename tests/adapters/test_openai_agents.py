@@ -745,12 +745,12 @@ async def test_a_turn_without_a_name_is_warned_of_once(shop: Shop, caplog: Any) 
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
         runner = AmendsRunner(rt)
         await runner.run(clerk(shop, CHARGED), "please", run_id="r")
-        assert "run_id" not in caplog.text
+        assert "no name" not in caplog.text
         for _ in range(2):
             await runner.run(clerk(shop, CHARGED), "please")
         async with rt.run("own"):
             await AmendsRunner(rt).run(clerk(shop, CHARGED), "please")
-    assert caplog.text.count("has no run_id") == 1
+    assert caplog.text.count("has no name of yours") == 1
 
 
 @pytest.mark.parametrize("stop", ["stop_on_first_tool", StopAtTools(stop_at_tool_names=["ship"])])

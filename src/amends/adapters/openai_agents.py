@@ -170,11 +170,6 @@ class AmendsRunner:
         is_back = isinstance(input, RunState) or _has_results(input)
         if run_id is None and isinstance(input, RunState):
             run_id = await self._run_of(input)
-        if run_id is None:
-            self._warn(
-                "a turn of the agent has no run_id: if its process is killed and the turn is begun again, everything in"
-                " it is done a second time. Give each turn a name of its own: runner.run(agent, input, run_id=...)"
-            )
         tags = (*self._options.get("tags", ()), *_thread_of(options))
         run_options = {"on_open_failure": "rollback", **self._options, "tags": tags}
         async with AsyncExitStack() as stack:

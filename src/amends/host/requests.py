@@ -9,11 +9,12 @@ from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from types import GenericAlias
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amends.drivers.context import guards, parent_call, refuse_ledger_use
 from amends.encoding.annotations import shape_of_args, shape_of_given
 from amends.encoding.canonical import canonical
+from amends.encoding.lazy_import import import_on_use
 from amends.encoding.secret import NOTHING, RedactionRules
 from amends.engine import rules
 from amends.engine.compiled import IDENT, NOT_AGAIN, Compiled, key_head
@@ -23,12 +24,16 @@ from amends.errors import BadArguments, Error, UsageError, close_to
 from amends.host.host import Host, View
 from amends.ledger.plain import AdmitPlain
 from amends.model import Request, ToolCall
-from amends.tools import json_schema
 from amends.tools.declarations import declare, specs_of
 from amends.tools.rules import RuleTest
 from amends.tools.scope import BareUse, Options, scope_here
 from amends.tools.signature import REPEAT, correctable, hints_of, no_repeat
 from amends.tools.spec import Declaration, Spec
+
+if TYPE_CHECKING:  # most programs have no tool that lives elsewhere
+    from amends.tools import json_schema
+else:
+    import_on_use(globals(), json_schema="amends.tools.json_schema")
 
 ONCE: Final = "once:"
 """Begins the name under which rules and reports know the code of ``once``."""

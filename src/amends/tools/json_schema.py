@@ -8,6 +8,7 @@ it was sent.
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +18,8 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from amends.tools.signature import Signature
+from amends.errors import UsageError
+from amends.tools.signature import REPEAT, Signature
 
 DEPTH_MAX: Final = 32
 """How deep a request is read; what is below is taken as it was sent."""
@@ -28,7 +30,10 @@ def fill(schema: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
 
     Left out are arguments that the schema excludes, and a null for one that may be left out and has no default.
     """
-    filled: dict[str, Any] = _filled({"type": "object", "properties": {}, **schema}, dict(args), schema, 0)
+    try:
+        filled: dict[str, Any] = _filled({"type": "object", "properties": {}, **schema}, dict(args), schema, 0)
+    except (TypeError, AttributeError):  # it is no JSON schema, and says nothing
+        return dict(args)
     return filled
 
 
@@ -164,3 +169,45 @@ def _plain(value: Any, depth: int) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value), depth + 1)
     raise TypeError(f"{type(value).__name__} has no plain form")
+
+
+# ---- For a model that must keep to the schema
+
+
+def strict(tool: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema that a model can be made to keep to: every argument is named and must be given.
+
+    A default is told in the description, because no argument may be left out. Raise ``UsageError`` for a tool with an
+    object whose names are not known: no such schema can describe it.
+    """
+    made: dict[str, Any] = _strict(tool, "", schema)
+    if REPEAT in made["properties"]:
+        made["properties"][REPEAT] = {**made["properties"][REPEAT], "type": ["string", "null"]}
+    return made
+
+
+def _strict(tool: str, path: str, schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_strict(tool, path, one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {
+        name: {key: _strict(tool, f"{path}.{key}", one) for key, one in value.items()}
+        if name in ("properties", "$defs") and isinstance(value, Mapping)
+        else value
+        if name in ("enum", "const", "examples")
+        else _strict(tool, path, value)
+        for name, value in schema.items()
+        if name != "default"
+    }
+    if "default" in schema and "$ref" not in schema:
+        said = f"Default: {json.dumps(schema['default'], ensure_ascii=False, default=str)}."
+        made["description"] = f"{schema['description']} {said}" if schema.get("description") else said
+    if made.get("type") == "object":
+        if schema.get("additionalProperties", False) is not False or "properties" not in made:
+            raise UsageError(
+                f"{tool}{path} takes any names, which a strict schema cannot describe",
+                hint="give it named arguments, or leave strict=True away",
+            )
+        made |= {"additionalProperties": False, "required": list(made["properties"])}
+    return made
