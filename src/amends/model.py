@@ -429,9 +429,11 @@ class ToolCall:
     """Recorded, but never the identity of the call: providers make a new one for every retry."""
     handler: Callable[..., object] | None = None
     """The function to call instead of the tool's own body."""
+    schema: Mapping[str, Any] | None = None
+    """The JSON schema of the arguments, if the handler does not name them."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data, without the handler."""
+        """Return plain JSON data, without the handler and the schema."""
         return {"tool": self.tool, "args": plain(self.args), "tool_call_id": self.tool_call_id}
 
 

@@ -12,6 +12,7 @@ import functools
 import inspect
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -116,6 +117,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 RunT = TypeVar("RunT", bound="OpenRun")
 
+MADE_ID: Final = re.compile(r"run_[0-9a-f]{23,}")
+"""What ``rt.run()`` names a run by, if its caller does not."""
 TICKS_MAX: Final = 3
 """How many iterations of the event loop a call has to start when the block that made it ends."""
 
@@ -266,9 +269,20 @@ class OpenRun:
         self._output, self._output_gone = value, None
 
     def for_agent(self) -> None:
-        """Note that an agent works in this run: an open failure takes it back, unless ``on_open_failure`` was said."""
+        """Note that an agent works in this run: an open failure takes it back, unless ``on_open_failure`` was said.
+
+        Warn, once for each runtime, if nobody has given the run a name.
+        """
         if self.on_open_failure is None:
             self.on_open_failure = "rollback"
+        if not self.resumed and not self._is_replay and MADE_ID.fullmatch(self.id) and not self._host.told_of_names:
+            self._host.told_of_names = True
+            log.warning(
+                "the run of an agent has no name of yours (%s): if its process is killed and the agent is started again,"
+                " everything in it is done a second time. Give each piece of work an id of its own:"
+                " rt.run('order-7'), or run_id= of the adapter",
+                self.id,
+            )
 
     def warned(self, answer: Answer) -> Answer:
         """Return the answer with what an open failure means, for a model that nothing can tell before the end.
@@ -532,12 +546,14 @@ async def answer(
     tool_call_id: str | None = None,
     again: str | None = None,
     key: KeyRule | None = None,
+    schema: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Do the call that a model asked for and phrase the outcome for the model.
 
     ``handler``: the body of the tool, if it is not the declared one. ``tool_call_id``: the model's id of this request.
     ``again``: why this is a deliberate repeat of an earlier call. ``key``: the key of this call instead of the declared
-    one: names of arguments, or a function of the request.
+    one: names of arguments, or a function of the request. ``schema``: the JSON schema of the arguments, of a tool whose
+    handler does not name them: a request in other words is then the same request.
     """
     try:
         if handler is None and again is None and key is None and run._pid == os.getpid():
@@ -547,7 +563,15 @@ async def answer(
                 value = await run._watched(plain_call(call), [flight])
                 return model_answers.answer_done(run._session, call.ask(), call.outcome(value))
         ask = model_ask(
-            run._host, run._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key
+            run._host,
+            run._session,
+            tool,
+            args,
+            handler=handler,
+            tool_call_id=tool_call_id,
+            again=again,
+            key=key,
+            schema=schema,
         )
         return model_answers.answer_done(run._session, ask, await run._perform(ask))
     except Exception as error:
@@ -562,12 +586,13 @@ async def approval_for(
     *,
     tool_call_id: str | None = None,
     key: KeyRule | None = None,
+    schema: Mapping[str, Any] | None = None,
 ) -> Approval | None:
     """Return the approval that this call would wait for, requesting it if needed; None if it needs none. Starts nothing.
 
-    ``key``: as for ``answer``, which must be given the same.
+    ``key``, ``schema``: as for ``answer``, which must be given the same.
     """
-    ask = foreseen_ask(run._host, run._session, tool, args, tool_call_id=tool_call_id, key=key)
+    ask = foreseen_ask(run._host, run._session, tool, args, tool_call_id=tool_call_id, key=key, schema=schema)
     refuse_without_run(ask.spec.name)
     await run._check_usable()
     try:

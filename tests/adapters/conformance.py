@@ -355,3 +355,83 @@ def charge(order: str, cents: int, **more: Any) -> Asked:
 
 def wire(iban: str, cents: int) -> Asked:
     return "wire", {"iban": iban, "cents": cents}
+
+
+# ---- shapes that an adapter takes up besides the cases above ------------------------------------
+
+
+class SameRequest:
+    """A request in other words is the same request: the tool's own schema or signature says so."""
+
+    harness: ClassVar[Harness]
+
+    @pytest.mark.parametrize(
+        "again",
+        [{"cents": "500"}, {"cents": 500.0}, {"colour": "red"}, {"note": "as agreed"}],
+        ids=[
+            "a number as text",
+            "a whole number as a fraction",
+            "an argument that the tool does not have",
+            "a default",
+        ],
+    )
+    def test_a_request_in_other_words_is_the_same_call(self, shop: Shop, again: dict[str, Any]) -> None:
+        asked: Asked = ("charge", {"order": "A1", "cents": 500, **again})
+        done = self.harness.drive(shop, [[charge("A1", 500)], [asked], "charged"])
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500"]
+        is_unknown = "colour" in again and "colour" in done.told[1]  # a function without it may also refuse it
+        assert is_unknown or done.told[1].startswith("Already done"), done
+
+    def test_so_is_one_for_which_a_person_was_asked(self, shop: Shop) -> None:
+        turns: list[Turn] = [[wire("DE02", 4200_00)], [("wire", {"iban": "DE02", "cents": "420000"})], "paid"]
+        self.harness.drive(shop, turns)
+        with shop.desk() as rt:
+            for asked in rt.approvals():
+                rt.approve(asked.id, digest=asked.digest, by="anna")
+        self.harness.drive(shop, turns, resume=True)
+        assert shop.effects() == ["wire DE02 420000"]
+
+
+class StoppingHarness(Harness, Protocol):
+    """A framework whose agent can be stopped."""
+
+    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
+        """Do as ``drive``, and stop the agent in the framework's own way when its first tool has answered."""
+        ...
+
+
+class Stopping:
+    """Whoever reads an agent's answers stops: its run is suspended, nothing staged starts, and it goes on when resumed."""
+
+    harness: ClassVar[StoppingHarness]
+    turns: ClassVar[list[Turn]] = [[("mail", {"to": "ann"}), charge("A1", 500)], [charge("A2", 700)], "charged"]
+
+    def test_a_stop_suspends_and_the_run_goes_on_in_a_new_process(self, shop: Shop) -> None:
+        self.harness.stop(shop, self.turns)
+        assert shop.effects() == ["charge A1 500"]
+        assert shop.states() == ["open"]
+        with shop.desk() as rt:
+            assert rt.recover() == [], "a worker leaves it alone"
+            assert [item.what for item in rt.inbox()] == ["suspended"]
+        done = Conformance.in_a_new_process(self, shop, self.turns, resume=True)  # type: ignore[arg-type]
+        assert done is not None
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500", "charge A2 700", "mail ann"]
+        assert shop.states() == ["committed"]
+
+    def test_a_person_takes_a_stopped_run_back(self, shop: Shop) -> None:
+        self.harness.stop(shop, self.turns)
+        with shop.desk() as rt:
+            rt.rollback(shop.runs()[0].id, by="anna", why="not wanted")
+        assert shop.effects() == ["charge A1 500", "refund ch_A1"]
+        assert shop.states() == ["rolled_back"]
+
+    def test_killed_after_the_resume_of_a_stopped_run_nothing_is_done_twice(self, shop: Shop) -> None:
+        self.harness.stop(shop, self.turns)
+        shop.die_after("charge")
+        assert Conformance.in_a_new_process(self, shop, self.turns, resume=True) is None  # type: ignore[arg-type]
+        assert shop.effects() == ["charge A1 500", "charge A2 700"]
+        done = self.harness.drive(shop, self.turns, resume=True)
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500", "charge A2 700", "mail ann"]

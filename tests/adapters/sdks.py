@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from amends import Held
+from amends.errors import Suspended
 from amends.llm import ScriptedModel
 from amends.llm.wire import Api, heard_in
+from amends.tools.signature import Signature
 from tests.adapters.conformance import Fails, Outcome, Turn
 from tests.adapters.shop import Shop
 
@@ -41,7 +43,8 @@ def run_id(shop: Shop, thread: str, *, resume: bool) -> str:
 
 def schema_of(function: Any) -> dict[str, Any]:
     """A tool as a program would describe it by hand."""
-    return {"name": function.__name__, "description": function.__doc__, "parameters": {"type": "object"}}
+    schema = Signature(function.__name__, getattr(function, "fn", function)).schema()
+    return {"name": function.__name__, "description": function.__doc__, "parameters": schema}
 
 
 class Played:
@@ -56,7 +59,7 @@ class Played:
     def watched(self) -> Iterator[None]:
         try:
             yield
-        except Held:
+        except (Held, Suspended):
             self.how = "paused"
         except Exception as error:
             self.how, self.error = "failed", f"{error} {error.__context__ or ''}"

@@ -21,8 +21,9 @@ from amends.adapters.anthropic import (
     until_done,
     until_done_async,
 )
+from amends.errors import Suspended
 from amends.llm import ModelServer, Reply, ScriptedModel
-from tests.adapters.conformance import Conformance, Outcome, Turn
+from tests.adapters.conformance import Conformance, Outcome, SameRequest, Stopping, Turn
 from tests.adapters.sdks import SAID, Played, run_id, schema_of, script_of
 from tests.adapters.shop import Shop
 from tests.llm.shop import World, tools_of
@@ -36,7 +37,11 @@ class MessagesHarness:
     def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
         return asyncio.run(self._drive(shop, turns, run_id(shop, thread, resume=resume), thread))
 
-    async def _drive(self, shop: Shop, turns: Sequence[Turn], id: str, thread: str) -> Outcome:
+    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
+        done = asyncio.run(self._drive(shop, turns, run_id(shop, "t1", resume=False), "t1", stops=True))
+        assert done.how == "paused"
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], id: str, thread: str, *, stops: bool = False) -> Outcome:
         model = script_of(turns)
         played = Played("messages", model)
         functions = {one.__name__: one for one in shop.functions()}
@@ -53,6 +58,8 @@ class MessagesHarness:
                 message = await client.messages.create(messages=messages, **given)
                 while more := await answer_tool_calls_async(run, message, handlers=functions):
                     messages += more
+                    if stops:
+                        raise Suspended("the user pressed Stop")
                     message = await client.messages.create(messages=messages, **given)
         return played.outcome
 
@@ -60,7 +67,12 @@ class MessagesHarness:
 class RunnerHarness:
     """The SDK's own tool runner with tools made by its own decorator, blocking."""
 
-    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
+        assert self.drive(shop, turns, stops=True).how == "paused"
+
+    def drive(
+        self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False, stops: bool = False
+    ) -> Outcome:
         model = script_of(turns)
         played = Played("messages", model)
         id = run_id(shop, thread, resume=resume)
@@ -75,15 +87,19 @@ class RunnerHarness:
             runner = client.beta.messages.tool_runner(
                 model=MODEL, max_tokens=500, messages=SAID, tools=runner_tools(run, own), thread=False
             )
+            if stops:
+                for _ in runner:
+                    runner.generate_tool_call_response()
+                    raise Suspended("the user pressed Stop")
             until_done(runner)
         return played.outcome
 
 
-class TestMessages(Conformance):
+class TestMessages(Conformance, SameRequest, Stopping):
     harness = MessagesHarness()
 
 
-class TestRunner(Conformance):
+class TestRunner(Conformance, SameRequest, Stopping):
     harness = RunnerHarness()
     is_told = "with the failure"
 
@@ -220,4 +236,18 @@ def test_the_runner_awaited_stops_at_a_held_call_and_goes_on_after_the_yes(world
 
     asyncio.run(main())
     assert effects(world) == ["charge big", "ship big"]
-    assert ran == ["a", "a"]
+    assert ran == ["a"], "what the agent read before the pause is answered from the record"
+
+
+def test_a_raw_stream_is_refused_with_what_to_pass_instead(world: World) -> None:
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(ScriptedModel(CHARGE, "Done.")) as server,
+        Anthropic(**server.anthropic) as client,
+        rt.run("o") as run,
+    ):
+        stream: Any = client.messages.create(model=MODEL, max_tokens=500, messages=SAID, stream=True)
+        with pytest.raises(UsageError, match="Stream is no message") as refused:
+            answer_tool_calls(run, stream)
+        assert "get_final_message" in str(refused.value.hint)
+    assert effects(world) == []

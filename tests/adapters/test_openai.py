@@ -19,7 +19,7 @@ from openai.lib.responses_tool_runner import (
 )
 from openai.types.chat import ChatCompletion
 
-from amends import AsyncRuntime, Held, Runtime, UsageError
+from amends import AsyncRuntime, Held, Runtime, UsageError, declare, tool
 from amends.adapters.openai import (
     answer_tool_calls,
     answer_tool_calls_async,
@@ -28,8 +28,9 @@ from amends.adapters.openai import (
     registered_functions,
     registered_functions_async,
 )
+from amends.errors import Suspended
 from amends.llm import ModelServer, Reply, ScriptedModel
-from tests.adapters.conformance import Conformance, Outcome, Turn
+from tests.adapters.conformance import Conformance, Outcome, SameRequest, Stopping, Turn
 from tests.adapters.sdks import MODEL, SAID, Played, run_id, schema_of, script_of
 from tests.adapters.shop import Shop
 from tests.llm.shop import World, tools_of
@@ -38,7 +39,12 @@ from tests.llm.shop import World, tools_of
 class ChatHarness:
     """A loop over chat completions, blocking."""
 
-    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
+        assert self.drive(shop, turns, stops=True).how == "paused"
+
+    def drive(
+        self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False, stops: bool = False
+    ) -> Outcome:
         model = script_of(turns)
         played = Played("chat.completions", model)
         functions = {one.__name__: one for one in shop.functions()}
@@ -55,6 +61,8 @@ class ChatHarness:
             response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
             while more := answer_tool_calls(run, response, handlers=functions):
                 messages += more
+                if stops:
+                    raise Suspended("the user pressed Stop")
                 response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
         return played.outcome
 
@@ -87,11 +95,11 @@ class RunnerHarness:
         return played.outcome
 
 
-class TestChat(Conformance):
+class TestChat(Conformance, SameRequest, Stopping):
     harness = ChatHarness()
 
 
-class TestRunner(Conformance):
+class TestRunner(Conformance, SameRequest):
     harness = RunnerHarness()
     is_told = "with the failure"
 
@@ -232,3 +240,84 @@ def test_a_function_that_takes_a_model_is_refused(world: World) -> None:
     typed = RegisteredFunction(plain, lambda _: "x", _parsed_tool=plain)  # as from_tool makes it
     with Runtime("memory:") as rt, rt.run() as run, pytest.raises(UsageError, match="from_tool"):
         registered_functions(run, [typed])
+
+
+# ---- streams, parsed answers, names ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_a_raw_stream_is_refused_with_what_to_pass_instead(world: World, api: str) -> None:
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(ScriptedModel(CHARGE, "Done.")) as server,
+        OpenAI(**server.openai) as client,
+        rt.run("o", on_open_failure="commit") as run,
+    ):
+        if api == "chat":
+            stream: Any = client.chat.completions.create(model=MODEL, messages=SAID, stream=True)
+        else:
+            stream = client.responses.create(model=MODEL, input="Do it.", stream=True)
+        with pytest.raises(UsageError, match="Stream is no answer") as refused:
+            answer_tool_calls(run, stream)
+        assert "get_final_completion" in str(refused.value.hint)
+    assert effects(world) == []
+
+
+def test_strict_schemas_are_for_parse_and_its_answers_go_back_as_they_must(world: World) -> None:
+    @tool(key="order")
+    def charge(order: str, cents: int = 5, note: str | None = None) -> str:
+        """Charge an order."""
+        return f"ch_{order}_{cents}"
+
+    charge.compensate(lambda result: None)
+    sent: dict[str, Any] = {"order": "7", "cents": 42, "note": None}
+    with (
+        Runtime("memory:", tools=[charge]) as rt,
+        ModelServer(ScriptedModel(("charge", sent), "Done.")) as server,
+        OpenAI(**server.openai) as client,
+        rt.run("o") as run,
+    ):
+        tools: Any = rt.schemas("openai", strict=True)
+        messages = list(SAID)
+        response: Any = client.chat.completions.parse(model=MODEL, messages=messages, tools=tools)
+        more = answer_tool_calls(run, response)
+        assert more[0]["tool_calls"][0]["function"].keys() == {"name", "arguments"}
+        messages += more
+        done = client.chat.completions.parse(model=MODEL, messages=messages, tools=tools)
+        assert (answer_tool_calls(run, done), done.choices[0].message.content) == ([], "Done.")
+    assert "ch_7_42" in more[1]["content"]
+
+
+def test_an_agents_run_without_a_name_is_warned_of_once(world: World, caplog: Any) -> None:
+    with Runtime("memory:", tools=tools_of(world)) as rt:
+        for name in ("named", None, None):
+            with ModelServer(ScriptedModel("Done.")) as server, OpenAI(**server.openai) as client, rt.run(name) as run:
+                answer_tool_calls(run, client.chat.completions.create(model=MODEL, messages=SAID))
+            assert ("no name of yours" in caplog.text) is (name is None)
+    assert caplog.text.count("no name of yours") == 1
+
+
+def test_a_model_whose_schema_has_no_repeat_is_not_told_of_it() -> None:
+    done: list[int] = []
+
+    def pay(order: str, cents: int) -> str:
+        done.append(cents)
+        return "paid"
+
+    turns = (("pay", {"order": "7", "cents": 1}), ("pay", {"order": "7", "cents": 2}), "Done.")
+    model = ScriptedModel(*turns)
+    with (
+        Runtime("memory:", tools=[declare("pay", kind="pivot", key="order")], repeats=True) as rt,
+        ModelServer(model) as server,
+        OpenAI(**server.openai) as client,
+        rt.run("o") as run,
+    ):
+        messages = list(SAID)
+        tools: Any = [{"type": "function", "function": schema_of(pay)}]
+        response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+        while more := answer_tool_calls(run, response, handlers={"pay": pay}):
+            messages += more
+            response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+    assert done == [1]
+    assert "was already done with cents=1" in str(messages)
+    assert "again_because" not in str(messages)

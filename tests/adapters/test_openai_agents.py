@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,20 +17,28 @@ from uuid import uuid4
 import pytest
 from agents import (
     Agent,
+    FunctionTool,
+    Handoff,
+    LocalShellTool,
     RunContextWrapper,
     Runner,
     RunState,
     SQLiteSession,
+    StopAtTools,
+    ToolOutputText,
     WebSearchTool,
     function_tool,
+    handoff,
     set_tracing_disabled,
 )
+from agents.mcp import MCPServerStdio
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
+from pydantic import BaseModel, Field
 
 import amends
 from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
-from amends.errors import NOT_FINISHED, NoRun
-from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
+from amends.errors import NOT_FINISHED, NoRun, Suspended
+from tests.adapters.conformance import Conformance, Fails, Outcome, SameRequest, Stopping, Turn
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -68,8 +81,24 @@ class OpenAIAgentsHarness:
             return Outcome("paused", told)
         return Outcome("finished", told)
 
+    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
+        asyncio.run(self._stop(shop, turns))
 
-class TestOpenAIAgents(Conformance):
+    async def _stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
+        set_tracing_disabled(True)
+        tools = amends_tools([function_tool(fn) for fn in shop.functions()])
+        agent = Agent(name="clerk", model=model_saying(turns), tools=tools)
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            runner = AmendsRunner(rt, tags=("thread:t1",), **shop.options)
+            async with runner.run_streamed(agent, "please", run_id=_turn_of(shop.folder, "t1", False)) as result:
+                async for event in result.stream_events():
+                    if event.type == "run_item_stream_event" and event.name == "tool_output":
+                        result.cancel(mode="after_turn")
+        kept = json.dumps(result.to_state().to_json())
+        (shop.folder / "state.json").write_text(kept, encoding="utf-8")
+
+
+class TestOpenAIAgents(Conformance, SameRequest, Stopping):
     harness = OpenAIAgentsHarness()
 
 
@@ -344,3 +373,448 @@ async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop, strict
     assert ("again_because" in shown.params_json_schema["required"]) is strict
     assert "again_because" not in str(bare[0].params_json_schema)
     assert shop.effects() == ["charge A1 500", "charge A1 500"]
+
+
+# ---- a stop -----------------------------------------------------------------------------------
+
+STOPPED: list[Turn] = [
+    [("mail", {"to": "ann"}), ("charge", {"order": "A1", "cents": 500})],
+    [("charge", {"order": "A2", "cents": 7})],
+    "done",
+]
+
+
+def _is_output(event: Any) -> bool:
+    return event.type == "run_item_stream_event" and event.name == "tool_output"
+
+
+async def _stop_here(runner: AmendsRunner, agent: Agent[Any], how: str) -> Any:
+    """Run one turn in the run "r" and stop it when the first tool has answered; return its result."""
+    kept: list[Any] = []
+
+    async def events() -> Any:
+        async with runner.run_streamed(agent, "please", run_id="r") as result:
+            kept.append(result)
+            async for event in result.stream_events():
+                if _is_output(event) and how in ("immediate", "after_turn"):
+                    result.cancel(how)  # type: ignore[arg-type]
+                if _is_output(event) and how == "break":
+                    break
+                yield event
+
+    if how == "break":
+        async for _ in events():
+            pass
+    elif how == "closed":
+        stream = events()
+        async for event in stream:
+            if _is_output(event):
+                break
+        await stream.aclose()
+    elif how == "cancelled":
+        reached = asyncio.Event()
+
+        async def consume() -> None:
+            async with runner.run_streamed(agent, "please", run_id="r") as result:
+                kept.append(result)
+                async for event in result.stream_events():
+                    if _is_output(event):
+                        reached.set()
+                        await asyncio.Event().wait()
+
+        consuming = asyncio.ensure_future(consume())
+        await reached.wait()
+        consuming.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await consuming
+    else:
+        async for _ in events():
+            pass
+    return kept[0]
+
+
+@pytest.mark.parametrize("how", ["immediate", "after_turn", "break", "closed", "cancelled"])
+@pytest.mark.parametrize("by_state", [True, False], ids=["by its state", "by its id"])
+@on_a_loop
+async def test_every_way_to_stop_suspends_and_the_turn_goes_on(shop: Shop, how: str, by_state: bool) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent, runner = clerk(shop, STOPPED), AmendsRunner(rt)
+        result = await _stop_here(runner, agent, how)
+        assert (await rt.report("r")).state == "open"
+        assert shop.effects() == ["charge A1 500"], "nothing staged has started, and nothing was taken back"
+        assert await rt.recover() == []
+        assert [item.what for item in await rt.inbox()] == ["suspended"]
+        if by_state and how == "after_turn":
+            state = await RunState.from_json(agent, json.loads(json.dumps(result.to_state().to_json())))
+            done = await runner.run(agent, state)
+        else:
+            done = await runner.run(agent, "please", run_id="r")
+        assert done.final_output == "done"
+    assert shop.effects() == ["charge A1 500", "charge A2 7", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_state_that_was_stopped_may_be_delivered_twice(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent, runner = clerk(shop, STOPPED), AmendsRunner(rt)
+        kept = (await _stop_here(runner, agent, "after_turn")).to_state().to_json()
+        for _ in range(2):
+            await runner.run(agent, await RunState.from_json(agent, kept))
+    assert shop.effects() == ["charge A1 500", "charge A2 7", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_stop_in_a_run_of_the_programs_own_suspends_that_run(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(Suspended):
+            async with rt.run("own"):
+                await _stop_here(AmendsRunner(rt), clerk(shop, STOPPED), "after_turn")
+    assert shop.effects() == ["charge A1 500"]
+    assert shop.states() == ["open"]
+
+
+@on_a_loop
+async def test_a_cancel_after_the_last_event_is_no_stop(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with AmendsRunner(rt).run_streamed(clerk(shop, CHARGED), "please", run_id="r") as result:
+            async for _ in result.stream_events():
+                pass
+            result.cancel()
+        async with AmendsRunner(rt).run_streamed(clerk(shop, CHARGED), "please", run_id="s") as result:
+            async for event in result.stream_events():
+                if event.type == "run_item_stream_event" and event.name == "message_output_created":
+                    break  # the model has said its last word
+    assert shop.states() == ["committed", "committed"]
+
+
+@on_a_loop
+async def test_what_was_staged_before_a_pause_is_done_when_the_state_goes_on(shop: Shop) -> None:
+    turns: list[Turn] = [[("mail", {"to": "ann"})], [("stamp", {"text": "x"})], "done"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await AmendsRunner(rt).run(clerk(shop, turns), "please", run_id="r")
+        kept = paused.to_state().to_json()
+        [asked] = [one async for one in rt.approvals()]
+        await rt.approve(asked.id, digest=asked.digest, by="anna")
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(shop, turns)
+        await AmendsRunner(rt).run(agent, await RunState.from_json(agent, kept))
+    assert shop.effects() == ["stamp x", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
+# ---- the same request in other words ------------------------------------------------------------
+
+
+class Address(BaseModel):
+    street: str
+    country: str = "DE"
+
+
+class Speed(Enum):
+    SLOW = "slow"
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        ({"to": {"street": "a"}}, {"to": {"street": "a", "country": "DE"}}),
+        ({"to": {"street": "a"}}, {"to": {"street": "a"}, "grams": "100"}),
+        ({"to": {"street": "a"}}, {"to": {"street": "a"}, "worth": "5.00"}),
+        ({"to": {"street": "a"}, "speed": "slow"}, {"to": {"street": "a"}, "gift": True}),
+        ({"to": {"street": "a"}, "at": "2026-01-01T00:00:00Z"}, {"to": {"street": "a"}, "at": "2026-01-01T00:00:00+00:00"}),
+    ],
+    ids=["nested default", "number as text", "decimal", "enum and unknown", "time"],
+)  # fmt: skip
+@pytest.mark.parametrize("by_hand", [False, True], ids=["function_tool", "in place"])
+@on_a_loop
+async def test_defaults_and_spellings_make_no_other_call(
+    shop: Shop, first: dict[str, Any], second: dict[str, Any], by_hand: bool
+) -> None:
+    sent: list[Any] = []
+    ids = iter(range(100))
+
+    def parcel(
+        to: Address,
+        grams: int = 100,
+        worth: Decimal = Decimal(5),
+        speed: Speed = Speed.SLOW,
+        at: datetime = datetime(2026, 1, 1, tzinfo=UTC),
+        ref: int = Field(default_factory=lambda: next(ids)),
+    ) -> str:
+        sent.append((to, grams, worth, speed))
+        return "sent"
+
+    own = function_tool(parcel, strict_mode=False)
+    agent = Agent(
+        name="clerk", model=model_saying([[("parcel", first)], [("parcel", second)], "sent"]),
+        tools=[own] if by_hand else amends_tools([own]),
+    )  # fmt: skip
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("parcel", kind="pivot")]) as rt:
+        result = await AmendsRunner(rt).run(agent, "please", run_id="r")
+        assert "Already done" in str(result.to_input_list())
+        [call] = (await rt.report("r")).calls
+        assert call.args["worth"] == Decimal(5)
+    assert sent == [(Address(street="a"), 100, Decimal(5), Speed.SLOW)]
+
+
+@on_a_loop
+async def test_a_tool_made_by_hand_is_bound_by_its_json_schema(shop: Shop) -> None:
+    sent: list[str] = []
+
+    async def invoke(ctx: Any, arguments: str) -> str:
+        sent.append(arguments)
+        return "ok"
+
+    schema = {
+        "type": "object", "required": ["n"], "additionalProperties": False,
+        "properties": {
+            "n": {"type": "integer"}, "mode": {"type": "string", "default": "fast"}, "note": {"type": ["string", "null"]},
+            "at": {"$ref": "#/$defs/at"},
+        },
+        "$defs": {"at": {"type": "object", "properties": {"x": {"type": "number", "default": 1}}}},
+    }  # fmt: skip
+    own = FunctionTool("ping", "Ping.", schema, invoke, strict_json_schema=False)
+    asked: list[dict[str, Any]] = [
+        {"n": 1, "at": {}}, {"n": "1", "mode": "fast", "at": {"x": 1}}, {"n": 1, "note": None, "at": {"x": "1.0"}},
+        {"n": 1, "at": {}, "colour": "red"},
+    ]  # fmt: skip
+    turns: list[Turn] = [*([("ping", one)] for one in asked), "done"]
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("ping", kind="pivot")]) as rt:
+        agent = Agent(name="clerk", model=model_saying(turns), tools=amends_tools([own]))
+        await AmendsRunner(rt).run(agent, "please", run_id="r")
+        assert len((await rt.report("r")).calls) == 1
+    assert [json.loads(one) for one in sent] == [{"n": 1, "mode": "fast", "at": {"x": 1}}], "it gets what is recorded"
+
+
+# ---- what the agent has besides ---------------------------------------------------------------------
+
+
+@on_a_loop
+async def test_a_function_tool_beside_the_guarded_ones_is_guarded(shop: Shop) -> None:
+    agent = Agent(
+        name="clerk", model=model_saying([*CHARGED[:1], *CHARGED]), tools=[function_tool(fn) for fn in shop.functions()[:3]]
+    )  # fmt: skip
+    before = list(agent.tools)
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        result = await AmendsRunner(rt).run(agent, "please", run_id="r")
+        assert "Already done" in str(result.to_input_list())
+        assert [call.tool for call in (await rt.report("r")).calls] == ["charge"]
+    assert result.last_agent is agent
+    assert all(one is other for one, other in zip(agent.tools, before, strict=True))
+    assert shop.effects() == ["charge A1 500"]
+
+
+@on_a_loop
+async def test_outside_of_a_run_such_a_tool_does_what_it_did(shop: Shop) -> None:
+    done: list[str] = []
+
+    def ping(to: str) -> str:
+        done.append(to)
+        return "pong"
+
+    agent = Agent(name="clerk", model=model_saying([[("ping", {"to": "a"})], "ok"]), tools=[function_tool(ping)])
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("ping", kind="pivot")]) as rt:
+        await AmendsRunner(rt).run(agent, "please", run_id="r")
+    await Runner.run(clerk_like(agent, [[("ping", {"to": "b"})], "ok"]), "please")
+    assert done == ["a", "b"]
+
+
+def clerk_like(agent: Agent[Any], turns: Sequence[Turn]) -> Agent[Any]:
+    return agent.clone(model=model_saying(turns))
+
+
+@pytest.mark.parametrize("made", ["agent", "handoff", "by hand"])
+@on_a_loop
+async def test_tools_behind_a_handoff_are_guarded(shop: Shop, made: str) -> None:
+    cashier = Agent(
+        name="cashier", model=model_saying([*CHARGED[:1], *CHARGED]), tools=[function_tool(shop.functions()[0])]
+    )
+
+    async def choose(ctx: Any, arguments: str) -> Agent[Any]:
+        return cashier
+
+    to: Any = {
+        "agent": cashier, "handoff": handoff(cashier),
+        "by hand": Handoff("transfer_to_cashier", "To the cashier.", {}, choose, "cashier", strict_json_schema=False),
+    }[made]  # fmt: skip
+    clerk = Agent(
+        name="clerk", model=ScriptedModel([[function_call("transfer_to_cashier", {}, call_id="t1")]]), handoffs=[to]
+    )
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        result = await AmendsRunner(rt).run(clerk, "please", run_id="r")
+        assert [call.tool for call in (await rt.report("r")).calls] == ["charge"]
+    assert result.last_agent is cashier
+    assert shop.effects() == ["charge A1 500"]
+
+
+@on_a_loop
+async def test_the_code_of_a_handoff_is_named_and_refused_with_strict(shop: Shop, caplog: Any) -> None:
+    called: list[str] = []
+    cashier = Agent(name="cashier", model=model_saying(["hello"]))
+    model = ScriptedModel([[function_call("transfer_to_cashier", {}, call_id="t1")]] * 3)
+    to = handoff(cashier, on_handoff=lambda ctx: called.append("told the cashier"))
+    clerk = Agent(name="clerk", model=model, handoffs=[to])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(amends.UsageError, match="on_handoff of transfer_to_cashier"):
+            await AmendsRunner(rt, strict=True).run(clerk, "please", run_id="r")
+        assert (called, [one.id async for one in rt.runs()]) == ([], [])
+        runner = AmendsRunner(rt)
+        for run_id in ("a", "b"):
+            await runner.run(clerk, "please", run_id=run_id)
+    assert called == ["told the cashier"] * 2
+    assert [one.getMessage().count("on_handoff of transfer_to_cashier") for one in caplog.records].count(1) == 1
+
+
+@on_a_loop
+async def test_a_handoff_that_is_declared_is_a_call_of_the_run(shop: Shop) -> None:
+    called: list[str] = []
+    cashier = Agent(name="cashier", model=model_saying(["hello"]))
+    to = handoff(cashier, on_handoff=lambda ctx: called.append("told the cashier"))
+    declared = amends.declare("transfer_to_cashier", kind="pivot")
+    async with amends.AsyncRuntime(shop.url, tools=[declared]) as rt:
+        for _ in range(2):  # the second time as a process that was killed begins again
+            model = ScriptedModel([[function_call("transfer_to_cashier", {}, call_id="t1")]])
+            clerk = Agent(name="clerk", model=model, handoffs=[to])
+            result = await AmendsRunner(rt, strict=True).run(clerk, "please", run_id="r")
+            assert result.last_agent is cashier
+    assert called == ["told the cashier"]
+
+
+@on_a_loop
+async def test_a_tool_that_others_execute_is_named_and_refused_with_strict(shop: Shop, caplog: Any) -> None:
+    shell: Any = LocalShellTool(executor=lambda request: "")
+    behind = Agent(name="behind", model=model_saying(["x"]), tools=[shell, WebSearchTool()])
+    clerk = Agent(name="clerk", model=model_saying(["hello"]), handoffs=[behind])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(amends.UsageError, match=r"agent behind has .*local_shell"):
+            await AmendsRunner(rt, strict=True).run(clerk, "please", run_id="r")
+        await AmendsRunner(rt).run(clerk, "please", run_id="r")
+    assert "agent behind has what amends cannot record: local_shell" in caplog.text
+    assert "web_search" not in caplog.text
+
+
+@on_a_loop
+async def test_tools_of_mcp_servers_are_guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    effects, taken = tmp_path / "effects", []
+    root = str(Path(__file__).resolve().parents[2])
+    params: Any = {
+        "command": sys.executable, "args": ["-m", "tests.adapters.mcp_desk", str(effects)], "cwd": root,
+    }  # fmt: skip
+
+    def cancel(result: Any) -> None:
+        taken.append(result)
+
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    async with (
+        MCPServerStdio(params=params, client_session_timeout_seconds=60) as server,
+        amends.AsyncRuntime(url, tools=[amends.declare("book", key="room", compensate=cancel)]) as rt,
+    ):
+        runner = AmendsRunner(rt, strict=True)
+
+        def agent(*turns: Turn) -> Agent[Any]:
+            return Agent(name="clerk", model=model_saying(turns), mcp_servers=[server])
+
+        book: Any = [("book", {"room": "7"})]
+        result = await runner.run(agent(book, [("book", {"room": "7", "nights": "1"})], "booked"), "please", run_id="r")
+        assert "Already done" in str(result.to_input_list())
+        assert effects.read_text().splitlines() == ["book 7 1"]
+        assert [call.state for call in (await rt.report("r")).calls] == ["succeeded"]
+        # A failure that the server reports is a failure, and what was done before is taken back with what it returned.
+        fails = agent([("book", {"room": "8"})], [("book", {"room": "none"})], "sorry")
+        with pytest.raises(amends.RolledBack):
+            await runner.run(fails, "please", run_id="s")
+        assert taken == [{"id": "b_8", "nights": 1}]
+        # One that nobody declared waits for a person, with the SDK's own pause.
+        waits = agent([("erase", {"room": "9"})], "erased")
+        paused = await runner.run(waits, "please", run_id="t")
+        assert [item.tool_name for item in paused.interruptions] == ["erase"]
+        [asked] = [one async for one in rt.approvals()]
+        await rt.approve(asked.id, digest=asked.digest, by="anna")
+        done = await runner.run(waits, paused.to_state())
+        assert done.final_output == "erased"
+    assert effects.read_text().splitlines() == ["book 7 1", "book 8 1", "erase 9"]
+
+
+# ---- a name, stop_on_first_tool, what the model is told ----------------------------------------------
+
+
+@on_a_loop
+async def test_a_turn_without_a_name_is_warned_of_once(shop: Shop, caplog: Any) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        runner = AmendsRunner(rt)
+        await runner.run(clerk(shop, CHARGED), "please", run_id="r")
+        assert "no name" not in caplog.text
+        for _ in range(2):
+            await runner.run(clerk(shop, CHARGED), "please")
+        async with rt.run("own"):
+            await AmendsRunner(rt).run(clerk(shop, CHARGED), "please")
+    assert caplog.text.count("has no name of yours") == 1
+
+
+@pytest.mark.parametrize("stop", ["stop_on_first_tool", StopAtTools(stop_at_tool_names=["ship"])])
+@on_a_loop
+async def test_only_a_result_is_the_output_of_an_agent_that_stops_at_a_tool(shop: Shop, stop: Any) -> None:
+    ship: Any = [("ship", {"order": "A1"})]
+    agent = clerk(shop, [ship, CHARGED[0], ship, "never said"])
+    agent.tool_use_behavior = stop
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        result = await AmendsRunner(rt).run(agent, "please", run_id="r")
+        again = await AmendsRunner(rt).run(agent, "please", run_id="r")
+    expected = str({"id": "ch_A1", "cents": 500}) if stop == "stop_on_first_tool" else "parcel_A1"
+    assert result.final_output == again.final_output == expected
+    assert shop.effects()[-1] == ("charge A1 500" if stop == "stop_on_first_tool" else "ship A1")
+
+
+@pytest.mark.parametrize("offered", [True, False])
+@on_a_loop
+async def test_a_model_is_told_of_a_repeat_only_if_its_schema_has_it(shop: Shop, offered: bool) -> None:
+    own = [function_tool(shop.functions()[0])]
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 5})], [("charge", {"order": "A1", "cents": 6})], "hm"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared(), repeats=True) as rt:
+        agent = Agent(name="clerk", model=model_saying(turns), tools=amends_tools(own, repeats=offered))
+        result = await AmendsRunner(rt).run(agent, "please", run_id="r")
+        assert ("again_because" in str(result.to_input_list())) is offered
+    async with amends.AsyncRuntime("memory:", tools=shop.declared()) as strict:
+        agent = Agent(name="clerk", model=model_saying(turns), tools=amends_tools(own, repeats=True))
+        with pytest.raises(amends.UsageError, match="does not honour"):
+            await AmendsRunner(strict).run(agent, "please", run_id="r")
+
+
+@dataclass
+class Receipt:
+    id: str
+    total: Decimal
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Receipt("r1", Decimal("1.50")), Address(street="a"), Decimal("1.50"), ("a", 1), ToolOutputText(text="t")],
+    ids=["dataclass", "model", "decimal", "tuple", "tool output"],
+)
+@on_a_loop
+async def test_a_compensation_gets_what_the_tool_returned(shop: Shop, value: Any) -> None:
+    taken: list[Any] = []
+
+    def make(order: str) -> Any:
+        return value
+
+    make.__annotations__["return"] = type(value)
+    turns: list[Turn] = [[("make", {"order": "A1"})], Fails("down")]
+    async with amends.AsyncRuntime(
+        shop.url, tools=[amends.declare("make", key="order", compensate=lambda result: taken.append(result))]
+    ) as rt:
+        agent = Agent(name="clerk", model=model_saying(turns), tools=amends_tools([function_tool(make)]))
+        with pytest.raises(RuntimeError, match="down"):
+            await AmendsRunner(rt).run(agent, "please", run_id="r")
+    assert taken == [value]
+    assert type(taken[0]) is type(value)
+
+
+def test_a_turn_without_an_event_loop(shop: Shop) -> None:
+    rt = amends.AsyncRuntime(shop.url, tools=shop.declared())
+    result = AmendsRunner(rt).run_sync(clerk(shop, CHARGED), "please", run_id="r")
+    asyncio.run(rt.close())
+    assert result.final_output == "charged"
+    assert shop.states() == ["committed"]

@@ -745,6 +745,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.rules import rule_scenarios
     from tests.sim.setting import setting_scenarios
     from tests.sim.spending import spending_scenarios
+    from tests.sim.stopping import stopping_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
     from tests.sim.undoing import undo_scenarios
@@ -806,4 +807,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *undo_scenarios(v),
         *permit_scenarios(v),
         *completing_scenarios(v),
+        *stopping_scenarios(v),
     ]

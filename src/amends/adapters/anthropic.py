@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Final
 
 from anthropic.lib.tools import (
@@ -16,10 +17,12 @@ from anthropic.lib.tools import (
 from anthropic.types import Message
 from anthropic.types.beta import BetaMessage
 
-from amends import Answer, AsyncRun, AsyncRuntime, Run, Runtime, ToolCall, UsageError
+from amends import Answer, AsyncRun, AsyncRuntime, Held, Run, Runtime, ToolCall, UsageError
+from amends.errors import KeyConflict
 
 Handlers = Mapping[str, Callable[..., object]]
 _CUTS: Final = (None, "max_tokens", "model_context_window_exceeded", "refusal")
+_REPEAT: Final = "again_because"
 _held: ContextVar[list[Exception] | None] = ContextVar("amends.adapters.anthropic.held", default=None)
 """Errors of calls that wait for a person in this turn of the runner; None outside ``until_done``."""
 
@@ -32,13 +35,13 @@ def answer_tool_calls(
     The list is empty if the message has no calls: the model is done; if something is missing then, the model is told
     once (``run.before_end``). ``handlers`` are the functions of tools that are declared without a body. Raise ``Held``
     if a person must decide first, which releases the run: keep the message, and pass it again when the run is opened
-    again.
+    again. A stream is refused: pass what it has become.
     """
     run.for_agent()
     calls = _calls(message, handlers)
     if not calls:
         return _told(message, run.before_end())
-    return _messages(message, calls, _raise_held(run.answer_all(calls)))
+    return _messages(message, calls, _as_shown(calls, _raise_held(run.answer_all(calls))))
 
 
 async def answer_tool_calls_async(
@@ -49,7 +52,7 @@ async def answer_tool_calls_async(
     calls = _calls(message, handlers)
     if not calls:
         return _told(message, await run.before_end())
-    return _messages(message, calls, _raise_held(await run.answer_all(calls)))
+    return _messages(message, calls, _as_shown(calls, _raise_held(await run.answer_all(calls))))
 
 
 # ---- The SDK's own tool runner
@@ -64,7 +67,9 @@ class _Tool(BetaBuiltinFunctionTool):
         return self._schema
 
     def call(self, input: object) -> str:
-        return _result(self._run.warned(self._run.answer(self.name, _arguments(input), handler=self._handler)))
+        schema = self._schema.get("input_schema") or {}
+        answer = self._run.answer(self.name, _arguments(input), handler=self._handler, schema=schema)
+        return _result(self._run.warned(_without_repeat(answer, schema)))
 
 
 class _AsyncTool(BetaAsyncBuiltinFunctionTool):
@@ -76,7 +81,9 @@ class _AsyncTool(BetaAsyncBuiltinFunctionTool):
         return self._schema
 
     async def call(self, input: object) -> str:
-        return _result(self._run.warned(await self._run.answer(self.name, _arguments(input), handler=self._handler)))
+        schema = self._schema.get("input_schema") or {}
+        answer = await self._run.answer(self.name, _arguments(input), handler=self._handler, schema=schema)
+        return _result(self._run.warned(_without_repeat(answer, schema)))
 
 
 def _awaited(inner: Callable[[object], Any]) -> Callable[..., object]:
@@ -166,6 +173,12 @@ def _result(answer: Answer) -> str:
 
 def _calls(message: Message | BetaMessage, handlers: Handlers | None) -> list[ToolCall]:
     known = handlers or {}
+    if not hasattr(message, "content"):
+        raise UsageError(
+            f"{type(message).__name__} is no message of the model yet; nothing was run",
+            hint="read a stream to its end and pass what it has become: `with client.messages.stream(...) as stream: ...`,"
+            " then stream.get_final_message(). An awaitable must be awaited",
+        )
     asked = [block for block in message.content if block.type == "tool_use"]
     if asked and message.stop_reason in _CUTS:  # half an argument can look like a whole one
         why = message.stop_reason or "it broke off"
@@ -178,6 +191,20 @@ def _raise_held(answers: Sequence[Answer]) -> Sequence[Answer]:
         if answer.waits and answer.error is not None:
             raise answer.error
     return answers
+
+
+def _as_shown(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> list[Answer]:
+    """Return the answers without what the model's schemas do not have; a tool with a handler is described by the program."""
+    pairs = zip(calls, answers, strict=True)
+    return [answer if call.handler is None else _without_repeat(answer, {}) for call, answer in pairs]
+
+
+def _without_repeat(answer: Answer, schema: Mapping[str, Any]) -> Answer:
+    error = answer.error
+    if _REPEAT in schema.get("properties", ()) or not isinstance(error, Held | KeyConflict) or not error.may_repeat:
+        return answer
+    error.may_repeat = False
+    return replace(answer, text=error.for_model())
 
 
 def _told(message: Message | BetaMessage, text: str) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ def amends_tools(tools: Iterable[BaseTool], *, run: Run | AsyncRun | None = None
 
 def _guarded(tool: BaseTool, run: Run | AsyncRun | None) -> BaseTool:
     body: Callable[..., Any] = getattr(tool, "func", None) or tool._run  # made by the decorator, or a class
+    schema: dict[str, Any] = tool.args_schema.model_json_schema()  # a request in other words is the same request
 
     def call(*args: Any, **kwargs: Any) -> Any:
         asked, returned = _named(tool, args, kwargs), _Returned()
@@ -34,11 +35,10 @@ def _guarded(tool: BaseTool, run: Run | AsyncRun | None) -> BaseTool:
             raise UsageError(
                 f"the crew calls {tool.name} without await, and the run is async", hint="use Runtime, or akickoff"
             )
-        return returned.result_for(
-            within.warned(
-                within.answer(tool.name, asked, handler=lambda **given: returned.keep(_driven(body(**given))))
-            )
+        answer = within.answer(
+            tool.name, asked, handler=lambda **given: returned.keep(_driven(body(**given))), schema=schema
         )
+        return returned.result_for(within.warned(answer))
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         asked, returned = _named(tool, args, kwargs), _Returned()
@@ -51,7 +51,7 @@ def _guarded(tool: BaseTool, run: Run | AsyncRun | None) -> BaseTool:
                 return returned.keep(await tool._arun(**given))
             return returned.keep(await asyncio.to_thread(body, **given))
 
-        return returned.result_for(within.warned(await within.answer(tool.name, asked, handler=handler)))
+        return returned.result_for(within.warned(await within.answer(tool.name, asked, handler=handler, schema=schema)))
 
     copy: BaseTool = tool.model_copy(update={"cache_function": _never})
     if hasattr(tool, "func"):

@@ -10,13 +10,15 @@ from openai.lib.responses_tool_runner import AsyncRegisteredFunction, Registered
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from amends import Answer, AsyncRun, AsyncRuntime, Run, Runtime, ToolCall, UsageError
+from amends import Answer, AsyncRun, AsyncRuntime, Held, Run, Runtime, ToolCall, UsageError
+from amends.errors import KeyConflict
 
 Handlers = Mapping[str, Callable[..., object] | None]
 _CUTS: Final = frozenset({"length", "content_filter", "error", "abort", "None"})
 """Reasons for an end that is not the model's own, also those of other servers with this format."""
 _ANSWER_ONLY: Final = frozenset({"created_by", "parsed_arguments"})
 """Fields that an item of a response has and an item of a request must not have."""
+_REPEAT: Final = "again_because"
 
 
 def answer_tool_calls(
@@ -27,13 +29,13 @@ def answer_tool_calls(
     For chat completions and responses. The list is empty if there are no calls: the model is done; if something is
     missing then, the model is told once (``run.before_end``). ``handlers`` are the functions of tools that are declared
     without a body. Raise ``Held`` if a person must decide first, which releases the run: keep the response, and pass it
-    again when the run is opened again.
+    again when the run is opened again. A stream is refused: pass what it has become.
     """
     run.for_agent()
     calls = _calls(response, handlers)
     if not calls:
         return _told(response, run.before_end())
-    return _messages(response, calls, _raise_held(run.answer_all(calls)))
+    return _messages(response, calls, _as_shown(calls, _raise_held(run.answer_all(calls))))
 
 
 async def answer_tool_calls_async(
@@ -44,7 +46,7 @@ async def answer_tool_calls_async(
     calls = _calls(response, handlers)
     if not calls:
         return _told(response, await run.before_end())
-    return _messages(response, calls, _raise_held(await run.answer_all(calls)))
+    return _messages(response, calls, _as_shown(calls, _raise_held(await run.answer_all(calls))))
 
 
 # ---- The SDK's own tool runner
@@ -57,9 +59,9 @@ def registered_functions(run: Run, functions: Runtime | Iterable[RegisteredFunct
     """
     if isinstance(functions, Runtime):
         schemas: list[Any] = functions.schemas("responses")
-        made = [_Guarded(run, one["name"], None) for one in schemas]
+        made = [_Guarded(run, one, None) for one in schemas]
         return [_registered(RegisteredFunction, one, to) for one, to in zip(schemas, made, strict=True)]
-    return [replace(_plain(one), execute=_Guarded(run, one.tool["name"], one.execute)) for one in functions]
+    return [replace(_plain(one), execute=_Guarded(run, one.tool, one.execute)) for one in functions]
 
 
 def registered_functions_async(
@@ -68,9 +70,9 @@ def registered_functions_async(
     """Do the same as ``registered_functions`` for an ``AsyncResponsesToolRunner``."""
     if isinstance(functions, AsyncRuntime):
         schemas: list[Any] = functions.schemas("responses")
-        made = [_AsyncGuarded(run, one["name"], None) for one in schemas]
+        made = [_AsyncGuarded(run, one, None) for one in schemas]
         return [_registered(AsyncRegisteredFunction, one, to) for one, to in zip(schemas, made, strict=True)]
-    return [replace(_plain(one), execute=_AsyncGuarded(run, one.tool["name"], one.execute)) for one in functions]
+    return [replace(_plain(one), execute=_AsyncGuarded(run, one.tool, one.execute)) for one in functions]
 
 
 def answer_turns(
@@ -81,14 +83,14 @@ def answer_turns(
     The calls of each turn are one parallel group, with their ids. The runner itself would call each function on its
     own, and continue after one that waits for a person; this raises ``Held`` and closes the runner.
     """
-    handlers = _handlers(functions)
+    known = _guarded(functions)
     try:
         for turn in turns:
             if turn.final:
                 return turn.response
-            calls = [call for call in _calls(turn.response, handlers) if call.tool in handlers]
-            answers = [run.warned(answer) for answer in _raise_held(run.answer_all(calls))]
-            turn.supply_outputs(_outputs(calls, answers))
+            calls = _calls_of_turn(turn.response, known)
+            answers = _raise_held(run.answer_all(calls))
+            turn.supply_outputs(_outputs(calls, [run.warned(one) for one in _as_shown(calls, answers)]))
     finally:
         turns.close()
     raise UsageError("the runner ended without a final response", hint="give it more turns with max_steps")
@@ -98,14 +100,14 @@ async def answer_turns_async(
     run: AsyncRun, turns: AsyncGenerator[ResponsesRunnerTurn, None], functions: Iterable[AsyncRegisteredFunction]
 ) -> Response:
     """Do the same as ``answer_turns`` for an ``AsyncResponsesToolRunner``."""
-    handlers = _handlers(functions)
+    known = _guarded(functions)
     try:
         async for turn in turns:
             if turn.final:
                 return turn.response
-            calls = [call for call in _calls(turn.response, handlers) if call.tool in handlers]
-            answers = [run.warned(answer) for answer in _raise_held(await run.answer_all(calls))]
-            turn.supply_outputs(_outputs(calls, answers))
+            calls = _calls_of_turn(turn.response, known)
+            answers = _raise_held(await run.answer_all(calls))
+            turn.supply_outputs(_outputs(calls, [run.warned(one) for one in _as_shown(calls, answers)]))
     finally:
         await turns.aclose()
     raise UsageError("the runner ended without a final response", hint="give it more turns with max_steps")
@@ -114,23 +116,27 @@ async def answer_turns_async(
 class _Guarded:
     """The function as the runner calls it: a call of the run, without a call id. It returns the text for the model."""
 
-    def __init__(self, run: Run, name: str, inner: Callable[[dict[str, object]], object] | None) -> None:
-        self._run, self._name = run, name
+    def __init__(self, run: Run, tool: Any, inner: Callable[[dict[str, object]], object] | None) -> None:
+        self._run, self._name = run, tool["name"]
         self.handler = None if inner is None else _with_dict(inner)
+        self.schema: dict[str, Any] = tool.get("parameters") or {}
 
     def __call__(self, arguments: dict[str, object]) -> str:
-        return self._run.warned(self._run.answer(self._name, arguments, handler=self.handler)).text
+        answer = self._run.answer(self._name, arguments, handler=self.handler, schema=self.schema)
+        return self._run.warned(_without_repeat(answer, self.schema)).text
 
 
 class _AsyncGuarded:
     """The same for an async run."""
 
-    def __init__(self, run: AsyncRun, name: str, inner: Callable[[dict[str, object]], Any] | None) -> None:
-        self._run, self._name = run, name
+    def __init__(self, run: AsyncRun, tool: Any, inner: Callable[[dict[str, object]], Any] | None) -> None:
+        self._run, self._name = run, tool["name"]
         self.handler = None if inner is None else _with_dict_async(inner)
+        self.schema: dict[str, Any] = tool.get("parameters") or {}
 
     async def __call__(self, arguments: dict[str, object]) -> str:
-        return self._run.warned(await self._run.answer(self._name, arguments, handler=self.handler)).text
+        answer = await self._run.answer(self._name, arguments, handler=self.handler, schema=self.schema)
+        return self._run.warned(_without_repeat(answer, self.schema)).text
 
 
 def _with_dict(inner: Callable[[dict[str, object]], object]) -> Callable[..., object]:
@@ -157,9 +163,14 @@ def _plain(function: Any) -> Any:
     return replace(function, allow_output_override=True)
 
 
-def _handlers(functions: Iterable[Any]) -> dict[str, Any]:
+def _guarded(functions: Iterable[Any]) -> dict[str, Any]:
     """Return the functions that this module has wrapped, by name."""
-    return {one.tool["name"]: one.execute.handler for one in functions if hasattr(one.execute, "handler")}
+    return {one.tool["name"]: one.execute for one in functions if hasattr(one.execute, "handler")}
+
+
+def _calls_of_turn(response: Response, known: Mapping[str, Any]) -> list[ToolCall]:
+    calls = [call for call in _calls(response, None) if call.tool in known]
+    return [replace(call, handler=known[call.tool].handler, schema=known[call.tool].schema) for call in calls]
 
 
 # ---- Chat completions and responses
@@ -167,6 +178,13 @@ def _handlers(functions: Iterable[Any]) -> dict[str, Any]:
 
 def _calls(response: ChatCompletion | Response, handlers: Handlers | None) -> list[ToolCall]:
     known = handlers or {}
+    if not isinstance(response, Response) and not hasattr(response, "choices"):
+        raise UsageError(
+            f"{type(response).__name__} is no answer of the model yet; nothing was run",
+            hint="read a stream to its end and pass what it has become: `with client.chat.completions.stream(...) as"
+            " stream: ...`, then stream.get_final_completion(); for responses stream.get_final_response(). Its tools must"
+            " be strict: rt.schemas(strict=True). An awaitable must be awaited",
+        )
     if isinstance(response, Response):
         asked = [(one.name, one.arguments, one.call_id) for one in response.output if one.type == "function_call"]
         is_cut = response.status not in (None, "completed")
@@ -189,6 +207,20 @@ def _raise_held(answers: Sequence[Answer]) -> Sequence[Answer]:
     return answers
 
 
+def _as_shown(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> list[Answer]:
+    """Return the answers without what the model's schemas do not have; a tool with a handler is described by the program."""
+    pairs = zip(calls, answers, strict=True)
+    return [a if c.handler is None and c.schema is None else _without_repeat(a, c.schema or {}) for c, a in pairs]
+
+
+def _without_repeat(answer: Answer, schema: Mapping[str, Any]) -> Answer:
+    error = answer.error
+    if _REPEAT in schema.get("properties", ()) or not isinstance(error, Held | KeyConflict) or not error.may_repeat:
+        return answer
+    error.may_repeat = False
+    return replace(answer, text=error.for_model())
+
+
 def _outputs(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> list[Any]:
     pairs = zip(calls, answers, strict=True)
     return [{"type": "function_call_output", "call_id": c.tool_call_id, "output": a.text} for c, a in pairs]
@@ -207,7 +239,10 @@ def _messages(
         own_items = [{k: v for k, v in item.items() if v is not None and k not in _ANSWER_ONLY} for item in items]
         return [*own_items, *_outputs(calls, answers)]
     message = response.choices[0].message
-    asked = [one.to_dict(mode="json", warnings=False) for one in message.tool_calls or ()]
+    asked: list[Any] = [one.to_dict(mode="json", warnings=False) for one in message.tool_calls or ()]
+    for one in asked:
+        for name in _ANSWER_ONLY & one.get("function", {}).keys():
+            del one["function"][name]
     own = {"role": "assistant", "content": message.content, **({"tool_calls": asked} if asked else {})}
     pairs = zip(calls, answers, strict=True)
     return [own, *({"role": "tool", "tool_call_id": c.tool_call_id, "content": a.text} for c, a in pairs)]

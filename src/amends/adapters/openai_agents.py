@@ -1,21 +1,34 @@
 """OpenAI Agents SDK: calls of its function tools are recorded in the ledger, and its pauses wait for approvals there.
 
-``amends_tools`` wraps the tools of an agent. ``AmendsRunner`` is ``Runner`` with a run of amends around each turn.
+``amends_tools`` wraps the tools of an agent. ``AmendsRunner`` is ``Runner`` with a run of amends around each turn; it
+also guards what the agent, and every agent it can hand over to, has besides: other function tools and MCP servers.
 Nothing that the SDK keeps (a ``RunState``, an approval in it) can start a call: the ledger decides.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import fields, replace
-from typing import Any, Final
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields, replace
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, Literal
+from uuid import UUID
 
 from agents import (
     Agent,
     AgentHookContext,
     FunctionTool,
+    FunctionToolResult,
+    Handoff,
     RunContextWrapper,
     RunHooks,
     Runner,
@@ -23,8 +36,10 @@ from agents import (
     RunResultStreaming,
     RunState,
     Tool,
+    ToolsToFinalOutputResult,
 )
 from agents.agent_tool_state import get_agent_tool_state_scope, peek_agent_tool_run_result
+from agents.function_schema import function_schema
 from agents.items import ToolApprovalItem, TResponseInputItem
 from agents.result import RunResultBase
 from agents.tool import with_function_tool_failure_error_handler
@@ -32,7 +47,9 @@ from agents.tool_context import ToolContext
 from pydantic_core import to_json, to_jsonable_python
 
 import amends
-from amends.errors import NoRun
+from amends.errors import KeyConflict, NoRun, Suspended
+
+log = logging.getLogger("amends")
 
 Input = str | list[TResponseInputItem] | RunState[Any]
 
@@ -40,6 +57,14 @@ REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 APPROVALS_READ_MAX: Final = 1000
 """How many requests for approval are read to find the run of a state; with ``run_id=`` none is."""
+CALLS_READ_MAX: Final = 10_000
+"""How many calls are read, newest first, to find the run of a state that was stopped."""
+DEPTH_MAX: Final = 32
+"""How deep a request is bound by its schema; what is below is taken as it was sent."""
+HARMLESS: Final = frozenset(
+    {"WebSearchTool", "FileSearchTool", "CodeInterpreterTool", "ImageGenerationTool", "ToolSearchTool"}
+)
+"""Hosted tools that change nothing outside of OpenAI: nobody is warned of them."""
 
 
 def amends_tools(tools: Iterable[Any], *, repeats: bool = False) -> list[Tool]:
@@ -47,9 +72,11 @@ def amends_tools(tools: Iterable[Any], *, repeats: bool = False) -> list[Tool]:
 
     ``tools`` are the SDK's function tools and functions declared with ``amends.tool``. Other kinds (hosted tools,
     computers, shells) run elsewhere and cannot be recorded: they are refused. With ``repeats``, a model may repeat a
-    call on purpose.
+    call on purpose; without, no model is told that it may.
     """
-    made = [_guarded(one) if isinstance(one, FunctionTool) else _own(one) for one in tools]
+    made = [
+        _guarded(one, repeats=repeats) if isinstance(one, FunctionTool) else _own(one, repeats=repeats) for one in tools
+    ]
     return [_repeatable(one) for one in made] if repeats else [*made]
 
 
@@ -67,17 +94,22 @@ class AmendsRunner:
     ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, ``requires``, … If a run is
     already open, the turn joins it, and the end of that run's own block decides.
 
+    When a turn begins, the agent and every agent that it can hand over to or use as a tool are looked at: function tools
+    beside ``amends_tools`` and tools of MCP servers are guarded, in place. What cannot be (computers, shells, hosted MCP
+    servers, the code of ``on_handoff``) is named in a warning; with ``strict`` the turn raises ``UsageError`` instead.
+
     A call with an effect that failed, and was not made good when the agent ends, takes the run back: ``RolledBack`` is
     raised, after the pivot ``RunBlocked``; not so with ``on_open_failure="commit"``. A model that is about to stop with
     something missing is told once what that is, and what stopping does.
     """
 
-    def __init__(self, rt: amends.AsyncRuntime, **options: Any) -> None:
-        self._rt, self._options = rt, options
+    def __init__(self, rt: amends.AsyncRuntime, *, strict: bool = False, **options: Any) -> None:
+        self._rt, self._strict, self._options = rt, strict, options
+        self._warned: set[str] = set()
 
     async def run(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
         """Do the same as ``Runner.run``. If the result has ``interruptions``, pass its state here when they are decided."""
-        async with self._turn(input, run_id, options) as turn:
+        async with self._turn(agent, input, run_id, options) as turn:
             result = await Runner.run(agent, input, **options)
             if text := await turn.before_end(result):
                 more, again = _told(result, text, options)
@@ -85,29 +117,48 @@ class AmendsRunner:
             turn.end(result)
         return result
 
+    def run_sync(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
+        """Do the same as ``Runner.run_sync``: the turn, where no event loop runs."""
+        return asyncio.run(self.run(agent, input, run_id=run_id, **options))
+
     @asynccontextmanager
     async def run_streamed(
         self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any
     ) -> AsyncIterator[RunResultStreaming]:
-        """Do the same as ``Runner.run_streamed``, as a context manager: the turn ends with the block."""
-        async with self._turn(input, run_id, options) as turn:
+        """Do the same as ``Runner.run_streamed``, as a context manager: the turn ends with the block.
+
+        Stop the agent with ``result.cancel()``, or leave the loop over its events early: the run is suspended. Nothing
+        staged starts, nothing is taken back, and ``result.to_state()`` or the same ``run_id`` goes on with it.
+        """
+        left: BaseException | None = None
+        async with self._turn(agent, input, run_id, options) as turn:
             result = Runner.run_streamed(agent, input, **options)
-            streams = _continued(result, turn, options)
+            reading = _Reading(result, turn, options)
             try:
-                yield result
-                async for _ in result.stream_events():
-                    pass  # read the rest: the turn is not over before
+                try:
+                    yield result
+                except (asyncio.CancelledError, GeneratorExit) as error:
+                    if turn.is_joined:
+                        raise  # the block of that run decides
+                    left = error  # whoever reads is gone: that is a stop, too
+                    reading.stop()
+                await reading.finish()
             finally:
-                for one in streams:
-                    if not one.is_complete:
-                        one.cancel()
+                reading.close()
             if result.run_loop_exception is not None:
                 raise result.run_loop_exception
-            turn.end(result)
+            turn.end(result, is_stopped=reading.is_stopped)
+        if left is not None:
+            raise left
 
     @asynccontextmanager
-    async def _turn(self, input: Input, run_id: str | None, options: dict[str, Any]) -> AsyncIterator[_Turn]:
+    async def _turn(
+        self, agent: Agent[Any], input: Input, run_id: str | None, options: dict[str, Any]
+    ) -> AsyncIterator[_Turn]:
         """Open the run of this turn; yield what must see the result before the block ends."""
+        self._look_at(agent)
+        kept = input._context.context if isinstance(input, RunState) and input._context is not None else None
+        _here.set(_Here(self._rt, options.get("context", kept)))
         if _is_inside(run_id):
             run = _current()
             if isinstance(input, RunState):
@@ -116,7 +167,7 @@ class AmendsRunner:
                 run.on_open_failure = self._options.get("on_open_failure", "rollback")
             yield _Turn(run, None)
             return
-        is_back = isinstance(input, RunState)
+        is_back = isinstance(input, RunState) or _has_results(input)
         if run_id is None and isinstance(input, RunState):
             run_id = await self._run_of(input)
         tags = (*self._options.get("tags", ()), *_thread_of(options))
@@ -128,57 +179,130 @@ class AmendsRunner:
                 _as_decided(input, await run.report())
             yield _Turn(run, paused)
 
-    async def _run_of(self, state: RunState[Any]) -> str:
-        """Return the id of the run that waits for the same calls as this state."""
+    def _look_at(self, agent: Agent[Any]) -> None:
+        """Guard what the agent and those behind it have; warn of what cannot be guarded, or raise with ``strict``."""
+        for one in _agents_from(agent):
+            unguarded = _guard_agent(one, self._rt, self._look_at)
+            if unguarded and self._strict:
+                raise amends.UsageError(
+                    f"agent {one.name} has what cannot be recorded: {', '.join(unguarded)}",
+                    hint="remove it, give the agent a function tool instead, declare the handoff by its name, or leave"
+                    " strict=True away",
+                )
+            for name in unguarded:
+                self._warn(
+                    f"agent {one.name} has what amends cannot record: {name}. What it does is not in the ledger, may be"
+                    " done twice and is never taken back. AmendsRunner(rt, strict=True) refuses it"
+                )
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s", text)
+
+    async def _run_of(self, state: RunState[Any]) -> str | None:
+        """Return the id of the run that waits for the same calls as this state; None: it was stopped before any call."""
         wanted = {item.call_id: item.tool_name for item in state.get_interruptions()}
+        if not wanted:
+            return await self._stopped_run_of(state)
         found: set[str] = set()
         seen = 0
         async for asked in self._rt.approvals(""):
             seen += 1
             if wanted.get(asked.call.tool_call_id) == asked.call.tool:
-                above, _, _ = asked.call.run_id.rpartition(
-                    f"/{asked.call.tool}:"
-                )  # an undeclared tool has a run of its own
-                found.add(above or asked.call.run_id)
+                found.add(_run_around(asked.call))
             if seen == APPROVALS_READ_MAX:
                 break
-        if len(found) != 1:
-            raise amends.UsageError(
-                f"{len(found)} runs wait for what this state waits for: {', '.join(sorted(found)) or 'none known'}",
-                hint="name the run: run(agent, state, run_id=...)",
-            )
-        return found.pop()
+        return _only(found)
+
+    async def _stopped_run_of(self, state: RunState[Any]) -> str | None:
+        """Return the id of the run that has made the calls of this state; None: it has made none."""
+        made = {call_id for item in state._generated_items if (call_id := _call_id(item.raw_item))}
+        if not made:
+            return None
+        count: Counter[str] = Counter()
+        seen = 0
+        async for call in self._rt.calls():
+            seen += 1
+            if call.tool_call_id in made:
+                count[_run_around(call)] += 1
+            if seen == CALLS_READ_MAX or count.total() == len(made):
+                break
+        most = max(count.values(), default=0)
+        return _only({run_id for run_id, number in count.items() if number == most})
+
+
+def _run_around(call: amends.Call) -> str:
+    above, _, _ = call.run_id.rpartition(f"/{call.tool}:")  # an undeclared tool has a run of its own
+    return above or call.run_id
+
+
+def _only(found: set[str]) -> str:
+    if len(found) != 1:
+        raise amends.UsageError(
+            f"{len(found)} runs wait for what this state waits for: {', '.join(sorted(found)) or 'none known'}",
+            hint="name the run: run(agent, state, run_id=...)",
+        )
+    return found.pop()
 
 
 # ---- One tool
 
 
-def _guarded(tool: FunctionTool) -> FunctionTool:
+def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False) -> FunctionTool:
+    """Return the tool as calls of the current run.
+
+    ``repeats``: the model is shown ``again_because``. ``passes``: outside of a run the tool is called as it is.
+    """
     # The SDK turns a tool's error into a text for the model; the ledger needs the error itself.
     bare = replace(tool, _use_default_failure_error_function=False, _failure_error_function=None)
+    bind, returns = _binder(tool)
 
     async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
         if _is_body_of(tool.name, ctx.tool_call_id):
             return await bare.on_invoke_tool(ctx, arguments)  # wrapped twice: record it once
+        if passes and not _is_in_run():
+            return await bare.on_invoke_tool(ctx, arguments)
         returned: list[Any] = []
+        asked = bind(arguments)
 
         async def body(**args: Any) -> Any:
-            returned.append(await bare.on_invoke_tool(ctx, _as_json(arguments, args)))
+            with _hearing_server() as heard:
+                returned.append(await bare.on_invoke_tool(ctx, _as_json(arguments, args, asked)))
             if _pauses(ctx):
                 raise amends.NoEffect("this tool is an agent, and has paused; it continues when it is called again")
-            return returned[-1]
+            return _content(heard[-1]) if heard else returned[-1]
 
         run = _current()
         run.for_agent()
-        answer = await run.answer(tool.name, arguments, handler=body, tool_call_id=ctx.tool_call_id)
+        answer = await run.answer(
+            tool.name, asked, handler=body, tool_call_id=ctx.tool_call_id, schema=_schema_for(tool, asked)
+        )
         if returned and _pauses(ctx):
             return returned[-1]
-        return _result_for_sdk(answer, returned, raises=not tool._use_default_failure_error_function or not wraps)
+        if (here := _here.get()) is not None:
+            here.answers[ctx.tool_call_id] = answer
+        raises = not tool._use_default_failure_error_function or not wraps
+        return _result_for_sdk(answer, returned, raises=raises, repeats=repeats or _shows_repeat(tool))
 
+    async def alone(**args: Any) -> Any:
+        """Do a recorded call that nobody asks for again: it was staged before a pause, or lost with its process."""
+        call, text, here = amends.current_call(), to_json(args).decode(), _here.get()
+        context = None if here is None else here.context
+        ctx: ToolContext[Any] = ToolContext(
+            context, tool_name=tool.name, tool_call_id=call.tool_call_id or call.id, tool_arguments=text
+        )
+        with _hearing_server() as heard:
+            value = await bare.on_invoke_tool(ctx, text)
+        return _content(heard[-1]) if heard else value
+
+    alone.__annotations__ = {"return": returns}  # so that a compensation gets what the tool returned
+    invoke.__amends__ = alone  # type: ignore[attr-defined]
     # Wrapped as the SDK does it: the program's own `failure_error_function` is kept, and None still ends the run.
     wraps = hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__")
     on_invoke = with_function_tool_failure_error_handler(invoke, _no_message) if wraps else invoke
-    return replace(tool, on_invoke_tool=on_invoke, needs_approval=_gate(tool.name, tool.needs_approval))
+    gate = _gate(tool, tool.needs_approval, bind, passes=passes)
+    return replace(tool, on_invoke_tool=on_invoke, needs_approval=gate)
 
 
 def _pauses(ctx: ToolContext[Any]) -> bool:
@@ -192,27 +316,29 @@ def _pauses(ctx: ToolContext[Any]) -> bool:
     return bool(getattr(nested, "interruptions", None))
 
 
-def _own(tool: Any) -> FunctionTool:
+def _own(tool: Any, *, repeats: bool) -> FunctionTool:
     """Return a tool of amends as a tool of the SDK; the runtime has its body."""
     if not hasattr(tool, "__amends__"):
         raise amends.UsageError(
             f"{getattr(tool, 'name', tool)!r} is neither a FunctionTool nor declared with amends.tool: its calls "
             "cannot be recorded",
-            hint="to use it unrecorded, pass it to the agent beside the result of amends_tools",
+            hint="to use it unrecorded, pass it to the agent beside the result of amends_tools; AmendsRunner warns of it",
         )
 
     async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
         run = _current()
         run.for_agent()
-        return _result_for_sdk(await run.answer(tool.name, arguments, tool_call_id=ctx.tool_call_id), [], raises=False)
+        answer = await run.answer(tool.name, arguments, tool_call_id=ctx.tool_call_id)
+        return _result_for_sdk(answer, [], raises=False, repeats=repeats)
 
+    invoke.__amends__ = None  # type: ignore[attr-defined]
     return FunctionTool(
         name=tool.name,
         description=(tool.__doc__ or "").strip(),
         params_json_schema=dict(tool.schema),
         on_invoke_tool=invoke,
         strict_json_schema=False,
-        needs_approval=_gate(tool.name, False),
+        needs_approval=_gate(tool, False, _as_sent),
     )
 
 
@@ -225,47 +351,354 @@ def _repeatable(tool: FunctionTool) -> FunctionTool:
     return replace(tool, params_json_schema={**schema, "properties": shown, "required": required})
 
 
+def _shows_repeat(tool: FunctionTool) -> bool:
+    return REPEAT in tool.params_json_schema.get("properties", ())
+
+
+def _is_guarded(tool: FunctionTool) -> bool:
+    return hasattr(getattr(tool.on_invoke_tool, "_invoke_tool_impl", tool.on_invoke_tool), "__amends__")
+
+
+def _bodies(tools: Iterable[Tool]) -> dict[str, Callable[..., Any]]:
+    """Return what does a recorded call of these tools when no request of the model is at hand, by name."""
+    found = [(one.name, getattr(one, "on_invoke_tool", None)) for one in tools]
+    bodies = {name: getattr(getattr(call, "_invoke_tool_impl", call), "__amends__", None) for name, call in found}
+    return {name: body for name, body in bodies.items() if body is not None}
+
+
 Approves = bool | Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]
+Bind = Callable[[str], Mapping[str, Any] | str]
+"""Returns the arguments that a model sent as the tool takes them; the text itself if they are invalid."""
 
 
-def _gate(name: str, own: Approves) -> Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]:
+def _schema_for(tool: Any, asked: Mapping[str, Any] | str) -> dict[str, Any] | None:
+    """Return the schema by which the run binds a request; None: it is already bound, or the run has the function."""
+    return tool.params_json_schema if isinstance(tool, FunctionTool) and isinstance(asked, str) else None
+
+
+def _gate(
+    tool: Any, own: Approves, bind: Bind, *, passes: bool = False
+) -> Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]:
     """Return a function that tells whether the SDK pauses before a call: if the ledger or the tool itself requires it."""
 
     async def needs_approval(ctx: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
-        run = _current()
-        try:
-            if await run.approval_for(name, args, tool_call_id=call_id) is not None:
-                return True
-        except amends.Error:
-            pass  # the call itself gets the same error, as text for the model
+        if not passes or _is_in_run():
+            try:
+                asked = bind(to_json(args).decode())
+                run, schema = _current(), _schema_for(tool, asked)
+                if await run.approval_for(tool.name, asked, tool_call_id=call_id, schema=schema) is not None:
+                    return True
+            except NoRun:
+                raise
+            except amends.Error:
+                pass  # the call itself gets the same error, as text for the model
         return await own(ctx, args, call_id) if callable(own) else own
 
     return needs_approval
 
 
-def _result_for_sdk(answer: amends.Answer, returned: list[Any], *, raises: bool) -> Any:
+def _result_for_sdk(answer: amends.Answer, returned: list[Any], *, raises: bool, repeats: bool) -> Any:
     """Return the tool's own value, or the text for the model; raise the tool's error if the program wants to see it."""
     if answer.status == "done":
         return returned[-1] if returned else answer.value
     if raises and answer.error is not None and not isinstance(answer.error, amends.Error):
         raise answer.error
-    return answer.text
+    return answer.text if repeats else _text_without_repeat(answer)
 
 
-def _as_json(arguments: str, args: dict[str, Any]) -> str:
-    """Return the arguments for the SDK: the original text, unless a person has approved edited ones."""
-    try:
-        is_same = json.loads(arguments or "{}") == args
-    except ValueError:
-        is_same = False
-    return arguments if is_same else to_json(args).decode()
+def _text_without_repeat(answer: amends.Answer) -> str:
+    """Return the text for a model that has no ``again_because`` in its schema: it must not be told to use it."""
+    error = answer.error
+    if not isinstance(error, amends.Held | KeyConflict) or not error.may_repeat:
+        return answer.text
+    error.may_repeat = False
+    return error.for_model()
+
+
+def _as_json(arguments: str, args: dict[str, Any], asked: Mapping[str, Any] | str) -> str:
+    """Return the arguments for the SDK: the original text if it means just what is recorded, else what is recorded."""
+    if isinstance(asked, Mapping):
+        bound = {name: value for name, value in asked.items() if name != REPEAT}
+        sent = json.loads(arguments or "{}")
+        return arguments if bound == args and REPEAT not in sent else to_json(args).decode()
+    return to_json(args).decode()
 
 
 def _no_message(tool: FunctionTool, error: Exception, arguments: str) -> None:
     """Return no message for the model: the ledger already has the error."""
 
 
+# ---- A request in other words is the same request
+
+
+def _as_sent(arguments: str) -> str:
+    return arguments
+
+
+def _binder(tool: FunctionTool) -> tuple[Bind, Any]:
+    """Return a function that binds a model's arguments by the tool's function, else by its schema; and what it returns.
+
+    So a default that is left out and then said, ``5`` and ``"5"``, and an argument that the tool does not have are one
+    request, with one key.
+    """
+    try:
+        schema = function_schema(tool.__wrapped__, strict_json_schema=False)
+    except Exception:  # not made by function_tool, or of a callable that the SDK had to prepare first
+        return _as_sent, Any  # the run binds it by its schema
+    model, returns = schema.params_pydantic_model, schema.return_annotation
+
+    def by_model(given: dict[str, Any]) -> dict[str, Any]:
+        # Twice: a default that is new each time (an id, the time) is no part of what was asked for.
+        first, second = (model(**given).model_dump(by_alias=True) for _ in range(2))
+        bound: dict[str, Any] = {}
+        for name, value in first.items():
+            plain = _plain(value)
+            if plain is not _NONE and plain == _plain(second[name]):
+                bound[name] = plain
+            elif name in given:
+                bound[name] = given[name]
+        return bound
+
+    return functools.partial(_bound_by, by_model), Any if returns is inspect.Signature.empty else returns
+
+
+def _bound_by(bind: Callable[[dict[str, Any]], dict[str, Any]], arguments: str) -> Mapping[str, Any] | str:
+    try:
+        given = json.loads(arguments or "{}")
+        again = {REPEAT: given.pop(REPEAT)} if REPEAT in given else {}
+        return {**bind(given), **again}
+    except Exception:  # the tool itself says what is wrong with its arguments
+        return arguments
+
+
+_NONE: Final = object()
+
+
+def _plain(value: Any) -> Any:
+    """Return a bound value as it is recorded: as JSON, with exact decimals; ``_NONE`` if there is no such form."""
+    try:
+        return _as_plain(value, 0)
+    except TypeError:
+        return _NONE
+
+
+def _as_plain(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, Decimal) or type(value) in (bool, int, float, str):
+        return value
+    if depth == DEPTH_MAX:
+        raise TypeError("nested too deeply")
+    if isinstance(value, Enum):
+        return _as_plain(value.value, depth + 1)
+    if isinstance(value, date | time | timedelta | UUID):
+        return to_jsonable_python(value)
+    if isinstance(value, list | tuple):
+        return [_as_plain(one, depth + 1) for one in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_as_plain(one, depth + 1) for one in value), key=to_json)
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {name: _as_plain(one, depth + 1) for name, one in value.items()}
+    raise TypeError(f"{type(value).__name__} has no plain form")
+
+
+# ---- What an agent has besides
+
+
+def _agents_from(agent: Agent[Any]) -> list[Agent[Any]]:
+    """Return the agent and those that it can hand over to or use as a tool, and so on."""
+    found: list[Agent[Any]] = []
+    waiting = [agent]
+    while waiting:
+        one = waiting.pop()
+        if any(one is known for known in found):
+            continue
+        found.append(one)
+        behind = [getattr(tool, "_agent_instance", None) for tool in one.tools]
+        for handoff in one.handoffs:
+            ref = handoff._agent_ref if isinstance(handoff, Handoff) else None
+            behind.append(handoff if isinstance(handoff, Agent) else ref() if ref is not None else None)
+        waiting += [target for target in behind if isinstance(target, Agent)]
+    return found
+
+
+def _guard_agent(agent: Agent[Any], rt: amends.AsyncRuntime, look_at: Callable[[Agent[Any]], None]) -> list[str]:
+    """Guard what this agent has, in place; return the names of what cannot be guarded.
+
+    In place, because the SDK finds tools again by identity, and results name the program's own agents. Outside of a run
+    all of it does what it did before.
+    """
+    unguarded: list[str] = []
+    for tool in agent.tools:
+        if isinstance(tool, FunctionTool):
+            if _shows_repeat(tool):
+                _ = rt.schemas(repeats=True)  # raises if the runtime does not honour what the model is shown
+            if not _is_guarded(tool) and not tool._is_agent_tool:
+                _guard_in_place(tool)
+        elif type(tool).__name__ not in HARMLESS:
+            unguarded.append(f"{tool.name} ({type(tool).__name__})")
+    rt.reach(_bodies(tool for tool in agent.tools if not getattr(tool, "_is_agent_tool", False)))
+    if agent.mcp_servers and not hasattr(agent.get_mcp_tools, "__amends__"):
+        agent.get_mcp_tools = _guarding_servers(agent, agent.get_mcp_tools)  # type: ignore[method-assign]
+    for handoff in agent.handoffs:
+        if not isinstance(handoff, Handoff):
+            continue
+        if rt.kind_of(handoff.tool_name) is None and _runs_code(handoff):
+            unguarded.append(f"on_handoff of {handoff.tool_name}")
+        if not hasattr(handoff.on_invoke_handoff, "__amends__"):
+            handoff.on_invoke_handoff = _guarded_handoff(handoff, rt, look_at)
+    if agent.tool_use_behavior == "stop_on_first_tool" or isinstance(agent.tool_use_behavior, dict):
+        agent.tool_use_behavior = _stopping(agent.tool_use_behavior)
+    return unguarded
+
+
+def _guard_in_place(tool: FunctionTool) -> None:
+    made = _guarded(tool, passes=True)
+    bound = getattr(made.on_invoke_tool, "__agents_bind_function_tool__", None)
+    tool.on_invoke_tool = made.on_invoke_tool if bound is None else bound(tool)
+    tool.needs_approval = made.needs_approval
+
+
+def _guarding_servers(agent: Agent[Any], listed: Callable[..., Awaitable[list[Tool]]]) -> Any:
+    """Return the method that lists the tools of the agent's MCP servers, guarded."""
+
+    async def get_mcp_tools(run_context: RunContextWrapper[Any]) -> list[Tool]:
+        for server in agent.mcp_servers:
+            if not hasattr(server.call_tool, "__amends__"):
+                server.call_tool = _heard(server.call_tool)  # type: ignore[method-assign]
+        return [
+            _guarded(one, passes=True) if isinstance(one, FunctionTool) else one for one in await listed(run_context)
+        ]
+
+    get_mcp_tools.__amends__ = True  # type: ignore[attr-defined]
+    return get_mcp_tools
+
+
+_results: ContextVar[list[Any] | None] = ContextVar("amends.adapters.openai_agents.results", default=None)
+"""The results of MCP servers during one body: the SDK turns them into text, and an error into a result."""
+
+
+class _hearing_server:  # noqa: N801 (reads like a function)
+    """Collects what an MCP server answers to the body inside; the SDK calls it in another asyncio task."""
+
+    def __enter__(self) -> list[Any]:
+        heard: list[Any] = []
+        self._token = _results.set(heard)
+        return heard
+
+    def __exit__(self, *_: object) -> None:
+        _results.reset(self._token)
+
+
+def _heard(call_tool: Callable[..., Awaitable[Any]]) -> Any:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        result = await call_tool(*args, **kwargs)
+        heard = _results.get()
+        if heard is not None:
+            heard.append(result)
+        return result
+
+    call.__amends__ = True  # type: ignore[attr-defined]
+    return call
+
+
+def _content(result: Any) -> Any:
+    """Return what the tool of an MCP server returned: its structured content, else its text; raise its error."""
+    told = to_jsonable_python(result, by_alias=True, exclude_none=True)
+    texts = [one["text"] for one in told.get("content", ()) if one.get("type") == "text"]
+    if told.get("isError"):
+        raise amends.ToolError("\n".join(texts) or "the MCP server says that it failed")
+    if "structuredContent" in told:
+        return told["structuredContent"]
+    if len(texts) != len(told.get("content", ())):
+        return told["content"]
+    text = "\n".join(texts)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _runs_code(handoff: Handoff[Any, Any]) -> bool:
+    """Return whether a handoff may do something besides handing over."""
+    call = handoff.on_invoke_handoff
+    if hasattr(call, "__amends__"):
+        return bool(call.__amends__)
+    inner = call.args[0] if isinstance(call, functools.partial) and call.args else None
+    cells = inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {}
+    return "on_handoff" not in cells or cells["on_handoff"] is not None
+
+
+def _guarded_handoff(
+    handoff: Handoff[Any, Any], rt: amends.AsyncRuntime, look_at: Callable[[Agent[Any]], None]
+) -> Callable[[RunContextWrapper[Any], str], Awaitable[Any]]:
+    """Return the handoff as a call of the run, if it is declared by its name; what it hands over to is looked at."""
+    inner, name = handoff.on_invoke_handoff, handoff.tool_name
+
+    async def invoke(ctx: RunContextWrapper[Any], arguments: str) -> Any:
+        if not _is_in_run():
+            return await inner(ctx, arguments)
+        if rt.kind_of(name) is None:
+            chosen = await inner(ctx, arguments)
+            look_at(chosen)
+            return chosen
+        targets: list[Any] = []
+
+        async def body(**args: Any) -> Any:
+            targets.append(await inner(ctx, to_json(args).decode() if args else arguments))
+            return targets[-1].name
+
+        run = _current()
+        run.for_agent()
+        answer = await run.answer(name, arguments or "{}", handler=body)
+        if answer.error is not None:
+            raise answer.error
+        ref = handoff._agent_ref
+        target: Any = targets[-1] if targets else ref() if ref is not None else None
+        if target is None:
+            raise amends.UsageError(
+                f"{name} was already done in this run, and only its own code knows the agent that it hands over to",
+                hint="make it with agents.handoff(agent, on_handoff=...), which names the agent",
+            )
+        look_at(target)
+        return target
+
+    invoke.__amends__ = _runs_code(handoff)  # type: ignore[attr-defined]
+    return invoke
+
+
+def _stopping(stop: Any) -> Callable[[RunContextWrapper[Any], list[FunctionToolResult]], ToolsToFinalOutputResult]:
+    """Return the same ``tool_use_behavior``, for which only a result ends the agent: a refusal is told to the model."""
+    names = None if stop == "stop_on_first_tool" else stop.get("stop_at_tool_names", [])
+
+    def behave(_: RunContextWrapper[Any], results: list[FunctionToolResult]) -> ToolsToFinalOutputResult:
+        for one in results[:1] if names is None else results:
+            if names is not None and one.tool.name not in names and one.tool.qualified_name not in names:
+                continue
+            here = _here.get()
+            call_id = None if one.run_item is None else _call_id(one.run_item.raw_item)
+            answer = None if here is None or call_id is None else here.answers.get(call_id)
+            if answer is None or answer.status in ("done", "staged"):
+                return ToolsToFinalOutputResult(is_final_output=True, final_output=one.output)
+            if answer.status == "replayed":  # the same output as the first time
+                return ToolsToFinalOutputResult(is_final_output=True, final_output=answer.value)
+        return ToolsToFinalOutputResult(is_final_output=False, final_output=None)
+
+    return behave
+
+
 # ---- The run around a turn
+
+
+@dataclass(frozen=True)
+class _Here:
+    """The turn that this context is in, or was in last: its runtime, and the program's own context object."""
+
+    rt: amends.AsyncRuntime
+    context: Any
+    answers: dict[str, amends.Answer] = field(default_factory=dict)
+    """By the SDK's ids of the calls."""
+
+
+_here: ContextVar[_Here | None] = ContextVar("amends.adapters.openai_agents.here", default=None)
 
 
 class _Turn:
@@ -273,13 +706,17 @@ class _Turn:
 
     def __init__(self, run: amends.AsyncRun, paused: _Pausing | None) -> None:
         self._run, self._paused = run, paused
+        self.is_joined = paused is None
 
     async def before_end(self, result: RunResultBase) -> str:
         """Return what the model must be told before it may stop; empty: it may, or it only pauses."""
         return "" if getattr(result, "interruptions", None) else await self._run.before_end()
 
-    def end(self, result: RunResultBase) -> None:
-        """Record the output; raise if the agent only pauses."""
+    def end(self, result: RunResultBase, *, is_stopped: bool = False) -> None:
+        """Record the output; raise if the agent only pauses, or was stopped."""
+        if is_stopped:
+            stop = Suspended("the agent was stopped", run_id=self._run.id)
+            raise stop if self._paused is None else self._paused.over(stop)
         if self._paused is None:
             return
         if interruptions := getattr(result, "interruptions", None):
@@ -296,24 +733,63 @@ def _told(result: RunResultBase, text: str, options: dict[str, Any]) -> tuple[An
     return [*result.to_input_list(), {"role": "user", "content": text}], options
 
 
-def _continued(result: RunResultStreaming, turn: _Turn, options: dict[str, Any]) -> list[RunResultStreaming]:
-    """Let the stream go on if the model must be told something before it may stop; return the streams that there are."""
-    streams, first = [result], result.stream_events
+class _Reading:
+    """The events of a streamed turn: read by the program, and to their end when its block ends.
 
-    async def stream_events() -> AsyncIterator[Any]:
-        async for event in first():
+    The stream goes on if the model must be told something before it may stop. Whoever cancels it, or leaves the loop
+    over its events early, has stopped the agent.
+    """
+
+    def __init__(self, result: RunResultStreaming, turn: _Turn, options: dict[str, Any]) -> None:
+        self._result, self._turn, self._options = result, turn, options
+        self._streams, self._first, self._cancel = [result], result.stream_events, result.cancel
+        self._is_begun = self._is_over = self.is_stopped = False
+        result.stream_events, result.cancel = self._events, self.stop  # type: ignore[method-assign]
+
+    def stop(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
+        """Cancel the agent, as ``result.cancel`` does, and remember that: the run is suspended."""
+        if not self._is_over:
+            self.is_stopped = True
+            self._cancel_all(mode)
+
+    async def finish(self) -> None:
+        """Read what the program has not read: the turn is not over before."""
+        if self._is_begun and not self._is_over and not self.is_stopped:
+            # The program left its loop early. What the model has already asked for is done, and nothing more.
+            self._cancel_all("after_turn")
+            async for _ in self._first():
+                pass
+            if self._result.final_output is None and not self._result.interruptions:
+                self.is_stopped = True
+                return
+        async for _ in self._events():
+            pass
+
+    def close(self) -> None:
+        """Cancel whatever still runs."""
+        for one in self._streams:
+            if not one.is_complete:
+                (self._cancel if one is self._result else one.cancel)()
+
+    def _cancel_all(self, mode: Literal["immediate", "after_turn"]) -> None:
+        for one in self._streams:
+            (self._cancel if one is self._result else one.cancel)(mode)
+
+    async def _events(self) -> AsyncIterator[Any]:
+        self._is_begun = True
+        async for event in self._first():
             yield event
-        if len(streams) == 1 and result.run_loop_exception is None and (text := await turn.before_end(result)):
-            more, again = _told(result, text, options)
-            streams.append(Runner.run_streamed(result.last_agent, more, **again))
-        for second in streams[1:]:
+        result, is_last = self._result, len(self._streams) == 1
+        may_end = not is_last or self.is_stopped or result.run_loop_exception is not None
+        if not may_end and (text := await self._turn.before_end(result)):
+            more, again = _told(result, text, self._options)
+            self._streams.append(Runner.run_streamed(result.last_agent, more, **again))
+        for second in self._streams[1:]:
             async for event in second.stream_events():
                 yield event
             for one in fields(second):  # the caller has the first result, and reads the output there
                 setattr(result, one.name, getattr(second, one.name))
-
-    result.stream_events = stream_events  # type: ignore[method-assign]
-    return streams
+        self._is_over = True
 
 
 class _Pausing:
@@ -327,6 +803,11 @@ class _Pausing:
         names = ", ".join(sorted({item.tool_name or "a tool" for item in interruptions}))
         self._because = amends.Waiting(f"the agent waits for a decision about {names}", run_id=run_id)
         return self._because
+
+    def over(self, stop: Suspended) -> Suspended:
+        """Return the exception itself, which does not leave the turn."""
+        self._because = stop
+        return stop
 
     def __enter__(self) -> _Pausing:
         return self
@@ -368,6 +849,25 @@ def _current() -> amends.AsyncRun:
     if not isinstance(run, amends.AsyncRun):
         raise NoRun("the Agents SDK needs an AsyncRuntime: the current run is a blocking one")
     return run
+
+
+def _is_in_run() -> bool:
+    try:
+        amends.current_run()
+    except NoRun:
+        return False
+    return True
+
+
+def _call_id(item: Any) -> str | None:
+    """Return the SDK's id of a call, of an item that is the call or its output."""
+    found = item.get("call_id") if isinstance(item, Mapping) else getattr(item, "call_id", None)
+    return found if isinstance(found, str) else None
+
+
+def _has_results(input: Input) -> bool:
+    """Return whether the model still has results of earlier calls before it."""
+    return isinstance(input, list) and any("output" in one for one in input)
 
 
 def _is_body_of(name: str, call_id: str) -> bool:

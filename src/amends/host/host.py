@@ -108,6 +108,8 @@ class Host:
         self.workers = 0
         """How many workers this process has (``rt.worker()``)."""
         self.released = 0
+        self.told_of_names = False
+        """Whether this process was warned that the run of an agent has no name."""
         """How many blocks of this process have ended: a worker in the same process looks again at once."""
         self._opened = False
         self._pid = 0

@@ -9,11 +9,12 @@ from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from types import GenericAlias
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amends.drivers.context import guards, parent_call, refuse_ledger_use
 from amends.encoding.annotations import shape_of_args, shape_of_given
 from amends.encoding.canonical import canonical
+from amends.encoding.lazy_import import import_on_use
 from amends.encoding.secret import NOTHING, RedactionRules
 from amends.engine import rules
 from amends.engine.compiled import IDENT, NOT_AGAIN, Compiled, key_head
@@ -29,6 +30,11 @@ from amends.tools.rules import RuleTest
 from amends.tools.scope import BareUse, Options, scope_here
 from amends.tools.signature import REPEAT, correctable, hints_of, no_repeat
 from amends.tools.spec import Declaration, KeyRule, Spec
+
+if TYPE_CHECKING:  # most programs have no tool that lives elsewhere
+    from amends.tools import json_schema
+else:
+    import_on_use(globals(), json_schema="amends.tools.json_schema")
 
 ONCE: Final = "once:"
 """Begins the name under which rules and reports know the code of ``once``."""
@@ -143,16 +149,18 @@ def model_ask(
     again: str | None,
     grp: str = "",
     key: KeyRule | None = None,
+    schema: Mapping[str, Any] | None = None,
 ) -> Ask:
     """Return the request for a tool that a model asks for by name and JSON.
 
     ``handler``: the body, if it is not the declared one. ``tool_call_id``: the model's id of the request. ``again``: why
     it is a deliberate repeat; a model says it as the argument ``again_because``. ``grp``: the group of parallel calls.
-    ``key``: the key of this call, instead of the declared one.
+    ``key``: the key of this call, instead of the declared one. ``schema``: by which a tool that lives elsewhere takes its
+    arguments; without one, the signature of the handler says it.
     """
     if handler is not None and host.find(tool) is None:
         return _undeclared_ask(
-            host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key
+            host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key, schema=schema
         )
     spec = keyed(host.named(tool), key)
     if handler is None and spec.fn is None:
@@ -160,7 +168,7 @@ def model_ask(
     plain = dict(_json_object(tool, args))
     because = _because(host, spec, plain)
     with correctable(tool, plain):
-        bound = spec.bind_json(plain)
+        bound = spec.bind_json(plain if spec.signature is not None else _taken(tool, plain, handler, schema))
         is_async = None if handler is None else _is_async(handler)
         fn = handler
         if handler is not None and spec.signature is not None:
@@ -172,6 +180,15 @@ def model_ask(
         )  # fmt: skip
 
 
+def _taken(
+    tool: str, args: Mapping[str, Any], handler: Callable[..., Any] | None, schema: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return the arguments as a tool that lives elsewhere takes them, so that other words make no other call."""
+    if schema is not None:
+        return json_schema.fill(schema, args)
+    return args if handler is None else json_schema.take(tool, handler, args)
+
+
 def foreseen_ask(
     host: Host,
     session: Session,
@@ -180,13 +197,16 @@ def foreseen_ask(
     *,
     tool_call_id: str | None,
     key: KeyRule | None = None,
+    schema: Mapping[str, Any] | None = None,
 ) -> Ask:
     """Return the same request without a body, to ask for its approval ahead of time."""
 
     def no_body(**_: Any) -> None:
         raise AssertionError("a request for an approval only has no body")
 
-    return model_ask(host, session, tool, args, handler=no_body, tool_call_id=tool_call_id, again=None, key=key)
+    return model_ask(
+        host, session, tool, args, handler=no_body, tool_call_id=tool_call_id, again=None, key=key, schema=schema
+    )
 
 
 async def test_rules(
@@ -221,7 +241,7 @@ def turn_asks(host: Host, session: Session, calls: Sequence[ToolCall]) -> list[A
         try:
             ask = model_ask(
                 host, session, call.tool, call.args, handler=call.handler, tool_call_id=call.tool_call_id, again=None,
-                grp=grp,
+                grp=grp, schema=call.schema,
             )  # fmt: skip
         except Exception as error:
             asks.append(error)
@@ -301,14 +321,14 @@ def _is_blank(because: object) -> bool:
 
 def _undeclared_ask(
     host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
-    tool_call_id: str | None, again: str | None, key: KeyRule | None = None,
+    tool_call_id: str | None, again: str | None, key: KeyRule | None = None, schema: Mapping[str, Any] | None = None,
 ) -> Ask:  # fmt: skip
     """Return the request for an undeclared tool: a pivot in its own child run, which a person or a rule must allow."""
     plain = dict(_json_object(tool, args))
     spec = keyed(adhoc_spec(tool, kind="pivot"), key)
     because = _because(host, spec, plain)
     with correctable(tool, plain):
-        bound = spec.bind_json(plain)
+        bound = spec.bind_json(_taken(tool, plain, handler, schema))
         ask = ask_for(
             session, spec, bound, fn=handler, is_async=_is_async(handler), again=because if _is_blank(again) else again,
             call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),

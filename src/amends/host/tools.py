@@ -38,12 +38,15 @@ def check(host: Host, _view: View, plan_: Sequence[object], /) -> model_plans.Ch
     return model_plans.check_plan(plan_, host.specs)
 
 
-def schemas(host: Host, _view: View, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:
+def schemas(
+    host: Host, _view: View, style: Style = "openai", *, repeats: bool | None = None, strict: bool = False
+) -> list[dict[str, Any]]:
     """Return the tools as a model gets them; with the argument ``again_because`` where the runtime honours it.
 
-    ``repeats=False`` leaves it out. ``repeats=True`` raises if the runtime does not honour it.
+    ``repeats=False`` leaves it out. ``repeats=True`` raises if the runtime does not honour it. ``strict``: schemas that
+    the model is made to keep to, as ``client.chat.completions.parse`` and ``.stream`` need them.
     """
-    return spec.schemas(host.specs.values(), style, repeats=host.offers(repeats))
+    return spec.schemas(host.specs.values(), style, repeats=host.offers(repeats), strict=strict)
 
 
 def may_repeat(host: Host, _view: View, tool: str) -> bool:

@@ -178,9 +178,12 @@ async def answer(
     tool_call_id: str | None = None,
     again: str | None = None,
     key: KeyRule | None = None,
+    schema: Mapping[str, Any] | None = None,
 ) -> Answer:
     """Return what the model was told then. Raise ``Diverged``, which no model is told."""
-    told = await answer_live(run, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key)
+    told = await answer_live(
+        run, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key, schema=schema
+    )
     if run._replay.broken is not None:
         raise run._replay.broken
     return told

@@ -13,6 +13,7 @@ from typing import Final
 from amends.audit.verify import Audit, verify_chains
 from amends.encoding.chain import GENESIS, read_heads
 from amends.encoding.payloads import decode
+from amends.engine.ending import STOPPED_S_MAX
 from amends.host.notices import CLAIM_S
 from amends.ledger.directives import directive_after
 from amends.ledger.flow import run_flow
@@ -862,6 +863,19 @@ def people_are_waited_for(store: MemoryStore, world: World) -> Iterator[str]:
             row = store.approvals[id]
             if row.root == event.root and state in OPEN and row.expires_at > now:
                 yield f"run {event.run_id} was rolled back while {row.tool} waited for a person ({state})"
+
+
+@checker
+def stopped_runs_are_left_alone(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that no policy rolls back a run that its consumer stopped, before the day is over in which it may come back."""
+    for root in sorted(world.stopped):
+        mine = [event for event in store.events if event.run == root]
+        # A process that was lost before it could release the run has not told anybody that it was stopped.
+        released = next((event for event in mine if event.what == "let go"), None)
+        for event in mine:
+            by_policy = event.what == "goal" and event.to_state == "rollback" and event.by_whom == "recovery"
+            if released is not None and by_policy and event.n > released.n and event.at < released.at + STOPPED_S_MAX:
+                yield f"run {event.run_id} was stopped, and rolled back {event.at - released.at:.0f} s later"
 
 
 @checker

@@ -173,6 +173,8 @@ class World:
     replay_bodies: list[str] = field(default_factory=list)
     """Bodies that one of them started."""
 
+    stopped: set[str] = field(default_factory=set)
+    """Runs that whoever reads their agent's answers has stopped."""
     interrupted: set[str] = field(default_factory=set)
     """Runs whose block ended early after the pivot."""
     mistaken: list[str] = field(default_factory=list)

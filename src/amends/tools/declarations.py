@@ -35,7 +35,7 @@ from amends.tools.checks import (
     listed,
 )
 from amends.tools.compensation import NO_BODIES, Bodies, Resolver, declared_compensation, with_methods
-from amends.tools.signature import Signature, is_async_function, plain_function
+from amends.tools.signature import Signature, hints_of, is_async_function, plain_function
 from amends.tools.spec import Declaration, DeclareOptions, Spec, declaration_of, place
 
 _ONCE: Final = Retry(attempts=1)
@@ -306,7 +306,7 @@ def _spec(original: Declaration, found: Resolver, *, order: Order, redact: Redac
         before=found.resolved(declared, declared.before, "before") if declared.before is not None else None,
         fn=fn,
         is_async=fn is not None and is_async_function(fn),
-        result_type=_result_type(declared, signature),
+        result_type=_result_type(declared, signature, fn),
         description=_description(declared),
         declaration=original,
         settle_declared=declared.settle,
@@ -315,9 +315,14 @@ def _spec(original: Declaration, found: Resolver, *, order: Order, redact: Redac
     )
 
 
-def _result_type(declared: Declaration, signature: Signature | None) -> Any:
-    # What a body elsewhere returns is not known, whatever the function returns that describes the arguments.
-    hint = signature.hints.get("return", Any) if signature and declared.like is None else Any
+def _result_type(declared: Declaration, signature: Signature | None, fn: Callable[..., Any] | None) -> Any:
+    """Return what the body is annotated to return; a body that lives elsewhere may say it, too, once it is known.
+
+    Whatever the function returns that describes the arguments of a body elsewhere (``like``) says nothing about it.
+    """
+    described = signature is not None and declared.like is None
+    hints = signature.hints if signature is not None and described else {} if fn is None else hints_of(fn, {})
+    hint = hints.get("return", Any)
     return Annotated[hint, ClassNames(declared.class_names)] if declared.class_names else hint
 
 

@@ -13,7 +13,7 @@ from amends.budgets import Costs
 from amends.encoding.annotations import ANY_ARGS, OPEN, Shape
 from amends.encoding.dataclass import dataclass, field
 from amends.encoding.secret import RedactionRules
-from amends.errors import BadArguments, BadDeclaration, name_for_models
+from amends.errors import BadArguments, BadDeclaration, UsageError, name_for_models
 from amends.model import LOST, Call, Kind, Order, Request, Retry, Scope, Staged
 from amends.tools.signature import REPEAT, Signature, no_repeat, parsed, refuse, staged_problem
 
@@ -426,22 +426,36 @@ def named_arguments(
     return {name: value for name, value in made.items() if value is not LOST}
 
 
-def schemas(specs: Iterable[Spec], style: Style, *, repeats: bool = False) -> list[dict[str, Any]]:
-    """Return the schemas of the tools for a model, without those that a framework describes."""
-    return [_told(spec, style, repeats=repeats) for spec in specs if spec.signature is not None]
+def schemas(
+    specs: Iterable[Spec], style: Style, *, repeats: bool = False, strict: bool = False
+) -> list[dict[str, Any]]:
+    """Return the schemas of the tools for a model; without those that a framework describes."""
+    if strict and style not in _STRICT_STYLES:
+        raise UsageError(
+            f'the style "{style}" has no strict schemas', hint=f"they exist for {', '.join(_STRICT_STYLES)}"
+        )
+    return [_told(spec, style, repeats=repeats, strict=strict) for spec in specs if spec.signature is not None]
 
 
-def _told(spec: Spec, style: Style, *, repeats: bool) -> dict[str, Any]:
+_STRICT_STYLES: Final = ("openai", "responses", "anthropic")
+
+
+def _told(spec: Spec, style: Style, *, repeats: bool, strict: bool) -> dict[str, Any]:
     named = {"name": spec.name if style == "mcp" else name_for_models(spec.name), "description": spec.description}
     schema = spec.schema(repeats=repeats)
+    if strict:
+        from amends.tools import json_schema  # only where it is asked for: it needs more than a first call does
+
+        schema = json_schema.strict(spec.name, schema)
+    said = {"strict": True} if strict else {}
     match style:
         case "openai" | "ollama":
-            return {"type": "function", "function": {**named, "parameters": schema}}
+            return {"type": "function", "function": {**named, "parameters": schema, **said}}
         case "responses":
             # Explicit, because that API defaults to "strict" and then refuses defaults.
-            return {"type": "function", **named, "parameters": schema, "strict": False}
+            return {"type": "function", **named, "parameters": schema, "strict": strict}
         case "anthropic":
-            return {**named, "input_schema": schema}
+            return {**named, "input_schema": schema, **said}
         case "gemini":  # one of the declarations of ``types.Tool(function_declarations=[...])``
             return {**named, "parameters_json_schema": schema}
         case "mcp":
