@@ -171,7 +171,6 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             return await handler(output)
         if ctx.partial_output:  # of a stream: the function is called once, with all of it
             return await handler(output) if self.rt.kind_of(name) == "read" else output
-        call = output_context.tool_call
         answer, returned = await _record_output(name, output, output_context, handler)
         if returned:
             return returned[-1]
@@ -179,7 +178,6 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             return _as_returned(ctx, name, answer.value)
         if answer.error is not None and (answer.waits or not isinstance(answer.error, amends.Error)):
             raise answer.error
-        _ = call
         raise ModelRetry(answer.text)
 
     async def after_output_process(
@@ -295,9 +293,11 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             if isinstance(one, ModelResponse)
             for call in one.tool_calls
         }
+        if not wanted:
+            return None
         found: Counter[str] = Counter()
         seen = 0
-        async for call in self.rt.calls() if wanted else _nothing():
+        async for call in self.rt.calls():
             seen += 1
             if call.tool_call_id and wanted.get(call.tool_call_id) == call.tool:
                 above, _, _ = call.run_id.rpartition(f"/{call.tool}:")  # an undeclared tool has a run of its own
@@ -574,11 +574,6 @@ def _output_functions(spec: Any) -> dict[str, Callable[..., Any]]:
 
 
 # ---- Messages
-
-
-async def _nothing() -> Any:
-    for one in ():
-        yield one
 
 
 def _is_unnamed(run_id: str | None) -> bool:
