@@ -28,7 +28,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Tool
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.output import NativeOutput, OutputContext, PromptedOutput, TextOutput, ToolOutput
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, ToolDefinition
-from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_core import to_json, to_jsonable_python
 
 import amends
@@ -136,6 +136,8 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
                     raise paused from None  # the framework refuses this history: nobody has touched what waits
                 if isinstance(result.output, DeferredToolRequests):
                     raise paused  # a pause is not an end: release the run as it is
+                if run.resumed and turn.ctx is not None:
+                    await _reach_staged(run, turn.ctx)
                 run.output = to_jsonable_python(result.output, fallback=str)
         except amends.Waiting as waits:
             if waits is not paused:
@@ -184,6 +186,7 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         self, ctx: RunContext[AgentDepsT], *, output_context: OutputContext, output: Any
     ) -> Any:
         """Tell a model that is about to stop what is missing, once."""
+        _turn.get().ctx = ctx
         if ctx.partial_output or ctx.last_attempt:
             return output
         if text := await _current().before_end():
@@ -347,9 +350,12 @@ _unnamed: ContextVar[bool] = ContextVar("amends.adapters.pydantic_ai.unnamed", d
 
 
 class _Turn:
-    """What has happened in one agent run. ``has_begun``: the model was asked, or a tool was called."""
+    """What has happened in one agent run."""
 
     has_begun = False
+    """Whether the model was asked, or a tool was called."""
+    ctx: RunContext[Any] | None = None
+    """The context of its last step, which has the tools."""
 
 
 _turn: ContextVar[_Turn] = ContextVar("amends.adapters.pydantic_ai.turn", default=_Turn())  # noqa: B039 (of nobody)
@@ -420,8 +426,8 @@ class _Bound:
         with suppress(Exception):  # what cannot be written plainly is recorded as it is
             if _takes_anything(validate):  # a tool that has only a schema, as those of MCP servers
                 self.asked = _fill(schema, args, schema)
-            elif validate(plain := _plain(args)) == args:
-                self.asked, self._validate = plain, validate
+            elif (found := validate(plain := _plain(args))) == args or plain == args:
+                self.args, self.asked, self._validate = found, plain, validate
 
     def rebuilt(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return recorded arguments as the tool takes them."""
@@ -597,6 +603,31 @@ def _is_prompt(request: ModelRequest) -> bool:
     return any(isinstance(part, UserPromptPart) for part in request.parts) and not any(
         isinstance(part, ToolReturnPart) for part in request.parts
     )
+
+
+async def _reach_staged(run: amends.AsyncRun, ctx: RunContext[Any]) -> None:
+    """Request again what was staged before this process had the run: the bodies come with a request."""
+    manager = ctx.tool_manager
+    if manager is None or manager.tools is None:
+        return
+    for call in (await run.report()).calls:
+        tool = manager.tools.get(call.tool)
+        if call.staged and tool is not None:
+            again = replace(ctx, tool_name=call.tool, tool_call_id=call.tool_call_id, retry=0)
+            body = _body_of(manager.toolset, tool, again, dict(call.args))
+            await run.answer(call.tool, call.args, handler=body, tool_call_id=call.tool_call_id, again=call.again)
+
+
+def _body_of(
+    toolset: AbstractToolset[Any], tool: ToolsetTool[Any], ctx: RunContext[Any], args: dict[str, Any]
+) -> Callable[..., Awaitable[Any]]:
+    bound = _Bound(args, tool, tool.tool_def, ctx)
+
+    async def body(**given: Any) -> Any:
+        value = await toolset.call_tool(tool.tool_def.name, bound.rebuilt(given), ctx, tool)
+        return value.return_value if isinstance(value, ToolReturn) else value
+
+    return body
 
 
 def _repeatable(tool: ToolDefinition) -> ToolDefinition:
