@@ -45,7 +45,9 @@ class PydanticAIHarness:
 
     conversation: str | None = None
     """None: the thread's; empty: a new one for each start."""
-    keeps: Callable[[list[ModelMessage]], list[ModelMessage]] = staticmethod(list)
+
+    def keeps(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        return messages
 
     def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
         return asyncio.run(self._drive(shop, turns, thread, resume))
@@ -368,7 +370,8 @@ class AnyConversation(PydanticAIHarness):
 class LostIds(AnyConversation):
     """The messages are kept as a user interface keeps them: in its own form, without the framework's ids."""
 
-    keeps = staticmethod(without_ids)
+    def keeps(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        return without_ids(messages)
 
 
 @pytest.mark.parametrize("harness", [AnyConversation, LostIds])
