@@ -93,18 +93,26 @@ class Shop:
             self._effect("mail", to)
             return f"mail_{to}"
 
+        def book(seat: str) -> str:
+            """Book a seat. The airline knows a booking by its key, and makes it once."""
+            self._effect("book", seat)
+            return f"booked_{seat}"
+
         def stamp(text: str) -> str:
             """A tool that nobody has declared to amends."""
             self._effect("stamp", text)
             return f"stamped_{text}"
 
-        return [charge, balance, wire, ship, mail, stamp, self._reserve]
+        return [charge, balance, wire, ship, mail, book, stamp, self._reserve]
 
     def declared(self) -> list[Any]:
         """What amends is told of the tools above; nothing of ``stamp``."""
 
         def refund(result: dict[str, Any]) -> None:
             self._line("effects", f"refund {result['id']}")
+
+        def unbook(seat: str) -> None:
+            self._line("effects", f"unbook {seat}")
 
         def find_charge(call: amends.Call) -> amends.Probed[dict[str, Any]]:
             order, cents = call.args["order"], call.args["cents"]
@@ -120,6 +128,7 @@ class Shop:
             ),
             amends.declare("ship", kind="pivot", after=["charge"]),
             amends.declare("mail", kind="retriable", idempotent=True),
+            amends.declare("book", key="seat", idempotent=True, compensate=unbook),
             self._reserve,
         ]
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from pydantic_ai import Agent, ModelRetry, RunContext
-from pydantic_ai.exceptions import ApprovalRequired
+from pydantic import BaseModel
+from pydantic_ai import Agent, BinaryContent, ModelRetry, RunContext, Tool, ToolReturn
+from pydantic_ai.exceptions import ApprovalRequired, UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -21,10 +25,12 @@ from pydantic_ai.messages import (
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
+    repair_messages,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
-from pydantic_ai.tools import DeferredToolRequests
-from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.output import ToolOutput
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition
+from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 
 import amends
 from amends.adapters.pydantic_ai import AmendsCapability, AmendsToolset, wake
@@ -36,6 +42,12 @@ from tests.adapters.shop import Shop
 
 class PydanticAIHarness:
     """The conversation is a file of messages; a turn that was killed is begun again under its run id."""
+
+    conversation: str | None = None
+    """None: the thread's; empty: a new one for each start."""
+
+    def keeps(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        return messages
 
     def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
         return asyncio.run(self._drive(shop, turns, thread, resume))
@@ -55,7 +67,8 @@ class PydanticAIHarness:
                     messages = ModelMessagesTypeAdapter.validate_json(kept.read_bytes())
                     result = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
                 else:
-                    result = await agent.run("please", run_id=run_id, conversation_id=thread)
+                    conversation = thread if self.conversation is None else self.conversation or None
+                    result = await agent.run("please", run_id=run_id, conversation_id=conversation)
         except Exception as error:
             return Outcome("failed", error=str(error))
         told = [
@@ -66,7 +79,7 @@ class PydanticAIHarness:
             if isinstance(part, ToolReturnPart)
         ]
         if isinstance(result.output, DeferredToolRequests):
-            kept.write_bytes(result.all_messages_json())
+            kept.write_bytes(ModelMessagesTypeAdapter.dump_json(self.keeps(result.all_messages())))
             return Outcome("paused", told)
         return Outcome("finished", told)
 
@@ -321,3 +334,534 @@ async def test_a_turn_that_was_taken_back_is_not_answered_from_the_turn_before(s
             await agent.run(message_history=messages, deferred_tool_results=wake(messages))
     assert shop.effects() == ["wire DE02 420000"]
     assert shop.states() == ["committed", "rolled_back"]
+
+
+# ---- which run it is
+
+
+WIRED: list[Turn] = [[wire("DE02", 4200_00)], "sent"]
+
+
+def clerk(rt: amends.AsyncRuntime, shop: Shop, turns: Sequence[Turn], **options: Any) -> Any:
+    return Agent(
+        model_saying(turns),
+        tools=shop.functions(),
+        output_type=[str, DeferredToolRequests],
+        capabilities=[AmendsCapability(rt, **options)],
+    )
+
+
+async def approve(rt: amends.AsyncRuntime) -> None:
+    async for asked in rt.approvals("state:pending"):
+        await rt.approve(asked.id, digest=asked.digest, by="anna")
+
+
+def without_ids(messages: list[ModelMessage]) -> list[ModelMessage]:
+    """The messages as a user interface gives them back: it has its own form of them."""
+    return [dataclasses.replace(one, run_id=None, conversation_id=None) for one in messages]
+
+
+class AnyConversation(PydanticAIHarness):
+    """Each start has a conversation of its own, as it has where the program names none."""
+
+    conversation = ""
+
+
+class LostIds(AnyConversation):
+    """The messages are kept as a user interface keeps them: in its own form, without the framework's ids."""
+
+    def keeps(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        return without_ids(messages)
+
+
+@pytest.mark.parametrize("harness", [AnyConversation, LostIds])
+def test_killed_begun_again_paused_approved_and_woken_a_wire_is_sent_once(
+    shop: Shop, harness: type[PydanticAIHarness]
+) -> None:
+    turns: list[Turn] = [[("mail", {"to": "ann"})], [("charge", {"order": "A1", "cents": 500})], *WIRED]
+    suite = TestPydanticAI()
+    suite.harness = harness()  # type: ignore[misc]
+    shop.die_after("charge")
+    assert suite.in_a_new_process(shop, turns) is None, "it was to be killed"
+    assert suite.harness.drive(shop, turns, resume=True).how == "paused"
+    suite._decide(shop, approve=True)
+    for _ in range(2):  # a queue delivers twice
+        done = suite.in_a_new_process(shop, turns, resume=True)
+        assert done is not None
+        assert done.how == "finished", done
+    assert shop.effects() == ["charge A1 500", "wire DE02 420000", "mail ann"]
+    assert [(run.id, run.state) for run in shop.runs()] == [("t1:1", "committed")]
+
+
+@pytest.mark.parametrize("kept", [list, without_ids])
+@on_a_loop
+async def test_two_paused_turns_of_one_conversation_are_not_confused(
+    shop: Shop, kept: Callable[[list[ModelMessage]], list[ModelMessage]]
+) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        first = clerk(rt, shop, [[wire("DE01", 4100_00)], "sent 1"])
+        second = clerk(rt, shop, [[wire("DE02", 4200_00)], "sent 2"])
+        one = kept((await first.run("one", run_id="one", conversation_id="c")).all_messages())
+        two = kept((await second.run("two", run_id="two", conversation_id="c")).all_messages())
+        await approve(rt)
+        assert (await first.run(message_history=one, deferred_tool_results=wake(one))).output == "sent 1"
+        assert [(run.id, run.state) for run in shop.runs()] == [("two", "open"), ("one", "committed")]
+        assert (await second.run(message_history=two, deferred_tool_results=wake(two))).output == "sent 2"
+    assert shop.effects() == ["wire DE01 410000", "wire DE02 420000"]
+
+
+@on_a_loop
+async def test_calls_that_two_runs_have_are_not_guessed(shop: Shop) -> None:
+    def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[ToolCallPart("wire", {"iban": "DE02", "cents": 4200_00}, "call_1")])
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(rt, shop, WIRED)
+        for name in ("one", "two"):
+            paused = await agent.run("pay", run_id=name, conversation_id="c", model=FunctionModel(say))
+        messages = without_ids(paused.all_messages())
+        with pytest.raises(amends.UsageError, match="2 runs have the calls of this history: one, two"):
+            await agent.run(message_history=messages, conversation_id="c", deferred_tool_results=wake(messages))
+        assert shop.states() == ["open", "open"]
+
+
+@on_a_loop
+async def test_a_run_that_pauses_twice_is_found_again(shop: Shop) -> None:
+    turns: list[Turn] = [[wire("DE01", 4100_00)], [("stamp", {"text": "x"})], "done"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(rt, shop, turns)
+        messages = (await agent.run("pay", run_id="job")).all_messages()
+        for _ in range(2):
+            await approve(rt)
+            result = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+            messages = result.all_messages()
+        assert result.output == "done"
+    assert shop.effects() == ["wire DE01 410000", "stamp x"]
+    assert [run.id for run in shop.runs()] == ["job"]
+
+
+# ---- what waits stays
+
+
+@pytest.mark.parametrize("mistake", ["a message", "a wrong id", "an id too many"])
+@on_a_loop
+async def test_a_mistake_while_a_wire_waits_takes_nothing_back(shop: Shop, mistake: str) -> None:
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], *WIRED]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(rt, shop, turns)
+        messages = (await agent.run("pay", run_id="job")).all_messages()
+        results = wake(messages)
+        match mistake:
+            case "a message":
+                asked: dict[str, Any] = {"user_prompt": "are you there?"}
+            case "a wrong id":
+                asked = {"deferred_tool_results": DeferredToolResults(approvals={"call_nobody": True})}
+            case _:
+                results.approvals["call_nobody"] = True
+                asked = {"deferred_tool_results": results}
+        with pytest.raises(UserError):
+            await agent.run(message_history=messages, **asked)
+        assert shop.effects() == ["charge A1 500"]
+        assert shop.states() == ["open"]
+        await approve(rt)
+        done = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert done.output == "sent"
+    assert shop.effects() == ["charge A1 500", "wire DE02 420000"]
+
+
+# ---- stop
+
+
+STAGED: list[Turn] = [
+    [("charge", {"order": "A1", "cents": 500})],
+    [("mail", {"to": "ann"})],
+    [("charge", {"order": "A2", "cents": 700})],
+    "done",
+]
+
+
+async def stopped(agent: Any, how: str, **asked: Any) -> list[ModelMessage]:
+    """Let the agent work until the mail is staged, then stop it; return the messages so far."""
+    reached = asyncio.Event()
+
+    async def work() -> list[ModelMessage]:
+        async with agent.iter("please", **asked) as walked:
+            spoken = 0
+            async for node in walked:
+                spoken += Agent.is_model_request_node(node)
+                if spoken == 3:
+                    reached.set()
+                    if how == "break":
+                        break
+                    await asyncio.Event().wait()
+        return list(walked.all_messages())
+
+    if how == "break":
+        return await work()
+    task = asyncio.create_task(work())
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return []
+
+
+@pytest.mark.parametrize("how", ["break", "cancel"])
+@on_a_loop
+async def test_stop_suspends_and_the_same_id_goes_on(shop: Shop, how: str) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(rt, shop, STAGED)
+        await stopped(agent, how, run_id="job")
+        assert shop.effects() == ["charge A1 500"], "nothing staged has started, nothing was taken back"
+        assert [item.what for item in await rt.inbox()] == ["suspended"]
+        await rt.recover()
+        assert shop.states() == ["open"], "a worker leaves it alone"
+        assert (await agent.run("please", run_id="job")).output == "done"
+    assert shop.effects() == ["charge A1 500", "charge A2 700", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_after_a_stop_the_next_word_of_the_user_goes_on_with_the_run(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(rt, shop, STAGED)
+        messages = repair_messages(await stopped(agent, "break", run_id="job"))
+        again = clerk(rt, shop, [[("charge", {"order": "A3", "cents": 900})], "done"])
+        assert (await again.run("go on with A3", message_history=messages)).output == "done"
+        assert [(run.id, run.state) for run in shop.runs()] == [("job", "committed")]
+        assert (await again.run("and now?", message_history=messages, run_id="next")).output == "done"
+    assert shop.effects() == ["charge A1 500", "charge A3 900", "mail ann", "charge A3 900"]
+    assert [run.id for run in shop.runs()] == ["next", "job"]
+
+
+@on_a_loop
+async def test_a_stream_that_is_left_early_suspends(shop: Shop) -> None:
+    async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        if any(isinstance(message, ModelResponse) for message in messages):
+            yield "char"
+            yield "ged"
+        else:
+            yield {0: DeltaToolCall("charge", '{"order": "A1", "cents": 500}', tool_call_id="call_1")}
+
+    async def reader(agent: Any) -> AsyncIterator[str]:
+        async with agent.run_stream("please", run_id="job") as result:
+            async for text in result.stream_text():
+                yield text
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent: Any = Agent(
+            FunctionModel(stream_function=say), tools=shop.functions(), capabilities=[AmendsCapability(rt)]
+        )
+        reading = reader(agent)
+        assert await anext(reading)  # type: ignore[arg-type]
+        await reading.aclose()  # type: ignore[attr-defined]
+        assert shop.states() == ["open"]
+        assert shop.effects() == ["charge A1 500"]
+
+
+# ---- one request, whatever its words
+
+
+class Item(BaseModel):
+    sku: str
+    count: int = 1
+
+
+@dataclasses.dataclass
+class Address:
+    town: str
+    country: str = "DE"
+
+
+class Speed(Enum):
+    SLOW = "slow"
+    FAST = "fast"
+
+
+SAME: list[dict[str, Any]] = [
+    {"item": {"sku": "a"}},
+    {"item": {"sku": "a", "count": 1}, "cents": 5},
+    {"item": {"sku": "a", "count": "1"}, "cents": "5", "price": "1.50"},
+    {"item": {"sku": "a"}, "speed": "slow", "to": None, "price": 1.5},
+]
+
+
+@on_a_loop
+async def test_the_same_request_in_other_words_is_one_call(shop: Shop) -> None:
+    seen: list[Any] = []
+
+    def order(
+        item: Item,
+        cents: int = 5,
+        price: Decimal = Decimal("1.5"),
+        speed: Speed = Speed.SLOW,
+        to: Address | None = None,
+    ) -> str:
+        seen.append((item, cents, price, speed, to))
+        return "ordered"
+
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("order", kind="pivot")]) as rt:
+        turns: list[Turn] = [*([("order", args)] for args in SAME), "done"]
+        await Agent(model_saying(turns), tools=[order], capabilities=[AmendsCapability(rt)]).run("x", run_id="r")
+        assert len((await rt.report("r")).calls) == 1
+    assert seen == [(Item(sku="a"), 5, Decimal("1.5"), Speed.SLOW, None)], "the tool gets its own classes"
+
+
+@on_a_loop
+async def test_a_tool_that_has_only_a_schema_is_bound_by_it(shop: Shop) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def order(**args: Any) -> str:
+        seen.append(args)
+        return "ordered"
+
+    schema = {
+        "type": "object",
+        "properties": {
+            "sku": {"type": "string"},
+            "count": {"type": "integer", "default": 1},
+            "to": {"$ref": "#/$defs/to"},
+        },
+        "required": ["sku"],
+        "additionalProperties": False,
+        "$defs": {"to": {"type": "object", "properties": {"country": {"type": "string", "default": "DE"}}}},
+    }
+    same: list[Turn] = [
+        [("order", {"sku": "a", "to": {}})],
+        [("order", {"sku": "a", "count": "1", "to": {"country": "DE"}})],
+        [("order", {"sku": "a", "count": 1, "to": {}, "why": "because"})],
+        "done",
+    ]
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("order", kind="pivot", key="sku")]) as rt:
+        tool = Tool.from_schema(order, "order", "Order it.", schema)
+        await Agent(model_saying(same), tools=[tool], capabilities=[AmendsCapability(rt)]).run("x", run_id="r")
+    assert seen == [{"sku": "a", "count": 1, "to": {"country": "DE"}}]
+
+
+@on_a_loop
+async def test_a_call_with_a_model_is_started_again_with_the_model(shop: Shop) -> None:
+    seen: list[Any] = []
+
+    def order(item: Item, to: Address) -> str:
+        seen.append((item, to))
+        if len(seen) == 1:
+            raise ConnectionResetError("nobody knows")
+        return "ordered"
+
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("order", kind="pivot", idempotent=True)]) as rt:
+        turns: list[Turn] = [[("order", {"item": {"sku": "a"}, "to": {"town": "Ulm"}})], "done"]
+        await Agent(model_saying(turns), tools=[order], capabilities=[AmendsCapability(rt)]).run("x", run_id="r")
+    assert seen == [(Item(sku="a"), Address("Ulm"))] * 2
+
+
+# ---- results
+
+
+@on_a_loop
+async def test_a_compensation_gets_what_the_tool_returned(shop: Shop) -> None:
+    undone: list[Any] = []
+    picture = BinaryContent(b"png", media_type="image/png")
+
+    def wrapped() -> ToolReturn[Item]:
+        return ToolReturn(return_value=Item(sku="a"), content=["see", picture], metadata={"k": 1})
+
+    def plain() -> Address:
+        return Address("Ulm")
+
+    def exact() -> Decimal:
+        return Decimal("1.50")
+
+    def undo_wrapped(result: Item) -> None:
+        undone.append(result)
+
+    def undo_plain(result: Address) -> None:
+        undone.append(result)
+
+    def undo_exact(result: Decimal) -> None:
+        undone.append(result)
+
+    tools = [
+        amends.declare("wrapped", compensate=undo_wrapped),
+        amends.declare("plain", compensate=undo_plain),
+        amends.declare("exact", compensate=undo_exact),
+    ]
+    told: list[Any] = []
+
+    def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        spoken = sum(isinstance(one, ModelResponse) for one in messages)
+        told[:] = [part for one in messages for part in one.parts]
+        if spoken == 3:
+            raise RuntimeError("the model is down")
+        return ModelResponse(parts=[ToolCallPart(("wrapped", "plain", "exact")[spoken], {}, f"c{spoken}")])
+
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        agent = Agent(FunctionModel(say), tools=[wrapped, plain, exact], capabilities=[AmendsCapability(rt)])
+        with pytest.raises(RuntimeError):
+            await agent.run("x", run_id="r")
+    assert undone == [Decimal("1.50"), Address("Ulm"), Item(sku="a")]
+    assert next(part.metadata for part in told if isinstance(part, ToolReturnPart)) == {"k": 1}
+    assert ["see", picture] in [part.content for part in told if isinstance(part, UserPromptPart)]
+
+
+# ---- two runtimes
+
+
+@on_a_loop
+async def test_an_agent_of_another_runtime_works_in_its_own_run(shop: Shop) -> None:
+    other = Shop(shop.folder / "other")
+    other.folder.mkdir()
+    async with (
+        amends.AsyncRuntime(shop.url, tools=shop.declared()) as first,
+        amends.AsyncRuntime(other.url, tools=other.declared()) as second,
+    ):
+        agent = Agent(model_saying(CHARGED), tools=other.functions(), capabilities=[AmendsCapability(second)])
+        with pytest.raises(ZeroDivisionError):
+            async with first.run("outer"):
+                await agent.run("please", run_id="inner")
+                raise ZeroDivisionError
+    assert other.effects() == ["charge A1 500"], "it was not taken back with a run that it is no part of"
+    assert [(run.id, run.state) for run in other.runs()] == [("inner", "committed")]
+    assert [(run.id, run.state) for run in shop.runs()] == [("outer", "rolled_back")]
+    with shop.desk() as rt:
+        assert rt.report("outer").calls == ()
+
+
+# ---- what it says
+
+
+@on_a_loop
+async def test_a_turn_without_a_name_is_warned_of_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    def warned() -> int:
+        return sum("has no run_id" in one.message for one in caplog.records)
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = Agent(model_saying(CHARGED), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+        await agent.run("please", run_id="named")
+        async with rt.run("around"):
+            await agent.run("please")
+        assert warned() == 0
+        await agent.run("please")
+        await agent.run("please")
+        assert warned() == 1
+        await Agent(
+            model_saying(CHARGED), tools=shop.functions(), capabilities=[AmendsCapability(rt, run_id="fixed")]
+        ).run("please")
+        assert warned() == 1
+
+
+def test_a_blocking_runtime_is_refused_at_once(shop: Shop) -> None:
+    with shop.desk() as rt, pytest.raises(amends.UsageError, match="needs an AsyncRuntime, not Runtime"):
+        AmendsCapability(rt)  # type: ignore[arg-type]
+
+
+def test_run_sync_inside_a_blocking_run_has_its_own_run(shop: Shop) -> None:
+    rt = amends.AsyncRuntime(shop.url, tools=shop.declared())
+    agent = Agent(model_saying(CHARGED), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+    with asyncio.Runner() as loop, shop.desk() as desk:
+        asyncio.set_event_loop(loop.get_loop())
+        with desk.run("outer"):
+            assert agent.run_sync("please", run_id="inner").output == "charged"
+        loop.run(rt.close())
+    assert [(run.id, run.state) for run in shop.runs()] == [("inner", "committed"), ("outer", "committed")]
+
+
+# ---- output functions, and what else the agent holds
+
+
+class Receipt(BaseModel):
+    number: str
+
+
+def selling(shop: Shop, **declared: Any) -> Callable[..., Any]:
+    def sell(order: str, cents: int = 500) -> Receipt:
+        """Sell it: the agent's last act."""
+        shop._line("effects", f"sell {order} {cents}")
+        return Receipt(number=f"re_{order}")
+
+    return sell
+
+
+@on_a_loop
+async def test_a_declared_output_function_is_called_once(shop: Shop) -> None:
+    said: list[Turn] = [[("final_result", {"order": "A1"})]]
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("sell", kind="pivot", key="order")]) as rt:
+        agent: Any = Agent(model_saying(said), output_type=selling(shop), capabilities=[AmendsCapability(rt)])
+        for _ in range(2):  # begun again under the same id
+            assert (await agent.run("please", run_id="r")).output == Receipt(number="re_A1")
+        assert [(call.tool, dict(call.args)) for call in (await rt.report("r")).calls] == [
+            ("sell", {"order": "A1", "cents": 500})
+        ]
+    assert shop.effects() == ["sell A1 500"]
+
+
+@on_a_loop
+async def test_an_output_function_that_fails_takes_the_run_back(shop: Shop) -> None:
+    def sell(order: str) -> str:
+        raise LookupError("no such order")
+
+    said: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], [("final_result", {"order": "A1"})]]
+    tools = [*shop.declared(), amends.declare("sell", kind="pivot")]
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        agent: Any = Agent(
+            model_saying(said), tools=shop.functions(), output_type=sell, capabilities=[AmendsCapability(rt)]
+        )
+        with pytest.raises(LookupError):
+            await agent.run("please", run_id="r")
+    assert shop.effects() == ["charge A1 500", "refund ch_A1"]
+
+
+@on_a_loop
+async def test_an_output_function_waits_for_a_person_outside_of_the_framework(shop: Shop) -> None:
+    said: list[Turn] = [[("final_result", {"order": "A1"})]]
+    tools = [amends.declare("sell", kind="pivot", needs_approval=True)]
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        agent: Any = Agent(model_saying(said), output_type=selling(shop), capabilities=[AmendsCapability(rt)])
+        with pytest.raises(amends.Held):
+            await agent.run("please", run_id="r")
+        assert shop.effects() == []
+        await approve(rt)
+        assert (await agent.run("please", run_id="r")).output == Receipt(number="re_A1")
+    assert shop.effects() == ["sell A1 500"]
+
+
+@on_a_loop
+async def test_an_undeclared_output_function_is_named_or_refused(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    said: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], [("final_result", {"order": "A1"})]]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent: Any = Agent(
+            model_saying(said), tools=shop.functions(), output_type=selling(shop), capabilities=[AmendsCapability(rt)]
+        )
+        await agent.run("please", run_id="r1")
+        await agent.run("please", run_id="r2")
+        assert sum("amends cannot record sell" in one.message for one in caplog.records) == 1
+        strict: Any = Agent(
+            model_saying(said),
+            tools=shop.functions(),
+            output_type=ToolOutput(selling(shop)),
+            capabilities=[AmendsCapability(rt, strict=True)],
+        )
+        with pytest.raises(amends.UsageError, match="cannot record sell"):
+            await strict.run("please", run_id="r3")
+        assert [run.id for run in shop.runs()] == ["r2", "r1"], "nothing was opened"
+
+
+@on_a_loop
+async def test_what_the_provider_or_the_program_executes_is_named(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    outside = ExternalToolset([ToolDefinition(name="pay_by_card")])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent: Any = Agent(
+            model_saying(["done"]),
+            toolsets=[outside],
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt)],
+        )
+        await agent.run("please", run_id="r")
+        assert sum("amends cannot record pay_by_card" in one.message for one in caplog.records) == 1
+        strict: Any = Agent(
+            model_saying(["done"]),
+            toolsets=[outside],
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt, strict=True)],
+        )
+        with pytest.raises(amends.UsageError, match="cannot record pay_by_card"):
+            await strict.run("please", run_id="s")

@@ -7,28 +7,55 @@ makes amends check again: the ledger decides.
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, Literal
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, is_dataclass, replace
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, Generic, Literal, get_type_hints
+from uuid import UUID
 
-from pydantic_ai import AgentRunResult, RunContext
+from pydantic import BaseModel, TypeAdapter
+from pydantic_ai import AgentRunResult, RunContext, ToolReturn
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, ToolRetryError
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
-from pydantic_ai.output import OutputContext
+from pydantic_ai.models import ModelRequestContext
+from pydantic_ai.output import NativeOutput, OutputContext, PromptedOutput, TextOutput, ToolOutput
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, ToolDefinition
-from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
-from pydantic_core import to_jsonable_python
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
+from pydantic_core import to_json, to_jsonable_python
 
 import amends
-from amends.errors import NoRun
+from amends.errors import NoRun, RunNotFound, Suspended
+
+log = logging.getLogger("amends")
 
 REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 CAUSES_MAX: Final = 20
 """How many causes of an error are searched for a timeout."""
-
+CALLS_READ_MAX: Final = 10_000
+"""How many calls are read, newest first, to find the run of a history whose messages do not name it."""
+DEPTH_MAX: Final = 32
+"""How deep a request is bound by its schema; what is below is taken as it was sent."""
 ENDED: Final = ("committed", "rolled_back", "abandoned")
+HARMLESS: Final = frozenset(
+    {
+        "WebSearchTool", "XSearchTool", "CodeExecutionTool", "WebFetchTool", "ImageGenerationTool", "FileSearchTool",
+        "AdvisorTool", "ToolSearchTool",
+    }
+)  # fmt: skip
+"""Tools of a provider that change nothing outside of it: nobody is warned of them."""
+NO_NAME: Final = (
+    "an agent run has no run_id: if its process is killed and it is begun again, everything in it is done a second time. "
+    "Give each user turn a name of its own: agent.run(prompt, run_id=...)"
+)
 
 Execute = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -38,12 +65,18 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
     """One run of amends around each agent run: it commits when the agent ends, and is rolled back if it fails.
 
     The run has the id of the agent run (``agent.run(run_id=...)``), so a turn that was killed is resumed when it is
-    started again with the same id; a turn that was paused is resumed with the id it had. If a run is already open, its
-    calls join that run.
+    started again with the same id. An agent run that continues a history (after a pause, or after it was stopped)
+    continues the run of its last turn. If a run of this runtime is already open, its calls join that run.
+
+    An agent that is stopped (its task is cancelled, its stream or its iteration is left early) suspends its run: nothing
+    staged starts, nothing is rolled back, and it can be continued.
 
     A call with an effect that failed, and was not made good when the agent ends, takes the run back: ``RolledBack`` is
     raised, after the pivot ``RunBlocked``; not so with ``options={"on_open_failure": "commit"}``. A model that is about
     to stop with something missing is told once what that is, and what stopping does, if its output may be retried.
+
+    What cannot be recorded (undeclared output functions, tools that the provider or the program executes) is named in a
+    warning; with ``strict`` it raises ``UsageError`` instead.
     """
 
     rt: amends.AsyncRuntime
@@ -53,39 +86,107 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
     """Options of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, ``requires``, ``on_open_failure``, …"""
     repeats: bool | None = None
     """Whether a model gets ``again_because``, to repeat a call on purpose. Default: the runtime's setting."""
+    strict: bool = False
+    """Whether to refuse what cannot be recorded instead of warning of it."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rt, amends.AsyncRuntime):
+            raise amends.UsageError(
+                f"AmendsCapability needs an AsyncRuntime, not {type(self.rt).__name__}: the framework is async inside",
+                hint="make an amends.AsyncRuntime with the same url and tools; agent.run_sync works with it, too",
+            )
         _ = self.rt.schemas(repeats=self.repeats)  # raises if the runtime does not allow it
+        self._warned: set[str] = set()
+
+    def get_default_run_id(self) -> str | None:
+        """Return None: the framework makes an id. It asks only if the program gave none."""
+        _unnamed.set(True)
+        return None
 
     async def wrap_run(
         self, ctx: RunContext[AgentDepsT], *, handler: Callable[[], Awaitable[AgentRunResult[Any]]]
     ) -> AgentRunResult[Any]:
         """Run the agent inside its run of amends."""
-        if _is_inside(self.run_id or ctx.run_id):
+        for name in _output_functions(getattr(ctx.agent, "output_type", None)):
+            self._look_at_output(name)
+        if _is_inside(self.rt, self.run_id or ctx.run_id):
             _join(self.options.get("on_open_failure"))
             return await handler()
-        thread, is_back = f"thread:{ctx.conversation_id}", bool(_open_calls(ctx.messages))
-        run_id = self.run_id or (await self._paused(thread) if is_back else None) or ctx.run_id
+        thread = f"thread:{ctx.conversation_id}"
+        named, is_back = await self._named(ctx, thread)
         # If the model has seen results, a run that was rolled back meanwhile must not start again.
         again = "raise" if is_back and _has_answers(ctx.messages) else "again"
         tags = (*self.options.get("tags", ()), thread)
         options = {"if_rolled_back": again, "on_open_failure": "rollback", **self.options, "tags": tags}
-        paused, result = amends.Waiting("the agent waits for a decision", run_id=run_id), None
+        paused = Suspended("the agent waits for a decision, or was stopped", run_id=named)
+        left: BaseException | None = None
+        result: AgentRunResult[Any] | None = None
+        _turn.set(turn := _Turn())
         try:
-            async with self.rt.run(run_id, history=is_back, **options) as run:
-                result = await handler()
+            async with self.rt.run(named, history=is_back, **options) as run:
+                try:
+                    result = await handler()
+                except asyncio.CancelledError as stop:
+                    left = stop
+                    raise paused from None  # stopped, which is not a failure: release the run as it is
+                except Exception as error:
+                    if not is_back or turn.has_begun:
+                        raise
+                    left = error
+                    raise paused from None  # the framework refuses this history: nobody has touched what waits
                 if isinstance(result.output, DeferredToolRequests):
                     raise paused  # a pause is not an end: release the run as it is
+                if run.resumed and turn.ctx is not None:
+                    await _reach_staged(run, turn.ctx)
                 run.output = to_jsonable_python(result.output, fallback=str)
         except amends.Waiting as waits:
-            if waits is not paused or result is None:
+            if waits is not paused:
                 raise
+        if left is not None:
+            raise left
+        assert result is not None, "an agent that returned has a result"
         return result
+
+    async def before_model_request(
+        self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Look at what the provider itself would execute."""
+        for tool in request_context.model_request_parameters.native_tools:
+            if (name := type(tool).__name__) not in HARMLESS:
+                self._unguarded(f"{tool.unique_id} ({name})", "the provider executes it")
+        _turn.get().has_begun = True
+        return request_context
+
+    async def wrap_output_process(
+        self,
+        ctx: RunContext[AgentDepsT],
+        *,
+        output_context: OutputContext,
+        output: Any,
+        handler: Callable[[Any], Awaitable[Any]],
+    ) -> Any:
+        """Run a declared output function at most once."""
+        if not output_context.has_function:
+            return await handler(output)
+        name = output_context.function_name or "an output function"
+        if not self._look_at_output(name):
+            return await handler(output)
+        if ctx.partial_output:  # of a stream: the function is called once, with all of it
+            return await handler(output) if self.rt.kind_of(name) == "read" else output
+        answer, returned = await _record_output(name, output, output_context, handler)
+        if returned:
+            return returned[-1]
+        if answer.status in ("done", "replayed"):
+            return _as_returned(ctx, name, answer.value)
+        if answer.error is not None and (answer.waits or not isinstance(answer.error, amends.Error)):
+            raise answer.error
+        raise ModelRetry(answer.text)
 
     async def after_output_process(
         self, ctx: RunContext[AgentDepsT], *, output_context: OutputContext, output: Any
     ) -> Any:
         """Tell a model that is about to stop what is missing, once."""
+        _turn.get().ctx = ctx
         if ctx.partial_output or ctx.last_attempt:
             return output
         if text := await _current().before_end():
@@ -102,11 +203,17 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         handler: Execute,
     ) -> Any:
         """Run the call at most once."""
+        _turn.get().has_begun = True
         again = call.args_as_dict().get(REPEAT) if self._offers(tool_def.name) else None
-        return await _guarded(tool_def.name, args, ctx.tool_call_id, handler, again=again)
+        tool = None if ctx.tool_manager is None else (ctx.tool_manager.tools or {}).get(tool_def.name)
+        bound = _Bound(args, tool, tool_def, ctx)
+        return await _guarded(tool_def.name, bound, ctx.tool_call_id, handler, again=again)
 
     async def prepare_tools(self, ctx: RunContext[AgentDepsT], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
         """Return the tools as the model sees them."""
+        for one in tool_defs:
+            if one.kind == "external":
+                self._unguarded(one.name, "the program executes it outside of the agent")
         return [_repeatable(one) if self._offers(one.name) else one for one in tool_defs]
 
     def _offers(self, tool: str) -> bool:
@@ -125,18 +232,93 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             return args
         return {name: value for name, value in given.items() if name != REPEAT}
 
-    async def _paused(self, thread: str) -> str | None:
-        """Return the newest run of this conversation that has not ended, or else the newest.
+    # ---- What it holds
 
-        If all have ended, the conversation was already resumed or rolled back before. An older run would be wrong:
-        its record is of another turn.
+    def _look_at_output(self, name: str) -> bool:
+        """Return whether an output function can be recorded; warn of it, or refuse it, if not."""
+        if self.rt.kind_of(name) is not None:
+            return True
+        self._unguarded(
+            name, 'it is an output function, and not declared; declare it (kind="read" if it has no effect)'
+        )
+        return False
+
+    def _unguarded(self, name: str, why: str) -> None:
+        words = f"amends cannot record {name}: {why}"
+        if self.strict:
+            raise amends.UsageError(words, hint="give the agent a function tool instead, or leave strict=True away")
+        self._warn(f"{words}. What it does is not in the ledger, may be done twice and is never taken back")
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s", text)
+
+    # ---- Its run
+
+    async def _named(self, ctx: RunContext[AgentDepsT], thread: str) -> tuple[str | None, bool]:
+        """Return the id of the run, and whether the agent goes on with it, knowing what happened before."""
+        turn = _last_turn(ctx.messages)
+        goes_on = bool(turn) and (ctx.prompt is None or bool(_open_calls(ctx.messages)))
+        if self.run_id is not None:
+            return self.run_id, goes_on
+        if goes_on:
+            found = await self._run_of(turn, thread)
+            if found is not None:
+                return found, True
+        elif turn and _is_unnamed(ctx.run_id):
+            # After a stop the user says something new: the run goes on. One that has ended does not.
+            info = await self._known(turn)
+            if info is not None and info.state not in ENDED:
+                return info.id, True
+        if _is_unnamed(ctx.run_id):
+            self._warn(NO_NAME)
+        return ctx.run_id, goes_on
+
+    async def _known(self, turn: Sequence[ModelMessage]) -> amends.RunInfo | None:
+        """Return the run that has the id of an agent run of this turn: the first, since later ones continued its run."""
+        for run_id in dict.fromkeys(one.run_id for one in turn if one.run_id):
+            with suppress(RunNotFound):
+                return (await self.rt.report(run_id)).run
+        return None
+
+    async def _run_of(self, turn: Sequence[ModelMessage], thread: str) -> str | None:
+        """Return the id of the run that this turn was in; None: none is known.
+
+        By the ids in its messages. Where those were lost (a UI keeps its own form of them), by its calls.
         """
-        newest = None
-        async for info in self.rt.runs(f'tag:"{thread}"'):
-            if info.state not in ENDED:
-                return info.id
-            newest = newest or info.id
-        return newest
+        known = await self._known(turn)
+        if known is not None:
+            return known.id
+        wanted = {
+            call.tool_call_id: call.tool_name
+            for one in turn
+            if isinstance(one, ModelResponse)
+            for call in one.tool_calls
+        }
+        if not wanted:
+            return None
+        found: Counter[str] = Counter()
+        seen = 0
+        async for call in self.rt.calls():
+            seen += 1
+            if call.tool_call_id and wanted.get(call.tool_call_id) == call.tool:
+                above, _, _ = call.run_id.rpartition(f"/{call.tool}:")  # an undeclared tool has a run of its own
+                found[above or call.run_id] += 1
+            if seen == CALLS_READ_MAX:
+                break
+        most = {run_id for run_id, count in found.items() if count == max(found.values())}
+        if len(most) > 1:  # a model that numbers its calls
+            infos = [(await self.rt.report(run_id)).run for run_id in sorted(most)]
+            here = [info for info in infos if thread in info.tags] or infos
+            open_ = [info for info in here if info.state not in ENDED] or here
+            most = {info.id for info in open_}
+        if len(most) > 1:
+            raise amends.UsageError(
+                f"{len(most)} runs have the calls of this history: {', '.join(sorted(most))}",
+                hint="name the run: AmendsCapability(rt, run_id=...)",
+            )
+        return most.pop() if most else None
 
 
 @dataclass
@@ -152,7 +334,7 @@ class AmendsToolset(WrapperToolset[AgentDepsT], Generic[AgentDepsT]):
         async def execute(args: dict[str, Any]) -> Any:
             return await self.wrapped.call_tool(name, args, ctx, tool)
 
-        return await _guarded(name, tool_args, ctx.tool_call_id, execute)
+        return await _guarded(name, _Bound(tool_args, tool, tool.tool_def, ctx), ctx.tool_call_id, execute)
 
 
 def wake(messages: Sequence[ModelMessage]) -> DeferredToolResults:
@@ -163,20 +345,34 @@ def wake(messages: Sequence[ModelMessage]) -> DeferredToolResults:
     return DeferredToolResults(approvals=dict.fromkeys(_open_calls(messages), True))
 
 
+_unnamed: ContextVar[bool] = ContextVar("amends.adapters.pydantic_ai.unnamed", default=False)
+"""Whether the program gave no id to the agent run that begins."""
+
+
+class _Turn:
+    """What has happened in one agent run."""
+
+    has_begun = False
+    """Whether the model was asked, or a tool was called."""
+    ctx: RunContext[Any] | None = None
+    """The context of its last step, which has the tools."""
+
+
+_turn: ContextVar[_Turn] = ContextVar("amends.adapters.pydantic_ai.turn", default=_Turn())  # noqa: B039 (of nobody)
+
+
 # ---- One call
 
 
-async def _guarded(
-    name: str, args: dict[str, Any], call_id: str | None, execute: Execute, *, again: str | None = None
-) -> Any:
+async def _guarded(name: str, bound: _Bound, call_id: str | None, execute: Execute, *, again: str | None = None) -> Any:
     if _is_body_of(name, call_id):
-        return await execute(args)  # a wrapped toolset of a wrapped agent: record it once
+        return await execute(bound.args)  # a wrapped toolset of a wrapped agent: record it once
     returned: list[Any] = []
     deferred: list[Exception] = []
 
     async def body(**given: Any) -> Any:
         try:
-            returned.append(await execute(given))
+            returned.append(await execute(bound.rebuilt(given)))
         except (ApprovalRequired, CallDeferred) as pause:  # raised by the tool itself, which has done nothing yet
             deferred.append(pause)
             raise amends.NoEffect("the tool itself asked to be called later") from pause
@@ -184,13 +380,14 @@ async def _guarded(
             if _timed_out(error):  # the framework says "try again", but the call may have happened
                 raise TimeoutError(str(error)) from error
             raise
-        return returned[-1]
+        # The wrapper has content for the model besides: the tool's own result is what it wraps.
+        return returned[-1].return_value if isinstance(returned[-1], ToolReturn) else returned[-1]
 
     run = _current()
-    answer = await run.answer(name, args, handler=body, tool_call_id=call_id, again=again)
+    answer = await run.answer(name, bound.asked, handler=body, tool_call_id=call_id, again=again)
     if deferred:
         raise deferred[-1]
-    if answer.status == "done":
+    if answer.status == "done" or (answer.status == "replayed" and returned):
         return returned[-1] if returned else answer.value
     if answer.status in ("replayed", "staged"):
         return answer.text
@@ -200,6 +397,237 @@ async def _guarded(
         asked: amends.Approval = answer.error.approval
         raise ApprovalRequired({"approval": asked.id, "digest": asked.digest, "why": asked.rule, "run": run.id})
     raise ToolFailed(answer.text)
+
+
+# ---- A request in other words is the same request
+
+
+class _Bound:
+    """The arguments of one request: as the tool's validator returned them, and as they are recorded.
+
+    They are recorded as plain data, with every default, and the body gets what the validator makes of the record: so a
+    default that is left out and then said, ``5`` and ``"5"`` are one request, and a body that another process starts
+    gets the classes that the tool expects. ``asked``: what is recorded.
+    """
+
+    def __init__(
+        self, args: dict[str, Any], tool: ToolsetTool[Any] | None, tool_def: ToolDefinition, ctx: RunContext[Any]
+    ) -> None:
+        self.args = self.asked = args
+        self._validate: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        if tool is None:
+            return
+
+        def validate(given: dict[str, Any]) -> dict[str, Any]:
+            found: dict[str, Any] = tool.args_validator.validate_python(given, context=ctx.validation_context)
+            return found
+
+        schema = tool_def.parameters_json_schema
+        with suppress(Exception):  # what cannot be written plainly is recorded as it is
+            if _takes_anything(validate):  # a tool that has only a schema, as those of MCP servers
+                self.asked = _fill(schema, args, schema)
+            elif (found := validate(plain := _plain(args))) == args or plain == args:
+                self.args, self.asked, self._validate = found, plain, validate
+
+    def rebuilt(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return recorded arguments as the tool takes them."""
+        if self._validate is None:
+            return given
+        try:
+            return self._validate(given)
+        except Exception as error:  # a person has approved others than the tool takes
+            raise amends.NoEffect(f"the tool does not take these arguments: {error}") from error
+
+
+def _takes_anything(validate: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
+    try:
+        return "amends:" in validate({"amends:": None})
+    except Exception:
+        return False
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return a value as plain data, with exact decimals and bytes; raise ``TypeError`` if it has no such form."""
+    if value is None or isinstance(value, Decimal | bytes) or type(value) in (bool, int, float, str):
+        return value
+    if depth == DEPTH_MAX:
+        raise TypeError("nested too deeply")
+    if isinstance(value, Enum):
+        return _plain(value.value, depth + 1)
+    if isinstance(value, date | time | timedelta | UUID):
+        return to_jsonable_python(value)
+    if isinstance(value, BaseModel):
+        return _plain(value.model_dump(by_alias=True), depth + 1)
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(TypeAdapter(type(value)).dump_python(value, by_alias=True), depth + 1)
+    if isinstance(value, list | tuple):
+        return [_plain(one, depth + 1) for one in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(one, depth + 1) for one in value), key=to_json)
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {name: _plain(one, depth + 1) for name, one in value.items()}
+    raise TypeError(f"{type(value).__name__} has no plain form")
+
+
+def _fill(schema: Any, value: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+    """Return a value as its JSON schema means it: with defaults, with numbers as numbers, without what it does not have."""
+    if not isinstance(schema, Mapping) or depth == DEPTH_MAX:
+        return value
+    if isinstance(ref := schema.get("$ref"), str):
+        found: Any = root
+        for part in ref.removeprefix("#/").split("/"):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return _fill(found, value, root, depth + 1)
+    choices = [one for one in schema.get("anyOf") or schema.get("oneOf") or () if one.get("type") != "null"]
+    if len(choices) == 1 and value is not None:
+        return _fill(choices[0], value, root, depth + 1)
+    if isinstance(value, dict) and "properties" in schema:
+        known, needed = schema["properties"], schema.get("required", ())
+        filled = {
+            name: _fill(known.get(name), one, root, depth + 1)
+            for name, one in value.items()
+            if name in known or schema.get("additionalProperties") is not False
+        }
+        for name, one in known.items():
+            if filled.get(name) is None and name not in needed and "default" not in one:
+                filled.pop(name, None)  # null, for an argument that may be left out, is an argument left out
+            elif name not in value and "default" in one:
+                filled[name] = _fill(one, one["default"], root, depth + 1)
+        return filled
+    if isinstance(value, list):
+        return [_fill(schema.get("items"), one, root, depth + 1) for one in value]
+    return _number(value, schema.get("type")) if isinstance(value, str) else value
+
+
+def _number(text: str, kind: Any) -> Any:
+    """Return a number that was sent as text, where the schema takes no text."""
+    kinds = {kind} if isinstance(kind, str) else set(kind or ())
+    if "string" in kinds or not kinds & {"integer", "number", "boolean"}:
+        return text
+    with suppress(ValueError, ArithmeticError):
+        if "boolean" in kinds and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        if "integer" in kinds and text.strip().lstrip("+-").isdecimal():
+            return int(text)
+        if "number" in kinds:
+            return Decimal(text.strip())
+    return text
+
+
+# ---- Output functions
+
+
+async def _record_output(
+    name: str, output: Any, about: OutputContext, handler: Callable[[Any], Awaitable[Any]]
+) -> tuple[amends.Answer, list[Any]]:
+    """Call an output function as a call of the run; return the answer, and what the function returned if it ran."""
+    returned: list[Any] = []
+    asked, back = _as_arguments(output, about)
+
+    async def body(**given: Any) -> Any:
+        returned.append(await handler(output if given == asked else back(given)))
+        return returned[-1]
+
+    call_id = None if about.tool_call is None else about.tool_call.tool_call_id
+    return await _current().answer(name, asked, handler=body, tool_call_id=call_id), returned
+
+
+def _as_arguments(output: Any, about: OutputContext) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]:
+    """Return what an output function is given, by name, and how to make it of the record again."""
+    if isinstance(output, BaseModel) or (is_dataclass(output) and not isinstance(output, type)):
+        made = TypeAdapter(type(output))
+        return _plain(output), made.validate_python
+    schema = {} if about.object_def is None else about.object_def.json_schema
+    names = list(schema.get("properties", ()))
+    if isinstance(output, dict) and (len(names) != 1 or set(output) == set(names)):
+        return {str(one): _plain_or_same(value) for one, value in output.items()}, lambda given: given
+    [name] = names if len(names) == 1 else ["output"]
+    return {name: _plain_or_same(output)}, lambda given: given[name]
+
+
+def _plain_or_same(value: Any) -> Any:
+    try:
+        return _plain(value)
+    except TypeError:
+        return value
+
+
+def _as_returned(ctx: RunContext[Any], name: str, value: Any) -> Any:
+    """Return a recorded output in the class that its function returns, if that is said."""
+    fn = _output_functions(getattr(ctx.agent, "output_type", None)).get(name)
+    with suppress(Exception):
+        return TypeAdapter(get_type_hints(fn)["return"]).validate_python(value)
+    return value
+
+
+def _output_functions(spec: Any) -> dict[str, Callable[..., Any]]:
+    """Return the functions among the outputs of an agent, by name."""
+    found: dict[str, Callable[..., Any]] = {}
+    waiting = [spec]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, list | tuple):
+            waiting += one
+        elif isinstance(one, ToolOutput):
+            waiting.append(one.output)
+        elif isinstance(one, NativeOutput | PromptedOutput):
+            waiting.append(one.outputs)
+        elif isinstance(one, TextOutput):
+            waiting.append(one.output_function)
+        elif callable(one) and not isinstance(one, type) and hasattr(one, "__name__"):
+            found[one.__name__] = one
+    return found
+
+
+# ---- Messages
+
+
+def _is_unnamed(run_id: str | None) -> bool:
+    """Return whether the framework itself has made this id."""
+    with suppress(ValueError):
+        return _unnamed.get() and UUID(run_id or "").version == 7
+    return False
+
+
+def _last_turn(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Return the messages since the user last said something."""
+    for place in range(len(messages) - 1, -1, -1):
+        one = messages[place]
+        if isinstance(one, ModelRequest) and _is_prompt(one):
+            return list(messages[place:])
+    return list(messages)
+
+
+def _is_prompt(request: ModelRequest) -> bool:
+    """Return whether this is the user's word, and not the content of a tool's result."""
+    return any(isinstance(part, UserPromptPart) for part in request.parts) and not any(
+        isinstance(part, ToolReturnPart) for part in request.parts
+    )
+
+
+async def _reach_staged(run: amends.AsyncRun, ctx: RunContext[Any]) -> None:
+    """Request again what was staged before this process had the run: the bodies come with a request."""
+    manager = ctx.tool_manager
+    if manager is None or manager.tools is None:
+        return
+    for call in (await run.report()).calls:
+        tool = manager.tools.get(call.tool)
+        if call.staged and tool is not None:
+            again = replace(ctx, tool_name=call.tool, tool_call_id=call.tool_call_id, retry=0)
+            body = _body_of(manager.toolset, tool, again, dict(call.args))
+            await run.answer(call.tool, call.args, handler=body, tool_call_id=call.tool_call_id, again=call.again)
+
+
+def _body_of(
+    toolset: AbstractToolset[Any], tool: ToolsetTool[Any], ctx: RunContext[Any], args: dict[str, Any]
+) -> Callable[..., Awaitable[Any]]:
+    bound = _Bound(args, tool, tool.tool_def, ctx)
+
+    async def body(**given: Any) -> Any:
+        value = await toolset.call_tool(tool.tool_def.name, bound.rebuilt(given), ctx, tool)
+        return value.return_value if isinstance(value, ToolReturn) else value
+
+    return body
 
 
 def _repeatable(tool: ToolDefinition) -> ToolDefinition:
@@ -261,10 +689,10 @@ def _is_body_of(name: str, call_id: str | None) -> bool:
     return (call.tool, call.tool_call_id) == (name, call_id)
 
 
-def _is_inside(run_id: str | None) -> bool:
-    """Return whether a run is already open. In a replay, the run with this id is opened again as it was recorded."""
+def _is_inside(rt: amends.AsyncRuntime, run_id: str | None) -> bool:
+    """Return whether a run of this runtime is open. In a replay, the run with this id is opened as it was recorded."""
     try:
-        run = amends.current_run()
+        run = amends.current_run(rt)
     except NoRun:
         return False
     return not (run.awaits_opening and run.id == run_id)
