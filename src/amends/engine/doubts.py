@@ -17,7 +17,7 @@ from amends.encoding.payloads import round_trip
 from amends.encoding.redaction import Known
 from amends.encoding.secret import SEALED
 from amends.engine.keys import compensation_key
-from amends.engine.outcomes import NESTED, judge
+from amends.engine.outcomes import NESTED, heard, judge
 from amends.engine.retries import LOST_STARTS_MAX, should_retry_absent
 from amends.engine.session import (
     Session,
@@ -435,6 +435,7 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
         )
     finally:
         session.end_body(later)
+    ended = heard(ended, later)
     clocks = await ReadClocks()
     settle = SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono
@@ -470,6 +471,7 @@ async def note_late(
     ``known``: the hidden values of the call. ``late``: how the body ended. ``body``: the body itself, for calls inside it.
     """
     clocks = await ReadClocks()
+    late = heard(late, body or call_of(row, spec))
     text = None
     happened = late.error is None
     if happened:
