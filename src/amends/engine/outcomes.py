@@ -565,7 +565,7 @@ def heard(ended: Ended, call: Call | LazyCall) -> Ended:
     return ended if error is None else Ended(error=error)
 
 
-def error_in(value: object, call: Call | LazyCall) -> Exception | None:
+def error_in(value: object, call: Call | LazyCall | None) -> Exception | None:
     """Return the error that this result of a tool stands for; None: it is a result.
 
     A server that is guarded by amends says what it did not execute under the key ``amends/outcome``. If only a text
@@ -589,7 +589,7 @@ def error_in(value: object, call: Call | LazyCall) -> Exception | None:
 _FROM_TEXT: Final = "amends/from-text"
 
 
-def _whole(call: Call | LazyCall) -> Call:
+def _whole(call: Call | LazyCall | None) -> Call | None:
     return call.whole() if isinstance(call, LazyCall) else call
 
 
