@@ -456,9 +456,7 @@ async def test_an_unknown_argument_is_not_another_request(tmp_path: Path, flavou
 
 @each
 @on_a_loop
-async def test_a_value_that_json_cannot_carry_back_reaches_the_tool_as_it_was_sent(
-    tmp_path: Path, flavour: Flavour
-) -> None:
+async def test_a_value_that_json_cannot_carry_back_is_never_changed(tmp_path: Path, flavour: Flavour) -> None:
     got: list[Any] = []
 
     def log_in(token: SecretStr, limit: Decimal = Decimal("1.50")) -> str:
@@ -467,9 +465,11 @@ async def test_a_value_that_json_cannot_carry_back_reaches_the_tool_as_it_was_se
 
     async with World(tmp_path, flavour, [amends.declare("log_in", kind="pivot")]).client(log_in) as client:
         told = await ask(client, "log_in", {"token": "t0ken"})
-        if flavour == "fastmcp":
-            assert not told.is_error, text_of(told)
-            assert got == [("t0ken", Decimal("1.50"))]
+    if flavour == "fastmcp":
+        assert not told.is_error, text_of(told)
+        assert got == [("t0ken", Decimal("1.50"))]
+    else:  # this framework gives the decorator the object itself, which cannot be written down
+        assert (said(told)["executed"], got) == (False, [])
 
 
 @on_a_loop
