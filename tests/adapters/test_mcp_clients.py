@@ -22,7 +22,7 @@ from fastmcp import Client as FastClient
 from fastmcp.client.transports import StdioTransport
 from langchain.agents import create_agent
 from langchain_core.tools import StructuredTool, ToolException
-from mcp import ClientSession
+from mcp import ClientSession, MCPError
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import TextContent
 from pydantic_ai import Agent
@@ -204,3 +204,41 @@ async def test_what_a_guarded_server_has_not_done_or_does_not_know_is_a_doubt(
 ) -> None:
     assert await driven(client, tmp_path, how) == ["in_doubt"]
     assert effects(tmp_path) == (["pay A1 5"] if how == "lost" else [])
+
+
+# ---- a guarded server that is killed
+
+
+@pytest.mark.parametrize("how", ["once", "once-fastmcp"])
+@on_a_loop
+async def test_a_guarded_server_that_was_killed_tells_the_doubt_each_time(tmp_path: Path, how: str) -> None:
+    (tmp_path / "die").touch()
+    told: list[str] = []
+    for _ in range(3):  # it is started again each time
+        with suppress(MCPError, BaseExceptionGroup):
+            async with session(tmp_path, how) as client:
+                told.append(str((await client.call_tool("pay", {"order": "A1"})).content))
+    assert effects(tmp_path) == ["pay A1 5"]
+    assert ["it may have happened" in one for one in told] == [True, True], "the first request got no answer"
+
+
+@pytest.mark.parametrize("how", ["once", "once-fastmcp"])
+@on_a_loop
+async def test_one_effect_across_a_guarded_client_and_a_guarded_server_that_was_killed(
+    tmp_path: Path, how: str
+) -> None:
+    """The server does not know, so the client does not either, though its call may be started again."""
+    (tmp_path / "die").touch()
+
+    @amends.tool(kind="pivot", idempotent=True, retry=amends.Retry(attempts=3, delay=0.0))
+    async def pay(order: str) -> Any:
+        async with session(tmp_path, how) as client:
+            return await call_tool(client, "pay", {"order": order})
+
+    async with amends.AsyncRuntime(f"sqlite:///{tmp_path / 'client.db'}", tools=[pay]) as rt:
+        with pytest.raises(amends.Error):
+            async with rt.run("order-7", wait=0.5) as run:
+                told = await run.answer("pay", {"order": "A1"})
+                assert told.status == "in_doubt"
+        assert [str(call.state) async for call in rt.calls()] == ["in_doubt"]
+    assert effects(tmp_path) == ["pay A1 5"]
