@@ -165,6 +165,11 @@ class ForClient:
         return {OUTCOME: self.outcome}
 
     @property
+    def is_tools_own(self) -> bool:
+        """Whether the tool itself has failed, so that its own error is the answer."""
+        return self.outcome["status"] == "failed" and self.outcome["executed"] is False
+
+    @property
     def is_executed(self) -> bool:
         """Whether the call was executed, so that its result is one."""
         return self.outcome["executed"] is True
@@ -188,6 +193,7 @@ def outcome_for_client(
         executed = {"done": True, "replayed": True, "staged": not stays, "in_doubt": None}.get(status, False)
         if is_a(error, Busy, LedgerError, RunBlocked, RolledBack):
             status, executed = _of_failed(error, started=True)
+            text = _words(tool, error)
     call = getattr(error, "call", None) if answer is None or answer.call is None else answer.call
     approval = getattr(getattr(error, "approval", None), "id", None)
     facts = {"run": run_id, "call": getattr(call, "id", None), "approval": approval}

@@ -127,7 +127,8 @@ async def by_langchain(rt: Any, folder: Path, how: str, timeout: float) -> None:
         guard, config = lc.AmendsMiddleware(rt), test_langchain.config_of("order-7")
         agent = create_agent(test_langchain.Scripted(turns=TURNS), tools=[tool], middleware=[guard])
         async with guard.turn(config):
-            await agent.ainvoke({"messages": [("user", "please")]}, config)
+            given: Any = {"messages": [("user", "please")]}
+            await agent.ainvoke(given, config)
 
 
 DRIVES: dict[str, Drive] = {

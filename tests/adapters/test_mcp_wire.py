@@ -124,6 +124,26 @@ async def test_a_doubt_is_told_each_time_and_nothing_is_done_again(tmp_path: Pat
         assert did == ["A1"]
 
 
+@each
+@on_a_loop
+async def test_a_doubt_about_a_tool_that_nobody_declared_is_told_each_time(tmp_path: Path, flavour: Flavour) -> None:
+    did: list[str] = []
+
+    def stamp(order: str) -> str:
+        did.append(order)
+        raise ConnectionResetError("no answer")
+
+    world = World(tmp_path, flavour, [])
+    async with world.client(stamp) as client:
+        assert said(await ask(client, "stamp", {"order": "A1"}))["status"] == "held"
+        world.approve()
+        for _ in range(4):
+            told = await ask(client, "stamp", {"order": "A1"})
+            assert "it may have happened" in text_of(told)
+            assert (said(told)["status"], said(told)["executed"]) == ("in_doubt", None)
+    assert did == ["A1"]
+
+
 @each_async
 @on_a_loop
 async def test_a_request_that_the_client_gave_up_is_not_done_again(tmp_path: Path, flavour: Flavour) -> None:
@@ -428,7 +448,8 @@ async def test_the_same_request_in_other_words_is_the_same_call(
         did.append(f"{order} {cents} {lines[0].amount}")
         return "bought"
 
-    world = World(tmp_path, flavour, [amends.declare("buy", compensate=print, **({} if key is None else {"key": key}))])
+    options: Any = {"compensate": print} if key is None else {"compensate": print, "key": key}
+    world = World(tmp_path, flavour, [amends.declare("buy", **options)])
     meta = {plain.RUN_META: "r"} if named else None
     async with world.client(buy) as client:
         for args in SAME:

@@ -285,11 +285,11 @@ class _Request:
         told = outcome_for_client(self.tool, answer, self._failed, run_id=self.run_id, stays=self._stays)
         if answer is None or (self._failed is not None and answer.status in ("done", "replayed", "staged")):
             return _text_result(told)
-        if isinstance(outcome, Exception) and answer.status == "failed":
+        if isinstance(outcome, Exception) and told.is_tools_own:
             if self._warns:
                 raise ToolError(f"{outcome}. {STILL_OPEN}") from outcome
             raise outcome
-        if isinstance(outcome, ToolResult) and answer.status in ("done", "failed"):
+        if isinstance(outcome, ToolResult) and (answer.status == "done" or told.is_tools_own):
             return outcome
         if answer.status == "done" and self._declared is not None:  # a replay: its body did not run here
             return self._declared.convert_result(self._revived(answer.value))

@@ -406,17 +406,15 @@ class _Request:
     def result(self) -> Any:
         """Return the tool's own value, or else a text for the model; raise the tool's own error."""
         answer = self.answer
+        told = outcome_for_client(self.tool, answer, self._failed, run_id=self.opened, stays=self._stays)
         last = self._returned[-1] if self._returned else None
-        is_own = answer is not None and (
-            answer.status == "failed" or (answer.status == "done" and self._failed is None)
-        )
+        is_own = told.is_tools_own or (answer is not None and answer.status == "done" and self._failed is None)
         if is_own and isinstance(last, InputRequiredResult | CallToolResult):
             return last
         if answer is not None and answer.error is not None and not isinstance(answer.error, amends.Error):
             if self._warns:
                 raise ToolError(f"{answer.error}. {STILL_OPEN}") from answer.error
             raise answer.error
-        told = outcome_for_client(self.tool, answer, self._failed, run_id=self.opened, stays=self._stays)
         if answer is not None and not told.is_error:
             if answer.status == "done":
                 return self._returned[-1] if self._returned else _revived(answer.value, self._shape)
@@ -475,9 +473,9 @@ def _with_context(
     hints = get_type_hints(fn, include_extras=True)
     wrapper.__annotations__ = {**hints, **more}
     # Annotations that are texts mean something only where the function was written.
-    own = [one.replace(annotation=hints.get(name, one.annotation)) for name, one in shown.parameters.items()]
+    known = [one.replace(annotation=hints.get(name, one.annotation)) for name, one in shown.parameters.items()]
     returns = hints.get("return", shown.return_annotation)
-    wrapper.__signature__ = shown.replace(parameters=[*own, *extra], return_annotation=returns)  # type: ignore[attr-defined]
+    wrapper.__signature__ = shown.replace(parameters=[*known, *extra], return_annotation=returns)  # type: ignore[attr-defined]
     return wrapper
 
 
