@@ -86,6 +86,13 @@ from unicodedata import normalize
 
 from amends.visible import printable, visible
 
+OUTCOME: Final = "amends/outcome"
+"""The key under which a guarded server says, in ``_meta`` and in structured content, what it did not execute."""
+DOUBT_WORDS: Final = "the answer was lost: it may have happened"
+NOT_YET_WORDS: Final = "Not run yet: "
+REMOTE: Final = "remote"
+"""The reason of a doubt if the server that was asked said that it has not executed the call yet, or does not know."""
+
 _log = logging.getLogger("amends")
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -811,10 +818,10 @@ class InDoubt(ToolError):
         self.call, self.why = call, why
 
     def for_model(self) -> str:
+        if self.why == REMOTE:
+            return str(self.args[0])  # the words of the server, which are for a model
         tool = getattr(self.call, "tool", "the call")
-        return (
-            f"{tool} was sent but the answer was lost: it may have happened. Do not call it again; it is being checked."
-        )
+        return f"{tool} was sent but {DOUBT_WORDS}. Do not call it again; it is being checked."
 
 
 class RunBlocked(ToolError):
@@ -891,10 +898,10 @@ class Held(Waiting):
                 f"If it is another one, {other}."
             )
         if self.reason == "budget" and self.approval is not None:
-            return f"Not run yet: {self.approval.rule}; a person was asked. Go on with other work, or stop."
+            return f"{NOT_YET_WORDS}{self.approval.rule}; a person was asked. Go on with other work, or stop."
         needs = "decision" if self.approval is None else f"approval ({self.approval.id})"
         return (
-            f"Not run yet: {tool} needs a person's {needs}. "
+            f"{NOT_YET_WORDS}{tool} needs a person's {needs}. "
             "Do not call it again or look for another way; go on with other work, or stop."
         )
 

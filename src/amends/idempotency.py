@@ -4,17 +4,36 @@ By draft-ietf-httpapi-idempotency-key-header: 400, the key is missing and nothin
 key is still in progress; 422, this key was used with another payload before (Stripe and Square answer 400). Servers use
 these statuses for other things too, so a response counts only if it mentions idempotency or, with 409 and 422, has no
 text at all.
+
+MCP has no headers: there the key is in ``_meta`` of a request (``call_meta``), and a server that is guarded by amends says
+in ``_meta`` and in structured content what it did not execute (``outcome_for_client``, ``check_result``).
 """
 
 from __future__ import annotations
 
 import re
 import time
-from typing import Final, Literal
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Literal, TypeVar
 
-from amends.drivers.context import current_call
-from amends.errors import NoRun
-from amends.model import Call, NoEffect
+from amends.drivers.context import current_call, current_run
+from amends.encoding.dataclass import dataclass
+from amends.engine.outcomes import error_in
+from amends.errors import (
+    DOUBT_WORDS,
+    OUTCOME,
+    Busy,
+    Error,
+    Held,
+    InDoubt,
+    LedgerError,
+    NoRun,
+    RolledBack,
+    RunBlocked,
+    is_a,
+)
+from amends.model import Answer, Call, NoEffect
+from amends.tools.scope import outside
 
 HEADER: Final = "Idempotency-Key"
 STATUSES: Final = frozenset({400, 409, 422})
@@ -28,6 +47,12 @@ _SPEAKS_OF_IT: Final = re.compile(r"idempoten", re.IGNORECASE)
 _CAME_BEFORE: Final = re.compile(r"reus|differ|another|\bsame\b|already|match|conflict", re.IGNORECASE)
 """Words about an earlier request: a 400 with one of them does not mean that nothing was done."""
 
+KEY_META: Final = "amends/key"
+"""The key in ``_meta`` of an MCP request for the idempotency key of the client's call."""
+CALLER_META: Final = "amends/caller"
+"""The key in ``_meta`` of an MCP request for the client's run."""
+
+T = TypeVar("T")
 Meaning = Literal["", "missing", "running", "reused"]
 
 
@@ -82,6 +107,118 @@ def sending(method: str, *, wait_s: float = WAIT_S) -> Sending | None:
     except NoRun:
         return None
     return None if call.phase in ("probe", "before") else Sending(call, wait_s)
+
+
+# ---- The same over MCP
+
+
+def call_meta() -> dict[str, str]:
+    """Return what an MCP request that this body sends says in ``_meta``: the key of the call, and its run.
+
+    A guarded server executes requests with one key at most once. Empty outside a body or compensation.
+    """
+    found = sending("POST")
+    return {} if found is None else {KEY_META: found.key, CALLER_META: found.call.run_id}
+
+
+def serving() -> AbstractContextManager[None]:
+    """Leave the run of a client that asks a server in its own process: the server's run is not part of it.
+
+    Except in a replay, which opens the runs of both again.
+    """
+    try:
+        is_inside = not current_run().awaits_opening
+    except NoRun:
+        is_inside = False
+    return outside() if is_inside else nullcontext()
+
+
+def check_result(result: T) -> T:
+    """Return the result of an MCP server, or raise what it stands for.
+
+    ``ToolFailed`` for one with ``isError``, ``NoEffect`` if a guarded server refused the call, ``InDoubt`` if it has not
+    executed it yet or does not know. A result that a body returns is checked anyway: this is for clients that throw
+    away half of it.
+    """
+    try:
+        call = current_call()
+    except NoRun:
+        call = None
+    error = error_in(result, call)
+    if error is not None:
+        raise error
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class ForClient:
+    """What a guarded MCP server answers instead of a tool's own value."""
+
+    text: str
+    is_error: bool
+    outcome: dict[str, Any]
+    """For ``_meta`` and structured content; ``executed``: None if nobody knows."""
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """The outcome under its key."""
+        return {OUTCOME: self.outcome}
+
+    @property
+    def is_tools_own(self) -> bool:
+        """Whether the tool itself has failed, so that its own error is the answer."""
+        return self.outcome["status"] == "failed" and self.outcome["executed"] is False
+
+    @property
+    def is_executed(self) -> bool:
+        """Whether the call was executed, so that its result is one."""
+        return self.outcome["executed"] is True
+
+
+def outcome_for_client(
+    tool: str, answer: Answer | None, failed: Error | None, *, run_id: str | None, stays: bool
+) -> ForClient:
+    """Return what a guarded server says about a request.
+
+    ``answer``: that of the call, if it came so far. ``failed``: why the run could not be opened or closed. ``stays``: the
+    run goes on after this request, and with it what is staged.
+    """
+    error: Exception | None
+    if answer is None or (failed is not None and answer.status in ("done", "replayed", "staged")):
+        assert failed is not None, "a request has an answer or an error"
+        status, executed = _of_failed(failed, started=answer is not None)
+        text, is_error, error = _words(tool, failed), True, failed
+    else:
+        status, text, is_error, error = answer.status, answer.text, answer.is_error, answer.error
+        executed = {"done": True, "replayed": True, "staged": not stays, "in_doubt": None}.get(status, False)
+        if is_a(error, Busy, LedgerError, RunBlocked, RolledBack):
+            status, executed = _of_failed(error, started=True)
+            text = _words(tool, error)
+    call = getattr(error, "call", None) if answer is None or answer.call is None else answer.call
+    approval = getattr(getattr(error, "approval", None), "id", None)
+    facts = {"run": run_id, "call": getattr(call, "id", None), "approval": approval}
+    said = {"status": status, "executed": executed, "tool": tool, "text": text}
+    return ForClient(text, is_error, said | {name: value for name, value in facts.items() if value})
+
+
+def _of_failed(error: Error, *, started: bool) -> tuple[str, bool | None]:
+    if is_a(error, RolledBack) and getattr(getattr(error, "report", None), "state", "") == "rolled_back":
+        return "failed", False
+    if is_a(error, InDoubt, RunBlocked):
+        return "in_doubt", None
+    if is_a(error, Held):
+        return "held", False
+    return ("refused", False) if not started and not is_a(error, Busy, LedgerError, RolledBack) else ("failed", None)
+
+
+def _words(tool: str, error: Error) -> str:
+    """Return the error for a model. Of a doubt it is told each time it asks, and not only the first time."""
+    if is_a(error, RunBlocked) and error.doubts and not error.residue:
+        return f"{tool} was sent but {DOUBT_WORDS}. Do not call it again; a person was told."
+    return error.for_model()
+
+
+# ---- What a response says
 
 
 def meaning(status: int, text: str) -> Meaning:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import pytest
 
+import amends
 from amends.errors import STILL_OPEN
 from tests.adapters.shop import Shop
 from tests.forked import run_python
@@ -447,3 +448,49 @@ class Stopping:
         done = self.harness.drive(shop, self.turns, resume=True)
         assert done.how == "finished", done
         assert shop.effects() == ["charge A1 500", "charge A2 700", "mail ann"]
+
+
+# ---- the same request in other words ---------------------------------------------------------
+
+
+class OtherWords:
+    """Cases of their own, for adapters whose framework gives them the arguments as the model wrote them."""
+
+    harness: ClassVar[Harness]
+
+    @pytest.fixture
+    def shop(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+        monkeypatch.chdir(tmp_path)
+        return Shop(tmp_path)
+
+    def test_a_number_that_was_sent_as_a_text_is_the_same_request(self, shop: Shop) -> None:
+        said: list[Asked] = [charge("A1", 500), ("charge", {"order": "A1", "cents": "500"})]
+        done = self.harness.drive(shop, [*([one] for one in said), "charged"])
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500"]
+        assert done.told[1].startswith("Already done in this task; the same result:")
+
+    def test_a_default_that_is_said_is_the_same_request(self, shop: Shop) -> None:
+        def book(order: str, box: dict[str, int] | None = None, speed: int = 1) -> str:
+            """Book a courier."""
+            shop._effect("book", order, speed)
+            return f"booked_{order}"
+
+        functions, declared = shop.functions(), shop.declared()
+        shop.functions = lambda: [*functions, book]  # type: ignore[method-assign]
+        shop.declared = lambda: [*declared, amends.declare("book", compensate=print)]  # type: ignore[method-assign]
+        said: list[Asked] = [
+            ("book", {"order": "A1"}),
+            ("book", {"order": "A1", "speed": "1"}),
+            ("book", {"order": "A1", "box": None, "speed": 1}),
+        ]
+        done = self.harness.drive(shop, [*([one] for one in said), "booked"])
+        assert done.how == "finished", done
+        assert shop.effects() == ["book A1 1"]
+        assert all(told.startswith("Already done") for told in done.told[1:])
+
+    def test_an_argument_that_the_tool_does_not_have_is_no_other_request(self, shop: Shop) -> None:
+        said: list[Asked] = [charge("A1", 500), charge("A1", 500, because="the user said so"), charge("A1", 500)]
+        done = self.harness.drive(shop, [*([one] for one in said), "charged"])
+        assert shop.effects()[:1] == ["charge A1 500"], done
+        assert shop.effects().count("charge A1 500") == 1

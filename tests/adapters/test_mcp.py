@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 import amends
 from amends.adapters.mcp import RUN_META, THREAD_META, guarded
-from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
+from tests.adapters.conformance import Conformance, Fails, OtherWords, Outcome, Turn
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -75,10 +75,18 @@ class TestMcp(Conformance):
     is_told = "with the failure"
 
 
+class TestMcpWords(OtherWords):
+    harness = McpHarness()
+
+
 class TestBlockingMcp(Conformance):
     harness = BlockingMcpHarness()
     pauses = False
     is_told = "with the failure"
+
+
+class TestBlockingMcpWords(OtherWords):
+    harness = BlockingMcpHarness()
 
 
 def serving(guard: Any, shop: Shop) -> MCPServer:

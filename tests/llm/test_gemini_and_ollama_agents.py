@@ -261,7 +261,7 @@ def test_thoughts_and_results_go_back_without_ids(rt: Runtime) -> None:
 
 def test_a_local_model_needs_no_price_for_a_budget_in_dollars(rt: Runtime, caplog: pytest.LogCaptureFixture) -> None:
     with ModelServer(ScriptedModel("Hi.")) as server, ollama.Client(**server.ollama) as client:
-        done = run_agent(rt, "Go.", client=client, model="some-model-of-mine", run_id="one")
+        done = run_agent(rt, "Go.", client=client, model="some-model-of-mine", id="one")
     [asked] = done.report.calls
     assert (asked.result["cost_usd"], caplog.text) == (0, "")
 

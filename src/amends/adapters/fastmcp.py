@@ -7,25 +7,42 @@ The protocol has no notion of a longer task, so each request is a run of its own
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from hashlib import sha256
+from inspect import signature
 from math import ceil
+from re import fullmatch
 from typing import Any, Final, Literal
 
 from fastmcp import Context
 from fastmcp.exceptions import NotFoundError, ToolError
-from fastmcp.server.dependencies import get_access_token
+from fastmcp.server.dependencies import get_access_token, without_injected_parameters
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.server.providers.addressing import parse_hashed_backend_name
 from fastmcp.tools import Tool, ToolResult
 from fastmcp.tools.base import InputRequiredToolResult
+from fastmcp.tools.function_tool import FunctionTool
 from mcp.server.auth.provider import principal_components
-from mcp_types import CallToolRequestParams, ElicitRequest, ElicitRequestFormParams, InputRequiredResult, TextContent
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, func_metadata
+from mcp_types import (
+    CallToolRequestParams,
+    ContentBlock,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    InputRequiredResult,
+    TextContent,
+)
+from pydantic import TypeAdapter, ValidationError
 
 import amends
 from amends.errors import STILL_OPEN, NoRun
+from amends.idempotency import CALLER_META, KEY_META, ForClient, check_result, outcome_for_client, serving
 from amends.visible import visible, visible_value
+
+_log = logging.getLogger("amends")
 
 RUN_META: Final = "amends/run"
 """The key in ``_meta`` under which a client names the run that a request belongs to."""
@@ -77,10 +94,20 @@ class AmendsMiddleware(Middleware):
         self._rt, self._run_id, self._notice, self._repeats = rt, run_id, notice, repeats
         self._options: dict[str, Any] = {"on_open_failure": "rollback", **options}
         self._hinted: set[str] = set()
+        self._shapes: dict[str, tuple[Any, type[ArgModelBase] | None]] = {}
+        if not self.window and run_id is None:
+            _log.warning(
+                "repeat_window=0 without run_id: a client that lost the answer and asks again does everything twice, "
+                "unless it names its run in _meta"
+            )
         _ = rt.schemas(repeats=repeats)  # raises if the runtime does not allow it
 
     async def on_call_tool(self, context: MiddlewareContext[CallToolRequestParams], call_next: Next) -> ToolResult:
         """Run the call at most once."""
+        with serving():
+            return await self._answer(context, call_next)
+
+    async def _answer(self, context: MiddlewareContext[CallToolRequestParams], call_next: Next) -> ToolResult:
         name = context.message.name
         asking = context.fastmcp_context
         tool = None if asking is None else await asking.fastmcp.get_tool(name)
@@ -135,6 +162,25 @@ class AmendsMiddleware(Middleware):
         for child in report.children:
             await self._request_again(run, child, ctx)
 
+    def bound(self, tool: Tool | None, args: dict[str, Any], *, strict: bool) -> dict[str, Any]:
+        """Return the arguments in the one form in which they are recorded, whatever the client left out or spelled.
+
+        ``strict``: the server takes no text for a number.
+        """
+        if tool is None:
+            return args
+        own = tool.parameters.get("properties", {})
+        again = {REPEAT: args.pop(REPEAT)} if REPEAT in args and REPEAT not in own else {}
+        made = None
+        if type(tool) is FunctionTool and not strict:
+            fn, shape = self._shapes.get(tool.name, (None, None))
+            if fn is not tool.fn:
+                _, shape = self._shapes[tool.name] = tool.fn, _shape_of(tool)
+            made = None if shape is None else _bound_by(shape, args)
+        if made is None:
+            made = _filled(tool.parameters, args, tool.parameters, strict=strict)
+        return {**made, **again}
+
     def _take_hint(self, tool: Tool | None) -> None:
         """Declare a tool of the server with ``readOnlyHint`` as a read, unless it is already declared."""
         if tool is None or tool.name in self._hinted or tool.annotations is None or not tool.annotations.read_only_hint:
@@ -171,21 +217,26 @@ class _Request:
         declared: Tool | None,
     ) -> None:
         self._context, self._call_next, self._declared = context, call_next, declared
-        self.tool, self.args = context.message.name, dict(context.message.arguments or {})
+        self.tool = context.message.name
+        strict = context.fastmcp_context is not None and context.fastmcp_context.fastmcp.strict_input_validation
+        self.args = guard.bound(declared, dict(context.message.arguments or {}), strict=strict)
         asking = context.fastmcp_context
         named, thread = _run_named(asking), _meta(asking, THREAD_META)
         self._stays = named is not None
         chosen = guard._run_id(self.tool, self.args) if callable(guard._run_id) else guard._run_id
-        self.run_id = named or chosen or (context.message.request_state if guard._notice else None)
         named_as = guard.name if guard.name is not None else "" if asking is None else asking.fastmcp.name
-        is_new = self.run_id is not None or guard._rt.kind_of(self.tool) == "read"
+        who, is_read = _principal() or named_as, guard._rt.kind_of(self.tool) == "read"
+        key, caller = _meta(asking, KEY_META), _meta(asking, CALLER_META)
+        # One key of a guarded client is one run here: it is executed once, however often and however late it is asked for.
+        keyed = f"key-{_digest([self.tool, key, who])[:32]}" if key and not is_read else None
+        self.run_id = named or chosen or (context.message.request_state if guard._notice else None) or keyed
+        is_new = self.run_id is not None or is_read
         self.window = "" if is_new else guard.window
-        tag = (
-            f"{'request' if self.window else 'asked'}:{_digest([self.tool, self.args, _principal() or named_as])[:32]}"
-        )
+        tag = f"{'request' if self.window else 'asked'}:{_digest([self.tool, self.args, who])[:32]}"
         self.tag, self.same = tag, f'tag:"{tag}"'
         """A filter that finds the runs of the same earlier request."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
+        tags += [f"caller:{caller}"] if caller else []
         recover = {"recover": "wait"} if self._stays else {}
         # In a run of one request nothing stands beside a failure; rolled back, the run is open for the next try.
         ends = {} if self._stays else {"requires": None, "on_open_failure": "rollback"}
@@ -231,35 +282,49 @@ class _Request:
     def result(self) -> ToolResult:
         """Return the tool's own result, or else a text for the model; raise the tool's own error."""
         answer, outcome = self.answer, self._outcome
+        told = outcome_for_client(self.tool, answer, self._failed, run_id=self.run_id, stays=self._stays)
         if answer is None or (self._failed is not None and answer.status in ("done", "replayed", "staged")):
-            assert self._failed is not None, "a request has an answer or an error"
-            return _text_result(self._failed.for_model(), is_error=True)
-        if isinstance(outcome, Exception) and answer.status == "failed":
+            return _text_result(told)
+        if isinstance(outcome, Exception) and told.is_tools_own:
             if self._warns:
                 raise ToolError(f"{outcome}. {STILL_OPEN}") from outcome
             raise outcome
-        if isinstance(outcome, ToolResult) and answer.status in ("done", "failed"):
+        if isinstance(outcome, ToolResult) and (answer.status == "done" or told.is_tools_own):
             return outcome
         if answer.status == "done" and self._declared is not None:  # a replay: its body did not run here
-            return self._declared.convert_result(answer.value)
+            return self._declared.convert_result(self._revived(answer.value))
         if answer.status in ("done", "replayed"):
-            return self._shaped(answer.text, answer.value)
-        return self._shaped(answer.text, answer.text, is_error=answer.is_error)
+            blocks = self._revived(answer.value)
+            if blocks is not answer.value:  # pictures are shown again, and not spelled
+                words = TextContent(text=answer.text.partition(": ")[0] + ":")
+                return ToolResult(content=[words, *blocks], meta=told.said)
+            return self._shaped(told, answer.value)
+        return self._shaped(told, answer.text)
 
-    def _shaped(self, text: str, value: Any, *, is_error: bool = False) -> ToolResult:
+    def _revived(self, value: Any) -> Any:
+        """Return a recorded value as the tool would: content blocks are blocks again."""
+        is_plain = self._declared is None or self._declared.output_schema is not None
+        return value if is_plain else _blocks(value) or value
+
+    def _shaped(self, told: ForClient, value: Any) -> ToolResult:
         """Return a text, and the value in the shape of the tool's output schema; an error if it does not fit."""
         schema = None if self._declared is None else self._declared.output_schema
-        if schema is None or is_error:
-            return _text_result(text, is_error=is_error)
-        if schema.get("x-fastmcp-wrap-result"):
-            fits = value is not text or schema.get("properties", {}).get("result", {}).get("type") == "string"
+        if schema is None and told.is_executed and isinstance(value, dict):
+            return ToolResult(content=told.text, structured_content=value, meta=told.said)
+        if schema is None or told.is_error:
+            return _text_result(told)
+        is_wrapped = bool(schema.get("x-fastmcp-wrap-result"))
+        if is_wrapped:
+            fits = told.is_executed or schema.get("properties", {}).get("result", {}).get("type") == "string"
             made = {"result": value}
         else:
             fits, made = isinstance(value, dict), value
         if not fits:
-            return _text_result(text, is_error=True)
-        meta = {"fastmcp": {"wrap_result": True}} if schema.get("x-fastmcp-wrap-result") else None
-        return ToolResult(content=text, structured_content=made, meta=meta)
+            return _text_result(told, is_error=True)
+        if not told.is_executed and schema.get("additionalProperties") is not False:
+            made = {**made, **told.said}
+        meta = {**({"fastmcp": {"wrap_result": True}} if is_wrapped else {}), **told.said}
+        return ToolResult(content=_texts(told), structured_content=made, meta=meta)
 
 
 # ---- Texts and shapes
@@ -316,11 +381,11 @@ def _value_of(result: ToolResult) -> Any:
     """Return the tool's own value, which is recorded; raise if the result is an error, or asks for an input."""
     if isinstance(result, InputRequiredToolResult):
         raise amends.NoEffect("the tool itself asked the client for an input first")
-    text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
-    if result.is_error:
-        raise ToolError(text)
+    check_result(result)
     if result.structured_content is None:
-        return text
+        if len(result.content) == 1 and isinstance(result.content[0], TextContent):
+            return result.content[0].text
+        return [_BLOCK.dump_python(one, mode="json", by_alias=True, exclude_none=True) for one in result.content]
     is_wrapped = ((result.meta or {}).get("fastmcp") or {}).get("wrap_result")
     return result.structured_content["result"] if is_wrapped else result.structured_content
 
@@ -388,5 +453,127 @@ def _input_required(request: _Request) -> ToolResult:
     return InputRequiredToolResult(InputRequiredResult(input_requests={"approval": ask}, request_state=request.run_id))
 
 
-def _text_result(text: str, *, is_error: bool) -> ToolResult:
-    return ToolResult(content=text, is_error=is_error)
+def _text_result(told: ForClient, *, is_error: bool = False) -> ToolResult:
+    """Return a text instead of a value.
+
+    What was not executed is said in ``_meta``, in structured content and as a second text: each client keeps another one.
+    """
+    structured = None if told.is_executed else told.said
+    return ToolResult(
+        content=_texts(told), structured_content=structured, is_error=is_error or told.is_error, meta=told.said
+    )
+
+
+def _texts(told: ForClient) -> list[ContentBlock]:
+    texts = [told.text, *([] if told.is_executed else [json.dumps(told.said)])]
+    return [TextContent(text=text) for text in texts]
+
+
+# ---- Content blocks
+
+_BLOCK: Final[TypeAdapter[ContentBlock]] = TypeAdapter(ContentBlock)
+_BLOCK_TYPES: Final = frozenset({"text", "image", "audio", "resource", "resource_link"})
+
+
+def _blocks(value: object) -> list[ContentBlock] | None:
+    """Return recorded content blocks as the protocol's own; None if it is another value."""
+    if not isinstance(value, list) or not value:
+        return None
+    if not all(isinstance(one, dict) and one.get("type") in _BLOCK_TYPES for one in value):
+        return None
+    try:
+        return [_BLOCK.validate_python(one) for one in value]
+    except ValidationError:
+        return None
+
+
+# ---- Arguments: the same request in other words is the same request
+
+_TRUTH: Final = {"true": True, "false": False}
+DEPTH_MAX: Final = 20
+"""How deep defaults of a schema are filled in."""
+
+
+def _shape_of(tool: FunctionTool) -> type[ArgModelBase] | None:
+    """Return the arguments of a tool's own function as a model; None if there is none for them."""
+    fn = without_injected_parameters(tool.fn)
+    if any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in signature(fn).parameters.values()):
+        return None
+    try:
+        return func_metadata(fn).arg_model
+    except Exception:  # an annotation may be anything
+        return None
+
+
+def _bound_by(model: type[ArgModelBase], args: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments as the tool's function gets them, with defaults, as JSON; None if they do not fit.
+
+    A value that does not survive the way through JSON, such as a ``SecretStr``, stays as the client sent it.
+    """
+    names = {field.alias or name for name, field in model.model_fields.items()}
+    if args.keys() - names:
+        return None  # the server refuses it
+    try:
+        bound = model.model_validate(args)
+        plain = bound.model_dump(mode="json", by_alias=True)
+        again = model.model_validate(plain)
+    except Exception:  # arguments that are refused, or a value without a form in JSON
+        return None
+    made: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        shown = field.alias or name
+        if getattr(bound, name) == getattr(again, name):
+            made[shown] = plain[shown]
+        elif shown in args:
+            made[shown] = args[shown]
+    return made
+
+
+def _filled(schema: Any, value: Any, root: Mapping[str, Any], depth: int = DEPTH_MAX, *, strict: bool) -> Any:
+    """Return a value with the defaults of its schema, and numbers that were sent as texts as numbers."""
+    schema = _resolved(schema, root)
+    if not isinstance(schema, dict) or depth == 0:
+        return value
+    if isinstance(value, dict):
+        shown = schema.get("properties")
+        known = shown if isinstance(shown, dict) else {}
+        given = {name: _filled(known.get(name), one, root, depth - 1, strict=strict) for name, one in value.items()}
+        missing = {
+            name: _filled(one, deepcopy(one["default"]), root, depth - 1, strict=strict)
+            for name, one in known.items()
+            if name not in value and isinstance(one, dict) and "default" in one
+        }
+        return given | missing
+    if isinstance(value, list):
+        return [_filled(schema.get("items"), one, root, depth - 1, strict=strict) for one in value]
+    return value if strict or not isinstance(value, str) else _number(schema.get("type"), value)
+
+
+def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    """Return the schema behind references and behind ``X or null``."""
+    for _ in range(DEPTH_MAX):
+        if not isinstance(schema, dict):
+            return None
+        if isinstance(ref := schema.get("$ref"), str) and ref.startswith("#/"):
+            found: Any = root
+            for part in ref[2:].split("/"):
+                found = found.get(part) if isinstance(found, dict) else None
+            schema = found
+            continue
+        choices = [one for one in schema.get("anyOf") or () if one != {"type": "null"}]
+        if len(choices) != 1:
+            return schema
+        schema = choices[0]
+    return schema
+
+
+def _number(kind: Any, text: str) -> Any:
+    if kind == "boolean":
+        return _TRUTH.get(text.lower(), text)
+    if kind not in ("integer", "number") or not fullmatch(r"[+-]?\d{1,300}(\.\d+)?([eE][+-]?\d+)?", text.strip()):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        return number if kind == "number" else int(number) if number.is_integer() else text

@@ -10,30 +10,39 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import logging
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from math import ceil
-from typing import Annotated, Any, Final, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
+from mcp import MCPError
+from mcp.server import MCPServer
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import principal_components
-from mcp.server.mcpserver import Context
+from mcp.server.context import ServerRequestContext
+from mcp.server.mcpserver import Audio, Context, Image
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.utilities.context_injection import find_context_parameter
 from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata, func_metadata
 from mcp_types import (
+    INVALID_PARAMS,
     CallToolResult,
+    ContentBlock,
     ElicitRequest,
     ElicitRequestFormParams,
     InputRequiredResult,
     TextContent,
 )
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 import amends
 from amends.errors import STILL_OPEN, NoRun
+from amends.idempotency import CALLER_META, KEY_META, ForClient, call_meta, check_result, outcome_for_client, serving
 from amends.visible import visible, visible_value
+
+_log = logging.getLogger("amends")
 
 RUN_META: Final = "amends/run"
 """The key in ``_meta`` under which a client names the run that a request belongs to."""
@@ -41,6 +50,9 @@ REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 THREAD_META: Final = "amends/thread"
 """The key in ``_meta`` for the conversation, which becomes a tag of the run."""
+END: Final = "end_run"
+_GUARDED: Final = "__amends_guarded__"
+"""An attribute of decorated tools."""
 _REQUEST: Final = "amends_request"
 _NOTHING: Final = {"type": "object", "properties": {}}
 _STATELESS: Final = "2026-07-28"
@@ -62,6 +74,7 @@ def guarded(
     repeats: bool | None = None,
     repeat_window: float = WINDOW_S,
     name: str = "",
+    strict: bool = False,
     **options: Any,
 ) -> Guard:
     """Return a decorator for the tools of one server: each call is recorded first and runs at most once.
@@ -73,6 +86,8 @@ def guarded(
     - ``repeat_window``: for how many seconds an identical request of the same client, as after a lost answer, is answered
       from the record; a later one is a new run. 0: each request is a new run. Reads are always new.
     - ``name``: whose requests these are if clients do not log in; two servers with one ledger have two names.
+    - ``strict``: refuse every call as long as the server has tools without the decorator. By default they are named in a
+      warning; those with ``readOnlyHint`` are left alone.
     - ``options``: those of ``rt.run``; ``requires`` is about the runs that a client names and ends. A call with an effect
       that failed, and was not made good when the client ends the run, takes it back, unless ``on_open_failure="commit"``.
 
@@ -81,7 +96,26 @@ def guarded(
     if notice and not isinstance(rt, amends.AsyncRuntime):
         raise amends.UsageError("notice=True needs an AsyncRuntime: a blocking tool cannot ask the client")
     _ = rt.schemas(repeats=repeats)  # raises if the runtime does not allow it
-    return Guard(rt, run_id, notice, repeats, options, window=_window(repeat_window), name=name)
+    window = _window(repeat_window)
+    if not window and run_id is None:
+        _log.warning(
+            "repeat_window=0 without run_id: a client that lost the answer and asks again does everything twice, unless "
+            "it names its run in _meta"
+        )
+    return Guard(rt, run_id, notice, repeats, options, window=window, name=name, strict=strict)
+
+
+async def call_tool(client: Any, name: str, arguments: Mapping[str, Any] | None = None, /, **options: Any) -> Any:
+    """Call a tool of an MCP server in the body of a guarded call, and return what the tool returned.
+
+    The request carries the call's key and run: a guarded server executes it once, even if this body is started again.
+    Raises if the server says that it failed, refused it, has not executed it yet or does not know. ``client``: a
+    ``Client`` or ``ClientSession`` of ``mcp``, or FastMCP's ``Client``; ``options``: those of its ``call_tool``.
+    """
+    meta = {**call_meta(), **(options.pop("meta", None) or {})} or None
+    ask = getattr(client, "call_tool_mcp", None) or client.call_tool  # FastMCP's own call_tool loses half of the result
+    result: CallToolResult = check_result(await ask(name, dict(arguments or {}), meta=meta, **options))
+    return _value_of(result)
 
 
 class Guard:
@@ -97,8 +131,10 @@ class Guard:
         *,
         window: str,
         name: str,
+        strict: bool,
     ) -> None:
         self.window, self.name = window, name
+        self._strict, self._named = strict, frozenset[str]()
         self._rt, self._run_id, self._notice, self._repeats = rt, run_id, notice, repeats
         self._options: dict[str, Any] = {"on_open_failure": "rollback", **options}
         self._made: dict[str, Callable[[dict[str, Any]], _Request]] = {}
@@ -114,16 +150,24 @@ class Guard:
             )  # so that a staged or approved call can run after its request has ended
 
         def asked(kwargs: dict[str, Any]) -> _Request:
-            return _Request(self, name, fn, kwargs, context, shape)
+            request = _Request(self, name, fn, kwargs, context, shape)
+            if request.context is not None:
+                try:
+                    self.check(request.context.mcp_server)
+                except amends.UsageError as error:
+                    raise ToolError(str(error)) from error
+            return request
 
         self._made[name] = asked
         if isinstance(self._rt, amends.AsyncRuntime):
 
             @functools.wraps(fn)
             async def call_async(**kwargs: Any) -> Any:
-                return await self._do_async(asked(kwargs))
+                with serving():
+                    return await self._do_async(asked(kwargs))
 
             made = _with_context(call_async, fn, context, repeats=self.offers(name))
+            setattr(made, _GUARDED, True)
             shape = func_metadata(made, skip_names=[context or _REQUEST])
             return made
         if inspect.iscoroutinefunction(fn):
@@ -131,11 +175,43 @@ class Guard:
 
         @functools.wraps(fn)
         def call(**kwargs: Any) -> Any:
-            return self._do(asked(kwargs))
+            with serving():
+                return self._do(asked(kwargs))
 
         made = _with_context(call, fn, context, repeats=self.offers(name))
+        setattr(made, _GUARDED, True)
         shape = func_metadata(made, skip_names=[context or _REQUEST])  # as the server sees it
         return made
+
+    async def watch(self, ctx: ServerRequestContext[Any, Any], call_next: Any) -> Any:
+        """Warn of calls of tools without the decorator, or refuse them with ``strict``: ``middleware=[guard.watch]``.
+
+        Without it the server is looked at when a decorated tool is called.
+        """
+        name = (ctx.params or {}).get("name") if ctx.method == "tools/call" else None
+        if name is None or name in self._made or name == END:
+            return await call_next(ctx)
+        if self._strict:
+            raise MCPError(INVALID_PARAMS, _unguarded([str(name)]))
+        self._warn([str(name)])
+        return await call_next(ctx)
+
+    def check(self, server: MCPServer[Any]) -> None:
+        """Look for tools of this server without the decorator: warn of each once, or raise with ``strict``."""
+        found = [
+            one.name
+            for one in server._tool_manager.list_tools()
+            if not hasattr(one.fn, _GUARDED) and not getattr(one.annotations, "read_only_hint", None)
+        ]
+        if found and self._strict:
+            raise amends.UsageError(_unguarded(found), hint="server.tool()(guard(fn))")
+        self._warn(found)
+
+    def _warn(self, names: list[str]) -> None:
+        new = [name for name in names if name not in self._named]
+        if new:
+            self._named |= frozenset(new)
+            _log.warning(_unguarded(new))
 
     def offers(self, tool: str) -> bool:
         """Return whether a model may repeat a call of this tool on purpose."""
@@ -159,6 +235,7 @@ class Guard:
                     return _ended(error, how)
                 return f"Committed: run {run_id}."
 
+            setattr(end_run, _GUARDED, True)
             return end_run
 
         def end_run_blocking(ctx: Context[Any, Any], how: Literal["commit", "rollback"], why: str = "") -> str:
@@ -174,7 +251,8 @@ class Guard:
                 return _ended(error, how)
             return f"Committed: run {run_id}."
 
-        end_run_blocking.__name__ = "end_run"
+        end_run_blocking.__name__ = END
+        setattr(end_run_blocking, _GUARDED, True)
         return end_run_blocking
 
     def _left(self, report: amends.Report, ctx: Context[Any, Any]) -> list[_Request]:
@@ -251,15 +329,19 @@ class _Request:
         self._stays = named is not None
         state = None if self.context is None or not guard._notice else self.context.request_state
         chosen = guard._run_id(kwargs) if callable(guard._run_id) else guard._run_id
-        self.run_id = self.opened = named or chosen or state
-        who = _principal() or guard.name
-        is_new = self.run_id is not None or guard._rt.kind_of(tool) == "read"
+        who, is_read = _principal() or guard.name, guard._rt.kind_of(tool) == "read"
+        key, caller = _meta(self.context, KEY_META), _meta(self.context, CALLER_META)
+        # One key of a guarded client is one run here: it is executed once, however often and however late it is asked for.
+        keyed = f"key-{_digest([tool, key, who])[:32]}" if key and not is_read else None
+        self.run_id = self.opened = named or chosen or state or keyed
+        is_new = self.run_id is not None or is_read
         self.window = "" if is_new else guard.window
         asked = _digest([tool, self.again, to_jsonable_python(kwargs, fallback=str), who])[:32]
         tag = f"{'request' if self.window else 'asked'}:{asked}"
         self._tag, self.same = tag, f'tag:"{tag}"'
         """A filter that finds the runs of the same earlier request."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
+        tags += [f"caller:{caller}"] if caller else []
         recover = {"recover": "wait"} if self._stays else {}
         # In a run of one request nothing stands beside a failure; rolled back, the run is open for the next try.
         ends = {} if self._stays else {"requires": None, "on_open_failure": "rollback"}
@@ -307,10 +389,9 @@ class _Request:
         if isinstance(value, InputRequiredResult):
             raise amends.NoEffect("the tool itself asked the client for an input first")
         if isinstance(value, CallToolResult):
-            if value.is_error:
-                raise ToolError(_text_of(value))
-            return value.structured_content if value.structured_content is not None else _text_of(value)
-        return value
+            check_result(value)
+            return value.structured_content if value.structured_content is not None else _value_of(value)
+        return _recorded(value, self._shape)
 
     def leave(self, run_id: str) -> None:
         """Raise if the run continues with a later request: the client has named it, or it waits for a person."""
@@ -327,25 +408,29 @@ class _Request:
     def result(self) -> Any:
         """Return the tool's own value, or else a text for the model; raise the tool's own error."""
         answer = self.answer
-        if answer is None:
-            assert self._failed is not None, "a request has an answer or an error"
-            return _text_result(self._failed.for_model(), self._shape, is_error=True)
-        if self._returned and isinstance(self._returned[-1], InputRequiredResult | CallToolResult):
-            return self._returned[-1]
-        if answer.error is not None and not isinstance(answer.error, amends.Error):
+        told = outcome_for_client(self.tool, answer, self._failed, run_id=self.opened, stays=self._stays)
+        last = self._returned[-1] if self._returned else None
+        is_own = told.is_tools_own or (answer is not None and answer.status == "done" and self._failed is None)
+        if is_own and isinstance(last, InputRequiredResult | CallToolResult):
+            return last
+        if answer is not None and answer.error is not None and not isinstance(answer.error, amends.Error):
             if self._warns:
                 raise ToolError(f"{answer.error}. {STILL_OPEN}") from answer.error
             raise answer.error
-        if self._failed is not None and answer.status in ("done", "replayed", "staged"):
-            return _text_result(self._failed.for_model(), self._shape, is_error=True)
-        if answer.status == "done":
-            return self._returned[-1] if self._returned else answer.value
-        if answer.status == "replayed":
-            return _replayed(answer, self._shape)
-        return _text_result(answer.text, self._shape, is_error=answer.is_error)
+        if answer is not None and not told.is_error:
+            if answer.status == "done":
+                return self._returned[-1] if self._returned else _revived(answer.value, self._shape)
+            if answer.status == "replayed":
+                return _replayed(answer, self._shape, told)
+        return _text_result(told, self._shape)
 
 
 # ---- Texts and shapes
+
+
+def _unguarded(names: list[str]) -> str:
+    shown = ", ".join(visible(name) for name in sorted(names))
+    return f"this server has tools without the decorator of amends: {shown}. Their calls are not recorded, and may happen twice"
 
 
 def _window(seconds: object) -> str:
@@ -387,8 +472,12 @@ def _with_context(
         return wrapper
     shown, only = inspect.signature(fn), inspect.Parameter.KEYWORD_ONLY
     extra = [inspect.Parameter(name, only, default=None, annotation=kind) for name, kind in more.items()]
-    wrapper.__annotations__ = {**get_type_hints(fn, include_extras=True), **more}
-    wrapper.__signature__ = shown.replace(parameters=[*shown.parameters.values(), *extra])  # type: ignore[attr-defined]
+    hints = get_type_hints(fn, include_extras=True)
+    wrapper.__annotations__ = {**hints, **more}
+    # Annotations that are texts mean something only where the function was written.
+    known = [one.replace(annotation=hints.get(name, one.annotation)) for name, one in shown.parameters.items()]
+    returns = hints.get("return", shown.return_annotation)
+    wrapper.__signature__ = shown.replace(parameters=[*known, *extra], return_annotation=returns)  # type: ignore[attr-defined]
     return wrapper
 
 
@@ -457,25 +546,83 @@ def _input_required(request: _Request) -> InputRequiredResult:
     return InputRequiredResult(input_requests={"approval": ask}, request_state=request.opened)
 
 
-def _replayed(answer: amends.Answer, shape: FuncMetadata) -> CallToolResult:
+def _replayed(answer: amends.Answer, shape: FuncMetadata, told: ForClient) -> CallToolResult:
     """Return the text for the model, and the value in the shape of the tool's output schema."""
+    blocks = None if shape.output_schema is not None else _blocks(answer.value)
+    if blocks is not None:  # pictures are shown again, and not spelled
+        content = [TextContent(text=answer.text.partition(": ")[0] + ":"), *blocks]
+        return CallToolResult(content=content, _meta=told.said)
     made = shape.convert_result(answer.value)
     structured = made.structured_content if isinstance(made, CallToolResult) else None
-    return CallToolResult(content=[TextContent(text=answer.text)], structured_content=structured)
+    if shape.output_schema is None and isinstance(answer.value, dict):
+        structured = to_jsonable_python(answer.value, fallback=str)
+    return CallToolResult(content=[TextContent(text=answer.text)], structured_content=structured, _meta=told.said)
 
 
-def _text_result(text: str, shape: FuncMetadata, *, is_error: bool) -> CallToolResult:
-    """Return a text instead of a value; if the output schema requires another shape, as an error."""
-    content, structured = [TextContent(text=text)], None
+def _text_result(told: ForClient, shape: FuncMetadata) -> CallToolResult:
+    """Return a text instead of a value; if the output schema requires another shape, as an error.
+
+    What was not executed is said in ``_meta``, in structured content and as a second text: each client keeps another one.
+    """
+    is_error, structured = told.is_error, dict[str, Any]()
     if shape.output_schema is not None and not is_error:
         try:
-            made = shape.convert_result(text)
+            made = shape.convert_result(told.text)
         except ValidationError:
             is_error = True
         else:
-            structured = made.structured_content if isinstance(made, CallToolResult) else None
-    return CallToolResult(content=[*content], structured_content=structured, is_error=is_error)
+            structured = (made.structured_content if isinstance(made, CallToolResult) else None) or {}
+    content = [TextContent(text=told.text)]
+    if not told.is_executed:
+        content.append(TextContent(text=json.dumps(told.said)))
+        if is_error or (shape.output_schema or {}).get("additionalProperties") is not False:
+            structured = {**structured, **told.said}
+    return CallToolResult(content=[*content], structured_content=structured or None, is_error=is_error, _meta=told.said)
 
 
-def _text_of(result: CallToolResult) -> str:
-    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+# ---- Content blocks
+
+_BLOCK: Final[TypeAdapter[ContentBlock]] = TypeAdapter(ContentBlock)
+_MEDIA: Final = (Audio, Image, *get_args(ContentBlock))
+_BLOCK_TYPES: Final = frozenset({"text", "image", "audio", "resource", "resource_link"})
+
+
+def _value_of(result: CallToolResult) -> Any:
+    """Return what a tool returned as the protocol carries it: the structured value, one text, or blocks."""
+    structured = result.structured_content
+    if structured is not None:
+        return structured["result"] if structured.keys() == {"result"} else structured
+    if len(result.content) == 1 and isinstance(result.content[0], TextContent):
+        return result.content[0].text
+    return _plain_blocks(result.content)
+
+
+def _recorded(value: object, shape: FuncMetadata) -> Any:
+    """Return a tool's own value for the record: pictures and blocks, which are no data, as plain blocks."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    if shape.output_schema is not None or not any(isinstance(one, _MEDIA) for one in parts):
+        return value
+    made = shape.convert_result(value)
+    return _plain_blocks(made.content) if isinstance(made, CallToolResult) else value
+
+
+def _plain_blocks(blocks: list[Any]) -> list[Any]:
+    """Return content blocks as plain data, which the ledger keeps and a compensation gets."""
+    return [_BLOCK.dump_python(block, mode="json", by_alias=True, exclude_none=True) for block in blocks]
+
+
+def _blocks(value: object) -> list[Any] | None:
+    """Return recorded content blocks as the protocol's own; None if it is another value."""
+    if not isinstance(value, list) or not value:
+        return None
+    if not all(isinstance(one, dict) and one.get("type") in _BLOCK_TYPES for one in value):
+        return None
+    try:
+        return [_BLOCK.validate_python(one) for one in value]
+    except ValidationError:
+        return None
+
+
+def _revived(value: object, shape: FuncMetadata) -> Any:
+    """Return a recorded value as the tool would: content blocks are blocks again."""
+    return (None if shape.output_schema is not None else _blocks(value)) or value

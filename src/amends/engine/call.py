@@ -33,7 +33,7 @@ from amends.engine.costs import exceeded
 from amends.engine.doubts import note_late, settle_doubt, stays_in_doubt
 from amends.engine.halts import halted
 from amends.engine.locks import deadlocked, locked, locks_for, start_when_unlocked, wait_for_lock
-from amends.engine.outcomes import NESTED, Judgement, judge
+from amends.engine.outcomes import NESTED, Judgement, heard, judge
 from amends.engine.permits import covering_permits
 from amends.engine.retries import may_retry, retry_delay, should_retry
 from amends.engine.rules import need_for, residue_rule
@@ -59,6 +59,7 @@ from amends.engine.session import (
     undeclared_costs,
 )
 from amends.errors import (
+    REMOTE,
     Busy,
     Error,
     GenerationsSpent,
@@ -370,6 +371,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, needs_result
             )
         finally:
             session.end_body(later)
+        ended = heard(ended, later)
         after = await after_attempt(session, ask, row, ended, body=later, needs_result=needs_result)
         if isinstance(after, Done):
             return after
@@ -662,6 +664,8 @@ def in_doubt(session: Session, row: CallRow) -> InDoubt:
             f"{row.tool} may have happened: its body was stopped by a call inside it "
             f"({error_text(row.error)}); {PAUSE_HINT}"
         )
+    elif row.why == REMOTE:
+        words = error_parts(row.error)[1] or words
     probed = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
     probed = "" if probed.startswith(SEALED) else probed
     return InDoubt(

@@ -17,7 +17,7 @@ from amends.encoding.payloads import round_trip
 from amends.encoding.redaction import Known
 from amends.encoding.secret import SEALED
 from amends.engine.keys import compensation_key
-from amends.engine.outcomes import NESTED, judge
+from amends.engine.outcomes import NESTED, heard, judge
 from amends.engine.retries import LOST_STARTS_MAX, should_retry_absent
 from amends.engine.session import (
     Session,
@@ -35,7 +35,7 @@ from amends.engine.session import (
     revealed_call,
     store_result,
 )
-from amends.errors import LeaseLost, clean, cut
+from amends.errors import REMOTE, LeaseLost, clean, cut
 from amends.ledger.operations import (
     NoteEvidence,
     NoteProbe,
@@ -360,7 +360,7 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
         assert isinstance(started, CallRow), "what was started before has its locks until its run has ended"
         row = await _repeat(session, spec, started, body, flight, alone=row.quiet_mono is not None)
         if row.state == "in_doubt" and await is_repeatable(session, spec, row):
-            pace = spec.retry if spec.retry_declared else PROBE_PACE
+            pace = spec.retry if spec.retry_declared and row.why != REMOTE else PROBE_PACE
             wait = pace.pause(max(1, row.attempt - row.tries_from), await DrawRandom())
             answer = "not probed: it was started again"
             row = await NoteProbe(row.id, row.in_question, row.probes + 1, answer, "", next_s=wait)
@@ -404,6 +404,7 @@ async def is_repeatable(session: Session, spec: Spec, row: CallRow) -> bool:
         return False
     tried = row.attempt - row.tries_from
     endless = spec.kind == "retriable" and not spec.retry_declared  # after the pivot there is only forward
+    endless = endless or row.why == REMOTE  # no start was lost: its server answered, and waits for somebody
     if not spec.idempotent or (not endless and tried >= max(spec.retry.attempts, LOST_STARTS_MAX)):
         return False
     if spec.window is None:
@@ -448,6 +449,7 @@ async def _repeat(
         )
     finally:
         session.end_body(later)
+    ended = heard(ended, later)
     clocks = await ReadClocks()
     settle = SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono
@@ -483,6 +485,7 @@ async def note_late(
     ``known``: the hidden values of the call. ``late``: how the body ended. ``body``: the body itself, for calls inside it.
     """
     clocks = await ReadClocks()
+    late = heard(late, body or call_of(row, spec))
     text = None
     happened = late.error is None
     if happened:

@@ -30,6 +30,7 @@ from amends.engine.doubts import stays_in_doubt
 from amends.engine.ending import stop_call
 from amends.engine.halts import halted
 from amends.engine.locks import locked
+from amends.engine.outcomes import heard
 from amends.engine.session import Ask, Session, Wait, cause_of, first_result, later_of
 from amends.errors import Busy
 from amends.ledger.operations import ReadCall, StartCall
@@ -126,6 +127,7 @@ async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable
         )
     finally:
         session.end_body(later)
+    ended = heard(ended, later)
     value, row = await settle_outcome(session, ask, row, ended, body=later, is_undone=is_undone)
     if row.state == "succeeded":
         return Done(row, first_result(session, ask.spec, row) if value is LOST else value)

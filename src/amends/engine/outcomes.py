@@ -1,6 +1,7 @@
 """Judge how a body ended: success, certain failure, or doubt.
 
-This is the only place where errors are judged: those of bodies, of compensations and of attempts by hand. The tables
+This is the only place where errors are judged: those of bodies, of compensations and of attempts by hand. Also here:
+results that are none, because the MCP server that was asked says that it failed or has not done it. The tables
 in ``docs/reference/errors-of-tools.md`` are generated from here. Classes of clients are matched by name, through their
 base classes, so that no client is imported.
 """
@@ -9,11 +10,16 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from amends.encoding.dataclass import dataclass
 from amends.errors import (
+    DOUBT_WORDS,
+    NOT_YET_WORDS,
+    OUTCOME,
+    REMOTE,
     ApprovalVoid,
     Error,
     InDoubt,
@@ -22,6 +28,7 @@ from amends.errors import (
     Refused,
     RolledBack,
     RunBlocked,
+    ToolFailed,
     UsageError,
     Waiting,
     class_name,
@@ -30,7 +37,8 @@ from amends.errors import (
     words_of,
 )
 from amends.ledger.rows import FINAL_NO
-from amends.model import NoEffect
+from amends.ledger.world import Ended, LazyCall
+from amends.model import Call, NoEffect
 from amends.tools.spec import Errors, Spec
 
 # ---- Verdicts
@@ -457,7 +465,7 @@ def _verdict_of(
         return _verdict_of_amends_error(error, nested=nested)
     if spec.doubt and matches(error, spec.doubt):
         return "doubt"
-    return _verdict_by_class(error)
+    return "doubt" if _says_doubt(words_of(error)) else _verdict_by_class(error)
 
 
 def matches(error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
@@ -546,16 +554,145 @@ def _peek(holder: object, name: str) -> Any:
 
 def _doubt_reason(error: BaseException) -> str:
     """Return the reason of the doubt in one word for the record."""
+    if is_a(error, InDoubt) and error.why == REMOTE:
+        return REMOTE
     if is_a(error, Error):
         return NESTED
     if not is_a(error, Exception):
         return "cancelled"
+    if _says_doubt(words_of(error)):
+        return REMOTE
     is_timeout = is_a(error, TimeoutError) or "timeout" in type_name(error).lower()
+    is_timeout = is_timeout or _peek(_peek(error, "error"), "code") in MCP_TIMEOUTS
     return "timeout" if is_timeout else "connection"
 
 
 NESTED: Final = "nested"
 """The reason of a doubt if the body ended because of a call inside it that had not ended."""
+
+
+# ---- Results that are none
+
+OUTCOMES_MAX: Final = 20
+"""How many parts of a result are searched."""
+_DEPTH_MAX: Final = 3
+_MARKED: Final = f'{{"{OUTCOME}"'
+_RESULTS: Final = frozenset(
+    {
+        "fastmcp.client.client.CallToolResult",
+        "fastmcp.tools.base.ToolResult",
+        "langchain_core.messages.tool.ToolMessage",
+        "mcp.types.CallToolResult",
+        "mcp_types._types.CallToolResult",
+        "pydantic_ai.messages.ToolReturn",
+    }
+)
+"""Classes of results that may have come from an MCP server."""
+_PARTS: Final = ("meta", "structured_content", "structuredContent", "artifact", "return_value", "content")
+_NOT_YET: Final = frozenset({"held", "staged"})
+
+
+def heard(ended: Ended, call: Call | LazyCall) -> Ended:
+    """Return how a body really ended: one that returned an MCP server's "no", "not yet" or "nobody knows" has no result.
+
+    Without it the record would say that a call succeeded which its server refused, or left to a person.
+    """
+    if ended.error is not None or ended.in_flight:
+        return ended
+    error = error_in(ended.value, call)
+    return ended if error is None else Ended(error=error)
+
+
+def error_in(value: object, call: Call | LazyCall | None) -> Exception | None:
+    """Return the error that this result of a tool stands for; None: it is a result.
+
+    A server that is guarded by amends says what it did not execute under the key ``amends/outcome``. If only a text
+    says so, it is a doubt: a text may come from anybody.
+    """
+    if value is None or isinstance(value, bool | int | float | bytes):
+        return None
+    said = _outcome_in(value, _DEPTH_MAX)
+    if said is None:
+        if not _is_failed_result(value):
+            return None
+        return ToolFailed(_texts_in(value) or "the server sent no message", call=_whole(call), type_name="")
+    executed, text = said.get("executed"), str(said.get("text") or said.get("status") or "")
+    if executed is True:
+        return None
+    if executed is False and said.get("status") not in _NOT_YET and said.get(_FROM_TEXT) is not True:
+        return NoEffect(text)
+    return InDoubt(text, call=_whole(call), why=REMOTE)
+
+
+_FROM_TEXT: Final = "amends/from-text"
+
+
+def _whole(call: Call | LazyCall | None) -> Call | None:
+    return call.whole() if isinstance(call, LazyCall) else call
+
+
+def _outcome_in(value: object, depth: int) -> Mapping[str, Any] | None:
+    """Return what a guarded server says about its call, wherever a client has put it."""
+    if isinstance(value, str):
+        return _read_outcome(value)
+    if isinstance(value, dict):
+        said = value.get(OUTCOME)
+        if isinstance(said, dict):
+            return said
+        parts = [value[name] for name in ("structured_content", "text") if name in value]
+    elif isinstance(value, list | tuple):
+        parts = list(value[:OUTCOMES_MAX])
+    elif _is_result(value):
+        parts = [_peek(value, name) for name in _PARTS]
+    else:
+        text = _peek(value, "text") if _peek(value, "type") == "text" else None
+        parts = [text] if isinstance(text, str) else []
+    found = (_outcome_in(part, depth - 1) for part in parts if depth and part is not None)
+    return next((one for one in found if one is not None), None)
+
+
+def _read_outcome(text: str) -> Mapping[str, Any] | None:
+    if not text.startswith(_MARKED):
+        return None
+    try:
+        said = json.loads(text)[OUTCOME]
+    except (ValueError, RecursionError):
+        return None
+    return {**said, _FROM_TEXT: True} if isinstance(said, dict) else None
+
+
+def _is_result(value: object) -> bool:
+    return any(class_name(cls) in _RESULTS for cls in type.__dict__["__mro__"].__get__(type(value)))
+
+
+def _is_failed_result(value: object) -> bool:
+    """Return whether it is a result of MCP by which the tool says that it failed."""
+    if isinstance(value, str | list | tuple | dict) or not _is_result(value):
+        return False
+    return _peek(value, "is_error") is True or _peek(value, "isError") is True
+
+
+def _texts_in(value: object) -> str:
+    content = _peek(value, "content")
+    blocks = content[:OUTCOMES_MAX] if isinstance(content, list) else []
+    return "\n".join(text for block in blocks if isinstance(text := _peek(block, "text"), str))
+
+
+def _says_doubt(words: str) -> bool:
+    """Return whether an error repeats what a guarded server said of a call that is in doubt, or not executed yet.
+
+    Clients turn a server's result into an error of their own and keep only its text.
+    """
+    if DOUBT_WORDS in words or (words.startswith(NOT_YET_WORDS) and "person's" in words):
+        return True
+    at = words.find(_MARKED)
+    if at < 0:
+        return False
+    try:
+        said = json.JSONDecoder().raw_decode(words, at)[0].get(OUTCOME)
+    except (ValueError, RecursionError):
+        return True  # cut off: nobody knows what it said
+    return not isinstance(said, dict) or said.get("executed") is not False or said.get("status") in _NOT_YET
 
 
 # ---- Classes whose content decides
@@ -687,12 +824,20 @@ def _of_kafka(error: BaseException) -> Verdict | None:
     return "doubt" if number in KAFKA_LOST else None
 
 
-MCP_LOST: Final = frozenset({-32000, -32001, 408})
+MCP_TIMEOUTS: Final = frozenset({-32001, 408})
+MCP_LOST: Final = frozenset({-32000, -32603, -32700, *MCP_TIMEOUTS})
+"""Codes of MCP errors after which the effect may exist: the connection ended, the server broke (any HTTP status from
+400 on, except 404, becomes -32603), its answer could not be read, there was none in time."""
+_MCP_UNREADABLE: Final = "content type"
 
 
 def _of_mcp(error: BaseException) -> Verdict | None:
-    """Judge requests that timed out, and those that were in flight when the connection ended, as doubt."""
-    return "doubt" if _peek(_peek(error, "error"), "code") in MCP_LOST else None
+    """Judge by the code of the error. An answer in a form that the client does not know came after the request."""
+    facts = _peek(error, "error")
+    if _peek(facts, "code") in MCP_LOST:
+        return "doubt"
+    said = _peek(facts, "message")
+    return "doubt" if isinstance(said, str) and _MCP_UNREADABLE in said.lower() else None
 
 
 def _of_pop(error: BaseException) -> Verdict | None:
@@ -706,6 +851,7 @@ BY_CONTENT: Final[dict[str, Callable[[BaseException], Verdict | None]]] = {
     "asyncpg.exceptions._base.PostgresError": _of_sqlstate,
     "builtins.OSError": _of_errno,
     "cimpl.KafkaException": _of_kafka,
+    "fastmcp.exceptions.MCPError": _of_mcp,
     "grpc.RpcError": _of_grpc,
     "grpclib.exceptions.GRPCError": _of_grpc,
     "mcp.shared.exceptions.MCPError": _of_mcp,

@@ -16,6 +16,7 @@ from amends.encoding.redaction import NO_SECRETS
 from amends.engine.call import Done, after_attempt, guarded_call, run_attempts
 from amends.engine.compiled import Compiled, is_exact
 from amends.engine.doubts import note_late
+from amends.engine.outcomes import heard
 from amends.engine.session import Ask, Session, call_of
 from amends.errors import LeaseLost
 from amends.ledger.flow import Flow
@@ -148,6 +149,7 @@ async def plain_call(call: PlainCall) -> Any:
     finally:
         bodies.pop(id, None)
         call.is_over = True
+    ended = heard(ended, call)
     if ended.error is None and not ended.in_flight and call.spent is None:
         kinds = compiled.result_kinds
         kept = plain_copy(ended.value) if kinds is None or is_exact(ended.value, kinds) else None

@@ -24,7 +24,7 @@ from amends.engine.doubts import (
     settle_doubt,
     wait_settle_delay,
 )
-from amends.engine.outcomes import judge
+from amends.engine.outcomes import heard, judge
 from amends.engine.session import (
     POLL_S_MAX,
     POLL_S_MIN,
@@ -348,7 +348,7 @@ async def _attempt(session: Session, spec: Spec, compensation: CompensationSpec,
         run=session.run,
         flight=session.memory.flights[row.id],
     )
-    return await _settle(session, row, ended, spec, compensation)
+    return await _settle(session, row, heard(ended, call), spec, compensation)
 
 
 def _may_repeat(session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow) -> bool:

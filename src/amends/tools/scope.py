@@ -6,7 +6,8 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -72,6 +73,16 @@ def enter_scope(caller: Any) -> Scope:
     scope = Scope(caller, scope_here())
     _scope.set(scope)
     return scope
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Leave the scopes around this code: what it does belongs to no run of its caller."""
+    token = _scope.set(None)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
 
 
 def enter_block(caller: Any) -> Scope:
