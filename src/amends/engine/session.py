@@ -823,7 +823,8 @@ def _result_for(session: Session, spec: Spec, asked: CompensationSpec | ProbeSpe
         return None if asked.takes_none and row.comp_blind else LOST, why
     result = session.memory.results.get(row.id, LOST)
     if result is LOST:
-        result = result_of(session, spec, row, hint=asked.result_type if row.loss else Any)
+        is_untyped = bool(row.loss) or spec.result_type is Any  # the one who recorded it may have known the class
+        result = result_of(session, spec, row, hint=asked.result_type if is_untyped else Any)
     return result, ""
 
 

@@ -149,7 +149,7 @@ def model_ask(
     """
     if handler is not None and host.find(tool) is None:
         return _undeclared_ask(host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
-    spec = host.named(tool)
+    spec = host.named(tool) if handler is None else host.with_result_of(tool, handler)
     if handler is None and spec.fn is None:
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
     plain = dict(_json_object(tool, args))

@@ -315,9 +315,10 @@ def _takes_none(declared: Declaration, fn: Callable[..., Any]) -> bool:
 def _result_type(declared: Declaration, fn: Callable[..., Any]) -> Any:
     """Return the one class that ``result`` is annotated with, if the tool does not annotate what it returns.
 
-    Then no class was stored, and an annotation that allows several classes would be a guess.
+    Then no class was stored, and an annotation that allows several classes would be a guess. A tool whose body is
+    elsewhere annotates nothing.
     """
-    if declared.signature is None or declared.signature.hints.get("return", Any) is not Any:
+    if declared.signature is not None and declared.signature.hints.get("return", Any) is not Any:
         return Any
     hint = hints_of(fn, declared.local_names).get("result", Any)
     return Any if any(place.tagged for place in places_below(shape_of(hint))) else hint
