@@ -1244,7 +1244,7 @@ def bound_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any] | None
             return {**bound_json(schema, given), **again}
         if schema is None:
             return {**_defaults_of(tool, given), **again}
-        model: Any = tool.tool_call_schema
+        model: Any = tool.tool_call_schema if needs_graph(tool) else schema
         return {**_bound_model(model, given), **again}
     except (ValidationError, ValidationErrorV1):
         return None
@@ -1253,58 +1253,51 @@ def bound_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any] | None
 def _bound_model(model: Any, given: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a model as JSON data; one that JSON would change (a secret, a random default) as it was given."""
     made, twin = _parsed(model, given), _parsed(model, given)
-    plain, again = _dumped(made), _dumped(twin)
-    if plain is None or again is None:
-        return given
-    try:
-        back = _dumped(_parsed(model, plain))
-        whole = _parsed(model, plain) == made
-    except (ValidationError, ValidationErrorV1):
-        back, whole = {}, False
-    stable = {
-        name: value
-        for name, value in plain.items()
-        if value == again.get(name) and back is not None and back.get(name) == value
-        and (whole or not _is_masked(made, name))
-    }  # fmt: skip
-    names = _names_of(model)
-    odd = {name: value for name, value in given.items() if names.get(name, name) not in stable and name in names}
-    return {**stable, **odd}
+    for by_alias in (False, True):
+        plain, again = _dumped(made, by_alias=by_alias), _dumped(twin, by_alias=by_alias)
+        with suppress(ValidationError, ValidationErrorV1):
+            back = _parsed(model, plain)
+            names = _names_of(model, by_alias=by_alias)
+            odd = {
+                names[name]
+                for name in names
+                if plain.get(names[name]) != again.get(names[name]) or _field(made, name) != _field(back, name)
+            }
+            kept = {name: value for name, value in given.items() if names.get(name) in odd}
+            return {**{name: value for name, value in plain.items() if name not in odd}, **kept}
+    return given
 
 
 def _parsed(model: Any, given: dict[str, Any]) -> Any:
     return model.parse_obj(given) if issubclass(model, BaseModelV1) else model.model_validate(given)
 
 
-def _dumped(made: Any) -> dict[str, Any] | None:
+def _dumped(made: Any, *, by_alias: bool) -> dict[str, Any]:
+    """Return a model as JSON data; nothing of it, if there is a class in it that JSON cannot say."""
     try:
         if isinstance(made, BaseModelV1):
-            found: dict[str, Any] = json.loads(made.json(by_alias=True))
+            found: dict[str, Any] = json.loads(made.json(by_alias=by_alias))
             return found
-        dumped: dict[str, Any] = made.model_dump(mode="json", by_alias=True, warnings=False)
+        dumped: dict[str, Any] = made.model_dump(mode="json", by_alias=by_alias, warnings=False)
         return dumped
-    except Exception:  # an argument of a class that JSON cannot say
-        return None
+    except Exception:
+        return {}
 
 
-def _names_of(model: Any) -> dict[str, str]:
+def _names_of(model: Any, *, by_alias: bool) -> dict[str, str]:
     """Return the names that a request can give, with the names under which they are dumped."""
-    if issubclass(model, BaseModelV1):
-        return {name: field.alias for name, field in model.__fields__.items()} | {
-            field.alias: field.alias for field in model.__fields__.values()
-        }
+    fields = model.__fields__ if issubclass(model, BaseModelV1) else model.model_fields
     found: dict[str, str] = {}
-    for name, field in model.model_fields.items():
-        shown = field.serialization_alias or field.alias or name
-        given = field.validation_alias if isinstance(field.validation_alias, str) else field.alias or name
-        found |= {name: shown, given: shown}
+    for name, field in fields.items():
+        alias = field.alias or name
+        shown = (getattr(field, "serialization_alias", None) or alias) if by_alias else name
+        given = getattr(field, "validation_alias", None)
+        found |= {name: shown, alias: shown, given if isinstance(given, str) else name: shown}
     return found
 
 
-def _is_masked(made: Any, shown: str) -> bool:
-    """Return whether this field holds a value that JSON does not show, such as a secret."""
-    names = {alias: name for name, alias in _names_of(type(made)).items() if hasattr(made, name)}
-    return hasattr(getattr(made, names.get(shown, shown), None), "get_secret_value")
+def _field(made: Any, name: str) -> Any:
+    return getattr(made, name, None)
 
 
 def bound_json(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
