@@ -176,6 +176,49 @@ class Team(LangChain):
         return graph.compile(checkpointer=saver)
 
 
+class AsyncTeam(Team):
+    """The same, awaited."""
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        return asyncio.run(self._drive(shop, turns, thread, resume))
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            guard = AmendsMiddleware(rt, **shop.options)
+            async with AsyncSqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
+                team, config = self.agent(guard, shop, turns, saver), config_of(thread)
+                given: Any = None if resume else {"messages": [("user", "go on")]}
+                try:
+                    async with guard.turn(config):
+                        state = await team.ainvoke(given, config)
+                except ConnectionAbortedError as error:
+                    return Outcome("failed", error=str(error))
+                return Outcome("paused" if "__interrupt__" in state else "finished", told_in(state))
+
+
+class OneAfterAnother(LangChain):
+    """Two agents with threads of their own in one block, whose thread names the job; to resume is to repeat the job."""
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        with (
+            amends.Runtime(shop.url, tools=shop.declared()) as rt,
+            SqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver,
+        ):
+            guard = AmendsMiddleware(rt, **shop.options)
+            first = self.agent(guard, shop, [turns[0], "handed on"], saver)
+            second = self.agent(guard, shop, turns[1:], saver)
+            given: Any = {"messages": [("user", "go on")]}
+            try:
+                with guard.turn(config_of(thread)):
+                    first.invoke(given, config_of(f"{thread}-first"))
+                    config = config_of(f"{thread}-second")
+                    is_paused = resume and second.get_state(config).interrupts
+                    state = second.invoke(None if is_paused else given, config)
+            except ConnectionAbortedError as error:
+                return Outcome("failed", error=str(error))
+            return Outcome("paused" if "__interrupt__" in state else "finished", told_in(state))
+
+
 class TestLangChain(Conformance, OtherWords, RichResults, Stopped):
     harness = LangChain()
 
@@ -191,3 +234,11 @@ class TestBareToolNode(Conformance, OtherWords, RichResults, Stopped):
 
 class TestTeam(SeveralAgents):
     harness = Team()
+
+
+class TestAsyncTeam(SeveralAgents):
+    harness = AsyncTeam()
+
+
+class TestOneAfterAnother(SeveralAgents):
+    harness = OneAfterAnother()

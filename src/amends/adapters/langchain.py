@@ -475,7 +475,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         if not self._thread_to_list(config, None):
             return self._own_id(config, number), None
         unfinished = next((run.id for run in listed if run.parent is None and run.state in UNFINISHED), None)
-        if unfinished is not None and WATCH.is_resumed(config):
+        # A thread of the block's own names a job, and an agent that begins in it does not begin the job again.
+        if unfinished is not None and (WATCH.is_resumed(config) or thread != thread_of(config)):
             return unfinished, None
         tails = [run.id.removeprefix(f"{thread}/") for run in listed if run.id.startswith(f"{thread}/")]
         return f"{thread}/{1 + max([int(one) for one in tails if one.isdecimal()], default=0)}", unfinished
@@ -660,9 +661,10 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         """
         calls = [] if known is None else [*known.calls, *(call for child in known.children for call in child.calls)]
         done = [call.tool_call_id for call in calls if call.state == "succeeded"]
-        open_run.pausing = any(call.state == "held" for call in calls)  # another call has already paused the graph
+        waiting = [call for call in calls if call.state in ("held", "ready") and not call.staged]
+        open_run.pausing = any(call.state == "held" for call in waiting)  # another call has already paused the graph
         open_run.by_itself = {call.tool_call_id for call in calls if PAUSED in (call.error or "")}
-        open_run.paused = open_run.by_itself | {call.tool_call_id for call in calls if call.state in ("held", "ready")}
+        open_run.paused = open_run.by_itself | {call.tool_call_id for call in waiting}
         return {
             "tags": () if open_run.thread is None else (f"thread:{open_run.thread}",),
             "recover": self._recover
