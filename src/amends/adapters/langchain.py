@@ -269,6 +269,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             self._refuse_crossing(open_run, request)
             for _ in range(WAKES_MAX):
                 answer = run.answer(call["name"], bound, handler=body.handler(), tool_call_id=call["id"])
+                if body.paused_before(answer):
+                    continue
                 if not self._is_pause(answer, body, open_run, request):
                     result = self._result_of(answer, body)
                     if (
@@ -308,6 +310,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             self._refuse_crossing(open_run, request)
             for _ in range(WAKES_MAX):
                 answer = await run.answer(call["name"], bound, handler=body.ahandler(), tool_call_id=call["id"])
+                if body.paused_before(answer):
+                    continue
                 if not self._is_pause(answer, body, open_run, request):
                     result = self._result_of(answer, body)
                     if (
@@ -1015,6 +1019,10 @@ class Body:
         asked = self._request
         assert asked.tool is not None, "only the arguments of a known tool are bound"
         return Body(asked.override(tool=_without_body(asked.tool)), self._handler)
+
+    def paused_before(self, answer: Answer) -> bool:
+        """Return whether this is only the record of a read that paused by itself: it is to run now."""
+        return answer.status == "failed" and not self._outcome.has_run and PAUSED in str(answer.error)
 
     def result_for(self, answer: Answer) -> Handled:
         """Return the answer as a result of the framework."""
