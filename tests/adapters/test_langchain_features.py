@@ -750,6 +750,28 @@ def test_state_and_runtime_are_still_injected(shop: Shop) -> None:
     assert seen == [("x", False, 2, True)]
 
 
+def test_a_model_sees_the_argument_of_which_amends_speaks_and_it_counts(shop: Shop) -> None:
+    shown: list[Any] = []
+
+    class Looks(Scripted):
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            shown.append({one["function"]["name"]: one["function"] for one in tools if isinstance(one, dict)})
+            return self
+
+    for repeats in (True, False):
+        with Runtime(shop.url, tools=shop.declared(), repeats=repeats) as rt:
+            turns = [[charge("A1", 500)], [charge("A1", 500, again_because="second box")], "ok"]
+            agent: Any = create_agent(
+                Looks(turns=turns),
+                tools=[lc_tool(fn) for fn in shop.functions()],
+                middleware=[AmendsMiddleware(rt, run_id=f"repeats-{repeats}")],
+            )
+            agent.invoke(HELLO)
+    assert shown[0]["charge"]["parameters"]["properties"]["again_because"]["type"] == "string"
+    assert shown[-1] == {}, "where it is not honoured, the tools are as they are"
+    assert shop.effects() == ["charge A1 500"] * 3, "twice, then once"
+
+
 # ---- results --------------------------------------------------------------------------------
 
 

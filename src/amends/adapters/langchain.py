@@ -24,12 +24,13 @@ from uuid import UUID, uuid4
 from weakref import WeakKeyDictionary, WeakSet
 
 from langchain.agents.middleware import ToolRetryMiddleware
-from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr, hook_config
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, PrivateStateAttr, hook_config
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, ToolException
 from langchain_core.tracers.context import register_configure_hook
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
@@ -73,6 +74,7 @@ OURS: Final = "amends"
 """The name of the messages that amends adds in the user's place."""
 UNFINISHED: Final = ("open", "pivoted", "rolling_back", "blocked")
 REPEAT: Final = "again_because"
+WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 RUNS_READ_MAX: Final = 100
 """How many runs of a thread are read, newest first, to find an unfinished one and the next number."""
 HANDOFF: Final = "__handoff_destination"
@@ -248,6 +250,24 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                 log.warning("%s", over)
             finally:
                 self._forget(open_run)
+
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Any:
+        """Show the model the argument ``again_because`` where the runtime honours it, since amends speaks of it."""
+        return handler(self._offered(request))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]
+    ) -> Any:
+        """Do the same as ``wrap_model_call`` on an event loop."""
+        return await handler(self._offered(request))
+
+    def _offered(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        names = {one.name for one in request.tools if isinstance(one, BaseTool) and self._rt.may_repeat(one.name)}
+        if not names:
+            return request
+        return request.override(
+            tools=[repeatable(one) if isinstance(one, BaseTool) and one.name in names else one for one in request.tools]
+        )
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Handled]) -> Handled:
         """Run the tool at most once, or answer from the record, or pause the graph for a person."""
@@ -1360,6 +1380,14 @@ def _defaults_of(tool: BaseTool, given: dict[str, Any]) -> dict[str, Any]:
 def unknown_tool(request: ToolCallRequest) -> UnknownTool:
     """Return the error for a name that this agent does not have: made up by the model, or known only to the runtime."""
     return UnknownTool(request.tool_call["name"], known=sorted(tool.name for tool in request.runtime.tools))
+
+
+def repeatable(tool: BaseTool) -> dict[str, Any]:
+    """Return a tool as the model sees it, with the argument by which it asks for a deliberate repeat."""
+    made = convert_to_openai_tool(tool)
+    asked = made["function"]["parameters"]
+    asked["properties"] = {**asked.get("properties", {}), REPEAT: {"type": "string", "description": WHY_AGAIN}}
+    return made
 
 
 def needs_graph(tool: BaseTool) -> bool:

@@ -148,9 +148,9 @@ class Host:
         if spec.signature is not None or spec.result_type is not Any or hint is Any or isinstance(hint, str | None):
             return spec
         with self._lock:
-            self.result_types[tool] = hint
-            self.specs[tool] = replace(spec, result_type=hint)  # in place: sessions refer to this dict
-        return self.specs[tool]
+            self.result_types[spec.name] = hint
+            self.specs[spec.name] = replace(spec, result_type=hint)  # in place: sessions refer to this dict
+        return self.specs[spec.name]
 
     def _checked(self, tools: list[object]) -> dict[str, Spec]:
         specs = specs_of(tools, order=self.order, redact=self.redactor.hidden, bodies=self.bodies)
