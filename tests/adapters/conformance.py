@@ -465,8 +465,8 @@ class SeveralAgents:
 
     harness: ClassVar[Harness]
     shop = Conformance.shop
-    in_a_new_process = Conformance.in_a_new_process
-    _decide = Conformance._decide
+    in_a_new_process: Any = Conformance.in_a_new_process
+    _decide: Any = Conformance._decide
 
     def test_they_share_one_run(self, shop: Shop) -> None:
         done = self.harness.drive(shop, [[charge("A1", 500)], [charge("B1", 700)], "charged"])

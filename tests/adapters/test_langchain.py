@@ -139,10 +139,9 @@ class AsyncLangChain:
             async with AsyncSqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
                 tools = [lc_tool(fn) for fn in shop.functions()]
                 agent = create_agent(Scripted(turns=turns), tools=tools, middleware=[guard], checkpointer=saver)
+                given: Any = {"messages": [("user", "go on")]}
                 async with guard.turn(config_of("t1")):
-                    async for state in agent.astream(
-                        {"messages": [("user", "go on")]}, config_of("t1"), stream_mode="values"
-                    ):
+                    async for state in agent.astream(given, config_of("t1"), stream_mode="values"):
                         if len(told_in(state)) == after:
                             enough.set()
                             await asyncio.Event().wait()

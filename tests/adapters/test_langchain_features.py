@@ -204,7 +204,8 @@ def test_a_retry_before_the_middleware_is_recorded(shop: Shop) -> None:
     with runtime(shop, amends.declare("book", compensate=lambda: None)) as rt:
         guard = AmendsMiddleware(rt, on_error="raise")
         model = Scripted(turns=[[("book", {"room": "7"})], "ok"])
-        agent: Any = create_agent(model, tools=[book], middleware=[before, guard], checkpointer=InMemorySaver())
+        around: list[Any] = [before, guard]
+        agent: Any = create_agent(model, tools=[book], middleware=around, checkpointer=InMemorySaver())
         agent.invoke(HELLO, CONFIG)
         assert [call.state for call in rt.report("t1/1").calls] == ["failed", "succeeded"]
     assert tried == ["7", "7"]
@@ -231,7 +232,8 @@ def test_a_middleware_of_ones_own_cannot_start_a_tool_twice_in_one_call(shop: Sh
     with runtime(shop, amends.declare("book", compensate=lambda: None)) as rt:
         guard = AmendsMiddleware(rt)
         model = Scripted(turns=[[("book", {"room": "7"})], "ok"])
-        agent: Any = create_agent(model, tools=[book], middleware=[guard, twice], checkpointer=InMemorySaver())
+        around: list[Any] = [guard, twice]
+        agent: Any = create_agent(model, tools=[book], middleware=around, checkpointer=InMemorySaver())
         with pytest.raises(UsageError, match="second time"):
             agent.invoke(HELLO, CONFIG)
         assert [call.state for call in rt.report("t1/1").calls] == ["failed" if first == "fails" else "succeeded"]
@@ -259,7 +261,7 @@ def swarm(shop: Shop, guard: AmendsMiddleware, turns: Sequence[Any], saver: Any 
     return graph.compile(checkpointer=saver)
 
 
-HANDS_OVER = ("transfer_to_second", {})
+HANDS_OVER: Any = ("transfer_to_second", {})
 
 
 @pytest.mark.parametrize("block", [True, False])
@@ -294,6 +296,39 @@ def test_an_async_agent_that_hands_over_leaves_no_run_open(shop: Shop) -> None:
 
     asyncio.run(go())
     assert shop.effects() == ["charge A1 500"]
+    assert shop.states() == ["committed"]
+
+
+@pytest.mark.parametrize("order", ["first", "last"])
+def test_calls_beside_a_handover_belong_to_its_run_and_a_lost_handover_is_made_again(shop: Shop, order: str) -> None:
+    """The second time is what a graph does whose process died between the end of the run and its own checkpoint."""
+    visits: list[int] = []
+
+    class State(MessagesState):
+        amends_run: str
+        amends_turn: int
+
+    calls = [{"name": "transfer_to_second", "args": {}, "id": "c1"}]
+    for number in (2, 3):
+        more = {"name": "charge", "args": charge(f"A{number}", 500)[1], "id": f"c{number}"}
+        calls.insert(0 if order == "last" else len(calls), more)
+    given: Any = {
+        "messages": [HumanMessage("go on"), AIMessage("", tool_calls=calls)], "amends_run": "t1/1", "amends_turn": 1
+    }  # fmt: skip
+    with runtime(shop, amends.declare("transfer_to_second", kind="read")) as rt:
+        guard = AmendsMiddleware(rt)
+        inner = StateGraph(State)
+        tools = [handover(), lc_tool(shop.functions()[0])]
+        inner.add_node("tools", ToolNode(tools, wrap_tool_call=guard.wrap_tool_call))
+        inner.add_edge(START, "tools")
+        outer = StateGraph(State)
+        outer.add_node("first", inner.compile(), destinations=("second",))
+        outer.add_node("second", lambda state: visits.append(len(state["messages"])))
+        outer.add_edge(START, "first")
+        for _ in range(2):
+            outer.compile().invoke(given)
+    assert len(visits) == 2
+    assert sorted(shop.effects()) == ["charge A2 500", "charge A3 500"]
     assert shop.states() == ["committed"]
 
 
@@ -818,7 +853,7 @@ def test_a_compensation_gets_the_frameworks_own_results_and_a_crash_loses_none(s
             "blocks": picture,
         }[returned]
 
-    pair = "content_and_artifact" if returned == "pair" else "content"
+    pair: Any = "content_and_artifact" if returned == "pair" else "content"
     made: Any = StructuredTool.from_function(book, response_format=pair)
     declared = amends.declare("book", compensate=lambda result: handed.append(result))
     asked = AIMessage("", tool_calls=[{"name": "book", "args": {"room": "7"}, "id": "c1"}])
@@ -834,7 +869,8 @@ def test_a_compensation_gets_the_frameworks_own_results_and_a_crash_loses_none(s
     [result] = handed
     match returned:
         case "command":
-            assert isinstance(result, Command)
+            assert type(result) is Command
+            assert result.update is not None
             assert result.update["messages"][0].artifact == {"id": "7"}
         case "message":
             assert (result.content, result.artifact) == ("booked", {"id": "7"})

@@ -299,12 +299,12 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                         and (text := run.before_end())
                     ):
                         return body.message(text, is_error=True)
-                    return self._handed_over(result, open_run)
+                    return self._handed_over(result, open_run, request)
                 interrupt(_interrupt_value(answer))
         except RunEnded as over:
             return body.unrecorded() if self._may_read(over, call) else body.message(over.for_model(), is_error=True)
         finally:
-            if (why := self._is_last(open_run)) is not None:
+            if (why := self._is_last(open_run, request)) is not None:
                 as_blocking(open_run.run).leave(why.error)
         raise _never_decided(call["name"])
 
@@ -340,14 +340,14 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                         and (text := await run.before_end())
                     ):
                         return body.message(text, is_error=True)
-                    return self._handed_over(result, open_run)
+                    return self._handed_over(result, open_run, request)
                 interrupt(_interrupt_value(answer))
         except RunEnded as over:
             if self._may_read(over, call):
                 return await body.aunrecorded()
             return body.message(over.for_model(), is_error=True)
         finally:
-            if (why := self._is_last(open_run)) is not None:
+            if (why := self._is_last(open_run, request)) is not None:
                 await as_async(open_run.run).leave(why.error)
         raise _never_decided(call["name"])
 
@@ -420,10 +420,21 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         """Return whether this run ends when its agent hands over, and the model was not told yet what is missing."""
         return open_run.is_agents and not was_told(state)
 
-    def _handed_over(self, result: Handled, open_run: OpenRun) -> Handled:
-        """Note that the agent of this run has ended, if the result leaves its graph: no hook will see its end."""
+    def _handed_over(self, result: Handled, open_run: OpenRun, request: ToolCallRequest) -> Handled:
+        """Note that the agent of this run has ended, if the result leaves its graph: no hook will see its end.
+
+        The other calls of the same message belong to it: the run ends with the last of them.
+        """
         if hands_over(result):
             open_run.is_over = open_run.is_agents
+            tools = {tool.name: tool for tool in request.runtime.tools}
+            open_run.awaited = {
+                call["id"]
+                for call in calls_beside(request.state, request.tool_call["id"])
+                if (tool := tools.get(call["name"])) is not None
+                and not self._only_hands_over(tool)
+                and bound_args(tool, call["args"]) is not None
+            }
             if (block := self._block()) is not None:
                 block.reached_end = None
         return result
@@ -698,14 +709,16 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             **self._ends,
         }
 
-    def _is_last(self, open_run: OpenRun) -> Leaving | None:
+    def _is_last(self, open_run: OpenRun, request: ToolCallRequest) -> Leaving | None:
         """Count a call that has ended; return how to leave the run, if it was the last one before a pause or the end."""
         with self._lock:
             open_run.users -= 1
+            open_run.ended.add(request.tool_call["id"])
+            is_over = open_run.is_over and open_run.awaited <= open_run.ended
             if (
                 open_run.run_id not in self._open_runs
                 or open_run.users > 0
-                or not (open_run.pausing or open_run.is_over)
+                or not (open_run.pausing or is_over)
                 or open_run.run is None
             ):
                 return None
@@ -772,6 +785,10 @@ class OpenRun:
         """Whether it is the run of one agent, and no block or graph ends it."""
         self.is_over = False
         """Whether its agent has handed over to another one, and so has ended."""
+        self.awaited: set[str | None] = set()
+        """The ids of the other calls of the message that handed over."""
+        self.ended: set[str | None] = set()
+        """The ids of calls that have ended here."""
         self.paused: set[str | None] = set()
         """The ids of calls that have paused the graph."""
         self.by_itself: set[str | None] = set()
@@ -1503,10 +1520,15 @@ def calls_in_node(config: Mapping[str, Any], state: Any, call_id: str | None) ->
     path = config.get("metadata", {}).get("langgraph_path", ())
     if not path or path[0] != "__pregel_pull":
         return set()
+    return {call["id"] for call in calls_beside(state, call_id)}
+
+
+def calls_beside(state: Any, call_id: str | None) -> list[Any]:
+    """Return the other calls of the model's last message."""
     for message in reversed(messages_of(state)):
         if isinstance(message, AIMessage):
-            return {call["id"] for call in message.tool_calls} - {call_id}
-    return set()
+            return [call for call in message.tool_calls if call["id"] != call_id]
+    return []
 
 
 # ---- What LangChain's callbacks tell: which invocation this is, how it ended, and tools that amends does not see
