@@ -14,10 +14,12 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import pytest
+from pydantic import BaseModel
 
 import amends
 from amends.errors import STILL_OPEN
@@ -471,18 +473,18 @@ class OtherWords:
         assert done.told[1].startswith("Already done in this task; the same result:")
 
     def test_a_default_that_is_said_is_the_same_request(self, shop: Shop) -> None:
-        def book(order: str, box: dict[str, int] | None = None, speed: int = 1) -> str:
+        def order_courier(order: str, box: dict[str, int] | None = None, speed: int = 1) -> str:
             """Book a courier."""
             shop._effect("book", order, speed)
             return f"booked_{order}"
 
         functions, declared = shop.functions(), shop.declared()
-        shop.functions = lambda: [*functions, book]  # type: ignore[method-assign]
-        shop.declared = lambda: [*declared, amends.declare("book", compensate=print)]  # type: ignore[method-assign]
+        shop.functions = lambda: [*functions, order_courier]  # type: ignore[method-assign]
+        shop.declared = lambda: [*declared, amends.declare("order_courier", compensate=print)]  # type: ignore[method-assign]
         said: list[Asked] = [
-            ("book", {"order": "A1"}),
-            ("book", {"order": "A1", "speed": "1"}),
-            ("book", {"order": "A1", "box": None, "speed": 1}),
+            ("order_courier", {"order": "A1"}),
+            ("order_courier", {"order": "A1", "speed": "1"}),
+            ("order_courier", {"order": "A1", "box": None, "speed": 1}),
         ]
         done = self.harness.drive(shop, [*([one] for one in said), "booked"])
         assert done.how == "finished", done
@@ -494,3 +496,129 @@ class OtherWords:
         done = self.harness.drive(shop, [*([one] for one in said), "charged"])
         assert shop.effects()[:1] == ["charge A1 500"], done
         assert shop.effects().count("charge A1 500") == 1
+
+
+# ---- what else frameworks' own features break --------------------------------------------------
+
+
+@dataclass
+class Booking:
+    """What a tool returns."""
+
+    id: str
+    price: Decimal
+
+
+class Room(BaseModel):
+    """What a tool returns."""
+
+    id: str
+    booking: Booking
+
+
+RETURNED: dict[str, Any] = {
+    "dataclass": Booking("b1", Decimal("1.50")),
+    "model": Room(id="r1", booking=Booking("b1", Decimal("1.50"))),
+    "decimal": Decimal("1.50"),
+    "tuple": ("a", 1),
+    "list": [Booking("b1", Decimal(2))],
+    "bytes": b"\x00\xff",
+    "dict": {"id": "b1", "nested": {"n": 1}},
+    "none": None,
+}
+HINTS: dict[str, Any] = {
+    "dataclass": Booking, "model": Room, "decimal": Decimal, "tuple": tuple[str, int], "list": list[Booking],
+    "bytes": bytes, "dict": dict[str, Any], "none": None,
+}  # fmt: skip
+
+
+class RichResults:
+    """A compensation gets what the tool returned."""
+
+    harness: ClassVar[Harness]
+
+    @pytest.mark.parametrize("kind", RETURNED)
+    def test_a_compensation_gets_what_the_tool_returned(self, shop: Shop, kind: str) -> None:
+        handed: list[Any] = []
+
+        def rent(room: str):  # type: ignore[no-untyped-def]
+            """Book a room."""
+            return RETURNED[kind]
+
+        def cancel(result: Any) -> None:
+            handed.append(result)
+
+        rent.__annotations__["return"] = HINTS[kind]
+        shop.more = [(rent, amends.declare("rent", compensate=cancel))]
+        done = self.harness.drive(shop, [[("rent", {"room": "7"})], Fails("the model is down")])
+        assert done.how == "failed", done
+        assert handed == [RETURNED[kind]]
+        assert type(handed[0]) is type(RETURNED[kind])
+
+
+class StopsAfter(Protocol):
+    """A harness whose agent can be stopped by whoever reads its stream."""
+
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        """Start the turn as ``drive`` does, and stop when ``after`` tool results have been seen."""
+        ...
+
+
+class Stopped:
+    """Who stops an agent suspends its run: nothing staged starts, nothing is taken back, and it can be resumed."""
+
+    harness: ClassVar[Any]
+
+    def test_who_stops_suspends_and_it_is_resumed(self, shop: Shop) -> None:
+        turns: list[Turn] = [[("mail", {"to": "ann"})], [charge("A1", 500)], [charge("A2", 700)], "done"]
+        self.harness.stop(shop, turns, after=2)
+        assert shop.effects() == ["charge A1 500"]
+        [run] = shop.runs()
+        assert (run.state, run.owner) == ("open", None)
+        done = self.harness.drive(shop, turns, resume=True)
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500", "charge A2 700", "mail ann"]
+        assert shop.states() == ["committed"]
+
+
+class SeveralAgents:
+    """Two agents in one turn, as ``harness``: the first says ``turns[0]`` and its last words, the second the others."""
+
+    harness: ClassVar[Harness]
+    shop = Conformance.shop
+    in_a_new_process: Any = Conformance.in_a_new_process
+    _decide: Any = Conformance._decide
+
+    def test_they_share_one_run(self, shop: Shop) -> None:
+        done = self.harness.drive(shop, [[charge("A1", 500)], [charge("B1", 700)], "charged"])
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500", "charge B1 700"]
+        assert shop.states() == ["committed"]
+
+    def test_a_failure_of_the_second_takes_the_first_back(self, shop: Shop) -> None:
+        done = self.harness.drive(shop, [[charge("A1", 500)], [charge("B1", 700)], Fails("the model is down")])
+        assert done.how == "failed", done
+        assert shop.effects() == ["charge A1 500", "charge B1 700", "refund ch_B1", "refund ch_A1"]
+        assert shop.states() == ["rolled_back"]
+
+    def test_killed_in_the_second_agent_it_goes_on_in_the_same_run(self, shop: Shop) -> None:
+        turns: list[Turn] = [[("reserve", {"sku": "S1"}), ("mail", {"to": "ann"})], [charge("B1", 700)], "done"]
+        shop.die_after("charge")
+        assert self.in_a_new_process(shop, turns) is None, "it was to be killed"
+        assert shop.effects() == ["reserve S1", "charge B1 700"]
+        done = self.harness.drive(shop, turns, resume=True)
+        assert done.how == "finished", done
+        assert shop.effects() == ["reserve S1", "charge B1 700", "mail ann"]
+        assert shop.states() == ["committed"]
+
+    def test_an_approval_asked_in_the_second_agent_counts_in_a_new_process(self, shop: Shop) -> None:
+        turns: list[Turn] = [[charge("A1", 500)], [wire("DE02", 4200_00)], "paid"]
+        done = self.in_a_new_process(shop, turns)
+        assert done is not None
+        assert done.how == "paused", done
+        self._decide(shop, approve=True)
+        done = self.in_a_new_process(shop, turns, resume=True)
+        assert done is not None
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500", "wire DE02 420000"]
+        assert shop.states() == ["committed"]

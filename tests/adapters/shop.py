@@ -27,6 +27,8 @@ class Shop:
         self.url = f"sqlite:///{folder / 'ledger.db'}"
         self.options: dict[str, Any] = {}
         """Options of the runs, as an adapter is given them."""
+        self.more: list[tuple[Callable[..., Any], Any]] = []
+        """More tools of a test: the function, and what amends is told of it."""
         self._lock = threading.Lock()
         self._reserve = self._tool_of_amends()
 
@@ -103,7 +105,7 @@ class Shop:
             self._effect("stamp", text)
             return f"stamped_{text}"
 
-        return [charge, balance, wire, ship, mail, book, stamp, self._reserve]
+        return [charge, balance, wire, ship, mail, book, stamp, self._reserve, *(fn for fn, _ in self.more)]
 
     def declared(self) -> list[Any]:
         """What amends is told of the tools above; nothing of ``stamp``."""
@@ -130,6 +132,7 @@ class Shop:
             amends.declare("mail", kind="retriable", idempotent=True),
             amends.declare("book", key="seat", idempotent=True, compensate=unbook),
             self._reserve,
+            *(declared for _, declared in self.more),
         ]
 
     # ---- inside -------------------------------------------------------------------------------

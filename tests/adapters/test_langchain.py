@@ -20,7 +20,16 @@ from langgraph.types import Command
 
 import amends
 from amends.adapters.langchain import AmendsMiddleware, is_users
-from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
+from tests.adapters.conformance import (
+    Conformance,
+    Fails,
+    Outcome,
+    RichResults,
+    SameRequest,
+    SeveralAgents,
+    Stopped,
+    Turn,
+)
 from tests.adapters.shop import Shop
 
 
@@ -78,6 +87,15 @@ class LangChain:
                     return Outcome("failed", error=str(error))
                 return Outcome("paused" if "__interrupt__" in state else "finished", told_in(state))
 
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        with amends.Runtime(shop.url, tools=shop.declared()) as rt:
+            guard = AmendsMiddleware(rt, **shop.options)
+            with SqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver, guard.turn(config_of("t1")):
+                agent, given = self.agent(guard, shop, turns, saver), {"messages": [("user", "go on")]}
+                for state in agent.stream(given, config_of("t1"), stream_mode="values"):
+                    if len(told_in(state)) == after:
+                        break
+
     def agent(self, guard: AmendsMiddleware, shop: Shop, turns: Sequence[Turn], saver: Any) -> Any:
         tools = [lc_tool(fn) for fn in shop.functions()]
         return create_agent(Scripted(turns=turns), tools=tools, middleware=[guard], checkpointer=saver)
@@ -104,6 +122,30 @@ class AsyncLangChain:
                     return Outcome("failed", error=str(error))
                 return Outcome("paused" if "__interrupt__" in state else "finished", told_in(state))
 
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        """Cancel the task that awaits the agent, as a server does when its client goes away."""
+
+        async def stop() -> None:
+            reading = asyncio.create_task(self._read(shop, turns, after, enough := asyncio.Event()))
+            await enough.wait()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+        asyncio.run(stop())
+
+    async def _read(self, shop: Shop, turns: Sequence[Turn], after: int, enough: asyncio.Event) -> None:
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            guard = AmendsMiddleware(rt, **shop.options)
+            async with AsyncSqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
+                tools = [lc_tool(fn) for fn in shop.functions()]
+                agent = create_agent(Scripted(turns=turns), tools=tools, middleware=[guard], checkpointer=saver)
+                given: Any = {"messages": [("user", "go on")]}
+                async with guard.turn(config_of("t1")):
+                    async for state in agent.astream(given, config_of("t1"), stream_mode="values"):
+                        if len(told_in(state)) == after:
+                            enough.set()
+                            await asyncio.Event().wait()
+
 
 class BareToolNode(LangChain):
     """A graph of one's own: a model node and a ``ToolNode``."""
@@ -120,14 +162,82 @@ class BareToolNode(LangChain):
         return graph.compile(checkpointer=saver)
 
 
-class TestLangChain(Conformance):
+class Team(LangChain):
+    """A graph of two agents in one block; the first says ``turns[0]``, the second the others."""
+
+    def agent(self, guard: AmendsMiddleware, shop: Shop, turns: Sequence[Turn], saver: Any) -> Any:
+        tools = [lc_tool(fn) for fn in shop.functions()]
+        graph = StateGraph(MessagesState)
+        for name, said in (("first", [turns[0], "handed on"]), ("second", ["", "", *turns[1:]])):
+            graph.add_node(name, create_agent(Scripted(turns=said), tools=tools, middleware=[guard], name=name))
+        graph.add_edge(START, "first")
+        graph.add_edge("first", "second")
+        return graph.compile(checkpointer=saver)
+
+
+class AsyncTeam(Team):
+    """The same, awaited."""
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        return asyncio.run(self._drive(shop, turns, thread, resume))
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            guard = AmendsMiddleware(rt, **shop.options)
+            async with AsyncSqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
+                team, config = self.agent(guard, shop, turns, saver), config_of(thread)
+                given: Any = None if resume else {"messages": [("user", "go on")]}
+                try:
+                    async with guard.turn(config):
+                        state = await team.ainvoke(given, config)
+                except ConnectionAbortedError as error:
+                    return Outcome("failed", error=str(error))
+                return Outcome("paused" if "__interrupt__" in state else "finished", told_in(state))
+
+
+class OneAfterAnother(LangChain):
+    """Two agents with threads of their own in one block, whose thread names the job; to resume is to repeat the job."""
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        with (
+            amends.Runtime(shop.url, tools=shop.declared()) as rt,
+            SqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver,
+        ):
+            guard = AmendsMiddleware(rt, **shop.options)
+            first = self.agent(guard, shop, [turns[0], "handed on"], saver)
+            second = self.agent(guard, shop, turns[1:], saver)
+            given: Any = {"messages": [("user", "go on")]}
+            try:
+                with guard.turn(config_of(thread)):
+                    first.invoke(given, config_of(f"{thread}-first"))
+                    config = config_of(f"{thread}-second")
+                    is_paused = resume and second.get_state(config).interrupts
+                    state = second.invoke(None if is_paused else given, config)
+            except ConnectionAbortedError as error:
+                return Outcome("failed", error=str(error))
+            return Outcome("paused" if "__interrupt__" in state else "finished", told_in(state))
+
+
+class TestLangChain(Conformance, SameRequest, RichResults, Stopped):
     harness = LangChain()
 
 
-class TestAsyncLangChain(Conformance):
+class TestAsyncLangChain(Conformance, SameRequest, RichResults, Stopped):
     harness = AsyncLangChain()
 
 
-class TestBareToolNode(Conformance):
+class TestBareToolNode(Conformance, SameRequest, RichResults, Stopped):
     harness = BareToolNode()
     is_told = ""
+
+
+class TestTeam(SeveralAgents):
+    harness = Team()
+
+
+class TestAsyncTeam(SeveralAgents):
+    harness = AsyncTeam()
+
+
+class TestOneAfterAnother(SeveralAgents):
+    harness = OneAfterAnother()

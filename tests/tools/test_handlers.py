@@ -556,3 +556,45 @@ def test_a_staged_call_keeps_the_handler_it_came_with() -> None:
         run.answer("mail", {"n": 1}, handler=lambda n: sent.append("mail"))
     assert sent == ["wire", "mail"]
     assert run.state == "committed"
+
+
+# ---- What a handler returns ------------------------------------------------------------------
+
+
+class Booked(BaseModel):
+    id: str
+
+
+def _booked(handler: Callable[..., Any], cancel: Callable[..., None], *more: str) -> None:
+    """Call a tool whose body is elsewhere, and fail."""
+    rt = Runtime("memory:", tools=[declare(name, compensate=cancel) for name in ("book", *more)])
+    try:
+        with rt.run("r") as run:
+            run.answer("book", {}, handler=handler)
+            rt.reach(dict.fromkeys(more, handler))
+            raise LookupError
+    except LookupError:
+        pass
+
+
+def test_a_compensation_gets_the_class_that_the_handler_is_annotated_with() -> None:
+    handed: list[Any] = []
+
+    def handler() -> Any:
+        return Booked(id="7")
+
+    handler.__annotations__["return"] = Booked
+    _booked(handler, lambda result: handed.append(result))
+    _booked(handler, lambda result: handed.append(result), "other")
+    assert handed == [Booked(id="7")] * 2
+
+
+def test_a_compensation_gets_the_class_that_its_own_result_is_annotated_with() -> None:
+    handed: list[Any] = []
+
+    def cancel(result: Booked) -> None:
+        handed.append(result)
+
+    _booked(lambda: Booked(id="7"), cancel)
+    _booked(lambda: {"id": "8"}, cancel)
+    assert handed == [Booked(id="7"), Booked(id="8")]

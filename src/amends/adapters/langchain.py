@@ -11,22 +11,34 @@ import inspect
 import json
 import threading
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Annotated, Any, Final, Literal, NotRequired, Self, TypeAlias
-from uuid import uuid4
-from weakref import WeakKeyDictionary
+from dataclasses import is_dataclass, replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import FunctionType, MethodType
+from typing import Annotated, Any, Final, Literal, NotRequired, Self, TypeAlias, get_type_hints
+from uuid import UUID, uuid4
+from weakref import WeakKeyDictionary, WeakSet
 
-from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr, hook_config
+from langchain.agents.middleware import ToolRetryMiddleware
+from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, PrivateStateAttr, hook_config
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, ToolException
+from langchain_core.tracers.context import register_configure_hook
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.config import get_config
-from langgraph.errors import GraphBubbleUp
-from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from langgraph.prebuilt.tool_node import ToolCallRequest, msg_content_output
 from langgraph.types import Command, interrupt
+from pydantic import BaseModel, PlainValidator, TypeAdapter, ValidationError
+from pydantic.v1 import BaseModel as BaseModelV1
+from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from amends import (
     Answer,
@@ -37,6 +49,7 @@ from amends import (
     RolledBack,
     Run,
     RunBlocked,
+    RunInfo,
     Runtime,
     UsageError,
     Waiting,
@@ -60,6 +73,14 @@ WAKES_MAX: Final = 1_000
 OURS: Final = "amends"
 """The name of the messages that amends adds in the user's place."""
 UNFINISHED: Final = ("open", "pivoted", "rolling_back", "blocked")
+REPEAT: Final = "again_because"
+WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
+RUNS_READ_MAX: Final = 100
+"""How many runs of a thread are read, newest first, to find an unfinished one and the next number."""
+HANDOFF: Final = "__handoff_destination"
+"""The mark in the metadata of a tool that only hands over to another agent (langgraph-supervisor, langgraph-swarm)."""
+STOPS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
+"""Somebody has stopped the agent: its run is suspended, and can be resumed."""
 
 
 class TurnState(AgentState[Any]):
@@ -86,6 +107,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
     - ``on_open_failure``: what a call with an effect means that failed and was not made good when the agent ends.
       Default: the run is rolled back and ``invoke`` raises ``RolledBack``; after its pivot it is blocked and raises
       ``RunBlocked``. ``"commit"``: it is committed as it is.
+    - ``strict``: refuse a tool that is started past the middleware (by a sub-agent without it, or by ``tool.invoke``
+      in a node) with ``UsageError``. Default: it is logged as a warning, once for each tool.
 
     A model that is about to stop with something missing is told once what that is, and what stopping does.
     """
@@ -102,44 +125,78 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         on_error: OnError = "tell",
         requires: Any = None,
         on_open_failure: OnOpenFailure = "rollback",
+        strict: bool = False,
     ) -> None:
         super().__init__()
+        self.is_strict = strict
+        self._warned: set[str] = set()
+        watch(self)
         self._ends: dict[str, Any] = {"requires": requires, "on_open_failure": on_open_failure}
         self._rt, self._given_id, self._recover, self._on_error = rt, run_id, recover, on_error
         self._open_runs, self._lock = open_runs_of(rt)
-        is_async = isinstance(rt, AsyncRuntime)
-        rt.reach({tool.name: as_function(tool, is_async=is_async) for tool in tools}, described=False)
+        self._reached: set[str] = set()
+        self._reach(tools)
 
-    def turn(self, config: RunnableConfig | None = None) -> Turn:
+    @property
+    def rt(self) -> Runtime | AsyncRuntime:
+        """The runtime of its runs."""
+        return self._rt
+
+    def turn(self, config: RunnableConfig | None = None, *, run_id: str | None = None) -> Turn:
         """Return a block for ``with`` or ``async with`` around ``invoke``: an exception rolls the turn's run back.
 
-        All agents and tool nodes inside it share that run, and it ends with the block. ``config`` is that of ``invoke``.
+        All agents and tool nodes inside it share that run, and it ends with the block. ``config`` is that of ``invoke``;
+        its thread names the run, unless ``run_id`` does. Who stops (leaves a stream, cancels) suspends the run: nothing
+        staged starts, nothing is taken back, and ``invoke(None, config)`` continues it.
         """
-        return Turn(self._rt, config or {}, self._forget)
+        if run_id is None and isinstance(self._given_id, str):
+            run_id = self._given_id
+        return Turn(self._rt, config or {}, self._forget, run_id=run_id)
+
+    def _reach(self, tools: Iterable[BaseTool]) -> None:
+        """Give the runtime bodies for what may run outside a graph: staged calls, and compensations that are tools."""
+        new = {tool.name: tool for tool in tools if tool.name not in self._reached}
+        if new:
+            self._reached |= new.keys()
+            is_async = isinstance(self._rt, AsyncRuntime)
+            bodies = {name: as_function(tool, is_async=is_async) for name, tool in new.items()}
+            self._rt.reach(bodies, described=False)
 
     def before_agent(self, state: TurnState, runtime: Any) -> dict[str, Any]:
         """Choose the run of the turn; roll back an earlier turn that was given up, and tell the model."""
-        made, rt = self._start_turn(state), self._rt
-        before = state.get("amends_run")
-        if before is None or before == made.get("amends_run") or not isinstance(rt, Runtime):
-            return made
+        config, rt = get_config(), self._rt
+        if not isinstance(rt, Runtime):
+            return self._start_turn(state, config, ()).made  # the first call says that it is the wrong colour
+        thread = self._thread_to_list(config, None)
+        start = self._start_turn(state, config, self._listed(thread) if thread else ())
+        if (left := self._to_release(start)) is not None:
+            as_blocking(left).leave(Waiting("the graph tries it again"))
+        before = start.before
+        if before is None:
+            return start.made
         report = self._report(before)
         if report is not None and report.run.state in UNFINISHED:
             try:
                 open_run = self._forget(OpenRun(before, {}))
                 run = open_run.run if open_run is not None and open_run.run is not None else rt.open(before, wait=0)
                 as_blocking(run).leave(GivenUp(f"turn {before} had not ended when the next one began"))
-            except (Busy, RunBlocked) as left:
-                log.warning("%s", left)
+            except (Busy, RunBlocked) as left_open:
+                log.warning("%s", left_open)
             report = self._report(before)
-        return self._with_notice(made, report)
+        return self._with_notice(start.made, report)
 
     async def abefore_agent(self, state: TurnState, runtime: Any) -> dict[str, Any]:
         """Do the same as ``before_agent`` on an event loop."""
-        made, rt = self._start_turn(state), self._rt
-        before = state.get("amends_run")
-        if before is None or before == made.get("amends_run") or not isinstance(rt, AsyncRuntime):
-            return made
+        config, rt = get_config(), self._rt
+        if not isinstance(rt, AsyncRuntime):
+            return self._start_turn(state, config, ()).made
+        thread = self._thread_to_list(config, None)
+        start = self._start_turn(state, config, await self._alisted(thread) if thread else ())
+        if (left := self._to_release(start)) is not None:
+            await as_async(left).leave(Waiting("the graph tries it again"))
+        before = start.before
+        if before is None:
+            return start.made
         report = await self._areport(before)
         if report is not None and report.run.state in UNFINISHED:
             try:
@@ -148,10 +205,10 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                     open_run.run if open_run is not None and open_run.run is not None else await rt.open(before, wait=0)
                 )
                 await as_async(run).leave(GivenUp(f"turn {before} had not ended when the next one began"))
-            except (Busy, RunBlocked) as left:
-                log.warning("%s", left)
+            except (Busy, RunBlocked) as left_open:
+                log.warning("%s", left_open)
             report = await self._areport(before)
-        return self._with_notice(made, report)
+        return self._with_notice(start.made, report)
 
     @hook_config(can_jump_to=["model"])
     def after_model(self, state: TurnState, runtime: Any) -> dict[str, Any] | None:
@@ -175,7 +232,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
     def after_agent(self, state: TurnState, runtime: Any) -> None:
         """Commit the run when the agent has ended, unless a block around it does that."""
-        open_run = self._end_turn(state)
+        open_run = self._end_turn(state, get_config())
         if open_run is not None:
             try:
                 self._open(open_run, state).leave()
@@ -186,7 +243,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
     async def aafter_agent(self, state: TurnState, runtime: Any) -> None:
         """Do the same as ``after_agent`` on an event loop."""
-        open_run = self._end_turn(state)
+        open_run = self._end_turn(state, get_config())
         if open_run is not None:
             try:
                 await (await self._aopen(open_run, state)).leave()
@@ -195,50 +252,104 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             finally:
                 self._forget(open_run)
 
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Any:
+        """Show the model the argument ``again_because`` where the runtime honours it, since amends speaks of it."""
+        return handler(self._offered(request))
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]
+    ) -> Any:
+        """Do the same as ``wrap_model_call`` on an event loop."""
+        return await handler(self._offered(request))
+
+    def _offered(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        names = {one.name for one in request.tools if isinstance(one, BaseTool) and self._rt.may_repeat(one.name)}
+        if not names:
+            return request
+        return request.override(
+            tools=[repeatable(one) if isinstance(one, BaseTool) and one.name in names else one for one in request.tools]
+        )
+
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Handled]) -> Handled:
         """Run the tool at most once, or answer from the record, or pause the graph for a person."""
+        refuse_retries_behind(handler)
         body, call = Body(request, handler), request.tool_call
         if request.tool is None:
             return body.message(unknown_tool(request).for_model(), is_error=True)
-        open_run = self._open_run_for(request)
+        if self._only_hands_over(request.tool):
+            return self._hand_over(body, request)
+        bound = bound_args(request.tool, call["args"])
+        if bound is None:
+            return body.invalid().unrecorded()
+        self._reach(tool for tool in request.runtime.tools if not needs_graph(tool))
+        thread = self._thread_to_list(request.runtime.config, request.state)
+        open_run = self._open_run_for(request, self._listed(thread) if thread else ())
         try:
             with open_run.lock:
                 run = self._open(open_run, request.state)
             self._refuse_crossing(open_run, request)
             for _ in range(WAKES_MAX):
-                answer = run.answer(call["name"], call["args"], handler=body.run, tool_call_id=call["id"])
+                answer = run.answer(call["name"], bound, handler=body.handler(), tool_call_id=call["id"])
+                if body.paused_before(answer):
+                    continue
                 if not self._is_pause(answer, body, open_run, request):
-                    return self._result_of(answer, body)
+                    result = self._result_of(answer, body)
+                    if (
+                        hands_over(result)
+                        and self._handing_over(open_run, request.state)
+                        and (text := run.before_end())
+                    ):
+                        return body.message(text, is_error=True)
+                    return self._handed_over(result, open_run, request)
                 interrupt(_interrupt_value(answer))
         except RunEnded as over:
-            return body.message(over.for_model(), is_error=True)
+            return body.unrecorded() if self._may_read(over, call) else body.message(over.for_model(), is_error=True)
         finally:
-            if self._is_last(open_run):
-                as_blocking(open_run.run).leave(Waiting("the graph pauses"))
+            if (why := self._is_last(open_run, request)) is not None:
+                as_blocking(open_run.run).leave(why.error)
         raise _never_decided(call["name"])
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Handled]]
     ) -> Handled:
         """Do the same as ``wrap_tool_call`` on an event loop."""
+        refuse_retries_behind(handler)
         body, call = Body(request, handler), request.tool_call
         if request.tool is None:
             return body.message(unknown_tool(request).for_model(), is_error=True)
-        open_run = self._open_run_for(request)
+        if self._only_hands_over(request.tool):
+            return await self._ahand_over(body, request)
+        bound = bound_args(request.tool, call["args"])
+        if bound is None:
+            return await body.invalid().aunrecorded()
+        self._reach(tool for tool in request.runtime.tools if not needs_graph(tool))
+        thread = self._thread_to_list(request.runtime.config, request.state)
+        open_run = self._open_run_for(request, await self._alisted(thread) if thread else ())
         try:
             async with open_run.alock:
                 run = await self._aopen(open_run, request.state)
             self._refuse_crossing(open_run, request)
             for _ in range(WAKES_MAX):
-                answer = await run.answer(call["name"], call["args"], handler=body.arun, tool_call_id=call["id"])
+                answer = await run.answer(call["name"], bound, handler=body.ahandler(), tool_call_id=call["id"])
+                if body.paused_before(answer):
+                    continue
                 if not self._is_pause(answer, body, open_run, request):
-                    return self._result_of(answer, body)
+                    result = self._result_of(answer, body)
+                    if (
+                        hands_over(result)
+                        and self._handing_over(open_run, request.state)
+                        and (text := await run.before_end())
+                    ):
+                        return body.message(text, is_error=True)
+                    return self._handed_over(result, open_run, request)
                 interrupt(_interrupt_value(answer))
         except RunEnded as over:
+            if self._may_read(over, call):
+                return await body.aunrecorded()
             return body.message(over.for_model(), is_error=True)
         finally:
-            if self._is_last(open_run):
-                await as_async(open_run.run).leave(Waiting("the graph pauses"))
+            if (why := self._is_last(open_run, request)) is not None:
+                await as_async(open_run.run).leave(why.error)
         raise _never_decided(call["name"])
 
     def _is_pause(self, answer: Answer, body: Body, open_run: OpenRun, request: ToolCallRequest) -> bool:
@@ -269,21 +380,167 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             raise _would_cross(request.tool_call["name"])
 
     def _result_of(self, answer: Answer, body: Body) -> Handled:
+        if body.started_twice is not None:
+            raise body.started_twice
         if answer.status == "failed" and self._on_error == "raise" and answer.error is not None:
             raise answer.error
         return body.result_for(answer)
 
-    def _start_turn(self, state: TurnState) -> dict[str, Any]:
-        config, number = get_config(), state.get("amends_turn", 0) + 1
-        if (block := current_turn()) is not None:
+    def _only_hands_over(self, tool: BaseTool) -> bool:
+        """Return whether this tool has no effect but to hand over to another agent, and nobody declared it otherwise."""
+        return HANDOFF in (tool.metadata or {}) and self._rt.kind_of(tool.name) is None
+
+    def _hand_over(self, body: Body, request: ToolCallRequest) -> Handled:
+        """Hand over by a tool that does nothing else; the agent's run ends here, since no hook will see its end."""
+        result = body.unrecorded()
+        state = request.state
+        open_run = self._end_turn(state, request.runtime.config) if hands_over(result) else None
+        if open_run is None:
+            return result
+        run = self._open(open_run, state)
+        if not was_told(state) and (text := run.before_end()):
+            return body.message(text, is_error=True)
+        self._forget(open_run)
+        run.leave()
+        return result
+
+    async def _ahand_over(self, body: Body, request: ToolCallRequest) -> Handled:
+        result = await body.aunrecorded()
+        state = request.state
+        open_run = self._end_turn(state, request.runtime.config) if hands_over(result) else None
+        if open_run is None:
+            return result
+        run = await self._aopen(open_run, state)
+        if not was_told(state) and (text := await run.before_end()):
+            return body.message(text, is_error=True)
+        self._forget(open_run)
+        await run.leave()
+        return result
+
+    def _handing_over(self, open_run: OpenRun, state: Any) -> bool:
+        """Return whether this run ends when its agent hands over, and the model was not told yet what is missing."""
+        return open_run.is_agents and not was_told(state)
+
+    def _handed_over(self, result: Handled, open_run: OpenRun, request: ToolCallRequest) -> Handled:
+        """Note that the agent of this run has ended, if the result leaves its graph: no hook will see its end.
+
+        The other calls of the same message belong to it: the run ends with the last of them.
+        """
+        if hands_over(result):
+            open_run.is_over = open_run.is_agents
+            tools = {tool.name: tool for tool in request.runtime.tools}
+            open_run.awaited = {
+                call["id"]
+                for call in calls_beside(request.state, request.tool_call["id"])
+                if (tool := tools.get(call["name"])) is not None
+                and not self._only_hands_over(tool)
+                and bound_args(tool, call["args"]) is not None
+            }
+            if (block := self._block()) is not None:
+                block.reached_end = None
+        return result
+
+    def _may_read(self, over: RunEnded, call: Mapping[str, Any]) -> bool:
+        """Return whether a call may run although its run has committed: a read, which the graph asks for again.
+
+        So the result of a handover that was lost with its process is made again.
+        """
+        return over.state == "committed" and self._rt.kind_of(call["name"]) == "read"
+
+    def _block(self) -> Turn | None:
+        """Return the block of this runtime that this code is in, if any."""
+        return current_turn(self._rt)
+
+    def _thread_to_list(self, config: RunnableConfig, state: Any) -> str:
+        """Return the thread whose runs must be read before the run of this turn has a name; empty: it has one.
+
+        ``state``: None when an agent begins. Where one agent is the whole graph, its own state has the number of the
+        turn. A block around several needs the ledger: after a kill, whichever goes on first must find the same run.
+        """
+        block = self._block()
+        if block is None or block.run_id is not None or self._given_id is not None or kept_run(state) is not None:
+            return ""
+        own = thread_of(config)
+        thread = block.thread or own
+        if thread is None or own is None or not is_resumable(config) or '"' in thread:
+            return ""
+        return "" if thread == own and not graph_path(config) else thread
+
+    def _start_turn(self, state: TurnState, config: RunnableConfig, listed: Sequence[RunInfo]) -> Start:
+        """Name the run of a turn that begins. ``listed``: the runs of its thread, if they were read."""
+        number, before = state.get("amends_turn", 0) + 1, state.get("amends_run")
+        made: dict[str, Any] = {"amends_turn": number}
+        block, graph = self._block(), WATCH.graph_of(config)
+        is_again = graph is not None and graph.place in graph.root.runs
+        run_id: str | None
+        if block is not None:
             block.reached_end = False
+            if block.run_id is None and self._given_id is None:
+                block.run_id, given_up = self._turn_of(block, config, number, listed)
+                before = given_up or before
+            run_id = block.run_id
+        elif graph is not None and is_again:
+            run_id = graph.root.runs[graph.place]
+        else:
+            run_id = self._own_id(config, number)
+        if self._given_id is not None:
+            run_id = None
+        if graph is not None:
+            graph.root.runs[graph.place] = run_id or ""
+        own = run_id or ""
+        if run_id is not None and surrounding_run(self._rt, lambda: own) is None:
+            if run_id.startswith(NAMELESS):
+                self._warn_nameless(config)
+            made["amends_run"] = run_id
+        return Start(made, None if before in (None, run_id) else before, run_id if is_again else None)
+
+    def _own_id(self, config: RunnableConfig, number: int) -> str:
+        """Return the id of the run of one agent: the thread and the number of the turn, or its place in the graph.
+
+        Without a checkpointer there is no number: each turn would be the first.
+        """
         thread = thread_of(config)
-        # Without a checkpointer there is no number: each turn would be the first.
         is_kept = thread is not None and is_resumable(config)
-        run_id = f"{thread}/{graph_path(config) or number}" if is_kept else f"run-{uuid4().hex}"
-        if self._given_id is not None or surrounding_run(lambda: run_id) is not None:
-            return {"amends_turn": number}
-        return {"amends_turn": number, "amends_run": run_id}
+        return f"{thread}/{graph_path(config) or number}" if is_kept else f"{NAMELESS}{uuid4().hex}"
+
+    def _turn_of(
+        self, block: Turn, config: RunnableConfig, number: int, listed: Sequence[RunInfo]
+    ) -> tuple[str, str | None]:
+        """Return the id of a block's run, and of a run that was given up for it."""
+        thread = block.thread or thread_of(config)
+        if not self._thread_to_list(config, None):
+            return self._own_id(config, number), None
+        unfinished = next((run.id for run in listed if run.parent is None and run.state in UNFINISHED), None)
+        # A thread of the block's own names a job, and an agent that begins in it does not begin the job again.
+        if unfinished is not None and (WATCH.is_resumed(config) or thread != thread_of(config)):
+            return unfinished, None
+        tails = [run.id.removeprefix(f"{thread}/") for run in listed if run.id.startswith(f"{thread}/")]
+        return f"{thread}/{1 + max([int(one) for one in tails if one.isdecimal()], default=0)}", unfinished
+
+    def _to_release(self, start: Start) -> Run | AsyncRun | None:
+        """Return the run that an earlier attempt at this invocation has left open here, if no call is using it.
+
+        Opened again it is a resumed run: the model has not seen what it did, and may say the same in other words.
+        """
+        if start.again is None:
+            return None
+        with self._lock:
+            open_run = self._open_runs.get(start.again)
+            if open_run is None or open_run.users or open_run.run is None:
+                return None
+            left, open_run.run = open_run.run, None
+        return left
+
+    def _warn_nameless(self, config: RunnableConfig) -> None:
+        if "" in self._warned:
+            return
+        self._warned.add("")
+        has = "has a thread_id but no checkpointer" if thread_of(config) is not None else "has no thread_id"
+        log.warning(
+            "this agent %s, so its runs have random ids: killed and started again, it does everything a second time. "
+            "Pass a checkpointer and a thread_id, or run_id= to AmendsMiddleware or to turn()",
+            has,
+        )
 
     def _with_notice(self, made: dict[str, Any], before: Report | None) -> dict[str, Any]:
         """Tell a model that has the results of an earlier turn that they were rolled back."""
@@ -297,8 +554,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         last = next(iter(reversed(messages_of(state))), None)
         if not isinstance(last, AIMessage) or last.tool_calls or was_told(state):
             return None
-        config, block = get_config(), current_turn()
-        run = surrounding_run(lambda: self._id_of(config, state))
+        config, block = get_config(), self._block()
+        run = surrounding_run(self._rt, lambda: self._id_of(config, state))
         if run is not None:
             return OpenRun(run.id, config, run=run) if has_answers(state) else None
         if block is not None:
@@ -308,12 +565,12 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             is_open = self._given_id is None and run_id in self._open_runs
             return self._open_run(run_id, config) if is_open or has_answers(state) else None
 
-    def _end_turn(self, state: TurnState) -> OpenRun | None:
-        if (block := current_turn()) is not None:
+    def _end_turn(self, state: TurnState, config: RunnableConfig) -> OpenRun | None:
+        if (block := self._block()) is not None:
             block.reached_end = True
+            block.is_done = block.is_done or not graph_path(config)
             return None
-        config = get_config()
-        if surrounding_run(lambda: self._id_of(config, state)) is not None:
+        if surrounding_run(self._rt, lambda: self._id_of(config, state)) is not None:
             return None
         with self._lock:
             run_id = self._id_of(config, state)
@@ -321,21 +578,45 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             is_open = self._given_id is None and run_id in self._open_runs
             return self._open_run(run_id, config) if is_open or has_answers(state) else None
 
-    def _open_run_for(self, request: ToolCallRequest) -> OpenRun:
-        config, block = request.runtime.config, current_turn()
-        run = surrounding_run(lambda: self._id_of(config, request.state))
+    def _open_run_for(self, request: ToolCallRequest, listed: Sequence[RunInfo]) -> OpenRun:
+        config, block = request.runtime.config, self._block()
+        run = surrounding_run(self._rt, lambda: self._id_of(config, request.state))
         if run is not None:
             if run.on_open_failure is None:
                 run.on_open_failure = self._ends["on_open_failure"]
             return OpenRun(run.id, config, run=run)
+        is_agents = block is None and is_of_agent(config, request.state)
+        if block is None and not is_agents:
+            block = self._turn_of_graph(config)
         with self._lock:
             open_run = None if block is None else block.open_run
+            if block is not None and block.run_id is None:
+                if listed:
+                    block.run_id, _ = self._turn_of(block, config, 1, listed)
+                else:
+                    block.run_id = self._id_of(config, request.state)
             if open_run is None:
-                open_run = self._open_run(self._id_of(config, request.state), config)
+                run_id = self._id_of(config, request.state) if block is None else str(block.run_id)
+                open_run = self._open_run(run_id, config)
+                open_run.thread = open_run.thread if block is None else block.thread or open_run.thread
+                open_run.is_agents = is_agents
             if block is not None:
                 block.open_run = open_run
             open_run.users += 1
             return open_run
+
+    def _turn_of_graph(self, config: RunnableConfig) -> Turn | None:
+        """Return the turn of a bare tool node without a block: it ends with the invocation of the whole graph."""
+        chain = WATCH.chain_of(config)
+        if chain is None or (thread_of(config) is None and self._given_id is None):
+            return None
+        with self._lock:
+            turns = chain.root.graph_turns
+            found = next((turn for turn in turns if turn.rt is self._rt), None)
+            if found is None:
+                found = Turn(self._rt, config, self._forget, run_id=None)
+                turns.append(found)
+            return found
 
     def _open_run(self, run_id: str, config: RunnableConfig) -> OpenRun:
         if run_id not in self._open_runs:
@@ -343,15 +624,18 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         return self._open_runs[run_id]
 
     def _id_of(self, config: RunnableConfig, state: Any) -> str:
+        block = self._block()
+        if block is not None and block.run_id is not None:
+            return block.run_id
         if self._given_id is not None:
             return self._given_id if isinstance(self._given_id, str) else self._given_id(config)
-        kept = state.get("amends_run") if isinstance(state, dict) else None
-        if kept:
-            return str(kept)
+        if (kept := kept_run(state)) is not None:
+            return kept
         if (thread := thread_of(config)) is not None:
             return f"{thread}/{graph_path(config) or turns_in(state)}"
-        if current_turn() is not None:
-            return f"run-{uuid4().hex}"
+        if block is not None:
+            self._warn_nameless(config)
+            return f"{NAMELESS}{uuid4().hex}"
         raise UsageError(
             "this tool node has no thread, so it is not known which run its calls belong to",
             hint="put a thread_id into the config, pass run_id=, or put `with middleware.turn():` around invoke",
@@ -377,6 +661,20 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             )
         return as_async(open_run.run)
 
+    def _listed(self, thread: str) -> list[RunInfo]:
+        """Return the newest runs of this thread."""
+        assert isinstance(self._rt, Runtime), "_alisted is for the other"
+        return [run for _, run in zip(range(RUNS_READ_MAX), self._rt.runs(f'tag:"thread:{thread}"'), strict=False)]
+
+    async def _alisted(self, thread: str) -> list[RunInfo]:
+        assert isinstance(self._rt, AsyncRuntime), "_listed is for the other"
+        found: list[RunInfo] = []
+        async for run in self._rt.runs(f'tag:"thread:{thread}"'):
+            found.append(run)
+            if len(found) == RUNS_READ_MAX:
+                break
+        return found
+
     def _report(self, run_id: str) -> Report | None:
         assert isinstance(self._rt, Runtime), "_areport is for the other"
         try:
@@ -399,9 +697,10 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         """
         calls = [] if known is None else [*known.calls, *(call for child in known.children for call in child.calls)]
         done = [call.tool_call_id for call in calls if call.state == "succeeded"]
-        open_run.pausing = any(call.state == "held" for call in calls)  # another call has already paused the graph
+        waiting = [call for call in calls if call.state in ("held", "ready") and not call.staged]
+        open_run.pausing = any(call.state == "held" for call in waiting)  # another call has already paused the graph
         open_run.by_itself = {call.tool_call_id for call in calls if PAUSED in (call.error or "")}
-        open_run.paused = open_run.by_itself | {call.tool_call_id for call in calls if call.state in ("held", "ready")}
+        open_run.paused = open_run.by_itself | {call.tool_call_id for call in waiting}
         return {
             "tags": () if open_run.thread is None else (f"thread:{open_run.thread}",),
             "recover": self._recover
@@ -411,21 +710,38 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             **self._ends,
         }
 
-    def _is_last(self, open_run: OpenRun) -> bool:
-        """Count a call that has ended; return whether it was the last one of a turn that pauses."""
+    def _is_last(self, open_run: OpenRun, request: ToolCallRequest) -> Leaving | None:
+        """Count a call that has ended; return how to leave the run, if it was the last one before a pause or the end."""
         with self._lock:
             open_run.users -= 1
+            open_run.ended.add(request.tool_call["id"])
+            is_over = open_run.is_over and open_run.awaited <= open_run.ended
             if (
                 open_run.run_id not in self._open_runs
                 or open_run.users > 0
-                or not open_run.pausing
+                or not (open_run.pausing or is_over)
                 or open_run.run is None
             ):
-                return False
+                return None
             del self._open_runs[open_run.run_id]
-        if (block := current_turn()) is not None:
+        if (block := self._block()) is not None:
             block.open_run = None
-        return True
+        for turn in WATCH.turns_of(open_run):
+            turn.open_run = None
+        return Leaving(Waiting("the graph pauses") if open_run.pausing else None)
+
+    def warn_unguarded(self, tool: str, where: str) -> None:
+        """Refuse or report a tool that was started without this middleware, inside one of its turns."""
+        text = f"{tool} was started {where}, past AmendsMiddleware: it is not recorded, and can happen twice"
+        hint = (
+            "give the agent that calls it middleware=[AmendsMiddleware(rt)], or call it through a ToolNode with "
+            "wrap_tool_call, or declare it with kind='read' if it has no effect"
+        )
+        if self.is_strict:
+            raise UsageError(text, hint=hint)
+        if tool not in self._warned:
+            self._warned.add(tool)
+            log.warning("%s; %s", text, hint)
 
     def _forget(self, open_run: OpenRun) -> OpenRun | None:
         with self._lock:
@@ -466,6 +782,14 @@ class OpenRun:
         self.run_id, self.run, self.thread = run_id, run, thread_of(config)
         self.is_resumable = is_resumable(config)
         self.users, self.pausing = 0, False
+        self.is_agents = False
+        """Whether it is the run of one agent, and no block or graph ends it."""
+        self.is_over = False
+        """Whether its agent has handed over to another one, and so has ended."""
+        self.awaited: set[str | None] = set()
+        """The ids of the other calls of the message that handed over."""
+        self.ended: set[str | None] = set()
+        """The ids of calls that have ended here."""
         self.paused: set[str | None] = set()
         """The ids of calls that have paused the graph."""
         self.by_itself: set[str | None] = set()
@@ -490,14 +814,30 @@ class Turn:
     """One run for everything inside the block; the end of the block commits it or rolls it back."""
 
     def __init__(
-        self, rt: Runtime | AsyncRuntime, config: Mapping[str, Any], forget: Callable[[OpenRun], object]
+        self,
+        rt: Runtime | AsyncRuntime,
+        config: Mapping[str, Any],
+        forget: Callable[[OpenRun], object],
+        *,
+        run_id: str | None = None,
     ) -> None:
-        self._rt, self._config, self._forget = rt, config, forget
+        self.rt, self._config, self._forget = rt, config, forget
         self._outer: Turn | None = None
         self._is_left = False
+        self.run_id = run_id
+        """The id of its run, from the first agent or tool node on."""
         self.open_run: OpenRun | None = None
         self.reached_end: bool | None = None
         """Whether the last agent inside has ended; None if there were only tool nodes."""
+        self.is_done = False
+        """Whether an agent has ended that is a whole graph, and not a part of one."""
+        self.last: Chain | None = None
+        """The last invocation inside it."""
+
+    @property
+    def thread(self) -> str | None:
+        """The thread that was given for it."""
+        return thread_of(self._config)
 
     def __enter__(self) -> Self:
         self._outer, self._is_left = current_turn(), False
@@ -505,28 +845,23 @@ class Turn:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        run = self._left()
-        if (
-            run is None
-            and isinstance(error, Exception)
-            and isinstance(self._rt, Runtime)
-            and (wanted := self._filter())
-        ):
-            found = next(self._rt.runs(wanted), None)
-            run = None if found is None else self._rt.open(found.id)
+        run, why = self._left(), self._why(error)
+        if run is None and isinstance(self.rt, Runtime) and (wanted := self._filter(why)):
+            found = next(self.rt.runs(wanted), None)
+            run = None if found is None else self.rt.open(found.id)
         if run is not None:
-            as_blocking(run).leave(self._why(error))
+            as_blocking(run).leave(why)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        run = self._left()
-        if run is None and isinstance(error, Exception) and isinstance(self._rt, AsyncRuntime):
-            found = [one async for one in self._rt.runs(wanted)][:1] if (wanted := self._filter()) else []
-            run = await self._rt.open(found[0].id) if found else None
+        run, why = self._left(), self._why(error)
+        if run is None and isinstance(self.rt, AsyncRuntime):
+            found = [one async for one in self.rt.runs(wanted)][:1] if (wanted := self._filter(why)) else []
+            run = await self.rt.open(found[0].id) if found else None
         if run is not None:
-            await as_async(run).leave(self._why(error))
+            await as_async(run).leave(why)
 
     def _left(self) -> Run | AsyncRun | None:
         self._is_left = True  # no ContextVar token: the block may end in another context than it began in
@@ -537,14 +872,24 @@ class Turn:
         self._forget(self.open_run)
         return self.open_run.run
 
-    def _filter(self) -> str:
-        """Return a filter for the run of a turn that began elsewhere, and failed here before its first tool call."""
-        thread = thread_of(self._config)
-        return "" if thread is None or '"' in thread else f'tag:"thread:{thread}" state:open,pivoted'
+    def _filter(self, why: BaseException | None) -> str:
+        """Return a filter for the run of a turn that began elsewhere, and ended here before its next tool call."""
+        has_ended = why is None and self.last is not None and self.last.is_resumed and self.last.state == "ended"
+        if self.thread is None or '"' in self.thread or not (has_ended or isinstance(why, Exception)):
+            return ""
+        return "" if isinstance(why, Waiting) else f'tag:"thread:{self.thread}" state:open,pivoted'
 
     def _why(self, error: BaseException | None) -> BaseException | None:
-        is_pause = isinstance(error, GraphBubbleUp) or (error is None and self.reached_end is False)
+        is_pause = isinstance(error, (GraphBubbleUp, *STOPS)) or (error is None and not self._has_ended())
         return Waiting("the graph pauses") if is_pause else error
+
+    def _has_ended(self) -> bool:
+        """Return whether what was invoked in the block has ended, and was neither paused nor left in the middle."""
+        if self.is_done or self.last is None:
+            return self.reached_end is not False
+        if self.last.state == "failed":  # and the program has caught the error
+            return self.reached_end is None
+        return self.last.state == "ended"
 
     @property
     def around(self) -> Turn | None:
@@ -554,20 +899,46 @@ class Turn:
             turn = turn._outer
         return turn
 
+    @property
+    def outer(self) -> Turn | None:
+        """The turn around this one."""
+        return None if self._outer is None else self._outer.around
+
+
+class Start:
+    """How a turn begins: what is put into the state, the run that was given up, and a run that is tried again."""
+
+    def __init__(self, made: dict[str, Any], before: str | None, again: str | None) -> None:
+        self.made, self.before, self.again = made, before, again
+
+
+class Leaving:
+    """How a run is left: over this error, or as one that has ended."""
+
+    def __init__(self, error: Waiting | None) -> None:
+        self.error = error
+
 
 _turn: ContextVar[Turn | None] = ContextVar("amends.langchain.turn", default=None)
 
+NAMELESS: Final = "run-"
+"""How the id of a run begins that has no name of its own."""
 
-def current_turn() -> Turn | None:
-    """Return the turn whose block this code is in, if any."""
+
+def current_turn(rt: Runtime | AsyncRuntime | None = None) -> Turn | None:
+    """Return the turn whose block this code is in, if any; with ``rt`` only one of this runtime."""
     turn = _turn.get()
-    return None if turn is None else turn.around
+    turn = None if turn is None else turn.around
+    while turn is not None and rt is not None and turn.rt is not rt:
+        turn = turn.outer
+    return turn
 
 
-def surrounding_run(own: Callable[[], str]) -> Run | AsyncRun | None:
+def surrounding_run(rt: Runtime | AsyncRuntime, own: Callable[[], str]) -> Run | AsyncRun | None:
     """Return the run that the program has opened around the graph, or the run of the tool in which this agent runs.
 
-    ``own`` returns the id of the turn's own run; a replay opens that run again as it was recorded.
+    ``own`` returns the id of the turn's own run; a replay opens that run again as it was recorded. A run of another
+    runtime is refused: its declarations are not those of this agent's tools.
     """
     try:
         found: Run | AsyncRun = current_run()
@@ -576,6 +947,12 @@ def surrounding_run(own: Callable[[], str]) -> Run | AsyncRun | None:
     if found.awaits_opening:
         with suppress(UsageError):  # the turn has no id of its own
             return None if found.id == own() else found
+    if found._host is not rt._host:
+        raise UsageError(
+            f"this agent's middleware has another runtime than run {found.id} around it: its calls would be judged by "
+            "the declarations of that runtime",
+            hint="pass the middleware the same runtime, or start the agent outside that run",
+        )
     return found
 
 
@@ -615,22 +992,75 @@ class Body:
         self._handled: Handled | None = None
         self.bubble: GraphBubbleUp | None = None
         """The interrupt or the jump out of the graph that the tool itself raised."""
+        self.started_twice: UsageError | None = None
+
+    def handler(self) -> Callable[..., Any]:
+        """Return the body for a blocking run."""
+
+        def run(**args: Any) -> Any:
+            return self.run(**args)
+
+        run.__annotations__["return"] = self._returns()
+        return run
+
+    def ahandler(self) -> Callable[..., Awaitable[Any]]:
+        """Return the body for an async run."""
+
+        async def run(**args: Any) -> Any:
+            return await self.arun(**args)
+
+        run.__annotations__["return"] = self._returns()
+        return run
 
     def run(self, /, **args: Any) -> Any:
         """Return the result as it is recorded; raise the tool's own error, even if the framework has swallowed it."""
         try:
-            return self._result(self._handler(self._watched(args)))
+            with expecting(self._request):
+                handled = self._handler(self._watched(args))
         except GraphBubbleUp as bubble:
             self.bubble = bubble
             raise NoEffect(PAUSED) from bubble
+        except UsageError:
+            if self._outcome.refused is None:
+                raise
+            handled = None
+        return self._result(handled)
 
     async def arun(self, /, **args: Any) -> Any:
         """Do the same as ``run`` on an event loop."""
         try:
-            return self._result(await self._handler(self._watched(args)))
+            with expecting(self._request):
+                handled = await self._handler(self._watched(args))
         except GraphBubbleUp as bubble:
             self.bubble = bubble
             raise NoEffect(PAUSED) from bubble
+        except UsageError:
+            if self._outcome.refused is None:
+                raise
+            handled = None
+        return self._result(handled)
+
+    def unrecorded(self) -> Handled:
+        """Let the framework run the tool as without amends."""
+        with expecting(self._request):
+            handled: Handled = self._handler(self._request)
+            return handled
+
+    async def aunrecorded(self) -> Handled:
+        """Do the same on an event loop."""
+        with expecting(self._request):
+            handled: Handled = await self._handler(self._request)
+            return handled
+
+    def invalid(self) -> Body:
+        """Return a call by which the framework says what is wrong with the arguments; the tool itself cannot start."""
+        asked = self._request
+        assert asked.tool is not None, "only the arguments of a known tool are bound"
+        return Body(asked.override(tool=_without_body(asked.tool)), self._handler)
+
+    def paused_before(self, answer: Answer) -> bool:
+        """Return whether this is only the record of a read that paused by itself: it is to run now."""
+        return answer.status == "failed" and not self._outcome.has_run and PAUSED in str(answer.error)
 
     def result_for(self, answer: Answer) -> Handled:
         """Return the answer as a result of the framework."""
@@ -639,19 +1069,29 @@ class Body:
             return self._handled
         if answer.status not in ("done", "replayed"):
             return self.message(answer.text, is_error=answer.is_error)
-        if answer.status == "replayed" and getattr(answer.call, "tool_call_id", "") != self._request.tool_call["id"]:
-            return self.message(answer.text)
+        call_id, value = self._request.tool_call["id"], answer.value
+        was_id = getattr(answer.call, "tool_call_id", "")
+        if answer.status == "replayed" and was_id != call_id:
+            return renamed(value, was_id, call_id) if steers(value) else self.message(answer.text)
         # The same call of the model again: the graph has lost its result. Return it as it would have been.
-        if isinstance(answer.value, dict) and _PACKED in answer.value:
-            unpacked: Handled = _SERDE.loads_typed((answer.value[_PACKED], b64decode(answer.value["data"])))
-            return unpacked
-        value = answer.value
-        return self.message(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+        if is_handled(value):
+            handled: Handled = value
+            return handled
+        tool = self._request.tool
+        if tool is not None and tool.response_format == "content_and_artifact" and _is_pair(value):
+            return self.message(msg_content_output(value[0]), artifact=value[1])
+        return self.message(msg_content_output(value))
 
-    def message(self, text: str, *, is_error: bool = False) -> ToolMessage:
+    def message(self, content: Any, *, is_error: bool = False, artifact: Any = None) -> ToolMessage:
         """Return a message to the model about this call."""
         call = self._request.tool_call
-        return ToolMessage(text, name=call["name"], tool_call_id=call["id"], status="error" if is_error else "success")
+        status = "error" if is_error else "success"
+        return ToolMessage(content, name=call["name"], tool_call_id=call["id"], status=status, artifact=artifact)
+
+    def _returns(self) -> Any:
+        """Return the annotation of the result, by which amends makes the recorded value what the tool returned."""
+        tool = self._request.tool
+        return Any if tool is None else returned_by(tool)
 
     def _watched(self, args: dict[str, Any]) -> ToolCallRequest:
         self._handled, self._outcome = None, _ToolOutcome()
@@ -659,65 +1099,300 @@ class Body:
         return asked if asked.tool is None else asked.override(tool=self._outcome.through(asked.tool))
 
     def _result(self, handled: Any) -> Any:
-        self._handled = handled
-        if self._outcome.error is not None:  # the framework has swallowed it, but amends must judge it
-            raise self._outcome.error
-        if not isinstance(handled, ToolMessage):
-            kind, data = _SERDE.dumps_typed(handled)
-            return {_PACKED: kind, "data": b64encode(data).decode()}
-        if handled.status == "error":
-            raise (ToolException if self._outcome.has_run else NoEffect)(str(handled.content))
-        return self._outcome.value if _is_plain(self._outcome.value) else handled.content
+        outcome = self._outcome
+        self.started_twice = outcome.refused
+        self._handled = handled if outcome.refused is None else None
+        if outcome.error is not None:  # the framework has swallowed it, but amends must judge it
+            raise outcome.error
+        if is_handled(outcome.value) or (handled is not None and not isinstance(handled, ToolMessage)):
+            return packed(outcome.value if handled is None else handled)
+        if handled is not None and handled.status == "error":
+            raise (ToolException if outcome.has_run else NoEffect)(str(handled.content))
+        if outcome.value is _NOTHING:  # another middleware has answered in the tool's place
+            return None if handled is None else handled.content
+        tool = self._request.tool
+        if tool is not None and tool.response_format == "content_and_artifact" and _is_pair(outcome.value):
+            return outcome.value if _is_recordable(outcome.value[1]) else outcome.value[0]
+        return outcome.value
 
 
 class _ToolOutcome:
-    """Keeps what a tool itself returned or raised, before the framework changes it."""
+    """Keeps what a tool itself returned or raised, before the framework changes it; refuses a second start."""
 
     def __init__(self) -> None:
         self.has_run = False
         self.value: Any = _NOTHING
         self.error: Exception | None = None
+        self.refused: UsageError | None = None
 
     def through(self, tool: BaseTool) -> BaseTool:
         """Return a copy of the tool that keeps its result or error here."""
 
         @functools.wraps(tool._run)
         def run(*args: Any, **kwargs: Any) -> Any:
-            self.has_run = True
+            self._start(tool)
             try:
-                return self._keep(tool, tool._run(*args, **kwargs))
+                self.value = tool._run(*args, **kwargs)
             except Exception as error:
                 self.error = error
                 raise
+            return self.value
 
         @functools.wraps(tool._arun)
         async def arun(*args: Any, **kwargs: Any) -> Any:
-            self.has_run = True
+            self._start(tool)
             try:
-                return self._keep(tool, await tool._arun(*args, **kwargs))
+                self.value = await tool._arun(*args, **kwargs)
             except Exception as error:
                 self.error = error
                 raise
+            return self.value
 
-        copy = tool.model_copy()
-        # A tool is a pydantic model, and these two are not fields of it.
-        object.__setattr__(copy, "_run", run)
-        object.__setattr__(copy, "_arun", arun)
-        return copy
+        return _with_bodies(tool, run, arun)
 
-    def _keep(self, tool: BaseTool, value: Any) -> Any:
-        is_pair = tool.response_format == "content_and_artifact" and isinstance(value, tuple) and len(value) == 2
-        self.value = value[0] if is_pair else value
+    def _start(self, tool: BaseTool) -> None:
+        if self.has_run:
+            self.refused = UsageError(
+                f"{tool.name} was started a second time in one call, by a middleware after AmendsMiddleware",
+                hint="put AmendsMiddleware last in the list, and retries into the declaration: retry=",
+            )
+            raise self.refused
+        self.has_run = True
+
+
+def _with_bodies(tool: BaseTool, run: Callable[..., Any], arun: Callable[..., Any]) -> BaseTool:
+    copy = tool.model_copy()
+    # A tool is a pydantic model, and these two are not fields of it.
+    object.__setattr__(copy, "_run", run)
+    object.__setattr__(copy, "_arun", arun)
+    return copy
+
+
+def _without_body(tool: BaseTool) -> BaseTool:
+    @functools.wraps(tool._run)
+    def run(*_: Any, **__: Any) -> Any:
+        raise UsageError(f"the arguments of {tool.name} are invalid for amends, but not for LangChain")
+
+    @functools.wraps(tool._arun)
+    async def arun(*_: Any, **__: Any) -> Any:
+        run()
+
+    return _with_bodies(tool, run, arun)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2
+
+
+RECORDED: Final = (str, int, float, bool, bytes, Decimal, date, datetime, time, timedelta, UUID, Enum, type(None))
+
+
+def _is_recordable(value: Any) -> bool:
+    """Return whether the ledger can keep a value."""
+    if isinstance(value, Mapping):
+        return all(_is_recordable(one) for pair in value.items() for one in pair)
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_recordable, value))
+    if isinstance(value, BaseModel):
+        return all(map(_is_recordable, dict(value).values()))
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(map(_is_recordable, vars(value).values())) if hasattr(value, "__dict__") else True
+    return isinstance(value, RECORDED)
+
+
+# ---- What a tool returned, as it is recorded and read again
+
+
+def is_handled(value: Any) -> bool:
+    """Return whether a tool's result is the framework's own: a message, or a command to the graph, or several."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(one, ToolMessage | Command) for one in value)
+    return isinstance(value, ToolMessage | Command)
+
+
+def packed(value: Any) -> Any:
+    """Return a result of the framework's own as JSON data, serialized as in the graph's own checkpoints."""
+    try:
+        kind, data = _SERDE.dumps_typed(value)
+        _SERDE.loads_typed((kind, data))
+    except Exception:  # the tool has run: what cannot be recorded is a loss that amends states, not a failure
+        return value
+    return {_PACKED: kind, "data": b64encode(data).decode()}
+
+
+@functools.lru_cache(maxsize=1000)
+def _as_returned(hint: Any) -> Any:
+    adapter: list[TypeAdapter[Any]] = []
+    if hint is not Any:
+        with suppress(Exception):  # pydantic has no schema for every annotation
+            adapter.append(TypeAdapter(hint))
+
+    def read(value: Any) -> Any:
+        if isinstance(value, dict) and value.keys() == {_PACKED, "data"}:
+            return _SERDE.loads_typed((value[_PACKED], b64decode(value["data"])))
+        for one in adapter:
+            with suppress(Exception):  # a tool may return something else than it says
+                return one.validate_python(value, by_alias=True, by_name=True)
         return value
 
+    return Annotated[Any, PlainValidator(read)]
 
-def _is_plain(value: Any) -> bool:
-    """Return whether a value can be recorded as it is, for a compensation to use."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
+
+def returned_by(tool: BaseTool) -> Any:
+    """Return an annotation that reads a recorded result as what this tool returns."""
+    fn = getattr(tool, "coroutine", None) or getattr(tool, "func", None) or tool._run
+    try:
+        hint = get_type_hints(fn).get("return", Any)
+        return _as_returned(Any if hint in (None, type(None)) or "Command" in str(hint) else hint)
+    except Exception:  # an annotation that names something unknown here, or is not hashable
+        return _as_returned(Any)
+
+
+def commands_in(value: Any) -> list[Command[Any]]:
+    """Return the commands to the graph in a result."""
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, Command)]
+
+
+def hands_over(result: Any) -> bool:
+    """Return whether a result leaves the graph of its agent, so that none of its hooks sees the end."""
+    return any(one.graph == Command.PARENT for one in commands_in(result))
+
+
+def steers(result: Any) -> bool:
+    """Return whether a result says where the graph goes, which must be said each time that the tool is asked for."""
+    return any(one.graph is not None or one.goto for one in commands_in(result))
+
+
+def renamed(value: Any, was: Any, call_id: Any) -> Any:
+    """Return a result of the framework's own as the answer to another request of the model."""
     if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | int | float | bool)
+        return [renamed(one, was, call_id) for one in value]
+    if isinstance(value, ToolMessage):
+        return value.model_copy(update={"tool_call_id": call_id}) if value.tool_call_id == was else value
+    if isinstance(value, Command) and isinstance(value.update, dict):
+        messages = value.update.get("messages")
+        update = {**value.update, "messages": renamed(messages, was, call_id)} if messages else value.update
+        return replace(value, update=update)
+    return value
+
+
+# ---- The arguments of a request, as the tool's schema understands them
+
+
+def bound_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments as the tool gets them: defaults filled in, types converted, unknown ones left out.
+
+    The same request in other words is then the same call. None: the framework will refuse them.
+    """
+    given = {name: value for name, value in args.items() if name != REPEAT}
+    again = {REPEAT: args[REPEAT]} if REPEAT in args else {}
+    schema = tool.args_schema
+    try:
+        if isinstance(schema, dict):
+            return {**bound_json(schema, given), **again}
+        if schema is None:
+            return {**_defaults_of(tool, given), **again}
+        model: Any = tool.tool_call_schema if needs_graph(tool) else schema
+        return {**_bound_model(model, given), **again}
+    except (ValidationError, ValidationErrorV1):
+        return None
+
+
+def _bound_model(model: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a model as JSON data; one that JSON would change (a secret, a random default) as it was given."""
+    made, twin = _parsed(model, given), _parsed(model, given)
+    for by_alias in (False, True):
+        plain, again = _dumped(made, by_alias=by_alias), _dumped(twin, by_alias=by_alias)
+        with suppress(ValidationError, ValidationErrorV1):
+            back = _parsed(model, plain)
+            names = _names_of(model, by_alias=by_alias)
+            odd = {
+                names[name]
+                for name in names
+                if plain.get(names[name]) != again.get(names[name]) or _field(made, name) != _field(back, name)
+            }
+            kept = {name: value for name, value in given.items() if names.get(name) in odd}
+            return {**{name: value for name, value in plain.items() if name not in odd}, **kept}
+    return given
+
+
+def _parsed(model: Any, given: dict[str, Any]) -> Any:
+    return model.parse_obj(given) if issubclass(model, BaseModelV1) else model.model_validate(given)
+
+
+def _dumped(made: Any, *, by_alias: bool) -> dict[str, Any]:
+    """Return a model as JSON data; nothing of it, if there is a class in it that JSON cannot say."""
+    try:
+        if isinstance(made, BaseModelV1):
+            found: dict[str, Any] = json.loads(made.json(by_alias=by_alias))
+            return found
+        dumped: dict[str, Any] = made.model_dump(mode="json", by_alias=by_alias, warnings=False)
+        return dumped
+    except Exception:
+        return {}
+
+
+def _names_of(model: Any, *, by_alias: bool) -> dict[str, str]:
+    """Return the names that a request can give, with the names under which they are dumped."""
+    fields = model.__fields__ if issubclass(model, BaseModelV1) else model.model_fields
+    found: dict[str, str] = {}
+    for name, field in fields.items():
+        alias = field.alias or name
+        shown = (getattr(field, "serialization_alias", None) or alias) if by_alias else name
+        given = getattr(field, "validation_alias", None)
+        found |= {name: shown, alias: shown, given if isinstance(given, str) else name: shown}
+    return found
+
+
+def _field(made: Any, name: str) -> Any:
+    return getattr(made, name, None)
+
+
+def bound_json(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object with the defaults of its JSON schema, and numbers that were given as text."""
+    shown: Mapping[str, Any] = schema.get("properties", {})
+    is_closed = schema.get("additionalProperties") is False
+    made = {
+        name: _bound_value(shown[name], value) if name in shown else value
+        for name, value in given.items()
+        if name in shown or not is_closed
+    }
+    missing = {name: one["default"] for name, one in shown.items() if name not in given and "default" in one}
+    return made | missing
+
+
+def _bound_value(schema: Any, value: Any) -> Any:
+    if not isinstance(schema, Mapping):
+        return value
+    kind = schema.get("type")
+    if kind == "object" and isinstance(value, dict):
+        return bound_json(schema, value)
+    if kind == "array" and isinstance(value, list):
+        return [_bound_value(schema.get("items"), one) for one in value]
+    if kind in ("integer", "number") and isinstance(value, str):
+        with suppress(ValueError):
+            return int(value)
+        with suppress(ValueError):
+            return float(value) if kind == "number" else value
+    return int(value) if kind == "integer" and isinstance(value, float) and value.is_integer() else value
+
+
+def _defaults_of(tool: BaseTool, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a tool without a schema with the defaults of its body."""
+    try:
+        found = inspect.signature(tool._run).parameters.values()
+    except (TypeError, ValueError):
+        return given
+    injected = {"run_manager", "callbacks", "config", *tool._injected_args_keys}
+    plain = (str, int, float, bool, type(None))
+    missing = {
+        one.name: one.default
+        for one in found
+        if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)
+        and one.name not in {*given, *injected}
+        and isinstance(one.default, plain)
+    }
+    return {**given, **missing}
 
 
 def unknown_tool(request: ToolCallRequest) -> UnknownTool:
@@ -725,14 +1400,33 @@ def unknown_tool(request: ToolCallRequest) -> UnknownTool:
     return UnknownTool(request.tool_call["name"], known=sorted(tool.name for tool in request.runtime.tools))
 
 
+def repeatable(tool: BaseTool) -> dict[str, Any]:
+    """Return a tool as the model sees it, with the argument by which it asks for a deliberate repeat."""
+    made = convert_to_openai_tool(tool)
+    asked = made["function"]["parameters"]
+    asked["properties"] = {**asked.get("properties", {}), REPEAT: {"type": "string", "description": WHY_AGAIN}}
+    return made
+
+
+def needs_graph(tool: BaseTool) -> bool:
+    """Return whether a tool takes something that only a graph can give it: its state, its store, the id of the call."""
+    schema = tool.args_schema
+    if isinstance(schema, dict):
+        return False
+    fields = getattr(schema, "model_fields", None) or getattr(schema, "__fields__", {})
+    return bool(tool._injected_args_keys) or bool(set(fields) - set(tool.args))
+
+
 def as_function(tool: BaseTool, *, is_async: bool) -> Callable[..., Any]:
     """Return a tool as a plain function, to compensate another call or to run a staged one outside any graph."""
 
     def call(**args: Any) -> Any:
-        return tool.invoke(args)
+        with expecting(tool):
+            return tool.invoke(args)
 
     async def call_async(**args: Any) -> Any:
-        return await tool.ainvoke(args)
+        with expecting(tool):
+            return await tool.ainvoke(args)
 
     made: Callable[..., Any] | Callable[..., Awaitable[Any]] = call_async if is_async else call
     names = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in tool.args if name.isidentifier()]
@@ -753,6 +1447,19 @@ def thread_of(config: Mapping[str, Any]) -> str | None:
 def graph_path(config: Mapping[str, Any]) -> str:
     """Return the path of this graph inside other graphs; empty for the outermost."""
     return str(config.get("configurable", {}).get("checkpoint_ns", "")).rpartition("|")[0]
+
+
+def kept_run(state: Any) -> str | None:
+    """Return the id of the run that an agent has put into its state."""
+    kept = state.get("amends_run") if isinstance(state, dict) else None
+    return str(kept) if kept else None
+
+
+def is_of_agent(config: Mapping[str, Any], state: Any) -> bool:
+    """Return whether a tool node is part of an agent made by ``create_agent``, whose hooks see its end."""
+    if isinstance(state, dict) and "amends_turn" in state:
+        return True
+    return bool(config.get("metadata", {}).get("ls_integration") == "langchain_create_agent")
 
 
 def is_resumable(config: Mapping[str, Any]) -> bool:
@@ -814,7 +1521,301 @@ def calls_in_node(config: Mapping[str, Any], state: Any, call_id: str | None) ->
     path = config.get("metadata", {}).get("langgraph_path", ())
     if not path or path[0] != "__pregel_pull":
         return set()
+    return {call["id"] for call in calls_beside(state, call_id)}
+
+
+def calls_beside(state: Any, call_id: str | None) -> list[Any]:
+    """Return the other calls of the model's last message."""
     for message in reversed(messages_of(state)):
         if isinstance(message, AIMessage):
-            return {call["id"] for call in message.tool_calls} - {call_id}
-    return set()
+            return [call for call in message.tool_calls if call["id"] != call_id]
+    return []
+
+
+# ---- What LangChain's callbacks tell: which invocation this is, how it ended, and tools that amends does not see
+
+
+CHAINS_MAX: Final = 100_000
+"""How many running invocations are kept in mind; more have been left without an end, and the oldest are forgotten."""
+BEHIND_MAX: Final = 200
+"""How many functions are searched for a middleware that repeats calls."""
+
+
+class Chain:
+    """One invocation of a graph, a node or another runnable.
+
+    ``place`` says where it is in the whole: attempts at the same (by a retry policy, ``with_retry``, a fallback) have
+    the same place.
+    """
+
+    def __init__(self, name: str, parent: Chain | None, *, ns: str, run_id: UUID, is_retry: bool, is_resumed: bool):
+        self.name, self.parent, self.ns, self.run_id = name, parent, ns, run_id
+        self.root: Chain = self if parent is None else parent.root
+        self.is_resumed: bool = is_resumed or (parent is not None and parent.is_resumed)
+        self.state: Literal["running", "ended", "paused", "stopped", "failed"] = "running"
+        self.turns: tuple[Turn, ...] = ()
+        """The blocks that it began in, the innermost first."""
+        self.graph_turns: list[Turn] = []
+        """Of a root: the turns of bare tool nodes, which end with it."""
+        self.runs: dict[tuple[str, ...], str] = {}
+        """Of a root: the runs of agents, by their places."""
+        self._slots: dict[str, dict[Any, int]] = {}
+        self.place: tuple[str, ...] = (
+            (str(run_id),) if parent is None else (*parent.place, parent._slot(self, is_retry=is_retry))
+        )
+
+    def _slot(self, child: Chain, *, is_retry: bool) -> str:
+        """Return which of the invocations of one name this one is; a repeated node has the same namespace again."""
+        slots = self._slots.setdefault(child.name, {})
+        if (is_retry and slots) or self.name == "RunnableWithFallbacks":
+            return f"{child.name if is_retry else ''}:{max(slots.values(), default=0)}"
+        is_node = bool(child.ns) and child.ns != self.ns
+        return f"{child.name}:{slots.setdefault(child.ns if is_node else child.run_id, len(slots))}"
+
+
+TO_END: Final[dict[UUID, list[Turn]]] = {}
+"""Turns of async tool nodes, by the root that has ended."""
+IGNORED: Final[Any] = property(lambda _: True)
+NOTHING_TO_END: Final[Any] = property(lambda _: not TO_END)
+
+
+class _Watch(BaseCallbackHandler):
+    """Sees every invocation of this process that LangChain reports; it only reads, and refuses tools if told so."""
+
+    raise_error = True
+    run_inline = True
+
+    def __init__(self) -> None:
+        self._chains: dict[UUID, Chain] = {}
+        self._lock = threading.Lock()
+        self.guards: WeakSet[AmendsMiddleware] = WeakSet()
+
+    ignore_llm = IGNORED
+    ignore_chat_model = IGNORED
+    ignore_retriever = IGNORED
+    ignore_retry = IGNORED
+    ignore_custom_event = IGNORED
+
+    def chain_of(self, config: Mapping[str, Any]) -> Chain | None:
+        """Return the invocation that this config belongs to."""
+        run_id = getattr(config.get("callbacks"), "parent_run_id", None)
+        return None if run_id is None else self._chains.get(run_id)
+
+    def graph_of(self, config: Mapping[str, Any]) -> Chain | None:
+        """Return the invocation of the graph that this config's node belongs to."""
+        found = node = self.chain_of(config)
+        while found is not None and node is not None and found.ns == node.ns:
+            found = found.parent
+        return found
+
+    def is_resumed(self, config: Mapping[str, Any]) -> bool:
+        """Return whether the graph was resumed, and not started with a new input."""
+        found = self.chain_of(config)
+        return found is not None and found.is_resumed
+
+    def turns_of(self, open_run: OpenRun) -> list[Turn]:
+        """Return the turns of tool nodes that use this run."""
+        with self._lock:
+            roots = [chain for chain in self._chains.values() if chain.graph_turns]
+        return [turn for root in roots for turn in root.graph_turns if turn.open_run is open_run]
+
+    def on_chain_start(
+        self,
+        serialized: Any,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Keep in mind where this invocation is."""
+        with self._lock:
+            parent = None if parent_run_id is None else self._chains.get(parent_run_id)
+            chain = Chain(
+                str(kwargs.get("name")),
+                parent,
+                ns=str((metadata or {}).get("langgraph_checkpoint_ns", "")),
+                run_id=run_id,
+                is_retry=any(tag.startswith("retry:attempt:") for tag in tags or ()),
+                is_resumed=inputs is None or isinstance(inputs, Command),
+            )
+            self._chains[run_id] = chain
+            if len(self._chains) > CHAINS_MAX:
+                del self._chains[next(iter(self._chains))]
+        turn = current_turn()
+        while turn is not None:
+            chain.turns = (*chain.turns, turn)
+            if parent is None or turn not in parent.turns:
+                turn.last, turn.is_done = chain, False
+            turn = turn.outer
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """Note how it ended, and end the turns of tool nodes that nothing else ends."""
+        chain = self._ended(run_id, "ended")
+        if chain is not None:
+            self._end_turns(chain)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Note how it ended; suspend the turns of tool nodes, which can be resumed."""
+        if isinstance(error, GraphInterrupt):
+            chain = self._chains.get(run_id)
+            while chain is not None:
+                chain.state, chain = "paused", chain.parent
+        state: Literal["stopped", "failed"] = "stopped" if isinstance(error, STOPS) else "failed"
+        chain = self._ended(run_id, state)
+        if chain is not None:
+            try:
+                self._end_turns(chain)
+            except Exception as left:  # the error of the graph itself comes out
+                log.warning("%s", left)
+
+    def _ended(self, run_id: UUID, state: Literal["ended", "stopped", "failed"]) -> Chain | None:
+        chain = self._chains.pop(run_id, None)
+        if chain is not None and chain.state == "running":
+            chain.state = state
+        return chain
+
+    def _end_turns(self, chain: Chain) -> None:
+        for turn in chain.graph_turns:
+            turn.last = chain
+            if isinstance(turn.rt, AsyncRuntime):
+                TO_END.setdefault(chain.run_id, []).append(turn)
+            else:
+                turn.__exit__(None, None, None)
+        chain.graph_turns = []
+
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any] | None,
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Report a tool that is started without amends where amends should see it."""
+        tool, expected, told = str((serialized or {}).get("name", "")), _expected.get(), metadata or {}
+        if expected is not None and expected.tool == tool:
+            return
+        turn, run, node = current_turn(), run_here(), str(told.get("langgraph_node", ""))
+        ns = str(told.get("langgraph_checkpoint_ns", ""))
+        for guard in list(self.guards):
+            host = guard.rt._host
+            is_inside = (turn is not None and turn.rt is guard.rt) or (run is not None and run._host is host)
+            spec = host.find(tool)
+            if spec is not None and (spec.kind == "read" or spec.signature is not None):
+                continue  # it has no effect, or records itself
+            if spec is None and (not is_inside or not node or (expected is not None and expected.ns == ns)):
+                continue  # nobody's business, or a part of the tool that is running
+            if spec is not None and not is_inside and (not node or not host._opened):
+                continue
+            guard.warn_unguarded(tool, f"in node {node}" if node else "by the program")
+            return
+
+
+class _AsyncEnds(AsyncCallbackHandler):
+    """Ends the turns of async tool nodes that the other handler has seen end."""
+
+    raise_error = True
+    run_inline = True
+    ignore_llm = IGNORED
+    ignore_chat_model = IGNORED
+    ignore_retriever = IGNORED
+    ignore_retry = IGNORED
+    ignore_custom_event = IGNORED
+    ignore_agent = IGNORED
+    ignore_chain = NOTHING_TO_END
+
+    async def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """End them."""
+        for turn in TO_END.pop(run_id, ()):
+            await turn.__aexit__(None, None, None)
+
+    async def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Suspend them."""
+        for turn in TO_END.pop(run_id, ()):
+            try:
+                await turn.__aexit__(None, None, None)
+            except Exception as left:
+                log.warning("%s", left)
+
+
+WATCH: Final = _Watch()
+_watching: ContextVar[Any] = ContextVar("amends.langchain.watch", default=WATCH)
+ENDS: Final = _AsyncEnds()
+_ending: ContextVar[Any] = ContextVar("amends.langchain.ends", default=ENDS)
+_hooks: list[ContextVar[Any]] = []
+
+
+def watch(guard: AmendsMiddleware) -> None:
+    """Let LangChain report to amends from now on."""
+    WATCH.guards.add(guard)
+    with _opening:
+        if not _hooks:
+            _hooks.extend((_watching, _ending))
+            for one in _hooks:
+                register_configure_hook(one, inheritable=True)
+
+
+class Expected:
+    """A tool that amends has started, or that it lets start."""
+
+    def __init__(self, tool: str, ns: str) -> None:
+        self.tool, self.ns = tool, ns
+
+
+_expected: ContextVar[Expected | None] = ContextVar("amends.langchain.expected", default=None)
+
+
+@contextmanager
+def expecting(what: ToolCallRequest | BaseTool) -> Iterator[None]:
+    """Say that this tool is started by amends, or with its knowledge."""
+    if isinstance(what, BaseTool):
+        expected = Expected(what.name, "")
+    else:
+        ns = what.runtime.config.get("configurable", {}).get("checkpoint_ns", "")
+        expected = Expected(what.tool_call["name"], str(ns))
+    token = _expected.set(expected)
+    try:
+        yield
+    finally:
+        _expected.reset(token)
+
+
+def run_here() -> Run | AsyncRun | None:
+    """Return the run that this code is in, if any."""
+    try:
+        found: Run | AsyncRun = current_run()
+    except NoRun:
+        return None
+    return found
+
+
+def refuse_retries_behind(handler: Any) -> None:
+    """Raise ``UsageError`` if a middleware after this one starts tools again: amends would not see it."""
+    waiting, seen = [handler], 0
+    while waiting and seen < BEHIND_MAX:
+        one, seen = waiting.pop(), seen + 1
+        if isinstance(one, MethodType):
+            if isinstance(one.__self__, ToolRetryMiddleware):
+                raise UsageError(
+                    "ToolRetryMiddleware is after AmendsMiddleware: it would start a tool again, unseen by amends",
+                    hint="remove it, and put retries into the declaration: amends.declare(..., retry=...)",
+                )
+            one = one.__func__
+        if isinstance(one, FunctionType):
+            waiting += [cell.cell_contents for cell in one.__closure__ or () if is_filled(cell)]
+            waiting += [one.__wrapped__] if hasattr(one, "__wrapped__") else []
+
+
+def is_filled(cell: Any) -> bool:
+    """Return whether a variable of a function's surroundings has a value."""
+    try:
+        return bool(cell.cell_contents) or True
+    except ValueError:
+        return False

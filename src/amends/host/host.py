@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from amends.budgets import Budget, budget_from, check_budgets_for, checked_budgets
@@ -95,6 +96,8 @@ class Host:
         self.tools: list[object] = [*tools, *self._tables()]
         self.bodies: dict[str, Body] = {}
         """Bodies of tools that live in another program, and that this process can reach."""
+        self.result_types: dict[str, Any] = {}
+        """What tools that live elsewhere return, as the handlers of their requests said."""
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self._compiled: dict[str, Compiled | None] = {}
         self.agents: dict[str, Callable[[Any], object]] = {}
@@ -155,9 +158,26 @@ class Host:
             self.bodies = more
             self._compiled = {}
 
+    def with_result_of(self, tool: str, handler: Callable[..., Any]) -> Spec:
+        """Return a tool; one that lives elsewhere is known to return what the handler of a request is annotated with.
+
+        So its compensation gets the classes that its body returned. A handler without an annotation changes nothing.
+        """
+        spec = self.named(tool)
+        hint = getattr(handler, "__annotations__", {}).get("return", Any)
+        if spec.signature is not None or spec.result_type is not Any or hint is Any or isinstance(hint, str | None):
+            return spec
+        with self._lock:
+            self.result_types[spec.name] = hint
+            self.specs[spec.name] = replace(spec, result_type=hint)  # in place: sessions refer to this dict
+        return self.specs[spec.name]
+
     def _checked(self, tools: list[object], bodies: Bodies | None = None) -> dict[str, Spec]:
         known = self.bodies if bodies is None else bodies
         specs = specs_of(tools, order=self.order, redact=self.redactor.hidden, bodies=known)
+        for name, hint in self.result_types.items():
+            if name in specs and specs[name].signature is None:
+                specs[name] = replace(specs[name], result_type=hint)
         self.hiding.check(specs.values())
         costs = {name: spec.cost for name, spec in specs.items()}
         self._warn(

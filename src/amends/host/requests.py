@@ -162,7 +162,7 @@ def model_ask(
         return _undeclared_ask(
             host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key, schema=schema
         )
-    spec = keyed(host.named(tool), key)
+    spec = keyed(host.named(tool) if handler is None else host.with_result_of(tool, handler), key)
     if handler is None and spec.fn is None:
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
     plain = dict(_json_object(tool, args))
