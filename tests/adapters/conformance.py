@@ -279,13 +279,13 @@ class Conformance:
         assert shop.states() == ["committed"]
 
     def test_killed_an_idempotent_call_is_started_again_without_a_person(self, shop: Shop) -> None:
-        turns: list[Turn] = [[("book", {"seat": "12A"})], [charge("A1", 500)], "booked"]
-        shop.die_after("book")
+        turns: list[Turn] = [[("take_seat", {"seat": "12A"})], [charge("A1", 500)], "booked"]
+        shop.die_after("take_seat")
         assert self.in_a_new_process(shop, turns) is None, "it was to be killed"
-        assert shop.effects() == ["book 12A"]
+        assert shop.effects() == ["take_seat 12A"]
         done = self.harness.drive(shop, turns, resume=True)
         assert done.how == "finished", done
-        assert shop.effects() == ["book 12A", "book 12A", "charge A1 500"]
+        assert shop.effects() == ["take_seat 12A", "take_seat 12A", "charge A1 500"]
         first, second, _ = (key for _, _, key in shop.contexts())
         assert first == second, "the airline is asked with the key that it knows"
         assert shop.states() == ["committed"]

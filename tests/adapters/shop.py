@@ -95,9 +95,9 @@ class Shop:
             self._effect("mail", to)
             return f"mail_{to}"
 
-        def book(seat: str) -> str:
+        def take_seat(seat: str) -> str:
             """Book a seat. The airline knows a booking by its key, and makes it once."""
-            self._effect("book", seat)
+            self._effect("take_seat", seat)
             return f"booked_{seat}"
 
         def stamp(text: str) -> str:
@@ -105,7 +105,7 @@ class Shop:
             self._effect("stamp", text)
             return f"stamped_{text}"
 
-        return [charge, balance, wire, ship, mail, book, stamp, self._reserve, *(fn for fn, _ in self.more)]
+        return [charge, balance, wire, ship, mail, take_seat, stamp, self._reserve, *(fn for fn, _ in self.more)]
 
     def declared(self) -> list[Any]:
         """What amends is told of the tools above; nothing of ``stamp``."""
@@ -113,8 +113,8 @@ class Shop:
         def refund(result: dict[str, Any]) -> None:
             self._line("effects", f"refund {result['id']}")
 
-        def unbook(seat: str) -> None:
-            self._line("effects", f"unbook {seat}")
+        def give_back(seat: str) -> None:
+            self._line("effects", f"give_back {seat}")
 
         def find_charge(call: amends.Call) -> amends.Probed[dict[str, Any]]:
             order, cents = call.args["order"], call.args["cents"]
@@ -130,7 +130,7 @@ class Shop:
             ),
             amends.declare("ship", kind="pivot", after=["charge"]),
             amends.declare("mail", kind="retriable", idempotent=True),
-            amends.declare("book", key="seat", idempotent=True, compensate=unbook),
+            amends.declare("take_seat", key="seat", idempotent=True, compensate=give_back),
             self._reserve,
             *(declared for _, declared in self.more),
         ]
