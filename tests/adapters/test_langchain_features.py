@@ -617,7 +617,10 @@ def test_an_unguarded_agent_inside_a_tool_is_named_and_a_tool_inside_a_tool_is_n
         """A part of another tool."""
         return text
 
-    inner: Any = create_agent(Scripted(turns=[[("stamp", {"text": "x"})], "ok"]), tools=[lc_tool(shop.functions()[5])])
+    inner: Any = create_agent(
+        Scripted(turns=[[("stamp", {"text": "x"})], "ok"]),
+        tools=[lc_tool(next(fn for fn in shop.functions() if fn.__name__ == "stamp"))],
+    )
 
     @lc_tool
     def delegate(what: str) -> str:

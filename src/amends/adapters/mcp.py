@@ -145,9 +145,8 @@ class Guard:
         name = name or str(getattr(fn, "name", "") if is_ours else fn.__name__)
         context = find_context_parameter(fn)
         if not is_ours and context is None:
-            self._rt.reach(
-                {name: fn}, described=False
-            )  # so that a staged or approved call can run after its request has ended
+            # So that a staged or approved call can run after its request has ended.
+            self._rt.reach({name: _after_request(fn, lambda: shape)}, described=False)
 
         def asked(kwargs: dict[str, Any]) -> _Request:
             request = _Request(self, name, fn, kwargs, context, shape)
@@ -386,12 +385,7 @@ class _Request:
 
     def _keep(self, value: Any) -> Any:
         self._returned.append(value)
-        if isinstance(value, InputRequiredResult):
-            raise amends.NoEffect("the tool itself asked the client for an input first")
-        if isinstance(value, CallToolResult):
-            check_result(value)
-            return value.structured_content if value.structured_content is not None else _value_of(value)
-        return _recorded(value, self._shape)
+        return _kept(value, self._shape)
 
     def leave(self, run_id: str) -> None:
         """Raise if the run continues with a later request: the client has named it, or it waits for a person."""
@@ -595,6 +589,31 @@ def _value_of(result: CallToolResult) -> Any:
     if len(result.content) == 1 and isinstance(result.content[0], TextContent):
         return result.content[0].text
     return _plain_blocks(result.content)
+
+
+def _after_request(fn: Callable[..., Any], shape: Callable[[], Any]) -> Callable[..., Any]:
+    """Return the function of a tool as a body for calls without a request: it returns what a request records."""
+    if inspect.iscoroutinefunction(fn):
+
+        async def body_async(**args: Any) -> Any:
+            return _kept(await fn(**args), shape())
+
+        return body_async
+
+    def body(**args: Any) -> Any:
+        return _kept(fn(**args), shape())
+
+    return body
+
+
+def _kept(value: Any, shape: Any) -> Any:
+    """Return what is recorded of a tool's value, and handed to its compensation; raise if it says that nothing happened."""
+    if isinstance(value, InputRequiredResult):
+        raise amends.NoEffect("the tool itself asked the client for an input first")
+    if isinstance(value, CallToolResult):
+        check_result(value)
+        return value.structured_content if value.structured_content is not None else _value_of(value)
+    return _recorded(value, shape)
 
 
 def _recorded(value: object, shape: FuncMetadata) -> Any:
