@@ -490,6 +490,26 @@ async def test_a_cancel_after_the_last_event_is_no_stop(shop: Shop) -> None:
 
 
 @on_a_loop
+async def test_a_loop_left_early_is_a_stop_also_after_the_model_was_told_what_is_missing(shop: Shop) -> None:
+    turns: list[Turn] = [
+        [("charge", {"order": "A1", "cents": 500})], [("ship", {"order": "nowhere"})], "sorry",
+        [("charge", {"order": "A2", "cents": 7})], [("ship", {"order": "A1"})], "sent",
+    ]  # fmt: skip
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with AmendsRunner(rt).run_streamed(clerk(shop, turns), "please", run_id="r") as result:
+            outputs = 0
+            async for event in result.stream_events():
+                outputs += _is_output(event)
+                if outputs == 3:
+                    break
+        assert shop.effects() == ["charge A1 500", "charge A2 7"]
+        assert shop.states() == ["open"]
+        done = await AmendsRunner(rt).run(clerk(shop, turns), "please", run_id="r")
+        assert done.final_output == "sent"
+    assert shop.effects() == ["charge A1 500", "charge A2 7", "ship A1"]
+
+
+@on_a_loop
 async def test_what_was_staged_before_a_pause_is_done_when_the_state_goes_on(shop: Shop) -> None:
     turns: list[Turn] = [[("mail", {"to": "ann"})], [("stamp", {"text": "x"})], "done"]
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
