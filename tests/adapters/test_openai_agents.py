@@ -757,6 +757,25 @@ async def test_tools_of_mcp_servers_are_guarded(tmp_path: Path, monkeypatch: pyt
     assert effects.read_text().splitlines() == ["book 7 1", "book 8 1", "erase 9"]
 
 
+@on_a_loop
+async def test_a_tool_of_an_mcp_server_that_was_staged_before_a_pause_is_done_after_it(tmp_path: Path) -> None:
+    effects, root = tmp_path / "effects", str(Path(__file__).resolve().parents[2])
+    params: Any = {"command": sys.executable, "args": ["-m", "tests.adapters.mcp_desk", str(effects)], "cwd": root}
+    declared = [amends.declare("book", kind="retriable", idempotent=True)]
+    turns: list[Turn] = [[("book", {"room": "7"})], [("erase", {"room": "9"})], "done"]
+    async with MCPServerStdio(params=params, client_session_timeout_seconds=60) as server:
+        kept: Any = None
+        for _ in range(2):  # each time as a process of its own
+            agent = Agent(name="clerk", model=model_saying(turns), mcp_servers=[server])
+            async with amends.AsyncRuntime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=declared) as rt:
+                back: Any = "please" if kept is None else await RunState.from_json(agent, kept)
+                result = await AmendsRunner(rt).run(agent, back, run_id="r")
+                kept = json.loads(json.dumps(result.to_state().to_json())) if result.interruptions else None
+                async for asked in rt.approvals("state:pending"):
+                    await rt.approve(asked.id, digest=asked.digest, by="anna")
+    assert effects.read_text().splitlines() == ["erase 9", "book 7 1"]
+
+
 # ---- a name, stop_on_first_tool, what the model is told ----------------------------------------------
 
 

@@ -559,14 +559,19 @@ def _guard_in_place(tool: FunctionTool) -> None:
 
 def _guarding_servers(agent: Agent[Any], listed: Callable[..., Awaitable[list[Tool]]]) -> Any:
     """Return the method that lists the tools of the agent's MCP servers, guarded."""
+    reached: set[tuple[int, str]] = set()  # the SDK lists them before each request to the model
 
     async def get_mcp_tools(run_context: RunContextWrapper[Any]) -> list[Tool]:
         for server in agent.mcp_servers:
             if not hasattr(server.call_tool, "__amends__"):
                 server.call_tool = _heard(server.call_tool)  # type: ignore[method-assign]
-        return [
-            _guarded(one, passes=True) if isinstance(one, FunctionTool) else one for one in await listed(run_context)
-        ]
+        found = await listed(run_context)
+        tools = [_guarded(one, passes=True) if isinstance(one, FunctionTool) else one for one in found]
+        if (here := _here.get()) is not None:
+            new = {name: body for name, body in _bodies(tools).items() if (id(here.rt), name) not in reached}
+            reached.update((id(here.rt), name) for name in new)
+            here.rt.reach(new)
+        return tools
 
     get_mcp_tools.__amends__ = True  # type: ignore[attr-defined]
     return get_mcp_tools
