@@ -490,6 +490,26 @@ async def test_a_cancel_after_the_last_event_is_no_stop(shop: Shop) -> None:
 
 
 @on_a_loop
+async def test_a_loop_left_early_is_a_stop_also_after_the_model_was_told_what_is_missing(shop: Shop) -> None:
+    turns: list[Turn] = [
+        [("charge", {"order": "A1", "cents": 500})], [("ship", {"order": "nowhere"})], "sorry",
+        [("charge", {"order": "A2", "cents": 7})], [("ship", {"order": "A1"})], "sent",
+    ]  # fmt: skip
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with AmendsRunner(rt).run_streamed(clerk(shop, turns), "please", run_id="r") as result:
+            outputs = 0
+            async for event in result.stream_events():
+                outputs += _is_output(event)
+                if outputs == 3:
+                    break
+        assert shop.effects() == ["charge A1 500", "charge A2 7"]
+        assert shop.states() == ["open"]
+        done = await AmendsRunner(rt).run(clerk(shop, turns), "please", run_id="r")
+        assert done.final_output == "sent"
+    assert shop.effects() == ["charge A1 500", "charge A2 7", "ship A1"]
+
+
+@on_a_loop
 async def test_what_was_staged_before_a_pause_is_done_when_the_state_goes_on(shop: Shop) -> None:
     turns: list[Turn] = [[("mail", {"to": "ann"})], [("stamp", {"text": "x"})], "done"]
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
@@ -735,6 +755,25 @@ async def test_tools_of_mcp_servers_are_guarded(tmp_path: Path, monkeypatch: pyt
         done = await runner.run(waits, paused.to_state())
         assert done.final_output == "erased"
     assert effects.read_text().splitlines() == ["book 7 1", "book 8 1", "erase 9"]
+
+
+@on_a_loop
+async def test_a_tool_of_an_mcp_server_that_was_staged_before_a_pause_is_done_after_it(tmp_path: Path) -> None:
+    effects, root = tmp_path / "effects", str(Path(__file__).resolve().parents[2])
+    params: Any = {"command": sys.executable, "args": ["-m", "tests.adapters.mcp_desk", str(effects)], "cwd": root}
+    declared = [amends.declare("book", kind="retriable", idempotent=True)]
+    turns: list[Turn] = [[("book", {"room": "7"})], [("erase", {"room": "9"})], "done"]
+    async with MCPServerStdio(params=params, client_session_timeout_seconds=60) as server:
+        kept: Any = None
+        for _ in range(2):  # each time as a process of its own
+            agent = Agent(name="clerk", model=model_saying(turns), mcp_servers=[server])
+            async with amends.AsyncRuntime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=declared) as rt:
+                back: Any = "please" if kept is None else await RunState.from_json(agent, kept)
+                result = await AmendsRunner(rt).run(agent, back, run_id="r")
+                kept = json.loads(json.dumps(result.to_state().to_json())) if result.interruptions else None
+                async for asked in rt.approvals("state:pending"):
+                    await rt.approve(asked.id, digest=asked.digest, by="anna")
+    assert effects.read_text().splitlines() == ["erase 9", "book 7 1"]
 
 
 # ---- a name, stop_on_first_tool, what the model is told ----------------------------------------------

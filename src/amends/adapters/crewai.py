@@ -26,7 +26,7 @@ def amends_tools(tools: Iterable[BaseTool], *, run: Run | AsyncRun | None = None
 
 def _guarded(tool: BaseTool, run: Run | AsyncRun | None) -> BaseTool:
     body: Callable[..., Any] = getattr(tool, "func", None) or tool._run  # made by the decorator, or a class
-    schema: dict[str, Any] = tool.args_schema.model_json_schema()  # a request in other words is the same request
+    schema = _schema_of(tool)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         asked, returned = _named(tool, args, kwargs), _Returned()
@@ -74,6 +74,15 @@ class _Returned:
 
     def result_for(self, answer: Answer) -> Any:
         return (self._value if self._value is not None else answer.value) if answer.status == "done" else answer.text
+
+
+def _schema_of(tool: BaseTool) -> dict[str, Any] | None:
+    """Return the schema by which a request in other words is the same request; None: an argument has no such schema."""
+    try:
+        made: dict[str, Any] = tool.args_schema.model_json_schema()
+    except Exception:
+        return None
+    return made
 
 
 def _named(tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -158,7 +158,7 @@ class AmendsRunner:
         """Open the run of this turn; yield what must see the result before the block ends."""
         self._look_at(agent)
         kept = input._context.context if isinstance(input, RunState) and input._context is not None else None
-        _here.set(_Here(self._rt, options.get("context", kept)))
+        _here.set(_Here(self._rt, self._look_at, options.get("context", kept)))
         if _is_inside(run_id):
             run = _current()
             if isinstance(input, RunState):
@@ -182,7 +182,7 @@ class AmendsRunner:
     def _look_at(self, agent: Agent[Any]) -> None:
         """Guard what the agent and those behind it have; warn of what cannot be guarded, or raise with ``strict``."""
         for one in _agents_from(agent):
-            unguarded = _guard_agent(one, self._rt, self._look_at)
+            unguarded = _guard_agent(one, self._rt)
             if unguarded and self._strict:
                 raise amends.UsageError(
                     f"agent {one.name} has what cannot be recorded: {', '.join(unguarded)}",
@@ -520,7 +520,7 @@ def _agents_from(agent: Agent[Any]) -> list[Agent[Any]]:
     return found
 
 
-def _guard_agent(agent: Agent[Any], rt: amends.AsyncRuntime, look_at: Callable[[Agent[Any]], None]) -> list[str]:
+def _guard_agent(agent: Agent[Any], rt: amends.AsyncRuntime) -> list[str]:
     """Guard what this agent has, in place; return the names of what cannot be guarded.
 
     In place, because the SDK finds tools again by identity, and results name the program's own agents. Outside of a run
@@ -544,7 +544,7 @@ def _guard_agent(agent: Agent[Any], rt: amends.AsyncRuntime, look_at: Callable[[
         if rt.kind_of(handoff.tool_name) is None and _runs_code(handoff):
             unguarded.append(f"on_handoff of {handoff.tool_name}")
         if not hasattr(handoff.on_invoke_handoff, "__amends__"):
-            handoff.on_invoke_handoff = _guarded_handoff(handoff, rt, look_at)
+            handoff.on_invoke_handoff = _guarded_handoff(handoff)
     if agent.tool_use_behavior == "stop_on_first_tool" or isinstance(agent.tool_use_behavior, dict):
         agent.tool_use_behavior = _stopping(agent.tool_use_behavior)
     return unguarded
@@ -559,14 +559,19 @@ def _guard_in_place(tool: FunctionTool) -> None:
 
 def _guarding_servers(agent: Agent[Any], listed: Callable[..., Awaitable[list[Tool]]]) -> Any:
     """Return the method that lists the tools of the agent's MCP servers, guarded."""
+    reached: set[tuple[int, str]] = set()  # the SDK lists them before each request to the model
 
     async def get_mcp_tools(run_context: RunContextWrapper[Any]) -> list[Tool]:
         for server in agent.mcp_servers:
             if not hasattr(server.call_tool, "__amends__"):
                 server.call_tool = _heard(server.call_tool)  # type: ignore[method-assign]
-        return [
-            _guarded(one, passes=True) if isinstance(one, FunctionTool) else one for one in await listed(run_context)
-        ]
+        found = await listed(run_context)
+        tools = [_guarded(one, passes=True) if isinstance(one, FunctionTool) else one for one in found]
+        if (here := _here.get()) is not None:
+            new = {name: body for name, body in _bodies(tools).items() if (id(here.rt), name) not in reached}
+            reached.update((id(here.rt), name) for name in new)
+            here.rt.reach(new)
+        return tools
 
     get_mcp_tools.__amends__ = True  # type: ignore[attr-defined]
     return get_mcp_tools
@@ -605,7 +610,7 @@ def _content(result: Any) -> Any:
     told = to_jsonable_python(result, by_alias=True, exclude_none=True)
     texts = [one["text"] for one in told.get("content", ()) if one.get("type") == "text"]
     if told.get("isError"):
-        raise amends.ToolError("\n".join(texts) or "the MCP server says that it failed")
+        raise RuntimeError("\n".join(texts) or "the MCP server says that it failed")
     if "structuredContent" in told:
         return told["structuredContent"]
     if len(texts) != len(told.get("content", ())):
@@ -627,18 +632,17 @@ def _runs_code(handoff: Handoff[Any, Any]) -> bool:
     return "on_handoff" not in cells or cells["on_handoff"] is not None
 
 
-def _guarded_handoff(
-    handoff: Handoff[Any, Any], rt: amends.AsyncRuntime, look_at: Callable[[Agent[Any]], None]
-) -> Callable[[RunContextWrapper[Any], str], Awaitable[Any]]:
+def _guarded_handoff(handoff: Handoff[Any, Any]) -> Callable[[RunContextWrapper[Any], str], Awaitable[Any]]:
     """Return the handoff as a call of the run, if it is declared by its name; what it hands over to is looked at."""
     inner, name = handoff.on_invoke_handoff, handoff.tool_name
 
     async def invoke(ctx: RunContextWrapper[Any], arguments: str) -> Any:
-        if not _is_in_run():
+        here = _here.get()
+        if here is None or not _is_in_run():
             return await inner(ctx, arguments)
-        if rt.kind_of(name) is None:
+        if here.rt.kind_of(name) is None:
             chosen = await inner(ctx, arguments)
-            look_at(chosen)
+            here.look_at(chosen)
             return chosen
         targets: list[Any] = []
 
@@ -658,7 +662,7 @@ def _guarded_handoff(
                 f"{name} was already done in this run, and only its own code knows the agent that it hands over to",
                 hint="make it with agents.handoff(agent, on_handoff=...), which names the agent",
             )
-        look_at(target)
+        here.look_at(target)
         return target
 
     invoke.__amends__ = _runs_code(handoff)  # type: ignore[attr-defined]
@@ -693,6 +697,7 @@ class _Here:
     """The turn that this context is in, or was in last: its runtime, and the program's own context object."""
 
     rt: amends.AsyncRuntime
+    look_at: Callable[[Agent[Any]], None]
     context: Any
     answers: dict[str, amends.Answer] = field(default_factory=dict)
     """By the SDK's ids of the calls."""
@@ -743,7 +748,7 @@ class _Reading:
     def __init__(self, result: RunResultStreaming, turn: _Turn, options: dict[str, Any]) -> None:
         self._result, self._turn, self._options = result, turn, options
         self._streams, self._first, self._cancel = [result], result.stream_events, result.cancel
-        self._is_begun = self._is_over = self.is_stopped = False
+        self._is_begun = self._is_over = self._is_left = self.is_stopped = False
         result.stream_events, result.cancel = self._events, self.stop  # type: ignore[method-assign]
 
     def stop(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
@@ -754,22 +759,23 @@ class _Reading:
 
     async def finish(self) -> None:
         """Read what the program has not read: the turn is not over before."""
-        if self._is_begun and not self._is_over and not self.is_stopped:
-            # The program left its loop early. What the model has already asked for is done, and nothing more.
+        self._is_left = self._is_begun and not self._is_over and not self.is_stopped
+        if self._is_left:  # what the model has already asked for is done, and nothing more
             self._cancel_all("after_turn")
-            async for _ in self._first():
-                pass
-            if self._result.final_output is None and not self._result.interruptions:
-                self.is_stopped = True
-                return
         async for _ in self._events():
             pass
+        self.is_stopped |= self._is_cut()
 
     def close(self) -> None:
         """Cancel whatever still runs."""
         for one in self._streams:
             if not one.is_complete:
                 (self._cancel if one is self._result else one.cancel)()
+
+    def _is_cut(self) -> bool:
+        """Return whether the program left its loop before the agent had answered."""
+        result = self._result
+        return self._is_left and result.final_output is None and not result.interruptions
 
     def _cancel_all(self, mode: Literal["immediate", "after_turn"]) -> None:
         for one in self._streams:
@@ -780,7 +786,7 @@ class _Reading:
         async for event in self._first():
             yield event
         result, is_last = self._result, len(self._streams) == 1
-        may_end = not is_last or self.is_stopped or result.run_loop_exception is not None
+        may_end = not is_last or self.is_stopped or self._is_cut() or result.run_loop_exception is not None
         if not may_end and (text := await self._turn.before_end(result)):
             more, again = _told(result, text, self._options)
             self._streams.append(Runner.run_streamed(result.last_agent, more, **again))
