@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -561,3 +562,32 @@ def test_a_replay_answers_settings_and_failed_reads_from_the_record() -> None:
     shop.prices["tea"] = 77
     assert rt.replay("r", agent) == live == [2, 3, 2, "KeyError"]
     assert shop.prices == {"tea": 77}
+
+
+def test_values_that_are_set_at_the_same_time_wait_for_each_other() -> None:
+    """None is given up while what is there is read for it: that would read, and use generations, over and over."""
+    shop, reads = Shop(tea=1), 0
+
+    @tool(key="sku", on_conflict="next")
+    def set_price(sku: str, cents: int) -> int:
+        shop.log.append(f"set {cents}")
+        shop.prices[sku] = cents
+        return cents
+
+    @set_price.before
+    def price(sku: str) -> int:
+        nonlocal reads
+        reads += 1
+        time.sleep(0.05)
+        return shop.prices[sku]
+
+    set_price.compensate(lambda sku, before: shop.prices.update({sku: before}))
+    rt = runtime(set_price)
+    with pytest.raises(KeyError), rt.run("r") as run:
+        asked = [run.submit(set_price, "tea", cents) for cents in (5, 6, 7)]
+        assert [one.result() for one in asked] == [5, 6, 7]
+        raise KeyError
+    assert reads == 3
+    assert sorted(shop.log) == ["set 5", "set 6", "set 7"]
+    assert shop.prices == {"tea": 1}
+    assert [call.state for call in rt.report("r").calls] == ["compensated"] * 3

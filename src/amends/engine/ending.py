@@ -756,6 +756,8 @@ async def run_decided_call(session: Session, row: CallRow) -> None:
         raise await suspend_for_person(session, row)  # its requester has the hidden values, and comes back for it
     outbox = await outbox_terms(session) if row.kind == "pivot" else {}
     started = await start_when_unlocked(session, row, await terms_for(session, row), outbox)
+    if isinstance(started, Contention) and started.lost is not None:
+        return  # a setter of the same thing is in doubt, and that is settled first
     if isinstance(started, Contention) and not started.victim:
         raise locked(session, row.tool, started, waited=session.wait_s)
     if isinstance(started, Overrun):
