@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from amends import Absent, AsyncRuntime, Happened, Retry, RolledBack, RunBlocked, Runtime, current_call, tool
+from amends import Absent, AsyncRuntime, Happened, Retry, RolledBack, Rule, RunBlocked, Runtime, current_call, tool
 from amends.encoding.dataclass import changed
 from amends.errors import BadDeclaration, Held, InDoubt, NoRun, NotStorable
 from tests.world import die, runtime, until
@@ -591,3 +591,86 @@ def test_values_that_are_set_at_the_same_time_wait_for_each_other() -> None:
     assert sorted(shop.log) == ["set 5", "set 6", "set 7"]
     assert shop.prices == {"tea": 1}
     assert [call.state for call in rt.report("r").calls] == ["compensated"] * 3
+
+
+@pytest.mark.parametrize("by", ["approval", "permit"])
+def test_an_approved_call_whose_read_failed_is_not_run_by_the_commit(by: str) -> None:
+    """Its caller was told that it failed and changed nothing."""
+    shop, reads = Shop(tea=1), [False, True, True]
+
+    @tool(key="sku", on_conflict="next", needs_approval=True)
+    def set_price(sku: str, cents: int) -> None:
+        shop.prices[sku] = cents
+
+    @set_price.before
+    def price(sku: str) -> int:
+        if not reads.pop(0):
+            raise LookupError(sku)
+        return shop.prices[sku]
+
+    set_price.compensate(lambda sku, before: None)
+    rt = runtime(set_price, wait_approval=0)
+    if by == "permit":
+        rt.permit("set_price", Rule(), by="ann", uses=1, expires=60.0)
+    with rt.run("r") as run:
+        if by == "approval":
+            assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "held"
+            (asked,) = rt.approvals()
+            rt.approve(asked.id, digest=asked.digest, by="ann")
+        assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "failed"
+    assert shop.prices == {"tea": 1}
+    (call,) = rt.report("r").calls
+    assert (call.state, call.why, rt.report("r").state) == ("dropped", "before", "committed")
+    assert rt.verify().ok
+
+
+def test_an_approved_call_that_cannot_be_read_at_the_commit_is_no_failure_of_its_run() -> None:
+    @tool(needs_approval=True)
+    def put(n: int) -> None: ...
+
+    @put.before
+    def look() -> int:
+        raise LookupError
+
+    put.compensate(lambda before: None)
+    rt = runtime(put, wait_approval=0)
+    with rt.run("r") as run:
+        assert run.answer("put", {"n": 1}).status == "held"
+        (asked,) = rt.approvals()
+        rt.approve(asked.id, digest=asked.digest, by="ann")
+    (call,) = rt.report("r").calls
+    assert (call.state, call.error, rt.report("r").state) == ("dropped", "LookupError", "committed")
+
+
+def test_a_call_whose_read_failed_is_an_open_failure() -> None:
+    done: list[str] = []
+
+    @tool
+    def book(what: str) -> None:
+        done.append(what)
+
+    book.compensate(lambda what: done.remove(what))
+    shop, fails = Shop(tea=1), [True, False]
+
+    @tool(key="sku", on_conflict="next")
+    def set_price(sku: str, cents: int) -> None:
+        shop.prices[sku] = cents
+
+    @set_price.before
+    def price(sku: str) -> int:
+        if fails and fails.pop(0):
+            raise LookupError(sku)
+        return shop.prices[sku]
+
+    set_price.compensate(lambda sku, before: None)
+    rt = runtime(book, set_price)
+    with pytest.raises(RolledBack, match="set_price failed"), rt.run("r", on_open_failure="rollback") as run:
+        book("flight")
+        assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "failed"
+    assert done == []
+    assert [one.tool for one in rt.report("r").missing] == ["set_price"]
+    fails[:] = [True, False]
+    with rt.run("made good", on_open_failure="rollback") as run:
+        assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "failed"
+        assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "done"
+    assert rt.report("made good").state == "committed"

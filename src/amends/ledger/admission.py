@@ -797,7 +797,7 @@ def _row_of(op: AdmitCall, run: RunRow, root: RunRow, now: float, **facts: Any) 
         grp=op.grp,
         at_commit=int(op.at_commit),
         undoable=int(op.undoable),
-        put=op.put,
+        put=int(op.put),
         agent=run.agent,
         principal=run.principal,
         **facts,
