@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from amends import Absent, AsyncRuntime, Happened, Retry, RolledBack, RunBlocked, Runtime, current_call, tool
+from amends import Absent, AsyncRuntime, Happened, Retry, RolledBack, Rule, RunBlocked, Runtime, current_call, tool
 from amends.encoding.dataclass import changed
 from amends.errors import BadDeclaration, Held, InDoubt, NoRun, NotStorable
 from tests.world import die, runtime, until
@@ -561,3 +562,115 @@ def test_a_replay_answers_settings_and_failed_reads_from_the_record() -> None:
     shop.prices["tea"] = 77
     assert rt.replay("r", agent) == live == [2, 3, 2, "KeyError"]
     assert shop.prices == {"tea": 77}
+
+
+def test_values_that_are_set_at_the_same_time_wait_for_each_other() -> None:
+    """None is given up while what is there is read for it: that would read, and use generations, over and over."""
+    shop, reads = Shop(tea=1), 0
+
+    @tool(key="sku", on_conflict="next")
+    def set_price(sku: str, cents: int) -> int:
+        shop.log.append(f"set {cents}")
+        shop.prices[sku] = cents
+        return cents
+
+    @set_price.before
+    def price(sku: str) -> int:
+        nonlocal reads
+        reads += 1
+        time.sleep(0.05)
+        return shop.prices[sku]
+
+    set_price.compensate(lambda sku, before: shop.prices.update({sku: before}))
+    rt = runtime(set_price)
+    with pytest.raises(KeyError), rt.run("r") as run:
+        asked = [run.submit(set_price, "tea", cents) for cents in (5, 6, 7)]
+        assert [one.result() for one in asked] == [5, 6, 7]
+        raise KeyError
+    assert reads == 3
+    assert sorted(shop.log) == ["set 5", "set 6", "set 7"]
+    assert shop.prices == {"tea": 1}
+    assert [call.state for call in rt.report("r").calls] == ["compensated"] * 3
+
+
+@pytest.mark.parametrize("by", ["approval", "permit"])
+def test_an_approved_call_whose_read_failed_is_not_run_by_the_commit(by: str) -> None:
+    """Its caller was told that it failed and changed nothing."""
+    shop, reads = Shop(tea=1), [False, True, True]
+
+    @tool(key="sku", on_conflict="next", needs_approval=True)
+    def set_price(sku: str, cents: int) -> None:
+        shop.prices[sku] = cents
+
+    @set_price.before
+    def price(sku: str) -> int:
+        if not reads.pop(0):
+            raise LookupError(sku)
+        return shop.prices[sku]
+
+    set_price.compensate(lambda sku, before: None)
+    rt = runtime(set_price, wait_approval=0)
+    if by == "permit":
+        rt.permit("set_price", Rule(), by="ann", uses=1, expires=60.0)
+    with rt.run("r") as run:
+        if by == "approval":
+            assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "held"
+            (asked,) = rt.approvals()
+            rt.approve(asked.id, digest=asked.digest, by="ann")
+        assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "failed"
+    assert shop.prices == {"tea": 1}
+    (call,) = rt.report("r").calls
+    assert (call.state, call.why, rt.report("r").state) == ("dropped", "before", "committed")
+    assert rt.verify().ok
+
+
+def test_an_approved_call_that_cannot_be_read_at_the_commit_is_no_failure_of_its_run() -> None:
+    @tool(needs_approval=True)
+    def put(n: int) -> None: ...
+
+    @put.before
+    def look() -> int:
+        raise LookupError
+
+    put.compensate(lambda before: None)
+    rt = runtime(put, wait_approval=0)
+    with rt.run("r") as run:
+        assert run.answer("put", {"n": 1}).status == "held"
+        (asked,) = rt.approvals()
+        rt.approve(asked.id, digest=asked.digest, by="ann")
+    (call,) = rt.report("r").calls
+    assert (call.state, call.error, rt.report("r").state) == ("dropped", "LookupError", "committed")
+
+
+def test_a_call_whose_read_failed_is_an_open_failure() -> None:
+    done: list[str] = []
+
+    @tool
+    def book(what: str) -> None:
+        done.append(what)
+
+    book.compensate(lambda what: done.remove(what))
+    shop, fails = Shop(tea=1), [True, False]
+
+    @tool(key="sku", on_conflict="next")
+    def set_price(sku: str, cents: int) -> None:
+        shop.prices[sku] = cents
+
+    @set_price.before
+    def price(sku: str) -> int:
+        if fails and fails.pop(0):
+            raise LookupError(sku)
+        return shop.prices[sku]
+
+    set_price.compensate(lambda sku, before: None)
+    rt = runtime(book, set_price)
+    with pytest.raises(RolledBack, match="set_price failed"), rt.run("r", on_open_failure="rollback") as run:
+        book("flight")
+        assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "failed"
+    assert done == []
+    assert [one.tool for one in rt.report("r").missing] == ["set_price"]
+    fails[:] = [True, False]
+    with rt.run("made good", on_open_failure="rollback") as run:
+        assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "failed"
+        assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "done"
+    assert rt.report("made good").state == "committed"

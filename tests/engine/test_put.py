@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from amends import InDoubt, Retry, tool
+from amends import Held, InDoubt, Retry, tool
 from amends.errors import BadDeclaration
-from tests.world import runtime, states
+from tests.world import runtime, states, until
 
 SETTLE_S = 0.3
 
@@ -130,3 +130,66 @@ def test_it_says_what_it_sets() -> None:
     other.compensate(lambda: None, idempotent="24h")  # type: ignore[call-overload]
     with pytest.raises(BadDeclaration, match='True, False or "put"'):
         runtime(other)
+
+
+def test_a_call_that_was_approved_meanwhile_waits_for_the_lost_setter_too() -> None:
+    remote = Remote()
+    put = remote.setter(compensate=lambda before: remote.put(before))
+
+    @tool(needs_approval=True, locks=lambda call: ["it"])
+    def touch() -> str:
+        remote.log.append("touch")
+        return remote.value
+
+    touch.before(lambda: remote.value)
+    touch.compensate(lambda before: None)
+    rt = runtime(put, touch)
+    with pytest.raises(Exception, match="blocked"), rt.run("r", wait=0.05):
+        with pytest.raises(Held):
+            touch()
+        (asked,) = rt.approvals()
+        rt.approve(asked.id, by="ann", digest=asked.digest)
+        remote.lose = 99
+        with pytest.raises(InDoubt):
+            put("a", "one")
+        with pytest.raises(InDoubt, match="put was sent"):
+            touch()
+    assert remote.log == []
+
+
+def test_forward_work_waits_for_a_lost_setter_of_the_same_thing() -> None:
+    remote = Remote()
+    put = tool(
+        lambda value: remote.put(value), name="put", kind="retriable", idempotent="put", settle=SETTLE_S,
+        locks=lambda call: ["it"],
+    )  # fmt: skip
+    after = tool(
+        lambda value: remote.put(value), name="after", kind="retriable", idempotent=True, locks=lambda call: ["it"]
+    )
+    rt = runtime(put, after)
+    remote.lose = 1
+    with rt.run("r", wait=0.05):
+        put("one")
+        after("two")
+    assert (rt.report("r").state, remote.log) == ("pivoted", [])
+    until(lambda: rt.recover() and rt.report("r").state == "committed")
+    remote.land()
+    assert remote.log == ["late one", "one", "two"]
+
+
+def test_a_lost_compensation_of_a_child_keeps_its_parent_from_what_its_lock_names() -> None:
+    remote = Remote()
+    put = remote.setter(idempotent=False)
+    put.compensate(lambda before: remote.put(before), idempotent="put", retry=Retry(attempts=2, delay=0.0))
+    rt = runtime(put)
+    with pytest.raises(Exception, match="blocked"), rt.run("r", wait=0.05) as run:
+        with pytest.raises(KeyError), run.child("c"):
+            put("a", "one")
+            remote.lose = 99
+            raise KeyError
+        remote.lose = 0
+        with pytest.raises(InDoubt, match="the compensation of put"):
+            put("b", "two")
+    time.sleep(SETTLE_S)
+    remote.land()
+    assert remote.log == ["one", "late old"]

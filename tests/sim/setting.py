@@ -148,6 +148,31 @@ def permitted() -> Scenario:
     return _scenario("f permitted", program, put)
 
 
+def forward() -> Scenario:
+    """Two settings are staged: the second waits until a lost first one has landed, whoever goes on."""
+    first, second = _forward("put"), _forward("other put")
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", wait=5.0) as run:
+            await _set(run, first, n=1)
+            await _set(run, second, n=2)
+
+    return _scenario("g forward", program, first, second, third=worker)
+
+
+def _forward(name: str) -> Any:
+    @tool(name=name, kind="retriable", idempotent="put", settle=SETTLE_S, locks=lambda call: ["value"])
+    def put(n: int) -> int:
+        Here.world.put(n)
+        return n
+
+    @put.before
+    def look() -> int:
+        return Here.world.read_value()
+
+    return put
+
+
 def setting_scenarios(v: Variant) -> list[Scenario]:
     """Every flow that sets a value, for few variants."""
     if v not in VARIANTS:
@@ -160,4 +185,5 @@ def setting_scenarios(v: Variant) -> list[Scenario]:
         stranger(),
         beside_a_lost_one(),
         permitted(),
+        forward(),
     ]

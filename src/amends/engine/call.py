@@ -77,9 +77,11 @@ from amends.errors import (
     only_waits,
     words_of,
 )
-from amends.ledger.operations import Admission, AdmitCall, ReadCall, SettleCall
+from amends.ledger.operations import Admission, AdmitCall, DropCall, ReadCall, SettleCall
 from amends.ledger.rows import (
     FINAL_NO,
+    PUT,
+    PUT_BACK,
     CallRow,
     Contention,
     DirectiveRow,
@@ -157,9 +159,7 @@ async def _answer(
             case "retry":
                 return await resume_attempts(session, ask, row_of(answer))
             case "wait":
-                _refuse_itself(session, ask, row_of(answer))
-                if not await wait.again(row_of(answer).root):
-                    raise busy(session, answer, wait.waited)
+                await _wait_for_equal(session, ask, answer, wait)
             case "locked":
                 await wait_for_lock(session, ask, answer, wait)
             case "held" if await approval_wait.wait_decided(answer):
@@ -172,6 +172,17 @@ async def _answer(
             case _:
                 _remember_held(session, ask, answer)
                 refuse(session, ask, answer)
+
+
+async def _wait_for_equal(session: Session, ask: Ask, answer: Admission, wait: Wait) -> None:
+    """Wait for a call with the same identity that is running; raise ``Busy`` when the limit is reached."""
+    row = row_of(answer)
+    _refuse_itself(session, ask, row)
+    if row.is_reading and row.id not in session.memory.reading:
+        # Its flow was stopped before it started, and this is another value.
+        await DropCall(row.id, session.lease.owner, session.lease.epoch, "set to another value")
+    elif not await wait.again(row.root):
+        raise busy(session, answer, wait.waited)
 
 
 async def _settle_known_doubt(session: Session, ask: Ask, known: CallRow) -> None:
@@ -242,9 +253,7 @@ async def _admit_by_hand(session: Session, ask: Ask, wait: Wait, approval_wait: 
                     await _anchor_approval(session, ask, restarted)
                     return Done(restarted)
             case "wait":
-                _refuse_itself(session, ask, row_of(answer))
-                if not await wait.again(row_of(answer).root):
-                    raise busy(session, answer, wait.waited)
+                await _wait_for_equal(session, ask, answer, wait)
             case "locked":
                 await wait_for_lock(session, ask, answer, wait)
             case "staged":
@@ -303,7 +312,7 @@ async def _admit(session: Session, ask: Ask, wait: Wait, *, wide: bool, by_permi
         after=spec.after, undoable=spec.compensate is not None, on_conflict=spec.on_conflict,
         advise=session.advises(spec),
         reads=spec.before is not None and spec.kind != "read",
-        put=spec.put,
+        put=(PUT if spec.put else 0) | (PUT_BACK if spec.compensate is not None and spec.compensate.put else 0),
         locks=locks_for(ask, wait),
         costs=cost_with_request_ids(session, ask, wide=wide) if session.budgets else ask.costs,
         need=need,
@@ -464,7 +473,11 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
     outbox = await outbox_terms(session) if row.kind == "pivot" else NO_TERMS
     wait, _ = await _wait_limits(session, ask)
     remember_hidden_args(session, ask, row)
-    started = await start_when_unlocked(session, row, await terms_for(session, row, ask), outbox, wait=wait)
+    while True:
+        started = await start_when_unlocked(session, row, await terms_for(session, row, ask), outbox, wait=wait)
+        if not isinstance(started, Contention) or started.lost is None:
+            break
+        await _settle_known_doubt(session, ask, started.lost)
     if isinstance(started, Unapproved):
         await raise_unapproved(session, ask, started)
     if isinstance(started, Overrun):
@@ -659,7 +672,9 @@ def row_of(answer: Admission) -> CallRow:
 def in_doubt(session: Session, row: CallRow) -> InDoubt:
     """Return the error for a call that may have had its effect."""
     words = f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened"
-    if row.why == NESTED:
+    if row.state == "compensation_in_doubt":
+        words = f"the compensation of {row.tool} ({row.id}) was sent and its answer was lost; it may still land"
+    elif row.why == NESTED:
         words = (
             f"{row.tool} may have happened: its body was stopped by a call inside it "
             f"({error_text(row.error)}); {PAUSE_HINT}"

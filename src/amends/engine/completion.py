@@ -10,6 +10,7 @@ from typing import Any, Final
 from amends.encoding.canonical import canonical, encode
 from amends.encoding.dataclass import dataclass, field
 from amends.encoding.payloads import decode
+from amends.engine.before import UNREAD
 from amends.engine.session import Session, call_of, error_text, scrubbed
 from amends.errors import NOT_FINISHED, NotStorable, UnknownTool, UsageError, cut, described, listed, shown
 from amends.ledger.operations import Tree
@@ -203,7 +204,7 @@ def open_failures(session: Session, calls: Sequence[CallRow], *, undone: bool = 
     return [
         row
         for row in calls
-        if row.state == "failed"
+        if (row.state == "failed" or (row.state == "dropped" and row.why == UNREAD))
         and row.kind != "read"
         and row.parent not in ids
         and not _may_fail(session, row)

@@ -78,7 +78,7 @@ from amends.ledger.operations import (
     StartCall,
     Tree,
 )
-from amends.ledger.rows import CallRow, Contention, DirectiveRow, Overrun, RunRow, Unapproved
+from amends.ledger.rows import CallRow, Contention, DirectiveRow, Overrun, RunRow, TermsByCall, Unapproved
 from amends.ledger.world import Ended, Flight, LiveCalls, ReadClocks, Sleep
 from amends.model import Missing, Residue
 from amends.states import LIVE, RUN_FINAL, UNSETTLED
@@ -465,20 +465,27 @@ async def drive_forward(session: Session, row: CallRow) -> None:
         return
     if lacking(session, row):
         return  # it is named among the obstacles
-    try:
-        started = await start_when_unlocked(session, row, await terms_for(session, row))
-    except LedgerError:
-        raise
-    except Exception:
-        if not reads_first(session.spec(row.tool), row):
-            raise
-        return  # not now: what is there before it could not be read, and it stays staged
+    started = await _start_recorded(session, row, {})
     if not isinstance(started, CallRow):
         return  # not now: another run holds its lock, or a halt stands, and it stays staged
     try:
         await run_attempts(session, recorded_ask(session, started), started, needs_result=False)
     except InDoubt:
         return  # it stays visible; the next round probes it again
+
+
+async def _start_recorded(
+    session: Session, row: CallRow, outbox: TermsByCall
+) -> CallRow | Contention | Overrun | Unapproved | DirectiveRow | None:
+    """Start a recorded call; None too if what is there before it could not be read: it stays staged, or was dropped."""
+    try:
+        return await start_when_unlocked(session, row, await terms_for(session, row), outbox)
+    except LedgerError:
+        raise
+    except Exception:
+        if not reads_first(session.spec(row.tool), row):
+            raise
+        return None
 
 
 async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
@@ -767,7 +774,9 @@ async def run_decided_call(session: Session, row: CallRow) -> None:
     if lacking(session, row):
         raise await suspend_for_person(session, row)  # its requester has the hidden values, and comes back for it
     outbox = await outbox_terms(session) if row.kind == "pivot" else {}
-    started = await start_when_unlocked(session, row, await terms_for(session, row), outbox)
+    started = await _start_recorded(session, row, outbox)
+    if isinstance(started, Contention) and started.lost is not None:
+        return  # a setter of the same thing is in doubt, and that is settled first
     if isinstance(started, Contention) and not started.victim:
         raise locked(session, row.tool, started, waited=session.wait_s)
     if isinstance(started, Overrun):

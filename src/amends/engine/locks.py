@@ -50,6 +50,17 @@ async def start_when_unlocked(
     Return the last answer if they never were. What is there before its first attempt is read once it has its locks.
     """
     wait = wait or Wait(session.wait_s, longest_s=session.poll_s)
+    reading = session.memory.reading
+    reading.add(row.id)
+    try:
+        return await _start_when_unlocked(session, row, terms, outbox, wait)
+    finally:
+        reading.discard(row.id)
+
+
+async def _start_when_unlocked(
+    session: Session, row: CallRow, terms: Terms | None, outbox: TermsByCall | None, wait: Wait
+) -> CallRow | Contention | Overrun | Unapproved | DirectiveRow | None:
     lease, spec = session.lease, session.spec(row.tool)
     prepared, before = False, None
     while True:
@@ -65,7 +76,7 @@ async def start_when_unlocked(
             )
             if spec is not None and prepared and not isinstance(started, CallRow):
                 await give_up(session, spec, row)
-        if not isinstance(started, Contention) or started.victim:
+        if not isinstance(started, Contention) or started.victim or started.lost is not None:
             return started
         if not await wait.again(started.root or session.root):
             return started

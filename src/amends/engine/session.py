@@ -99,6 +99,8 @@ class Memory:
         them."""
         self.flights: dict[str, Flight] = {}
         """By call: what flows that close or recover the run have in flight, in case one of them is stopped."""
+        self.reading: set[str] = set()
+        """Calls that a flow of this process has prepared, and reads what is there before it starts them."""
 
     def copy(self) -> Memory:
         """Return a copy for a rehearsal, so that what the rehearsal learns does not reach others."""

@@ -29,12 +29,12 @@ from amends.ledger.budgets import (
     reserve_new_call,
     with_current_caps,
 )
-from amends.ledger.changes import drop_unread, move_call
+from amends.ledger.changes import move_call
 from amends.ledger.events import call_columns_digest, goal_facts, proof_of, write_event
 from amends.ledger.forks import rolled_back_source
 from amends.ledger.halts import halt_on, halted_facts
 from amends.ledger.leases import check_owner
-from amends.ledger.locks import mark_locked, merged, outbox_lock_names, take_locks
+from amends.ledger.locks import lost_setting, mark_locked, merged, outbox_lock_names, take_locks
 from amends.ledger.operations import Admission, AdmitCall
 from amends.ledger.queries import list_calls, list_generations, list_tree, move_time, newest_call
 from amends.ledger.rows import (
@@ -300,8 +300,7 @@ async def _next_setting(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRo
             case "in_doubt" | "compensation_in_doubt" | "compensation_failed":
                 return Admission("doubt", last, run=run)
             case "ready" if last.is_reading:
-                home = await find_run(last.run)
-                await drop_unread(home, root, last, at=now, by=op.owner, epoch=root.epoch, why="set to another value")
+                return Admission("wait", last, run=run)  # or its flow was stopped, which only its process knows
             case "held" | "ready" | "backing_off":
                 return await _conflict(op, run, root, last, now)
     return await _why_no_next(op, run, root, newest)
@@ -680,14 +679,9 @@ async def take_call_locks(
         wanted = replace(wanted, names=merged(wanted.names, await outbox_lock_names(run)))
     if not wanted.names:
         return None
-    for other in await list_calls(root.uid, ("in_doubt",)):
-        if (
-            other.put
-            and other.key != op.key
-            and other.locks
-            and not set(wanted.names).isdisjoint(json.loads(other.locks))
-        ):
-            return Admission("doubt", other, run=run)  # it may still land, and would overwrite what this call does
+    lost = await lost_setting(root, wanted.names, key=op.key)
+    if lost is not None:
+        return Admission("doubt", lost, run=run)
     why_not = await take_locks(root, wanted, call=op.call_id, tool=op.tool, at=now, by=op.owner)
     if why_not is None:
         return None

@@ -60,10 +60,11 @@ async def drop_unread(
 ) -> CallRow:  # fmt: skip
     """Free the locks of a call that was not started, and drop it unless a person or a commit has decided about it.
 
-    ``failure``: the digest of the error.
+    ``error``: why what is there could not be read. Its caller is told that it failed: then it is dropped even if a person
+    has approved it, or the commit would run it. ``failure``: the digest of the error.
     """
     await free_unstarted(root, call, at=at, by=by, epoch=epoch)
-    if not call.is_reading:
+    if not call.is_reading and not error:
         return call
     failed: dict[str, Any] = {"error": error, "facts": {"failure": failure}} if error else {}
     return await move_call(run, call, "dropped", at=at, by=by, epoch=epoch, why=why, settled_at=at, **failed)

@@ -20,7 +20,20 @@ from amends.ledger.queries import (
     waits_for,
     waits_of,
 )
-from amends.ledger.rows import LOCKS, RUNS, WAITS, CallRow, Contention, LockRequest, LockRow, Now, RunRow, WaitRow
+from amends.ledger.rows import (
+    LOCKS,
+    PUT,
+    PUT_BACK,
+    RUNS,
+    WAITS,
+    CallRow,
+    Contention,
+    LockRequest,
+    LockRow,
+    Now,
+    RunRow,
+    WaitRow,
+)
 from amends.ledger.tables import Add, Change, Find
 from amends.ledger.trees import find_run
 
@@ -97,6 +110,22 @@ def is_held_back(call: CallRow, later: CallRow) -> bool:
     if not (call.locks and later.locks and later.comp_guarded and later.settled_seq > call.settled_seq):
         return False
     return not set(json.loads(call.locks)).isdisjoint(json.loads(later.locks))
+
+
+async def lost_setting(root: RunRow, names: Iterable[str], *, key: str) -> CallRow | None:
+    """Return a setter of one of these things (``idempotent="put"``) that is in doubt, or whose compensation is.
+
+    It may still land, and would overwrite what another call does. ``key``: of the call that asks.
+    """
+    wanted = set(names)
+    if not wanted or not root.locked:
+        return None
+    for other in await list_calls(root.uid, ("in_doubt", "compensation_in_doubt")):
+        lands = other.put & (PUT if other.state == "in_doubt" else PUT_BACK)
+        same = other.key == key and other.state == "in_doubt"  # its own doubt is settled as such
+        if lands and not same and not wanted.isdisjoint(lock_names_of([other])):
+            return other
+    return None
 
 
 async def mark_locked(root: RunRow) -> None:

@@ -352,7 +352,7 @@ class AdmitCall(StoreOp[Admission]):
     advise: bool = False
     reads: bool = False
     """What is there before the call is read first: take its locks and make it ready instead of starting it."""
-    put: bool = False
+    put: int = 0
     """See ``CallRow.put``."""
     locks: LockRequest = NOTHING
     costs: CallCost = FREE

@@ -204,7 +204,8 @@ class CallRow:
     comp_guarded: int = 0
     """Its guard did not let its compensation start: somebody else may have changed the thing since."""
     put: int = 0
-    """It sets a value (``idempotent="put"``): while it is in doubt, nothing else touches what its locks name."""
+    """``PUT``: it sets a value (``idempotent="put"``); ``PUT_BACK``: its compensation does. While that is in doubt, nothing
+    else touches what its locks name."""
     before: str | None = None
     """What was there before the body first ran, as the tool's ``before`` read it; None: it has none, or did not start."""
 
@@ -237,6 +238,8 @@ class CallRow:
         return self.state == "ready" and self.reason == READING and not self.attempt
 
 
+PUT: Final = 1
+PUT_BACK: Final = 2
 READING: Final = "before"
 """The reason of a call that is ``ready`` so that what is there before it can be read."""
 FINAL_NO: Final = "final no"
@@ -758,6 +761,8 @@ class Contention:
     now: float
     victim: str = ""
     """Set on a deadlock in which the asking run is the one to roll back: the explanation."""
+    lost: CallRow | None = None
+    """Set if no other run holds it: a setter of this run that is in doubt, and may still land."""
 
 
 # ---- Answers across runs
