@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, Report, RolledBack, RunBlocked, Runtime, ToolCall, UsageError, tool
+from amends import AsyncRuntime, Report, RolledBack, RunBlocked, Runtime, ToolCall, UsageError, Waiting, tool
 from amends.errors import NOT_FINISHED
 
 SECRET_KEY = "c2VjcmV0LWtleS1mb3ItdGVzdHMtb25seS0zMi1ieXRlcw"
@@ -437,6 +438,28 @@ def test_a_worker_without_the_programs_check_asks_for_the_program(tmp_path: Path
         with worker.run("r", requires=fine):
             pass
         assert (worker.report("r").state, asked) == ("committed", ["r"])
+
+
+def test_after_the_pivot_a_worker_without_the_programs_check_names_verbs_that_go_forward(tmp_path: Path) -> None:
+    url, trip = f"sqlite:///{tmp_path / 'l.db'}", Trip()
+    with Runtime(url, tools=trip.tools(), interrupted="commit", lease=0.05) as rt:
+        with pytest.raises(Waiting), rt.run("r", requires=lambda report: True) as run:
+            run.answer("pay", {"cents": 1})
+            raise Waiting("later")
+    time.sleep(0.1)  # a run that its program left is left alone for one lease
+    with Runtime(url, tools=trip.tools()) as worker:
+        worker.recover()
+        report = worker.report("r")
+        assert report.state == "blocked"
+        assert "rt.finish('r'" in report.run.causes[0]
+        assert "rt.rollback" not in report.run.causes[0]
+        assert worker.finish("r", by="ann", why="it is met").state == "committed"
+
+
+def test_what_can_be_read_only_once_cannot_be_required(rt: Runtime) -> None:
+    with pytest.raises(UsageError, match="read only once"), rt.run("r", requires=(one for one in ["hotel"])):
+        pass
+    assert list(rt.runs()) == []
 
 
 def test_a_fork_requires_what_its_source_does(rt: Runtime) -> None:

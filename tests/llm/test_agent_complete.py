@@ -94,6 +94,12 @@ def test_what_the_model_does_not_have_cannot_be_required(rt: Runtime) -> None:
     assert list(rt.runs()) == []
 
 
+def test_a_generator_that_requires_something_is_refused_and_not_used_up(rt: Runtime) -> None:
+    with pytest.raises(UsageError, match="read only once"):
+        agent(rt, CHARGE, "That is all.", requires=(name for name in ["ship"]))
+    assert list(rt.runs()) == []
+
+
 def test_it_is_replayed_as_it_was(rt: Runtime) -> None:
     def program() -> tuple[str, str]:
         done = agent(rt, CHARGE, DECLINED, "Sorry.", id="o")

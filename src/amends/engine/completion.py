@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from amends.encoding.canonical import canonical, encode
@@ -102,6 +102,11 @@ def _each(requires: object) -> Sequence[object]:
         return (requires,)  # one call: a tool and its arguments
     if not isinstance(requires, Iterable):
         raise _bad(requires)
+    if isinstance(requires, Iterator):
+        # An adapter opens many runs with the same requires=: all but the first would require nothing.
+        raise UsageError(
+            f"requires is a {type(requires).__name__}, which can be read only once", hint="give a list: requires=[...]"
+        )
     return list(requires)
 
 
@@ -291,11 +296,12 @@ def why_incomplete(run_id: str, missing: Sequence[Missing]) -> tuple[str, str]:
     return why, f"{why}: {verbs}"
 
 
-def cause_unchecked(run_id: str, names: Sequence[str]) -> str:
-    """Return the cause that blocks a run whose own check is in another program."""
+def cause_unchecked(run_id: str, names: Sequence[str], *, pivoted: bool) -> str:
+    """Return the cause that blocks a run whose own check is in another program; after the pivot there is no way back."""
+    verb = "close it with rt.finish" if pivoted else "rt.rollback"
     return (
         f"{INCOMPLETE}only the program that opened it can say whether {listed(list(names))} is met: open run {run_id!r} "
-        f"again with the same requires=, or rt.rollback({run_id!r}, by=..., why=...)"
+        f"again with the same requires=, or {verb}({run_id!r}, by=..., why=...)"
     )
 
 

@@ -368,7 +368,7 @@ async def _judge(session: Session) -> list[Missing]:
     tree = await read_tree(session)
     missing = completion.missing_in(session, tree)
     if not missing and (names := completion.unchecked(session, tree.run.completion)):
-        cause = completion.cause_unchecked(session.id, names)
+        cause = completion.cause_unchecked(session.id, names, pivoted=tree.run.phase == "pivoted")
         await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=(cause,))
         raise RunBlocked(f"run {session.id} is blocked: {cause}", run_id=session.id, causes=[cause])
     return missing or completion.failed_checks(session, report_of(session, tree))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -382,6 +382,8 @@ def _offered(schemas: Sequence[dict[str, Any]], tools: Iterable[str | Tool[..., 
 
 def _check_required(requires: object, offered: set[str]) -> None:
     """Raise if the run could never be complete, because the model does not have a tool that is required."""
+    if isinstance(requires, Iterator):
+        return  # the run refuses it, and reading it here would leave nothing to refuse
     single = isinstance(requires, str | Mapping) or not isinstance(requires, Iterable)
     for one in [requires] if single else [*requires]:  # type: ignore[misc]
         named = one.get("tool") if isinstance(one, Mapping) else one[0] if isinstance(one, tuple) and one else one
