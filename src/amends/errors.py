@@ -52,6 +52,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
   Waiting                        not an error, not yet; never rolls back
     Held                         .call .reason .twin .approval .may_repeat
     Busy                         .owner .retry_after
+    Suspended                    whoever reads the agent's stream has stopped
   LedgerError                    the record could not be kept
     LedgerUnavailable
     LedgerMissing
@@ -905,6 +906,15 @@ class Busy(Waiting):
 
     def for_model(self) -> str:
         return f"The same call is running. Its result is not there yet; ask again in {max(1, round(self.retry_after))} seconds."
+
+
+class Suspended(Waiting):
+    """Somebody stopped the agent: nothing staged starts, nothing is rolled back, and the run can be opened again.
+
+    Raise it inside a run's block to stop there. Workers leave the run alone until its deadline, for a day if it has none.
+    """
+
+    default_hint = "open the run again under the same id to go on, or take it back with rt.rollback(run_id, ...)"
 
 
 def only_waits(error: BaseException) -> bool:

@@ -249,7 +249,7 @@ class Runtime:
         if replayed is not None:
             replayed.say_checks(options)
             return replayed  # type: ignore[no-any-return]
-        refuse_nested(f"rt.open({id!r})")
+        refuse_nested(f"rt.open({id!r})", self._host)
         return self._open(id, input, options)
 
     def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> Run:
@@ -355,7 +355,7 @@ class Runtime:
         ``every``: seconds between two passes; ``limit``: runs per pass. Leaving the block finishes the current run first.
         Without a handler of your own, SIGTERM raises ``SystemExit`` in the main thread, so that blocks are left.
         """
-        refuse_nested("rt.worker()")
+        refuse_nested("rt.worker()", self._host)
         return workers.WorkerBlock(workers.Worker(self, every=every, limit=limit, is_guest=True))
 
     def recover(self, *, limit: int = 100) -> list[Report]:
@@ -449,7 +449,7 @@ class Runtime:
         """
         from amends.replay import run as replay_run  # here: few programs replay
 
-        refuse_nested("rt.replay")
+        refuse_nested("rt.replay", self._host)
         with replay_run.opened(self._host, self._replay_of(run, until=until, strict=strict)) as opened:
             yield opened
 
@@ -640,7 +640,7 @@ class _Block:
             replayed.say_checks(self._options)
             self._entered = Entered(replayed)
             return self._entered.__enter__()
-        refuse_nested(f"rt.run({self._id!r})")
+        refuse_nested(f"rt.run({self._id!r})", self._rt._host)
         self._entered = Entered(self._rt._open(self._id, self._input, self._options))
         return self._entered.__enter__()
 
@@ -760,7 +760,7 @@ class AsyncRuntime:
         if replayed is not None:
             replayed.say_checks(options)
             return replayed  # type: ignore[no-any-return]
-        refuse_nested(f"rt.open({id!r})")
+        refuse_nested(f"rt.open({id!r})", self._host)
         return await self._open(id, input, options)
 
     async def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> AsyncRun:
@@ -867,7 +867,7 @@ class AsyncRuntime:
         ``every``: seconds between two passes; ``limit``: runs per pass. Leaving the block finishes the current run first.
         Without a handler of your own, SIGTERM cancels the task of the block, and then raises ``SystemExit``.
         """
-        refuse_nested("rt.worker()")
+        refuse_nested("rt.worker()", self._host)
         return workers.AsyncWorkerBlock(workers.Worker(self, every=every, limit=limit, is_guest=True))
 
     async def recover(self, *, limit: int = 100) -> list[Report]:
@@ -947,7 +947,7 @@ class AsyncRuntime:
         """
         from amends.replay import run as replay_run  # here: few programs replay
 
-        refuse_nested("rt.replay")
+        refuse_nested("rt.replay", self._host)
         replay = await self._replay_of(run, until=until, strict=strict)
         async with replay_run.opened_async(self._host, replay) as opened:
             yield opened
@@ -1157,7 +1157,7 @@ class _AsyncBlock:
             replayed.say_checks(self._options)
             self._entered = AsyncEntered(replayed)
             return await self._entered.__aenter__()
-        refuse_nested(f"rt.run({self._id!r})")
+        refuse_nested(f"rt.run({self._id!r})", self._rt._host)
         self._entered = AsyncEntered(await self._rt._open(self._id, self._input, self._options))
         return await self._entered.__aenter__()
 

@@ -737,6 +737,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
     from tests.sim.halting import halt_scenarios
+    from tests.sim.handled import handled_scenarios
     from tests.sim.locking import lock_scenarios
     from tests.sim.losses import loss_scenarios
     from tests.sim.nested import nested_scenarios
@@ -806,4 +807,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *undo_scenarios(v),
         *permit_scenarios(v),
         *completing_scenarios(v),
+        *handled_scenarios(v),
     ]

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from amends import Retry, RunBlocked, UsageError
-from amends.errors import Busy, Held, InDoubt, LedgerUnavailable, RunEnded
+from amends.errors import Busy, Held, InDoubt, LedgerUnavailable, RunEnded, Suspended
 from tests.world import ONCE, World, expire, runtime, states, until
 
 
@@ -356,3 +356,71 @@ def test_open_commit_and_rollback_work_without_a_block() -> None:
     assert run.state == "committed"
     with pytest.raises(RunEnded):
         run.call(reserve, x="6")
+
+
+# ---- somebody stops the agent
+
+
+def test_a_run_that_is_stopped_waits_for_its_consumer_and_nothing_staged_starts() -> None:
+    world = World()
+    pay, mail = world.compensatable("pay"), world.retriable()
+    rt = runtime(pay, mail)
+    with pytest.raises(Suspended), rt.run("r"):
+        pay(x="1")
+        mail()
+        raise Suspended("the user pressed Stop")
+    assert (rt.report("r").state, rt.report("r").run.owner) == ("open", None)
+    assert world.log == ["pay:1"]
+    assert rt.recover() == [], "a worker leaves it alone"
+    assert [(item.what, item.run_id) for item in rt.inbox()] == [("suspended", "r")]
+    with rt.run("r"):
+        pay(x="1")
+    assert rt.report("r").state == "committed"
+    assert world.log == ["pay:1", "mail:1"]
+
+
+def test_a_stopped_run_is_left_alone_until_its_deadline_and_then_taken_back() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+    with pytest.raises(Suspended), rt.run("r", deadline=3.0):
+        pay(x="1")
+        raise Suspended("stop")
+    assert (rt.recover(), rt.report("r").state) == ([], "open")
+    until(lambda: rt.recover() != [])
+    assert (rt.report("r").state, world.standing) == ("rolled_back", [])
+
+
+def test_a_person_takes_a_stopped_run_back() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+    with pytest.raises(Suspended), rt.run("r"):
+        pay(x="1")
+        raise Suspended("stop")
+    rt.rollback("r", by="ann", why="not wanted")
+    rt.recover()
+    assert (rt.report("r").state, world.standing) == ("rolled_back", [])
+
+
+def test_after_the_pivot_a_stop_does_not_hold_back_what_is_recorded() -> None:
+    world = World()
+    wire, mail = world.pivot(), world.retriable()
+    rt = runtime(wire, mail)
+    with pytest.raises(Suspended), rt.run("r"):
+        wire()
+        raise Suspended("stop")
+    assert (rt.report("r").state, rt.recover()) == ("pivoted", [])
+    with rt.run("r"):
+        mail()
+    assert (rt.report("r").state, world.log) == ("committed", ["wire:1", "mail:1"])
+
+
+def test_a_child_passes_the_stop_on_to_its_root() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+    with pytest.raises(Suspended), rt.run("r") as run, run.child("inner"):
+        pay(x="1")
+        raise Suspended("stop")
+    assert (rt.report("r").state, world.standing, rt.recover()) == ("open", ["pay:1"], [])

@@ -11,7 +11,7 @@ from amends.errors import NoRun, UsageError
 from amends.ledger.flow import Flow
 from amends.ledger.world import Invoked, LazyCall
 from amends.model import Call
-from amends.tools.scope import Options, Scope, caller_here, enter_scope, leave_scope, scope_here
+from amends.tools.scope import Options, Scope, caller_here, enter_scope, is_of, leave_scope, scope_here
 from amends.tools.spec import Declaration
 
 
@@ -44,13 +44,22 @@ def spent(amount: Number, unit: str = "usd") -> None:
         said[unit] = said.get(unit, 0) + more
 
 
-def current_run() -> Any:
-    """Return the run that this code is in; raise ``NoRun`` outside of one."""
+def current_run(rt: object = None) -> Any:
+    """Return the run that this code is in; raise ``NoRun`` outside of one.
+
+    ``rt``: the runtime that must have opened it. A call belongs to the runtime of its run: in a run of another one, code
+    that has its own runtime opens a run of that.
+    """
     scope = scope_here()
     if scope is None or scope.caller._is_nowhere:
         raise NoRun("there is no current run here")
     if scope.is_left and scope.place is not None:
         raise NoRun(f"there is no current run here: the block of run {scope.caller.id} has been left")
+    if rt is not None and not is_of(scope.caller, rt):
+        raise NoRun(
+            f"there is no current run of this runtime here: run {scope.caller.id} was opened by another one",
+            hint="open a run of this runtime: its tools and rules are not those of the other one",
+        )
     return scope.caller
 
 

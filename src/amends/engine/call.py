@@ -151,6 +151,7 @@ async def _answer(
                     session.asked_calls.add(row_of(answer).id)
                 return Done(row_of(answer), staged=True)
             case "doubt":
+                _keep_body(session, ask, row_of(answer))
                 await _settle_known_doubt(session, ask, row_of(answer))
             case "retry":
                 return await resume_attempts(session, ask, row_of(answer))
@@ -181,6 +182,15 @@ async def _settle_known_doubt(session: Session, ask: Ask, known: CallRow) -> Non
     )
     if stays_in_doubt(row):
         raise in_doubt(session, row)
+
+
+def _keep_body(session: Session, ask: Ask, row: CallRow) -> None:
+    """Remember the body that came with this request for a call in doubt, to start an idempotent call again with it.
+
+    Only the body of the very request: it is given the recorded arguments, and may know more of the request than these.
+    """
+    if (row.key, row.ident) == (ask.key, ask.ident) and ask.fn is not ask.spec.fn:
+        session.handlers[row.id] = (ask.fn, ask.is_async)
 
 
 def _remember_held(session: Session, ask: Ask, answer: Admission, *, by_hand: bool = False) -> None:
@@ -374,6 +384,7 @@ async def after_attempt(
         session.recall.keep(row)
         return Done(row, first_result(session, ask.spec, row) if value is LOST and needs_result else value)
     if row.state == "in_doubt":
+        _keep_body(session, ask, row)
         row = await settle_doubt(session, ask.spec, row, flight=ask.flight)
     if row.state == "succeeded":
         return Done(row, first_result(session, ask.spec, row) if needs_result else None)

@@ -334,16 +334,19 @@ async def _same_host(row: CallRow) -> bool:
 async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flight) -> CallRow:
     """Start an idempotent call again, inside its window, to learn its result: its destination knows the key.
 
-    It is repeated as the tool's ``retry`` says, and only as long as this flow may wait: a later flow continues.
+    It is repeated as the tool's ``retry`` says, and only as long as this flow may wait: a later flow continues. The body
+    of a tool that is declared by name comes with a request: without one, nothing is started here.
     """
-    left = session.wait_s
+    body, left = session.body(row), session.wait_s
+    if body is None:
+        return row
     wait = await _not_before(spec, row)
     if spec.put and row.state == "in_doubt":
         row, late = await _until_landed(session, spec, row)
         if late > 0:
             return row
         wait = await _not_before(spec, row)
-    while row.state == "in_doubt" and spec.fn is not None and wait <= left and await is_repeatable(session, spec, row):
+    while row.state == "in_doubt" and wait <= left and await is_repeatable(session, spec, row):
         await Sleep(wait)
         left -= wait
         started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
@@ -355,7 +358,7 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
                 row.id, row.in_question, row.probes + 1, "not started again: halted", "", next_s=later
             )
         assert isinstance(started, CallRow), "what was started before has its locks until its run has ended"
-        row = await _repeat(session, spec, started, flight, alone=row.quiet_mono is not None)
+        row = await _repeat(session, spec, started, body, flight, alone=row.quiet_mono is not None)
         if row.state == "in_doubt" and await is_repeatable(session, spec, row):
             pace = spec.retry if spec.retry_declared else PROBE_PACE
             wait = pace.pause(max(1, row.attempt - row.tries_from), await DrawRandom())
@@ -409,8 +412,18 @@ async def is_repeatable(session: Session, spec: Spec, row: CallRow) -> bool:
     return row.first_at is not None and clocks.wall < row.first_at + spec.window
 
 
-async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *, alone: bool) -> CallRow:
-    assert spec.fn is not None, "only a tool with a body is repeated"
+async def waits_for_request(session: Session, row: CallRow) -> bool:
+    """Return whether a call in doubt only waits for its next request, which has the body to start it again with."""
+    spec = session.spec(row.tool)
+    if row.state != "in_doubt" or spec is None or session.body(row) is not None:
+        return False
+    return spec.probe is None and await is_repeatable(session, spec, row)
+
+
+async def _repeat(
+    session: Session, spec: Spec, row: CallRow, body: tuple[Callable[..., Any], bool], flight: Flight, *, alone: bool
+) -> CallRow:
+    fn, is_async = body
     known, args = hidden_values_of(session, row), body_args(session, spec, row)
     later = LazyCall(row, lambda: call_of(row, spec, args=body_args(session, spec, row)))
     flight.call, flight.sent, flight.doubted = row, False, True
@@ -422,9 +435,9 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
     session.bodies[later.id] = later
     try:
         ended = await Invoke(
-            fn=spec.fn,
+            fn=fn,
             kwargs=args,
-            is_async=spec.is_async,
+            is_async=is_async,
             timeout=spec.timeout,
             call=later,
             lease=session.lease,

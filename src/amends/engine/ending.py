@@ -57,6 +57,7 @@ from amends.errors import (
     RolledBack,
     RunBlocked,
     RunEnded,
+    Suspended,
     ToolFailed,
     Waiting,
     clean,
@@ -88,6 +89,9 @@ if TYPE_CHECKING:  # most runs need only their calls to be complete
 else:
     import_on_use(globals(), completion="amends.engine.completion")
 
+STOPPED_S_MAX: Final = 24 * 3600.0
+"""How long a worker leaves a run alone that its consumer has stopped, if the run has no deadline."""
+
 # ---- Leaving a block
 
 
@@ -101,7 +105,7 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
     try:
         if only_waits(error):
             if session.uid == session.root:
-                await leave_waiting(session)
+                await leave_waiting(session, is_stopped=is_a(error, Suspended))
             return ""
         if session.waits_for_doubts and is_a(error, Exception) and (left := await _leave_doubtful(session, error)):
             return left
@@ -212,15 +216,23 @@ async def leave_raised(session: Session, error: BaseException) -> RollbackProgre
     return await roll_back_block(session, by=session.lease.owner, why=scrubbed(session, described(error))[:500])
 
 
-async def leave_waiting(session: Session) -> RunRow:
-    """Release a run whose block waits for something; to a person if a call is held."""
+async def leave_waiting(session: Session, *, is_stopped: bool = False) -> RunRow:
+    """Release a run whose block waits for something; to a person if a call is held.
+
+    ``is_stopped``: the agent's consumer has stopped, and may come back until the deadline of the run.
+    """
     await wait_for_live(session, patient=True)  # calls that other threads and tasks have sent are settled by them
     tree = await read_tree(session)
     held = [row for row in tree.calls if row.state in ("held", "ready") and not row.is_staged]
     if held:
         await suspend_for_person(session, held[0])
         return (await read_tree(session)).run
-    return await release_run(session)
+    # After the pivot a run only goes forward: a worker continues with what is recorded.
+    goes_on = tree.run.goal or (tree.run.phase == "pivoted" and any(_pending(row) for row in tree.calls))
+    if not is_stopped or goes_on:
+        return await release_run(session)
+    until = tree.run.deadline_at or tree.now + STOPPED_S_MAX
+    return await release_tree(session, max(0.0, until - tree.now), suspended=True)
 
 
 def compensated_in_words(back: RollbackProgress) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from amends.encoding.dataclass import dataclass
 from amends.engine.blocked import commit_obstacles
 from amends.engine.checkpoints import check_anchor
-from amends.engine.doubts import probed_seldom
+from amends.engine.doubts import probed_seldom, waits_for_request
 from amends.engine.ending import commit, interrupted
 from amends.engine.rollback import roll_back, settle_doubts
 from amends.engine.session import Session, read_tree, release_tree
@@ -177,7 +177,10 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
     waits.append(await settle_doubts(session, await read_tree(session), back=False))
     later = min((wait for wait in waits if wait is not None), default=None)
     tree = await read_tree(session)
-    doubtful = any(row.state == "in_doubt" for row in tree.calls)
+    doubtful = False
+    for row in tree.calls:
+        # A call whose body comes with its request is settled by its agent, or by its program when that opens the run.
+        doubtful = doubtful or (row.state == "in_doubt" and not await waits_for_request(session, row))
     # Doubts first, then the policy: an agent that meets one fails, and would roll back what a person can still save.
     if root.recover == "resume" and has_agent and not doubtful and tree.run.state in ("open", "pivoted"):
         if any(not halt.tool and halt.is_about("", tree.run) for halt in await ListHalts()):

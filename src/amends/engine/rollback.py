@@ -147,7 +147,9 @@ async def _will_retry_doubt(session: Session, spec: Spec, row: CallRow, *, back:
     if spec.probe is not None and not probe_failure(row):
         return True
     blind = back and may_compensate_in_doubt(spec)
-    return row.probe_at is not None and not blind and await is_repeatable(session, spec, row)
+    if row.probe_at is None or blind or session.body(row) is None:
+        return False  # without the body, which comes with a request, nothing is started again here
+    return await is_repeatable(session, spec, row)
 
 
 # ---- Compensations

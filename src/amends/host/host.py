@@ -37,7 +37,7 @@ from amends.stores import store_for
 from amends.tools.compensation import is_compensable_here
 from amends.tools.declarations import specs_of
 from amends.tools.rules import Rule
-from amends.tools.scope import open_caller_here
+from amends.tools.scope import run_around
 from amends.tools.spec import Declaration, Spec
 from amends.tools.toml_tools import declared_in
 from amends.visible import visible_log
@@ -460,9 +460,12 @@ def _tags(tags: Sequence[str]) -> list[str]:
     return [str(tag) for tag in tags]
 
 
-def refuse_nested(what: str) -> None:
-    """Raise ``UsageError`` inside an open run: a run in the same context must be a child."""
-    caller = open_caller_here()
+def refuse_nested(what: str, host: Host) -> None:
+    """Raise ``UsageError`` inside an open run of this runtime: a run in the same context must be a child.
+
+    A run of another runtime is independent: what happens inside ours is no part of it.
+    """
+    caller = run_around(host)
     if caller is not None:
         inner = getattr(caller, "id", "?")
         raise UsageError(

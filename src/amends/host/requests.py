@@ -159,7 +159,7 @@ def model_ask(
         is_async = None if handler is None else _is_async(handler)
         fn = handler
         if handler is not None and spec.signature is not None:
-            fn = _with_bare_use(spec, bound, handler, is_async=is_async)
+            fn = _with_bare_use(spec, handler, is_async=is_async)
         return ask_for(
             session, spec, bound, fn=fn, is_async=is_async, again=because if _is_blank(again) else again,
             call_ref=tool_call_id, parent=parent_call(), grp=grp,
@@ -219,28 +219,28 @@ def turn_asks(host: Host, session: Session, calls: Sequence[ToolCall]) -> list[A
     return asks
 
 
-def _with_bare_use(
-    spec: Spec, bound: Mapping[str, Any], handler: Callable[..., Any], *, is_async: bool | None
-) -> Callable[..., Any]:
+def _with_bare_use(spec: Spec, handler: Callable[..., Any], *, is_async: bool | None) -> Callable[..., Any]:
     """Return the handler with the right to call the tool's own function once, because a framework calls that function."""
     assert spec.signature is not None, "a tool whose own function may be called has a signature"
     shape = spec.signature.shape
-    asked = canonical(dict(bound), path="args", shape=shape)  # before the handler can change a value
 
-    def is_same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        try:
-            return canonical(dict(spec.bind(args, kwargs)), path="args", shape=shape) == asked
-        except Error:
-            return False  # then it is a guarded call, which says what is wrong with the arguments
+    def begin(given: Mapping[str, Any]) -> BareUse:
+        # What is recorded may differ from the request in what the tool ignores. Written before the handler can change it.
+        asked = canonical(dict(given), path="args", shape=shape)
 
-    def begin() -> BareUse:
+        def is_same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+            try:
+                return canonical(dict(spec.bind(args, kwargs)), path="args", shape=shape) == asked
+            except Error:
+                return False  # then it is a guarded call, which says what is wrong with the arguments
+
         scope = scope_here()
         assert scope is not None, "a handler runs as a body, which has a scope"
         scope.use = BareUse(spec.declaration, is_same)
         return scope.use
 
     def do(**args: Any) -> Any:
-        use, goes_on = begin(), False
+        use, goes_on = begin(args), False
         try:
             value = handler(**args)
             goes_on = inspect.isawaitable(value)
@@ -250,7 +250,7 @@ def _with_bare_use(
                 use.end()
 
     async def do_async(**args: Any) -> Any:
-        use = begin()
+        use = begin(args)
         try:
             return await handler(**args)
         finally:

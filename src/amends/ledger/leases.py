@@ -259,7 +259,7 @@ async def release_lease(op: ReleaseLease) -> RunRow:
         return root
     await write_event(root, "let go", at=now, by=op.owner, epoch=op.epoch, suspended=op.suspended)
     given_back: dict[str, Any] = {"owner": "", "lease_until": 0.0}
-    if op.suspended and op.wake_s is None:
+    if op.suspended and (op.wake_s is None or root.goal == "rollback"):
         # If it was decided meanwhile, there is nobody to wait for; and when nobody can approve any more, the policy
         # applies.
         return await Change(RUNS, root, {**given_back, **await released_columns(root, now)})

@@ -639,13 +639,14 @@ class SimulatedRun:
             self.inside.sim.remembered.append(f"{call.tool} was answered from memory without a lease")
         return value
 
-    async def ask(self, tool: str, args: Mapping[str, Any]) -> Any:
-        """Call a tool as a model does: by its name, with plain data."""
-        host = self.inside.host
-        call = plain_model_request(host, self.session, tool, args, tool_call_id=None)
+    async def ask(self, tool: str, args: Mapping[str, Any], *, handler: Callable[..., Any] | None = None) -> Any:
+        """Call a tool as a model does: by its name, with plain data; ``handler``: the body, as an adapter has it."""
+        host, call = self.inside.host, None
+        if handler is None:
+            call = plain_model_request(host, self.session, tool, args, tool_call_id=None)
         if call is not None:
             return await self._plainly(call)
-        asked = model_ask(host, self.session, tool, args, handler=None, tool_call_id=None, again=None)
+        asked = model_ask(host, self.session, tool, args, handler=handler, tool_call_id=None, again=None)
         return (await self.do(asked)).value
 
     async def do(self, ask: Ask) -> Done:

@@ -76,9 +76,18 @@ def enter_scope(caller: Any) -> Scope:
 
 def enter_block(caller: Any) -> Scope:
     """Enter the scope of a block, which may be left in any context."""
-    scope = Scope(caller, scope_here(), _place())
+    outer = scope_here()
+    scope = Scope(caller, outer, _place())
+    if outer is not None and _runtime_of(outer.caller) is not _runtime_of(caller):
+        scope.call = scope.use = (
+            None  # the body around it is that of another runtime, whose calls this one does not know
+        )
     _scope.set(scope)
     return scope
+
+
+def _runtime_of(caller: Any) -> object:
+    return getattr(caller, "_host", None)
 
 
 def leave_scope(scope: Scope, *, is_over: bool = True) -> None:
@@ -123,12 +132,24 @@ def caller_here() -> Caller | None:
     return None if scope is None else scope.caller
 
 
-def open_caller_here() -> Caller | None:
-    """Return the caller, skipping runs that have been left: code that outlives a run is no longer inside it."""
+def run_around(host: object) -> Caller | None:
+    """Return the innermost open run of the runtime with this host around this code; None: none is open.
+
+    Inside a probe, a compensation, a hook or a replay that is the caller: nothing of another runtime starts there either.
+    """
     scope = scope_here()
-    while scope is not None and scope.is_left and not scope.caller._is_nowhere:
+    while scope is not None:
+        caller = scope.caller
+        if caller._is_nowhere or (not scope.is_left and (caller._is_replay or _runtime_of(caller) is host)):
+            found: Caller = caller
+            return found
         scope = scope.outer
-    return None if scope is None else scope.caller
+    return None
+
+
+def is_of(caller: Any, rt: object) -> bool:
+    """Return whether this run belongs to this runtime: was opened by it, or by another view of it. A replay is of any."""
+    return bool(caller._is_replay) or _runtime_of(caller) is _runtime_of(rt)
 
 
 def _place() -> _Place:
