@@ -55,7 +55,7 @@ from amends import (
     Waiting,
     current_run,
 )
-from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, UnknownTool
+from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, Suspended, UnknownTool
 from amends.notify import exact
 from amends.visible import visible_log
 
@@ -450,6 +450,11 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         """Return the block of this runtime that this code is in, if any."""
         return current_turn(self._rt)
 
+    def _go_on(self) -> None:
+        """Note in the block that an agent is at work that began elsewhere, and has not ended."""
+        if (block := self._block()) is not None and block.reached_end is None:
+            block.reached_end = False
+
     def _thread_to_list(self, config: RunnableConfig, state: Any) -> str:
         """Return the thread whose runs must be read before the run of this turn has a name; empty: it has one.
 
@@ -473,7 +478,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         is_again = graph is not None and graph.place in graph.root.runs
         run_id: str | None
         if block is not None:
-            block.reached_end = False
+            block.reached_end, block.agent_failed = False, False
             if block.run_id is None and self._given_id is None:
                 block.run_id, given_up = self._turn_of(block, config, number, listed)
                 before = given_up or before
@@ -550,6 +555,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
     def _ending(self, state: TurnState) -> OpenRun | None:
         """Return the run of a turn whose model asks for nothing more and was not told yet what is missing, if any."""
+        self._go_on()
         last = next(iter(reversed(messages_of(state))), None)
         if not isinstance(last, AIMessage) or last.tool_calls or was_told(state):
             return None
@@ -584,7 +590,10 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             if run.on_open_failure is None:
                 run.on_open_failure = self._ends["on_open_failure"]
             return OpenRun(run.id, config, run=run)
-        is_agents = block is None and is_of_agent(config, request.state)
+        is_agents = is_of_agent(config, request.state)
+        if is_agents:
+            self._go_on()
+        is_agents = is_agents and block is None
         if block is None and not is_agents:
             block = self._turn_of_graph(config)
         with self._lock:
@@ -830,6 +839,8 @@ class Turn:
         """Whether the last agent inside has ended; None if there were only tool nodes."""
         self.is_done = False
         """Whether an agent has ended that is a whole graph, and not a part of one."""
+        self.agent_failed = False
+        """Whether a part of what was invoked has failed since the last agent began."""
         self.last: Chain | None = None
         """The last invocation inside it."""
 
@@ -879,8 +890,15 @@ class Turn:
         return "" if isinstance(why, Waiting) else f'tag:"thread:{self.thread}" state:open,pivoted'
 
     def _why(self, error: BaseException | None) -> BaseException | None:
-        is_pause = isinstance(error, (GraphBubbleUp, *STOPS)) or (error is None and not self._has_ended())
-        return Waiting("the graph pauses") if is_pause else error
+        if isinstance(error, GraphBubbleUp) or (error is None and self._is_paused()):
+            return Waiting("the graph pauses")
+        if isinstance(error, STOPS) or (error is None and not self._has_ended()):
+            return Suspended("the agent was stopped")
+        return error
+
+    def _is_paused(self) -> bool:
+        """Return whether the graph waits for somebody, and was not only stopped."""
+        return self.reached_end is False if self.last is None else self.last.state == "paused"
 
     def _has_ended(self) -> bool:
         """Return whether what was invoked in the block has ended, and was neither paused nor left in the middle."""
@@ -888,7 +906,8 @@ class Turn:
             return self.reached_end is not False
         if self.last.state == "failed":  # and the program has caught the error
             return self.reached_end is None
-        return self.last.state == "ended"
+        # An agent that has not ended, although its graph has, is at a breakpoint; or a node has caught its error.
+        return self.last.state == "ended" and (self.reached_end is not False or self.agent_failed)
 
     @property
     def around(self) -> Turn | None:
@@ -937,21 +956,15 @@ def surrounding_run(rt: Runtime | AsyncRuntime, own: Callable[[], str]) -> Run |
     """Return the run that the program has opened around the graph, or the run of the tool in which this agent runs.
 
     ``own`` returns the id of the turn's own run; a replay opens that run again as it was recorded. A run of another
-    runtime is refused: its declarations are not those of this agent's tools.
+    runtime does not count: its declarations are not those of this agent's tools.
     """
     try:
-        found: Run | AsyncRun = current_run()
+        found: Run | AsyncRun = current_run(rt)
     except NoRun:
         return None
     if found.awaits_opening:
         with suppress(UsageError):  # the turn has no id of its own
             return None if found.id == own() else found
-    if found._host is not rt._host:
-        raise UsageError(
-            f"this agent's middleware has another runtime than run {found.id} around it: its calls would be judged by "
-            "the declarations of that runtime",
-            hint="pass the middleware the same runtime, or start the agent outside that run",
-        )
     return found
 
 
@@ -1665,6 +1678,8 @@ class _Watch(BaseCallbackHandler):
         state: Literal["stopped", "failed"] = "stopped" if isinstance(error, STOPS) else "failed"
         chain = self._ended(run_id, state)
         if chain is not None:
+            for turn in chain.turns:
+                turn.agent_failed = turn.agent_failed or chain.state == "failed"
             try:
                 self._end_turns(chain)
             except Exception as left:  # the error of the graph itself comes out
