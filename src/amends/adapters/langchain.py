@@ -128,7 +128,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         strict: bool = False,
     ) -> None:
         super().__init__()
-        self.is_strict = strict
+        self._is_strict = strict
         self._warned: set[str] = set()
         watch(self)
         self._ends: dict[str, Any] = {"requires": requires, "on_open_failure": on_open_failure}
@@ -136,11 +136,6 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         self._open_runs, self._lock = open_runs_of(rt)
         self._reached: set[str] = set()
         self._reach(tools)
-
-    @property
-    def rt(self) -> Runtime | AsyncRuntime:
-        """The runtime of its runs."""
-        return self._rt
 
     def turn(self, config: RunnableConfig | None = None, *, run_id: str | None = None) -> Turn:
         """Return a block for ``with`` or ``async with`` around ``invoke``: an exception rolls the turn's run back.
@@ -738,14 +733,14 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             turn.open_run = None
         return Leaving(Waiting("the graph pauses") if open_run.pausing else None)
 
-    def warn_unguarded(self, tool: str, where: str) -> None:
+    def _unguarded(self, tool: str, where: str) -> None:
         """Refuse or report a tool that was started without this middleware, inside one of its turns."""
         text = f"{tool} was started {where}, past AmendsMiddleware: it is not recorded, and can happen twice"
         hint = (
             "give the agent that calls it middleware=[AmendsMiddleware(rt)], or call it through a ToolNode with "
             "wrap_tool_call, or declare it with kind='read' if it has no effect"
         )
-        if self.is_strict:
+        if self._is_strict:
             raise UsageError(text, hint=hint)
         if tool not in self._warned:
             self._warned.add(tool)
@@ -1600,13 +1595,18 @@ class _Watch(BaseCallbackHandler):
     def __init__(self) -> None:
         self._chains: dict[UUID, Chain] = {}
         self._lock = threading.Lock()
-        self.guards: WeakSet[AmendsMiddleware] = WeakSet()
+        self._guards: WeakSet[AmendsMiddleware] = WeakSet()
 
     ignore_llm = IGNORED
     ignore_chat_model = IGNORED
     ignore_retriever = IGNORED
     ignore_retry = IGNORED
     ignore_custom_event = IGNORED
+
+    def add(self, guard: AmendsMiddleware) -> None:
+        """Look for tools past this middleware too."""
+        with self._lock:
+            self._guards.add(guard)
 
     def chain_of(self, config: Mapping[str, Any]) -> Chain | None:
         """Return the invocation that this config belongs to."""
@@ -1686,7 +1686,8 @@ class _Watch(BaseCallbackHandler):
                 log.warning("%s", left)
 
     def _ended(self, run_id: UUID, state: Literal["ended", "stopped", "failed"]) -> Chain | None:
-        chain = self._chains.pop(run_id, None)
+        with self._lock:
+            chain = self._chains.pop(run_id, None)
         if chain is not None and chain.state == "running":
             chain.state = state
         return chain
@@ -1718,9 +1719,11 @@ class _Watch(BaseCallbackHandler):
             return
         turn, run, node = current_turn(), run_here(), str(told.get("langgraph_node", ""))
         ns = str(told.get("langgraph_checkpoint_ns", ""))
-        for guard in list(self.guards):
-            host = guard.rt._host
-            is_inside = (turn is not None and turn.rt is guard.rt) or (run is not None and run._host is host)
+        with self._lock:
+            guards = list(self._guards)
+        for guard in guards:
+            host = guard._rt._host
+            is_inside = (turn is not None and turn.rt is guard._rt) or (run is not None and run._host is host)
             spec = host.find(tool)
             if spec is not None and (spec.kind == "read" or spec.signature is not None):
                 continue  # it has no effect, or records itself
@@ -1728,7 +1731,7 @@ class _Watch(BaseCallbackHandler):
                 continue  # nobody's business, or a part of the tool that is running
             if spec is not None and not is_inside and (not node or not host._opened):
                 continue
-            guard.warn_unguarded(tool, f"in node {node}" if node else "by the program")
+            guard._unguarded(tool, f"in node {node}" if node else "by the program")
             return
 
 
@@ -1768,7 +1771,7 @@ _hooks: list[ContextVar[Any]] = []
 
 def watch(guard: AmendsMiddleware) -> None:
     """Let LangChain report to amends from now on."""
-    WATCH.guards.add(guard)
+    WATCH.add(guard)
     with _opening:
         if not _hooks:
             _hooks.extend((_watching, _ending))
