@@ -622,3 +622,27 @@ class SeveralAgents:
         assert done.how == "finished", done
         assert shop.effects() == ["charge A1 500", "wire DE02 420000"]
         assert shop.states() == ["committed"]
+
+
+class Retried:
+    """The framework tries the agent again, as ``harness``: its model is down once, when it has first seen a result."""
+
+    harness: ClassVar[Harness]
+    shop = Conformance.shop
+    in_a_new_process: Any = Conformance.in_a_new_process
+
+    def test_a_second_attempt_repeats_no_effect(self, shop: Shop) -> None:
+        done = self.harness.drive(shop, [[charge("A1", 500)], [charge("A2", 700)], "charged"])
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500", "charge A2 700"]
+        assert shop.states() == ["committed"]
+
+    def test_killed_in_the_second_attempt_it_goes_on_in_the_same_run(self, shop: Shop) -> None:
+        turns: list[Turn] = [[("reserve", {"sku": "S1"})], [charge("A2", 700)], "charged"]
+        shop.die_after("charge")
+        assert self.in_a_new_process(shop, turns) is None, "it was to be killed"
+        assert shop.effects() == ["reserve S1", "charge A2 700"]
+        done = self.harness.drive(shop, turns, resume=True)
+        assert done.how == "finished", done
+        assert shop.effects() == ["reserve S1", "charge A2 700"]
+        assert shop.states() == ["committed"]

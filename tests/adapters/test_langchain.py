@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from langchain.agents import create_agent
@@ -16,7 +17,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
-from langgraph.types import Command
+from langgraph.types import Command, RetryPolicy
 
 import amends
 from amends.adapters.langchain import AmendsMiddleware, is_users
@@ -24,6 +25,7 @@ from tests.adapters.conformance import (
     Conformance,
     Fails,
     Outcome,
+    Retried,
     RichResults,
     SameRequest,
     SeveralAgents,
@@ -216,6 +218,53 @@ class OneAfterAnother(LangChain):
             except ConnectionAbortedError as error:
                 return Outcome("failed", error=str(error))
             return Outcome("paused" if "__interrupt__" in state else "finished", told_in(state))
+
+
+class DownOnce(Scripted):
+    """Is down when a result is first seen, in whatever process that is."""
+
+    folder: Path
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        if isinstance(messages[-1], ToolMessage) and not (self.folder / "was-down").exists():
+            (self.folder / "was-down").touch()
+            raise ConnectionError("the model is down")
+        return super()._generate(messages, *args, **kwargs)
+
+
+class RetryPolicyOfNode(LangChain):
+    """An agent that is a node with a retry policy, without a block around it."""
+
+    def agent(self, guard: AmendsMiddleware, shop: Shop, turns: Sequence[Turn], saver: Any) -> Any:
+        tools = [lc_tool(fn) for fn in shop.functions()]
+        made = create_agent(DownOnce(turns=turns, folder=shop.folder), tools=tools, middleware=[guard])
+        graph = StateGraph(MessagesState)
+        graph.add_node("pay", made, retry_policy=RetryPolicy(initial_interval=0.001, jitter=False))
+        graph.add_edge(START, "pay")
+        return graph.compile(checkpointer=saver)
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        with (
+            amends.Runtime(shop.url, tools=shop.declared()) as rt,
+            SqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver,
+        ):
+            agent = self.agent(AmendsMiddleware(rt, **shop.options), shop, turns, saver)
+            state = agent.invoke(None if resume else {"messages": [("user", "go on")]}, config_of(thread))
+            return Outcome("finished", told_in(state))
+
+
+class RetryPolicyInBlock(RetryPolicyOfNode):
+    """The same in a block."""
+
+    drive = LangChain.drive
+
+
+class TestRetryPolicyOfNode(Retried):
+    harness = RetryPolicyOfNode()
+
+
+class TestRetryPolicyInBlock(Retried):
+    harness = RetryPolicyInBlock()
 
 
 class TestLangChain(Conformance, SameRequest, RichResults, Stopped):

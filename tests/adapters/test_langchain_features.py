@@ -463,6 +463,39 @@ def test_a_pause_of_a_plain_node_after_an_agent_commits_nothing(shop: Shop) -> N
     assert shop.states() == ["committed"]
 
 
+def test_a_breakpoint_of_an_agent_commits_nothing(shop: Shop) -> None:
+    with runtime(shop) as rt:
+        guard, saver = AmendsMiddleware(rt), InMemorySaver()
+        turns = [[("mail", {"to": "ann"})], [charge("A1", 500)], "ok"]
+        agent = agent_of(guard, shop, turns, saver, interrupt_before=["tools"])
+        for given in (HELLO, None):
+            with guard.turn(CONFIG):
+                agent.invoke(given, CONFIG)
+            assert shop.effects() == []
+        with guard.turn(CONFIG):
+            agent.invoke(None, CONFIG)
+    assert shop.effects() == ["charge A1 500", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
+def test_an_agent_whose_failure_a_node_has_caught_keeps_nothing_open(shop: Shop) -> None:
+    with runtime(shop) as rt:
+        guard = AmendsMiddleware(rt)
+        agent = agent_of(guard, shop, [[charge("A1", 500)], Fails("down")])
+
+        def careful(state: Any) -> dict[str, Any]:
+            with suppress(ConnectionAbortedError):
+                agent.invoke(state)
+            return {"messages": [AIMessage("sorry")]}
+
+        graph = StateGraph(MessagesState)
+        graph.add_node("careful", careful)
+        graph.add_edge(START, "careful")
+        with guard.turn(CONFIG):
+            graph.compile(checkpointer=InMemorySaver()).invoke(HELLO, CONFIG)
+    assert shop.states() == ["committed"]
+
+
 def test_ctrl_c_in_a_block_suspends(shop: Shop) -> None:
     with runtime(shop) as rt:
         guard, saver = AmendsMiddleware(rt), InMemorySaver()
@@ -533,12 +566,18 @@ def other_runtime(tmp_path: Path, *tools: Any) -> Runtime:
     return Runtime(f"sqlite:///{tmp_path / 'other.db'}", tools=tools)
 
 
-def test_a_run_of_another_runtime_is_refused_before_anything_runs(shop: Shop, tmp_path: Path) -> None:
-    with runtime(shop) as rt, other_runtime(tmp_path, *shop.declared()) as other:
+@pytest.mark.parametrize("inside", ["block", "tool"])
+def test_an_agent_in_a_run_of_another_runtime_opens_its_own(shop: Shop, tmp_path: Path, inside: str) -> None:
+    with runtime(shop) as rt, other_runtime(tmp_path, amends.declare("ask", compensate=lambda: None)) as other:
         agent = agent_of(AmendsMiddleware(rt), shop, [[charge("A1", 500)], "ok"], InMemorySaver())
-        with pytest.raises(UsageError, match="another runtime"), other.run("theirs"):
-            agent.invoke(HELLO, CONFIG)
-    assert shop.effects() == []
+        with other.run("theirs") as run:
+            if inside == "block":
+                agent.invoke(HELLO, CONFIG)
+            else:
+                run.answer("ask", {}, handler=lambda: str(agent.invoke(HELLO, CONFIG)["messages"][-1].content))
+        assert [call.tool for call in other.report("theirs").calls] == ["ask"] * (inside == "tool")
+    assert shop.effects() == ["charge A1 500"]
+    assert [(run.id, run.state) for run in shop.runs()] == [("t1/1", "committed")]
 
 
 def test_a_block_of_another_runtime_is_not_its_block(shop: Shop, tmp_path: Path) -> None:
@@ -922,8 +961,27 @@ def test_a_job_that_was_killed_and_is_begun_again_with_its_thread_is_done_once(s
     assert shop.states() == ["rolled_back", "committed"]
 
 
-def _job(shop: Shop, turns: list[Turn]) -> None:
+def _job(shop: Shop, turns: list[Turn], *, resume: bool = False) -> None:
     with runtime(shop) as rt, SqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
         guard = AmendsMiddleware(rt)
         with guard.turn(CONFIG):
-            agent_of(guard, shop, turns, saver).invoke(HELLO, CONFIG)
+            agent_of(guard, shop, turns, saver).invoke(None if resume else HELLO, CONFIG)
+
+
+def test_an_idempotent_call_that_was_killed_is_started_again_by_the_resumed_agent(shop: Shop) -> None:
+    def book(room: str) -> str:
+        """Book a room."""
+        shop._effect("book", room)
+        return room
+
+    shop.more = [(book, amends.declare("book", idempotent=True, compensate=lambda: None))]
+    turns: list[Turn] = [[("book", {"room": "7"})], "ok"]
+    child = os.fork()
+    if child == 0:
+        shop.die_after("book")
+        _job(shop, turns)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 9
+    _job(shop, turns, resume=True)
+    assert shop.effects() == ["book 7", "book 7"], "the destination does not do it twice"
+    assert shop.states() == ["committed"]

@@ -55,7 +55,7 @@ from amends import (
     Waiting,
     current_run,
 )
-from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, UnknownTool
+from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, Suspended, UnknownTool
 from amends.notify import exact
 from amends.visible import visible_log
 
@@ -128,7 +128,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         strict: bool = False,
     ) -> None:
         super().__init__()
-        self.is_strict = strict
+        self._is_strict = strict
         self._warned: set[str] = set()
         watch(self)
         self._ends: dict[str, Any] = {"requires": requires, "on_open_failure": on_open_failure}
@@ -136,11 +136,6 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         self._open_runs, self._lock = open_runs_of(rt)
         self._reached: set[str] = set()
         self._reach(tools)
-
-    @property
-    def rt(self) -> Runtime | AsyncRuntime:
-        """The runtime of its runs."""
-        return self._rt
 
     def turn(self, config: RunnableConfig | None = None, *, run_id: str | None = None) -> Turn:
         """Return a block for ``with`` or ``async with`` around ``invoke``: an exception rolls the turn's run back.
@@ -451,6 +446,11 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         """Return the block of this runtime that this code is in, if any."""
         return current_turn(self._rt)
 
+    def _go_on(self) -> None:
+        """Note in the block that an agent is at work that began elsewhere, and has not ended."""
+        if (block := self._block()) is not None and block.reached_end is None:
+            block.reached_end = False
+
     def _thread_to_list(self, config: RunnableConfig, state: Any) -> str:
         """Return the thread whose runs must be read before the run of this turn has a name; empty: it has one.
 
@@ -474,7 +474,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         is_again = graph is not None and graph.place in graph.root.runs
         run_id: str | None
         if block is not None:
-            block.reached_end = False
+            block.reached_end, block.agent_failed = False, False
             if block.run_id is None and self._given_id is None:
                 block.run_id, given_up = self._turn_of(block, config, number, listed)
                 before = given_up or before
@@ -551,6 +551,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
     def _ending(self, state: TurnState) -> OpenRun | None:
         """Return the run of a turn whose model asks for nothing more and was not told yet what is missing, if any."""
+        self._go_on()
         last = next(iter(reversed(messages_of(state))), None)
         if not isinstance(last, AIMessage) or last.tool_calls or was_told(state):
             return None
@@ -585,7 +586,10 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             if run.on_open_failure is None:
                 run.on_open_failure = self._ends["on_open_failure"]
             return OpenRun(run.id, config, run=run)
-        is_agents = block is None and is_of_agent(config, request.state)
+        is_agents = is_of_agent(config, request.state)
+        if is_agents:
+            self._go_on()
+        is_agents = is_agents and block is None
         if block is None and not is_agents:
             block = self._turn_of_graph(config)
         with self._lock:
@@ -730,14 +734,14 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             turn.open_run = None
         return Leaving(Waiting("the graph pauses") if open_run.pausing else None)
 
-    def warn_unguarded(self, tool: str, where: str) -> None:
+    def _unguarded(self, tool: str, where: str) -> None:
         """Refuse or report a tool that was started without this middleware, inside one of its turns."""
         text = f"{tool} was started {where}, past AmendsMiddleware: it is not recorded, and can happen twice"
         hint = (
             "give the agent that calls it middleware=[AmendsMiddleware(rt)], or call it through a ToolNode with "
             "wrap_tool_call, or declare it with kind='read' if it has no effect"
         )
-        if self.is_strict:
+        if self._is_strict:
             raise UsageError(text, hint=hint)
         if tool not in self._warned:
             self._warned.add(tool)
@@ -831,6 +835,8 @@ class Turn:
         """Whether the last agent inside has ended; None if there were only tool nodes."""
         self.is_done = False
         """Whether an agent has ended that is a whole graph, and not a part of one."""
+        self.agent_failed = False
+        """Whether a part of what was invoked has failed since the last agent began."""
         self.last: Chain | None = None
         """The last invocation inside it."""
 
@@ -880,8 +886,15 @@ class Turn:
         return "" if isinstance(why, Waiting) else f'tag:"thread:{self.thread}" state:open,pivoted'
 
     def _why(self, error: BaseException | None) -> BaseException | None:
-        is_pause = isinstance(error, (GraphBubbleUp, *STOPS)) or (error is None and not self._has_ended())
-        return Waiting("the graph pauses") if is_pause else error
+        if isinstance(error, GraphBubbleUp) or (error is None and self._is_paused()):
+            return Waiting("the graph pauses")
+        if isinstance(error, STOPS) or (error is None and not self._has_ended()):
+            return Suspended("the agent was stopped")
+        return error
+
+    def _is_paused(self) -> bool:
+        """Return whether the graph waits for somebody, and was not only stopped."""
+        return self.reached_end is False if self.last is None else self.last.state == "paused"
 
     def _has_ended(self) -> bool:
         """Return whether what was invoked in the block has ended, and was neither paused nor left in the middle."""
@@ -889,7 +902,8 @@ class Turn:
             return self.reached_end is not False
         if self.last.state == "failed":  # and the program has caught the error
             return self.reached_end is None
-        return self.last.state == "ended"
+        # An agent that has not ended, although its graph has, is at a breakpoint; or a node has caught its error.
+        return self.last.state == "ended" and (self.reached_end is not False or self.agent_failed)
 
     @property
     def around(self) -> Turn | None:
@@ -938,21 +952,15 @@ def surrounding_run(rt: Runtime | AsyncRuntime, own: Callable[[], str]) -> Run |
     """Return the run that the program has opened around the graph, or the run of the tool in which this agent runs.
 
     ``own`` returns the id of the turn's own run; a replay opens that run again as it was recorded. A run of another
-    runtime is refused: its declarations are not those of this agent's tools.
+    runtime does not count: its declarations are not those of this agent's tools.
     """
     try:
-        found: Run | AsyncRun = current_run()
+        found: Run | AsyncRun = current_run(rt)
     except NoRun:
         return None
     if found.awaits_opening:
         with suppress(UsageError):  # the turn has no id of its own
             return None if found.id == own() else found
-    if found._host is not rt._host:
-        raise UsageError(
-            f"this agent's middleware has another runtime than run {found.id} around it: its calls would be judged by "
-            "the declarations of that runtime",
-            hint="pass the middleware the same runtime, or start the agent outside that run",
-        )
     return found
 
 
@@ -1588,13 +1596,18 @@ class _Watch(BaseCallbackHandler):
     def __init__(self) -> None:
         self._chains: dict[UUID, Chain] = {}
         self._lock = threading.Lock()
-        self.guards: WeakSet[AmendsMiddleware] = WeakSet()
+        self._guards: WeakSet[AmendsMiddleware] = WeakSet()
 
     ignore_llm = IGNORED
     ignore_chat_model = IGNORED
     ignore_retriever = IGNORED
     ignore_retry = IGNORED
     ignore_custom_event = IGNORED
+
+    def add(self, guard: AmendsMiddleware) -> None:
+        """Look for tools past this middleware too."""
+        with self._lock:
+            self._guards.add(guard)
 
     def chain_of(self, config: Mapping[str, Any]) -> Chain | None:
         """Return the invocation that this config belongs to."""
@@ -1666,13 +1679,16 @@ class _Watch(BaseCallbackHandler):
         state: Literal["stopped", "failed"] = "stopped" if isinstance(error, STOPS) else "failed"
         chain = self._ended(run_id, state)
         if chain is not None:
+            for turn in chain.turns:
+                turn.agent_failed = turn.agent_failed or chain.state == "failed"
             try:
                 self._end_turns(chain)
             except Exception as left:  # the error of the graph itself comes out
                 log.warning("%s", left)
 
     def _ended(self, run_id: UUID, state: Literal["ended", "stopped", "failed"]) -> Chain | None:
-        chain = self._chains.pop(run_id, None)
+        with self._lock:
+            chain = self._chains.pop(run_id, None)
         if chain is not None and chain.state == "running":
             chain.state = state
         return chain
@@ -1704,9 +1720,11 @@ class _Watch(BaseCallbackHandler):
             return
         turn, run, node = current_turn(), run_here(), str(told.get("langgraph_node", ""))
         ns = str(told.get("langgraph_checkpoint_ns", ""))
-        for guard in list(self.guards):
-            host = guard.rt._host
-            is_inside = (turn is not None and turn.rt is guard.rt) or (run is not None and run._host is host)
+        with self._lock:
+            guards = list(self._guards)
+        for guard in guards:
+            host = guard._rt._host
+            is_inside = (turn is not None and turn.rt is guard._rt) or (run is not None and run._host is host)
             spec = host.find(tool)
             if spec is not None and (spec.kind == "read" or spec.signature is not None):
                 continue  # it has no effect, or records itself
@@ -1714,7 +1732,7 @@ class _Watch(BaseCallbackHandler):
                 continue  # nobody's business, or a part of the tool that is running
             if spec is not None and not is_inside and (not node or not host._opened):
                 continue
-            guard.warn_unguarded(tool, f"in node {node}" if node else "by the program")
+            guard._unguarded(tool, f"in node {node}" if node else "by the program")
             return
 
 
@@ -1754,7 +1772,7 @@ _hooks: list[ContextVar[Any]] = []
 
 def watch(guard: AmendsMiddleware) -> None:
     """Let LangChain report to amends from now on."""
-    WATCH.guards.add(guard)
+    WATCH.add(guard)
     with _opening:
         if not _hooks:
             _hooks.extend((_watching, _ending))
