@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent, BinaryContent, ModelRetry, RunContext, Tool, ToolReturn
-from pydantic_ai.exceptions import ApprovalRequired, UserError
+from pydantic_ai.exceptions import ApprovalRequired, RunCancelled, UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -532,6 +532,55 @@ async def test_after_a_stop_the_next_word_of_the_user_goes_on_with_the_run(shop:
         assert (await again.run("and now?", message_history=messages, run_id="next")).output == "done"
     assert shop.effects() == ["charge A1 500", "charge A3 900", "mail ann", "charge A3 900"]
     assert [run.id for run in shop.runs()] == ["next", "job"]
+
+
+@pytest.mark.parametrize("how", ["the tool", "a timeout"])
+@on_a_loop
+async def test_the_frameworks_own_cancellation_suspends_and_its_messages_go_on(shop: Shop, how: str) -> None:
+    async def look(ctx: RunContext[None]) -> str:
+        if how == "the tool":
+            ctx.cancel()
+        else:
+            await asyncio.Event().wait()
+        return "seen"
+
+    turns: list[Turn] = [*STAGED[:2], [("look", {})], "done"]
+    async with amends.AsyncRuntime(shop.url, tools=[*shop.declared(), amends.declare("look", kind="read")]) as rt:
+        agent: Any = Agent(model_saying(turns), tools=[*shop.functions(), look], capabilities=[AmendsCapability(rt)])
+        with pytest.raises(RunCancelled) as cancelled:
+            await agent.run("please", run_id="job", timeout=None if how == "the tool" else 1.0)
+        assert shop.effects() == ["charge A1 500"]
+        assert shop.states() == ["open"]
+        again = clerk(rt, shop, [[("charge", {"order": "A3", "cents": 900})], "done"])
+        messages = repair_messages(cancelled.value.all_messages())
+        assert (await again.run("go on", message_history=messages)).output == "done"
+    assert shop.effects() == ["charge A1 500", "charge A3 900", "mail ann"]
+    assert [(run.id, run.state) for run in shop.runs()] == [("job", "committed")]
+
+
+@pytest.mark.parametrize("how", ["left", "cancelled"])
+@on_a_loop
+async def test_a_result_that_is_not_read_to_its_end_suspends(shop: Shop, how: str) -> None:
+    """A stream whose consumer stops reading has no result: nothing commits, and what is staged does not start."""
+
+    async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        if any(isinstance(message, ModelResponse) for message in messages):
+            for word in ("a ", "long ", "text"):
+                yield word
+        else:
+            yield {0: DeltaToolCall("mail", '{"to": "ann"}', tool_call_id="call_1")}
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent: Any = Agent(
+            FunctionModel(stream_function=say), tools=shop.functions(), capabilities=[AmendsCapability(rt)]
+        )
+        async with agent.run_stream("please", run_id="job") as result:
+            async for _ in result.stream_text(debounce_by=None):
+                if how == "cancelled":
+                    await result.cancel()
+                break
+    assert shop.effects() == []
+    assert shop.states() == ["open"]
 
 
 @on_a_loop

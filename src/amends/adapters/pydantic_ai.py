@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, is_dataclass, replace
 from datetime import date, time, timedelta
@@ -128,6 +128,7 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
                     result = await handler()
                 except asyncio.CancelledError as stop:
                     left = stop
+                    await turn.end_calls()
                     raise paused from None  # stopped, which is not a failure: release the run as it is
                 except Exception as error:
                     if not is_back or turn.has_begun:
@@ -207,7 +208,8 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         again = call.args_as_dict().get(REPEAT) if self._offers(tool_def.name) else None
         tool = None if ctx.tool_manager is None else (ctx.tool_manager.tools or {}).get(tool_def.name)
         bound = _Bound(args, tool, tool_def, ctx)
-        return await _guarded(tool_def.name, bound, ctx.tool_call_id, handler, again=again)
+        with _turn.get().calling():
+            return await _guarded(tool_def.name, bound, ctx.tool_call_id, handler, again=again)
 
     async def prepare_tools(self, ctx: RunContext[AgentDepsT], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
         """Return the tools as the model sees them."""
@@ -356,6 +358,29 @@ class _Turn:
     """Whether the model was asked, or a tool was called."""
     ctx: RunContext[Any] | None = None
     """The context of its last step, which has the tools."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Know the task of a call while it runs."""
+        task = asyncio.current_task()
+        assert task is not None, "a tool is called on an event loop"
+        self._tasks.add(task)
+        try:
+            yield
+        finally:
+            self._tasks.discard(task)
+
+    async def end_calls(self) -> None:
+        """Cancel the calls that still run: the framework does so only when the run has been left, which waits for them."""
+        waiting = list(self._tasks)
+        for task in waiting:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            if waiting:
+                await asyncio.wait(waiting)
 
 
 _turn: ContextVar[_Turn] = ContextVar("amends.adapters.pydantic_ai.turn", default=_Turn())  # noqa: B039 (of nobody)
