@@ -251,3 +251,34 @@ def test_a_raw_stream_is_refused_with_what_to_pass_instead(world: World) -> None
             answer_tool_calls(run, stream)
         assert "get_final_message" in str(refused.value.hint)
     assert effects(world) == []
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_tool_that_the_runner_calls_by_itself_is_named(world: World, strict: bool, caplog: Any) -> None:
+    called: list[str] = []
+
+    @beta_tool
+    def ping(to: str) -> str:
+        """Ping."""
+        called.append(to)
+        return "pong"
+
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(ScriptedModel(("ping", {"to": "a"}), CHARGE, "Done.")) as server,
+        Anthropic(**server.anthropic) as client,
+    ):
+
+        def play() -> None:
+            with rt.run("o") as run:
+                given: Any = {"model": MODEL, "max_tokens": 500, "messages": SAID, "thread": False}
+                runner = client.beta.messages.tool_runner(tools=[*runner_tools(run, rt), ping], **given)
+                until_done(runner, strict=strict)
+
+        if strict:
+            with pytest.raises(UsageError, match="tool ping is called by the runner"):
+                play()
+        else:
+            play()
+    assert (called, effects(world)) == (([], []) if strict else (["a"], ["charge 7"]))
+    assert ("tool ping is called by the runner" in caplog.text) is not strict

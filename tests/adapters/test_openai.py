@@ -321,3 +321,36 @@ def test_a_model_whose_schema_has_no_repeat_is_not_told_of_it() -> None:
     assert done == [1]
     assert "was already done with cents=1" in str(messages)
     assert "again_because" not in str(messages)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_function_that_the_runner_calls_by_itself_is_named(world: World, strict: bool, caplog: Any) -> None:
+    called: list[Any] = []
+
+    def ping(given: dict[str, Any]) -> str:
+        called.append(given)
+        return "pong"
+
+    plain: Any = {"type": "function", "name": "ping", "parameters": {"type": "object"}, "strict": False}
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(ScriptedModel(("ping", {}), CHARGE, "Done.")) as server,
+        OpenAI(**server.openai) as client,
+    ):
+
+        def play() -> None:
+            with rt.run("o") as run:
+                functions = [
+                    *registered_functions(run, rt),
+                    RegisteredFunction(plain, ping),
+                ]
+                runner = ResponsesToolRunner(functions=functions)
+                answer_turns(run, runner.iterate(client, PARAMS), functions, strict=strict)
+
+        if strict:
+            with pytest.raises(UsageError, match="function ping is called by the runner"):
+                play()
+        else:
+            play()
+    assert (called, effects(world)) == (([], []) if strict else ([{}], ["charge 7"]))
+    assert ("function ping is called by the runner" in caplog.text) is not strict

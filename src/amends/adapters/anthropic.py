@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -19,6 +20,8 @@ from anthropic.types.beta import BetaMessage
 
 from amends import Answer, AsyncRun, AsyncRuntime, Held, Run, Runtime, ToolCall, UsageError
 from amends.errors import KeyConflict
+
+log = logging.getLogger("amends")
 
 Handlers = Mapping[str, Callable[..., object]]
 _CUTS: Final = (None, "max_tokens", "model_context_window_exceeded", "refusal")
@@ -111,12 +114,14 @@ def runner_tools_async(run: AsyncRun, tools: AsyncRuntime | Iterable[Any]) -> li
     return [_AsyncTool(run, one.to_dict(), one.call) for one in tools]
 
 
-def until_done(runner: BetaToolRunner[Any]) -> BetaMessage:
+def until_done(runner: BetaToolRunner[Any], *, strict: bool = False) -> BetaMessage:
     """Return the runner's last message; raise ``Held`` as soon as a call waits for a person.
 
     The SDK's own ``runner.until_done()`` continues after such a call: the model is told, and the end of the run's block
-    raises ``Held``.
+    raises ``Held``. A tool of the runner that did not come from ``runner_tools`` is called unrecorded: a warning names
+    it, or ``UsageError`` with ``strict``.
     """
+    _look_at(runner, strict=strict)
     last: BetaMessage | None = None
     for message in runner:
         last = message
@@ -134,8 +139,9 @@ def until_done(runner: BetaToolRunner[Any]) -> BetaMessage:
     return last
 
 
-async def until_done_async(runner: BetaAsyncToolRunner[Any]) -> BetaMessage:
+async def until_done_async(runner: BetaAsyncToolRunner[Any], *, strict: bool = False) -> BetaMessage:
     """Do the same as ``until_done`` for the runner of an ``AsyncAnthropic`` client."""
+    _look_at(runner, strict=strict)
     last: BetaMessage | None = None
     async for message in runner:
         last = message
@@ -151,6 +157,20 @@ async def until_done_async(runner: BetaAsyncToolRunner[Any]) -> BetaMessage:
             raise held[0]
     assert last is not None, "a runner yields at least one message"
     return last
+
+
+def _look_at(runner: Any, *, strict: bool) -> None:
+    """Warn of the runner's tools that are not calls of a run, or raise with ``strict``."""
+    held = {
+        **runner._runnable_tools(),
+        **getattr(runner, "_toolsets_by_family", {}),
+    }  # there is no public way to see them
+    for name in [name for name, one in held.items() if not isinstance(one, _Tool | _AsyncTool)]:
+        text = f"tool {name} is called by the runner, and not recorded: it may be done twice and is never taken back"
+        hint = "give the runner what runner_tools(run, tools) returns"
+        if strict:
+            raise UsageError(text, hint=hint)
+        log.warning("%s; %s", text, hint)
 
 
 def _arguments(input: Any) -> Mapping[str, Any] | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -12,6 +13,8 @@ from openai.types.responses import Response
 
 from amends import Answer, AsyncRun, AsyncRuntime, Held, Run, Runtime, ToolCall, UsageError
 from amends.errors import KeyConflict
+
+log = logging.getLogger("amends")
 
 Handlers = Mapping[str, Callable[..., object] | None]
 _CUTS: Final = frozenset({"length", "content_filter", "error", "abort", "None"})
@@ -76,14 +79,20 @@ def registered_functions_async(
 
 
 def answer_turns(
-    run: Run, turns: Generator[ResponsesRunnerTurn, None, None], functions: Iterable[RegisteredFunction]
+    run: Run,
+    turns: Generator[ResponsesRunnerTurn, None, None],
+    functions: Iterable[RegisteredFunction],
+    *,
+    strict: bool = False,
 ) -> Response:
     """Run the turns of ``runner.iterate(...)``, and return the final response.
 
     The calls of each turn are one parallel group, with their ids. The runner itself would call each function on its
-    own, and continue after one that waits for a person; this raises ``Held`` and closes the runner.
+    own, and continue after one that waits for a person; this raises ``Held`` and closes the runner. A function that did
+    not come from ``registered_functions`` is called by the runner, unrecorded: a warning names it, or ``UsageError`` with
+    ``strict``.
     """
-    known = _guarded(functions)
+    known = _guarded(functions, strict=strict)
     try:
         for turn in turns:
             if turn.final:
@@ -97,10 +106,14 @@ def answer_turns(
 
 
 async def answer_turns_async(
-    run: AsyncRun, turns: AsyncGenerator[ResponsesRunnerTurn, None], functions: Iterable[AsyncRegisteredFunction]
+    run: AsyncRun,
+    turns: AsyncGenerator[ResponsesRunnerTurn, None],
+    functions: Iterable[AsyncRegisteredFunction],
+    *,
+    strict: bool = False,
 ) -> Response:
     """Do the same as ``answer_turns`` for an ``AsyncResponsesToolRunner``."""
-    known = _guarded(functions)
+    known = _guarded(functions, strict=strict)
     try:
         async for turn in turns:
             if turn.final:
@@ -163,9 +176,19 @@ def _plain(function: Any) -> Any:
     return replace(function, allow_output_override=True)
 
 
-def _guarded(functions: Iterable[Any]) -> dict[str, Any]:
-    """Return the functions that this module has wrapped, by name."""
-    return {one.tool["name"]: one.execute for one in functions if hasattr(one.execute, "handler")}
+def _guarded(functions: Iterable[Any], *, strict: bool) -> dict[str, Any]:
+    """Return the functions that this module has wrapped, by name; warn of the others, or raise with ``strict``."""
+    known = {one.tool["name"]: one.execute for one in functions}
+    for name in [name for name, execute in known.items() if not hasattr(execute, "handler")]:
+        del known[name]
+        text = (
+            f"function {name} is called by the runner, and not recorded: it may be done twice and is never taken back"
+        )
+        hint = "give the runner what registered_functions(run, functions) returns"
+        if strict:
+            raise UsageError(text, hint=hint)
+        log.warning("%s; %s", text, hint)
+    return known
 
 
 def _calls_of_turn(response: Response, known: Mapping[str, Any]) -> list[ToolCall]:
