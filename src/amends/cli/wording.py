@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "inbox": "amends inbox",
     "locks": "amends locks",
     "migrate": "amends db migrate",
+    "permits": "amends permits list",
     "plan_rollback": "amends rollback {RUN} --plan",
     "reconcile_restore": "amends db restored" + WHY,
     "recover": "amends recover APP:RT",
