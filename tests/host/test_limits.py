@@ -108,9 +108,9 @@ def test_arguments_above_the_limit_are_refused_before_anything_starts() -> None:
         assert note("x" * 900) == "x" * 1800
 
 
-@pytest.mark.parametrize("key", [None, "text"])
-def test_a_compiled_tool_has_the_same_limit(key: str | None) -> None:
-    @tool(key=key)
+@pytest.mark.parametrize("options", [{}, {"key": "text"}])
+def test_a_compiled_tool_has_the_same_limit(options: dict[str, Any]) -> None:
+    @tool(**options)
     def book(text: str) -> str:
         SAID.append(text)
         return "booked"
