@@ -32,6 +32,7 @@ from amends.drivers.context import (
     refuse_without_run,
     within,
 )
+from amends.drivers.log import tell_pivoted
 from amends.encoding.lazy_import import import_on_use
 from amends.engine import ending
 from amends.engine import rollback as rolling_back
@@ -502,7 +503,8 @@ class OpenRun:
         else:  # left pivoted: nobody is told by an error that something is still to be done
             who = "the worker in this process" if self._host.workers else "a worker (amends worker, or rt.worker())"
             note = f"{note}; {who} continues it"
-            log.warning("%s", note.removeprefix("amends: "))
+            words = printable(await self._drive(ending.forward_log(self._session)))
+            tell_pivoted(self._session, f"{words}; {who} continues it")
         self.note = note
 
     async def _count(self) -> None:

@@ -112,6 +112,19 @@ async def test_a_retry_is_answered_from_the_record_and_finds_the_run_that_waits(
 
 
 @on_a_loop
+async def test_a_repeat_after_a_long_wait_for_a_person_is_answered(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with Client(serving(rt, shop, repeat_window=1)) as client:
+            await client.call_tool("wire", WIRED)
+            await asyncio.sleep(1.2)
+            [asked] = [one async for one in rt.approvals()]
+            await rt.approve(asked.id, digest=asked.digest, by="anna")
+            for _ in range(2):
+                assert (await client.call_tool("wire", WIRED)).data == "wire_DE02"
+    assert shop.effects() == ["wire DE02 420000"]
+
+
+@on_a_loop
 async def test_without_a_window_and_for_another_name_it_is_a_new_run(shop: Shop) -> None:
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
         for options in ({"repeat_window": 0}, {"repeat_window": 0}, {"name": "a"}, {}, {}):

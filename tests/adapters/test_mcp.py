@@ -178,6 +178,24 @@ async def test_after_the_window_it_is_a_new_run(shop: Shop) -> None:
 
 
 @on_a_loop
+async def test_the_window_begins_when_the_request_ends(shop: Shop) -> None:
+    done: list[str] = []
+
+    async def slow(order: str) -> str:
+        done.append(order)
+        await asyncio.sleep(1.2)
+        return f"ok_{order}"
+
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("slow", kind="pivot")]) as rt:
+        server = MCPServer("shop")
+        server.tool()(guarded(rt, repeat_window=1)(slow))
+        for _ in range(2):
+            async with Client(server) as client:
+                assert "ok_A1" in text_of(await client.call_tool("slow", {"order": "A1"}))
+    assert done == ["A1"]
+
+
+@on_a_loop
 async def test_a_request_that_failed_is_tried_again(shop: Shop) -> None:
     failing = [True]
 

@@ -101,6 +101,11 @@ def test_the_first_characters_of_an_id_must_name_one_permit(office: Path) -> Non
         said(office, "permits", "give", "wire", "--rule", "{}", "--by", "ann", *URL)
     assert_refused(here("permits", "revoke", "prm_", "--why", "x", *URL, cwd=office), "more than one permit")
     assert_refused(here("permits", "revoke", "nothing", "--why", "x", *URL, cwd=office), "no permit")
+    assert (
+        "hint: amends permits list lists them" in here("permits", "revoke", "x", "--why", "x", *URL, cwd=office).stderr
+    )
+    typo = here("permits", "give", "wire", "--rule", "cents<5", "--why", "x", *URL, cwd=office)
+    assert """hint: write --rule '{"args": {"cents": "<=5"}}'""" in typo.stderr
     assert_refused(here("permits", "revoke", "", "--why", "x", *URL, cwd=office), "no permit")
     assert len(said(office, "permits", "list", "--limit", "1", *URL)) == 1
 

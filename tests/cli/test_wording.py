@@ -18,7 +18,7 @@ __all__ = ["stuck"]
 VERB = re.compile(r"\brt\.(\w+)\(")
 SOURCE = Path(errors.__file__).parent
 PROGRAMS = {
-    "open", "run", "once", "reach", "add", "start", "scoped", "schemas", "fork", "permit", "permits", "replaying",
+    "open", "run", "once", "reach", "add", "start", "scoped", "schemas", "fork", "permit", "replaying",
     "halt", "bypass", "edit", "redeem", "preview", "gc",
 }  # fmt: skip
 """Verbs that only a program says: it has a body to run, or data to read."""
@@ -36,6 +36,8 @@ PROGRAMS = {
             "decide with rt.resolve(call.id, ...)",
             "decide with amends doubts resolve CALL happened|absent|unknown --why ...",
         ),
+        ("accept what stays: accept=['c1', 'c2']", "accept what stays: --accept c1 --accept c2"),
+        (errors.UsageError.default_hint, "correct the command, as the message says; nothing was started"),
         ("rt.retry('c1', result=..., by=..., why=...)", "amends calls retry c1 --result ... --why ..."),
         ("rt.retry('c1', by=..., why=...) once", "amends calls retry c1 --why ... once"),
         ('rt.finish("it\'s", by=...)', "amends runs finish 'it'\"'\"'s' --why ..."),

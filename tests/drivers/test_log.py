@@ -61,6 +61,17 @@ def test_a_rollback_is_one_record_with_the_type_of_its_cause(caplog: pytest.LogC
     assert "order-1" in one.getMessage()
 
 
+def test_a_run_that_is_blocked_because_it_is_incomplete_is_one_record(caplog: pytest.LogCaptureFixture) -> None:
+    @tool(kind="pivot")
+    def pay() -> None: ...
+
+    tools = [*shop(), pay]
+    with Runtime("memory:", tools=tools) as rt, pytest.raises(RunBlocked), rt.run("order-1", requires=["charge"]):
+        pay()
+    [one] = told(caplog, "blocked")
+    assert (one.levelname, one.run, one.state) == ("ERROR", "order-1", "blocked")
+
+
 def test_a_timeout_and_the_doubt_after_it_are_one_record_each(caplog: pytest.LogCaptureFixture) -> None:
     _, ship, _ = tools = shop()
     with Runtime("memory:", tools=tools) as rt, pytest.raises(RunBlocked), rt.run("order-1"):

@@ -456,6 +456,16 @@ def test_after_the_pivot_a_worker_without_the_programs_check_names_verbs_that_go
         assert worker.finish("r", by="ann", why="it is met").state == "committed"
 
 
+def test_what_a_child_had_taken_back_before_is_named_in_the_report(rt: Runtime) -> None:
+    with pytest.raises(RolledBack) as no, rt.run("r", requires=["flight", "hotel"]) as run:
+        run.answer("flight", {"to": "Oslo"})
+        with pytest.raises(KeyError), run.child() as child:
+            child.answer("hotel", {"city": "Oslo"})
+            raise KeyError("no breakfast")
+    for report in (no.value.report, rt.report("r")):
+        assert [(one.tool, one.why) for one in report.missing] == [("hotel", "hotel has not succeeded")]
+
+
 def test_what_can_be_read_only_once_cannot_be_required(rt: Runtime) -> None:
     with pytest.raises(UsageError, match="read only once"), rt.run("r", requires=(one for one in ["hotel"])):
         pass

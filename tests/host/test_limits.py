@@ -108,6 +108,24 @@ def test_arguments_above_the_limit_are_refused_before_anything_starts() -> None:
         assert note("x" * 900) == "x" * 1800
 
 
+@pytest.mark.parametrize("options", [{}, {"key": "text"}])
+def test_a_compiled_tool_has_the_same_limit(options: dict[str, Any]) -> None:
+    @tool(**options)
+    def book(text: str) -> str:
+        SAID.append(text)
+        return "booked"
+
+    @book.compensate
+    def cancel() -> None: ...
+
+    with Runtime("memory:", tools=[book], payload_bytes_max=2048) as rt, rt.run() as run:
+        for ask in (lambda: book("x" * 3000), lambda: run.call(book, text="x" * 3000)):
+            with pytest.raises(TooLarge):
+                ask()
+        assert SAID == []
+        assert book("x" * 1900) == "booked"
+
+
 def test_a_result_above_the_limit_is_returned_and_its_loss_is_stated() -> None:
     with Runtime("memory:", tools=[note], payload_bytes_max=1024) as rt:
         with rt.run("r"):

@@ -112,6 +112,7 @@ def test_what_has_no_compensation_must_be_accepted(rt: Runtime) -> None:
     assert report.state == "abandoned"
     assert DONE == ["no hotel", "no flight"]
     assert sorted(left.call.tool for left in report.residue) == ["mail", "pay"]
+    assert {left.why for left in report.residue} == {"accepted: cancelled"}
     assert rt.verify().ok
 
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from datetime import UTC, datetime
 from hashlib import sha256
 from inspect import signature
 from math import ceil
@@ -193,9 +194,9 @@ class AmendsMiddleware(Middleware):
         request.begin()
         if request.run_id is None and not _is_replay():
             newest = await _first(self._rt.runs(request.same))
-            is_kept = newest is not None and newest.state not in ENDED
+            is_kept = newest is not None and _is_recent(newest, request.window)
             if newest is not None and not is_kept and request.window:
-                is_kept = await _first(self._rt.runs(f"{request.same} {request.window}")) is not None
+                is_kept = await _first(self._rt.runs(f"{request.same} age:<{request.window}s")) is not None
             if request.window or is_kept:
                 request.run_id = _next_id(None if newest is None else newest.id, request.tag, is_kept=is_kept)
         try:
@@ -231,7 +232,7 @@ class _Request:
         keyed = f"key-{_digest([self.tool, key, who])[:32]}" if key and not is_read else None
         self.run_id = named or chosen or (context.message.request_state if guard._notice else None) or keyed
         is_new = self.run_id is not None or is_read
-        self.window = "" if is_new else guard.window
+        self.window = 0 if is_new else guard.window
         tag = f"{'request' if self.window else 'asked'}:{_digest([self.tool, self.args, who])[:32]}"
         self.tag, self.same = tag, f'tag:"{tag}"'
         """A filter that finds the runs of the same earlier request."""
@@ -330,14 +331,21 @@ class _Request:
 # ---- Texts and shapes
 
 
-def _window(seconds: object) -> str:
-    """Return the age of the runs whose record answers an identical request, as a filter; empty: none does."""
+def _window(seconds: object) -> int:
+    """Return for how many seconds a run's record answers an identical request; 0: it does not."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < WINDOW_S_MAX:
         raise amends.UsageError(
             f"repeat_window is {seconds!r}; it is a number of seconds",
             hint="3600 is the default; 0: each request is new",
         )
-    return f"age:<{ceil(seconds)}s" if seconds else ""
+    return ceil(seconds)
+
+
+def _is_recent(run: amends.RunInfo, window: int) -> bool:
+    """Return whether the run has not ended, or within the window: its client may have waited as long for the answer."""
+    if run.state not in ENDED or run.closed_at is None:
+        return run.state not in ENDED
+    return abs((datetime.now(UTC) - run.closed_at).total_seconds()) < window
 
 
 def _next_id(newest: str | None, tag: str, *, is_kept: bool) -> str:

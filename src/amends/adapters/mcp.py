@@ -12,6 +12,7 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from hashlib import sha256
 from math import ceil
 from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
@@ -129,7 +130,7 @@ class Guard:
         repeats: bool | None,
         options: dict[str, Any],
         *,
-        window: str,
+        window: int,
         name: str,
         strict: bool,
     ) -> None:
@@ -264,9 +265,9 @@ class Guard:
         run_id = request.run_id
         if run_id is None and not _is_replay():
             newest = next(iter(self._rt.runs(request.same)), None)
-            is_kept = newest is not None and newest.state not in ENDED
+            is_kept = newest is not None and _is_recent(newest, request.window)
             if newest is not None and not is_kept and request.window:
-                is_kept = next(iter(self._rt.runs(f"{request.same} {request.window}")), None) is not None
+                is_kept = next(iter(self._rt.runs(f"{request.same} age:<{request.window}s")), None) is not None
             run_id = request.next_id(newest, is_kept=is_kept)
         try:
             with self._rt.run(run_id, **request.options) as run:
@@ -280,9 +281,9 @@ class Guard:
         run_id = request.run_id
         if run_id is None and not _is_replay():
             newest = await _first(self._rt.runs(request.same))
-            is_kept = newest is not None and newest.state not in ENDED
+            is_kept = newest is not None and _is_recent(newest, request.window)
             if newest is not None and not is_kept and request.window:
-                is_kept = await _first(self._rt.runs(f"{request.same} {request.window}")) is not None
+                is_kept = await _first(self._rt.runs(f"{request.same} age:<{request.window}s")) is not None
             run_id = request.next_id(newest, is_kept=is_kept)
         await self._once(request, run_id)
         if self._notice and request.asked is not None and request.context is not None:
@@ -334,7 +335,7 @@ class _Request:
         keyed = f"key-{_digest([tool, key, who])[:32]}" if key and not is_read else None
         self.run_id = self.opened = named or chosen or state or keyed
         is_new = self.run_id is not None or is_read
-        self.window = "" if is_new else guard.window
+        self.window = 0 if is_new else guard.window
         asked = _digest([tool, self.again, to_jsonable_python(kwargs, fallback=str), who])[:32]
         tag = f"{'request' if self.window else 'asked'}:{asked}"
         self._tag, self.same = tag, f'tag:"{tag}"'
@@ -427,14 +428,21 @@ def _unguarded(names: list[str]) -> str:
     return f"this server has tools without the decorator of amends: {shown}. Their calls are not recorded, and may happen twice"
 
 
-def _window(seconds: object) -> str:
-    """Return the age of the runs whose record answers an identical request, as a filter; empty: none does."""
+def _window(seconds: object) -> int:
+    """Return for how many seconds a run's record answers an identical request; 0: it does not."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < WINDOW_S_MAX:
         raise amends.UsageError(
             f"repeat_window is {seconds!r}; it is a number of seconds",
             hint="3600 is the default; 0: each request is new",
         )
-    return f"age:<{ceil(seconds)}s" if seconds else ""
+    return ceil(seconds)
+
+
+def _is_recent(run: amends.RunInfo, window: int) -> bool:
+    """Return whether the run has not ended, or within the window: its client may have waited as long for the answer."""
+    if run.state not in ENDED or run.closed_at is None:
+        return run.state not in ENDED
+    return abs((datetime.now(UTC) - run.closed_at).total_seconds()) < window
 
 
 def _next_id(newest: str | None, tag: str, *, is_kept: bool) -> str:

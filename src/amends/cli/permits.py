@@ -111,12 +111,13 @@ def revoke_permit(
 
 def _object(text: str, option: str) -> dict[str, Any]:
     """Return a JSON object; raise ``UsageError`` for anything else."""
+    hint = 'write --rule \'{"args": {"cents": "<=5"}}\'' if option == "--rule" else f"write {option} '{{\"cents\": 5}}'"
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{option} is not JSON: {error}", hint=f"write {option} '{{\"cents\": 5}}'") from error
+        raise UsageError(f"{option} is not JSON: {error}", hint=hint) from error
     if not isinstance(found, dict):
-        raise UsageError(f"{option} is not a JSON object", hint=f"write {option} '{{\"cents\": 5}}'")
+        raise UsageError(f"{option} is not a JSON object", hint=hint)
     return found
 
 

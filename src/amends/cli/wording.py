@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "inbox": "amends inbox",
     "locks": "amends locks",
     "migrate": "amends db migrate",
+    "permits": "amends permits list",
     "plan_rollback": "amends rollback {RUN} --plan",
     "reconcile_restore": "amends db restored" + WHY,
     "recover": "amends recover APP:RT",
@@ -45,6 +46,8 @@ COMMANDS: Final = {
 ANSWERS: Final = ("Happened", "Absent", "Unknown")
 _VERB: Final = re.compile(r"(?<![\w.])(?:await )?rt\.(\w+)(\()?")
 _TWICE: Final = re.compile(r"(amends [a-z ]+) --why=?\.\.\., or \1 --why \.\.\.")
+_ACCEPTED: Final = re.compile(r"\baccept=\[([^\]]*)\]")
+_CODE: Final = "correct the code that made this call"
 _TOLD_MAX: Final = 100
 """At most so many verbs of one text are replaced; none of ours names more than a few."""
 
@@ -63,7 +66,8 @@ def in_commands(text: str) -> str:
         args, end = given
         made, at = made + text[at : found.start()] + _command(found[1], args), end
     # A text that names both the command and the verb says it once.
-    return _TWICE.sub(r"\1 --why ...", made + text[at:])
+    said = _TWICE.sub(r"\1 --why ...", made + text[at:]).replace(_CODE, "correct the command")
+    return _ACCEPTED.sub(lambda found: " ".join(f"--accept {one.strip(chr(39))}" for one in found[1].split(", ")), said)
 
 
 def worded(facts: Mapping[str, Any]) -> dict[str, Any]:

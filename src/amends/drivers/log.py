@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from amends.engine.session import error_parts, moment
+from amends.engine.session import Session, error_parts, moment
 from amends.errors import LeaseLost
 from amends.ledger import operations
-from amends.ledger.operations import Admission, Settled
+from amends.ledger.operations import Admission, Decision, Settled
 from amends.ledger.rows import ApprovalRow, CallRow, DecisionOutcome, RunRow, Unapproved
 from amends.visible import visible, visible_log
 
@@ -46,6 +46,12 @@ def tell_lease_lost(root: str, epoch: int, *, run: str = "") -> None:
             logging.WARNING, "lease_lost", f"this process lost {about}: it was taken over, or a person ended it",
             run=run or None, root=root, epoch=epoch,
         )  # fmt: skip
+
+
+def tell_pivoted(session: Session, words: str) -> None:
+    """Write that a block was left with its run ``pivoted``: something is still to be done, and no error says so."""
+    facts = {"run": session.id, "state": "pivoted", "tenant": session.tenant or None, "agent": session.agent or None}
+    _write(logging.WARNING, "pivoted", words, **facts)
 
 
 def tell_refused(op: Any, error: Exception) -> None:
@@ -119,7 +125,7 @@ def _compensated(op: operations.SettleCompensation, answer: Settled) -> None:
         _write(level, "compensation_failed", f"{about} failed: {then}", **facts)
 
 
-def _closed(_op: operations.CloseRun, row: RunRow) -> None:
+def _closed(_op: object, row: RunRow) -> None:
     facts = {"run": row.id, "state": row.state, "tenant": row.tenant or None, "agent": row.agent or None}
     if row.state == "rolled_back":
         by = "self" if "|" in row.goal_by else row.goal_by
@@ -129,6 +135,11 @@ def _closed(_op: operations.CloseRun, row: RunRow) -> None:
         _write(logging.INFO, "rollback", words, **facts, by=by, error_type=kind)
     elif row.state == "blocked" and _is_news("blocked", row.uid, row.causes):
         _write(logging.ERROR, "blocked", f"run {visible(row.id)} is blocked: a person is needed", **facts)
+
+
+def _decided(_op: operations.DecideCommit, answer: Decision) -> None:
+    if answer.how == "incomplete" and answer.run.state == "blocked":
+        _closed(_op, answer.run)
 
 
 def _claimed(_op: operations.ClaimRun, row: RunRow | None) -> None:
@@ -145,6 +156,7 @@ _RECORDS: Final[Mapping[type[Any], Callable[[Any, Any], None]]] = {
     operations.SettleCall: _settled,
     operations.SettleCompensation: _compensated,
     operations.CloseRun: _closed,
+    operations.DecideCommit: _decided,
     operations.ClaimRun: _claimed,
 }
 

@@ -69,7 +69,7 @@ def accepted_by_plan(run: RunRow, left: list[Obstacle]) -> str:
         return ""
     if not all(one.row.id in accepted or one.row.accepts or one.row.state == "residue" for one in left):
         return ""
-    return "; ".join(f"{one.row.tool} ({one.row.id}) stands: accepted" for one in left)
+    return f"accepted: {run.goal_why}" if left else ""  # the reason of each call that stays; its report names it
 
 
 def _rollback_obstacle(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Obstacle | None:

@@ -196,8 +196,12 @@ def missing_in(session: Session, tree: Tree, *, all_failures: bool = False) -> l
         if one.tool in named and not one.args:
             continue  # its failure says more
         if not any(_is_done(row, undone=undone) and _fits(session, row, one) for row in tree.calls):
-            found.append(Missing(one.tool, f"{one} has not succeeded"))
+            found.append(Missing(one.tool, _has_not(one)))
     return found
+
+
+def _has_not(wanted: Required) -> str:
+    return f"{wanted} has not succeeded"
 
 
 def open_failures(session: Session, calls: Sequence[CallRow], *, undone: bool = False) -> list[CallRow]:
@@ -272,11 +276,15 @@ def failed_checks(session: Session, report: Report) -> list[Missing]:
 
 
 def recorded_reason(run: RunRow) -> list[Missing]:
-    """Return what a check of the program had said when the run was left: only the record knows it now."""
+    """Return what was missing when the run was left, if only the record knows it now.
+
+    That is what a check of the program had said, and what a child had done and taken back before.
+    """
     said = [run.goal_why] if run.goal == "rollback" else json.loads(run.causes)
-    why = next((one for one in said if one.startswith(INCOMPLETE)), "")
-    names = read_completion(run.completion).checks
-    return [Missing(", ".join(names), why.removeprefix(INCOMPLETE))] if why and names else []
+    why = next((one for one in said if one.startswith(INCOMPLETE)), "").removeprefix(INCOMPLETE)
+    wanted = read_completion(run.completion)
+    lacked = [Missing(one.tool, text) for one in wanted.requires if (text := _has_not(one)) in why] if why else []
+    return lacked or ([Missing(", ".join(wanted.checks), why)] if why and wanted.checks else [])
 
 
 def unchecked(session: Session, text: str) -> tuple[str, ...]:

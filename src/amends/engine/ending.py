@@ -38,6 +38,7 @@ from amends.engine.session import (
     body_args,
     call_of,
     cause_of,
+    error_parts,
     error_text,
     hidden_values_of,
     lacking,
@@ -261,19 +262,29 @@ def rollback_note(session: Session, back: RollbackProgress) -> str:
             return f"amends: run {session.id} is {back.run.state}"
 
 
-def forward_note(session: Session, tree: Tree) -> str:
-    """Return the note for a block that left its run ``pivoted``: which calls are not done, and when they are tried again."""
-    words = [_left_in_words(row, tree.now) for row in tree.calls if row.run == session.uid and _pending(row)]
+def forward_note(session: Session, tree: Tree, *, messages: bool = True) -> str:
+    """Return the note for a block that left its run ``pivoted``: which calls are not done, and when they are tried again.
+
+    ``messages``: with the messages of errors, not only their types.
+    """
+    mine = [row for row in tree.calls if row.run == session.uid and _pending(row)]
+    words = [_left_in_words(row, tree.now, messages=messages) for row in mine]
     left = "; ".join(words) or "its recorded calls are being run"
     return f"amends: run {session.id} has pivoted and goes on: {left}"
 
 
-def _left_in_words(row: CallRow, now: float) -> str:
+async def forward_log(session: Session) -> str:
+    """Return the same for a log, which never has the message of an error: a ledger may encrypt it."""
+    return forward_note(session, await read_tree(session), messages=False).removeprefix("amends: ")
+
+
+def _left_in_words(row: CallRow, now: float, *, messages: bool) -> str:
     due = row.retry_at if row.state == "backing_off" else row.probe_at
     when = "" if due is None else f" in {max(1, math.ceil(due - now))} s"
     match row.state:
         case "backing_off":
-            return f"{row.tool} failed ({error_text(row.error) or row.why}) and is tried again{when}"
+            error = error_text(row.error) or row.why if messages else error_parts(row.error)[0] or "an error"
+            return f"{row.tool} failed ({error}) and is tried again{when}"
         case "in_doubt":
             return f"{row.tool} may have happened ({row.why}) and is looked at again{when}"
         case "started":

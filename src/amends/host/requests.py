@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amends.drivers.context import guards, parent_call, refuse_ledger_use
 from amends.encoding.annotations import shape_of_args, shape_of_given
-from amends.encoding.canonical import canonical
+from amends.encoding.canonical import canonical, check_size
 from amends.encoding.lazy_import import import_on_use
 from amends.encoding.secret import NOTHING, RedactionRules
 from amends.engine import rules
@@ -64,6 +64,7 @@ def _exact_ask(
     if bound is None:
         return None
     given, text, named, meaning, whole = bound
+    check_size(text, path="args", limit=session.payload_bytes_max)
     spec, first = compiled.spec, key_head(session.tenant, session.root, compiled.spec.name)
     return Ask(
         spec, given, text, sha256(first + named + NOT_AGAIN).hexdigest(), sha256(IDENT + meaning).hexdigest(), "",
