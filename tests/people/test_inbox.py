@@ -234,7 +234,10 @@ def test_a_run_says_where_it_runs_whom_it_waits_for_and_since_when_nobody_has_it
 
 
 def test_a_doubt_whose_probe_keeps_failing_is_listed_with_the_error() -> None:
-    @tool(kind="pivot", key="to", probe=lambda: {}["id"])
+    def look() -> object:
+        raise KeyError("id")
+
+    @tool(kind="pivot", key="to", probe=look)
     def send(to: str) -> str:
         raise TimeoutError("the answer was lost")
 
