@@ -674,3 +674,27 @@ def test_a_call_whose_read_failed_is_an_open_failure() -> None:
         assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "failed"
         assert run.answer("set_price", {"sku": "tea", "cents": 2}).status == "done"
     assert rt.report("made good").state == "committed"
+
+
+def test_a_redacted_value_that_an_earlier_call_has_set_is_not_recorded_as_what_was_there() -> None:
+    tokens = {"app": "first-of-all"}
+
+    @tool(key="name", on_conflict="next", redact="value")
+    def set_token(name: str, value: str) -> None:
+        tokens[name] = value
+
+    @tool(key="name")
+    def clear(name: str) -> None:
+        tokens[name] = ""
+
+    for one in (set_token, clear):
+        one.before(lambda name: tokens[name])
+        one.compensate(lambda name, before: tokens.update({name: before}))
+    rt = runtime(set_token, clear)
+    with pytest.raises(KeyError), rt.run("r"):
+        set_token("app", "hush-hush-1")
+        set_token("app", "hush-hush-2")
+        clear("app")
+        raise KeyError
+    assert tokens == {"app": "first-of-all"}, "this process has them, and sets them back"
+    assert not any("hush" in str(row.before) for row in rt._host.store.calls.values())  # type: ignore[attr-defined]

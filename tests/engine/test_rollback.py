@@ -454,3 +454,32 @@ def test_call_key_means_the_call_in_a_compensation_and_in_its_probe() -> None:
     key, own, current = seen["compensation"]
     assert (key, own) == (sent[0], current)
     assert key != own
+
+
+def _overwritten(prices: dict[str, int]) -> Any:
+    """Return a runtime and the calls of a run that is blocked: its second value was overwritten by somebody else."""
+    set_price = _priced(prices, locks=lambda call: ["tea"])
+    rt = runtime(set_price)
+    with pytest.raises(RunBlocked), rt.run("r"):
+        set_price("tea", 2)
+        set_price("tea", 3)
+        prices["tea"] = 99
+        raise KeyError
+    return rt, rt.report("r").calls
+
+
+def test_older_ones_go_on_once_a_person_has_compensated_by_hand_what_the_guard_passed_over() -> None:
+    prices = {"tea": 1}
+    rt, (_, newest) = _overwritten(prices)
+    prices["tea"] = 2
+    rt.resolve(newest.id, Happened(None), by="ann", why="set back by hand")
+    assert (rt.report("r").state, prices) == ("rolled_back", {"tea": 1})
+    assert rt.verify().ok
+
+
+def test_what_a_person_accepted_is_not_to_be_retried() -> None:
+    rt, (older, newest) = _overwritten({"tea": 1})
+    rt.accept(newest.id, by="ann", why="theirs")
+    (item,) = rt.inbox()
+    assert f"rt.accept('{older.id}'" in item.why
+    assert "rt.retry" not in item.why

@@ -231,3 +231,18 @@ def test_a_run_says_where_it_runs_whom_it_waits_for_and_since_when_nobody_has_it
         of(rt, "wire")(to="x")
         raise KeyError("after the pivot")
     assert now_of(rt, "blocked") == "waits for a person"
+
+
+def test_a_doubt_whose_probe_keeps_failing_is_listed_with_the_error() -> None:
+    def look() -> object:
+        raise KeyError("id")
+
+    @tool(kind="pivot", key="to", probe=look)
+    def send(to: str) -> str:
+        raise TimeoutError("the answer was lost")
+
+    rt = TestRuntime(tools=[send])
+    with pytest.raises(RunBlocked), rt.run("r"):
+        send(to="a")
+    (item,) = rt.inbox()
+    assert item.why == "it may have happened, and its probe keeps failing (KeyError: 'id')"

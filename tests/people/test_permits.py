@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Held, Permit, Rule, Runtime, UsageError, tool
+from amends.errors import NotFound
 
 DONE: list[str] = []
 
@@ -144,7 +145,7 @@ def test_an_ended_or_revoked_permit_covers_nothing(rt: Runtime) -> None:
     assert rt.revoke(given.id, by="ben", why="no") == ended
     with pytest.raises(Held), rt.run("order"):
         wire("bank")
-    with pytest.raises(UsageError):
+    with pytest.raises(NotFound):
         rt.revoke("prm_nothing", by="ben", why="no")
     assert DONE == []
 

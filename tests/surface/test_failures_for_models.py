@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import urllib.error
+from email.message import Message
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -77,6 +79,8 @@ def raised(error: Exception, cause: Exception | None, context: Exception | None 
         httpx.PoolTimeout("full"),
         requests.ConnectionError("down"),
         Answered(503),
+        urllib.error.HTTPError("http://bank", 502, "Bad Gateway", Message(), None),
+        urllib.error.HTTPError("http://bank", 429, "Too Many Requests", Message(), None),
         Answered(500),
         Answered(429),
         Answered(401),

@@ -77,3 +77,21 @@ def test_a_before_that_changes_something_is_a_violation() -> None:
 def _clean() -> Any:
     yield
     HERE.clear()
+
+
+def test_tasks_that_are_killed_on_purpose_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    value = {"x": 1}
+
+    @tool(key="k", on_conflict="next")
+    def put(k: str, v: int) -> None:
+        value[k] = v
+
+    put.before(lambda k: value[k])
+    put.compensate(lambda k, before: value.update({k: before}))
+    verdict = check_tool(put, args={"k": "x", "v": 2}, state=lambda: dict(value))
+    assert caplog.records == []
+    assert [(one.checker, one.what.rpartition("reset it: ")[2]) for one in verdict.violations] == [
+        ("changes_something", "fresh=")
+    ], "its lost starts are left to a person, with the value"
+    verdict = check_tool(put, args={"k": "x", "v": 2}, state=lambda: dict(value), fresh=lambda: value.update(x=1))
+    assert verdict.violations == []

@@ -85,8 +85,9 @@ def _stored(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[
             path=BEFORE,
             hint="return plain data, or a class that its annotation names",
         )
-    if spec.redact is not None:
-        stored = session.redactor.kept(stored, hidden_values_of(session, row), (row.tenant, row.tool))
+    known = {**session.known, **hidden_values_of(session, row)}  # an earlier call may have set what is there
+    if spec.redact is not None or known:
+        stored = session.redactor.kept(stored, known, (row.tenant, row.tool))
         if (stored.loss or "").startswith(REDACTED):
             session.memory.keep_result(f"{BEFORE}:{row.id}", seen)
     assert stored.text is not None, "redaction replaces parts of a text"

@@ -136,7 +136,8 @@ def _held_back(row: CallRow, passed: CallRow) -> Obstacle:
     """Return the obstacle for a call whose compensation would overwrite what somebody else has changed since."""
     why = f"{passed.tool} ({passed.id}) after it was changed by somebody else, which going further back would overwrite"
     accept = f"accept it with rt.accept({row.id!r}, by=..., why=...)"
-    cause = f"{row.tool} ({row.id}): {why}: rt.retry({passed.id!r}, by=..., why=...) once that is undone, or {accept}"
+    retry = "" if passed.state == "residue" else f"rt.retry({passed.id!r}, by=..., why=...) once that is undone, or "
+    cause = f"{row.tool} ({row.id}): {why}: {retry}{accept}"
     return Obstacle(row, why, cause)
 
 

@@ -9,7 +9,7 @@ from amends.encoding.canonical import CLASS_MARK
 from amends.encoding.payloads import decode
 from amends.encoding.secret import SEALED
 from amends.engine.call import Done
-from amends.engine.outcomes import is_broken
+from amends.engine.outcomes import answered_status, is_broken
 from amends.engine.session import Ask, Session, call_of, scrubbed
 from amends.errors import (
     Busy,
@@ -81,7 +81,10 @@ def answer_error(session: Session, tool: str, error: Exception) -> Answer:
     if is_a(error, NoEffect) and error.final is True:
         again = "That is final: do not call it so again."
     else:
-        has_file = is_a(error, OSError) and OSError.filename.__get__(error) is not None
+        # urllib's HTTPError calls its address a file.
+        has_file = (
+            is_a(error, OSError) and OSError.filename.__get__(error) is not None and answered_status(error) is None
+        )
         again = what_helps(type(error), has_file=has_file, broken=not has_file and is_broken(error))
     text = f"{tool} failed and changed nothing: {why}. {again}"
     return Answer("failed", text, call=call, error=error)

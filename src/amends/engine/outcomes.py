@@ -363,6 +363,11 @@ def lost_answer(error: BaseException) -> InDoubt | None:
     return None
 
 
+def answered_status(error: BaseException) -> int | None:
+    """Return the HTTP status of the answer that an error is about; None if it is about none."""
+    return _status_of(error, "status_code", "status", "http_status")
+
+
 def is_broken(error: BaseException) -> bool:
     """Return whether an error says that a connection or a service broke, so that other arguments do not help.
 
@@ -379,7 +384,7 @@ def is_broken(error: BaseException) -> bool:
         if is_a(link, BaseExceptionGroup):
             todo += _EXCEPTIONS(link)
             continue
-        status = _status_of(link, "status_code", "status", "http_status")
+        status = answered_status(link)
         if status is not None:
             return _is_broken(status) or status in BUSY_STATUSES
         name = class_name(type(link)).rpartition(".")[2]

@@ -105,9 +105,12 @@ async def take_locks(
 def is_held_back(call: CallRow, later: CallRow) -> bool:
     """Return whether ``call`` must not be compensated: a later call of the same lock name was passed over by its guard.
 
-    Somebody else has changed what the name stands for: going further back would overwrite that.
+    Somebody else has changed what the name stands for: going further back would overwrite that. Not if a person has
+    compensated the later one by hand since.
     """
     if not (call.locks and later.locks and later.comp_guarded and later.settled_seq > call.settled_seq):
+        return False
+    if later.state == "compensated":
         return False
     return not set(json.loads(call.locks)).isdisjoint(json.loads(later.locks))
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final, get_args, get_type_hints
 
 from amends.engine.approvals import approval_of
+from amends.engine.doubts import probe_failure
 from amends.engine.session import call_of, moment
 from amends.errors import UsageError
 from amends.host.filters import INBOX_FIELDS, Filter, parse_filter
@@ -117,6 +118,7 @@ def _doubts(host: Host, rows: list[CallRow], stuck: Collection[str]) -> list[Inb
         if is_stuck or not (row.probe_at is not None or doubt.probe is not None or is_retried):
             since = doubt.lost_at or doubt.sent_at or moment(row.created_at)
             why = "its compensation may have happened" if doubt.about == "compensation" else "it may have happened"
+            why += f", and its probe keeps failing ({failing})" if (failing := probe_failure(row)) else ""
             items.append(_about(host, row, "doubt", ("probe", "resolve"), since=since, why=why))
     return items
 

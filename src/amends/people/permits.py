@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from amends.engine.permits import permit_of
 from amends.engine.session import ask_for
-from amends.errors import BadArguments, UsageError
+from amends.errors import BadArguments, NotFound, UsageError
 from amends.host.filters import seconds_in
 from amends.host.host import Host, View
 from amends.ledger.operations import ListPermits, RevokePermit
@@ -82,7 +82,7 @@ async def revoke(_host: Host, view: View, permit_id: str, *, by: str, why: str) 
     check_reason(by, why)
     row = await RevokePermit(permit_id, view.tenant or "", by, why)
     if row is None:
-        raise UsageError(f"there is no permit {permit_id!r} in this ledger", hint="rt.permits() lists them")
+        raise NotFound(f"there is no permit {permit_id!r} in this ledger", hint="rt.permits() lists them")
     return permit_of(row)
 
 

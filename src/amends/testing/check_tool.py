@@ -67,7 +67,10 @@ class _Claims:
         changed = _frozen(self._state())
         row = next(iter(rt._memory.calls.values()))
         if spec.kind != "read" and spec.kind != "retriable" and changed == before:
-            yield "changes_something", f"{spec.name} left no mark on the state: the checks below prove nothing"
+            left = (
+                "" if self._fresh is not None else "; if an interrupted task has left its value there, reset it: fresh="
+            )
+            yield "changes_something", f"{spec.name} left no mark on the state: the checks below prove nothing{left}"
         if spec.kind == "read" and changed != before:
             yield "read_changes_nothing", f"{spec.name} is a read and changed the state"
         if spec.before is not None:

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -76,6 +78,25 @@ def simulate(
     ``workers`` recover one after another in each round; ``recover`` is the policy of the run.
     """
     play = _Player(scenario, tools, state, fresh, workers, recover)
+    with _quiet():
+        return _played(play, seeds, crashes)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Log nothing of runs that are killed on purpose, unless somebody has set the level of the logger ``amends``."""
+    log = logging.getLogger("amends")
+    if log.level != logging.NOTSET:
+        yield
+        return
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(logging.NOTSET)
+
+
+def _played(play: _Player, seeds: int, crashes: int) -> Verdict:
     verdict = Verdict()
     clean = play(verdict, ())
     for at in range(len(clean.trace)):
