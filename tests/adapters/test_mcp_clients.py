@@ -155,7 +155,11 @@ def effects(folder: Path) -> list[str]:
     return kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
 
 
-@pytest.mark.parametrize("client", DRIVES)
+CLIENTS = ["mcp", *(pytest.param(name, marks=pytest.mark.rest) for name in DRIVES if name != "mcp")]
+"""Every client; all but the first are played by ``make test-rest``: each case starts processes."""
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 @on_a_loop
 async def test_a_server_that_is_killed_after_the_effect_is_a_doubt_and_is_not_asked_again(
     tmp_path: Path, client: str
@@ -166,14 +170,14 @@ async def test_a_server_that_is_killed_after_the_effect_is_a_doubt_and_is_not_as
     assert effects(tmp_path) == ["pay A1 5"]
 
 
-@pytest.mark.parametrize("client", DRIVES)
+@pytest.mark.parametrize("client", CLIENTS)
 @on_a_loop
 async def test_a_server_that_does_not_answer_in_time_is_a_doubt(tmp_path: Path, client: str) -> None:
     assert await driven(client, tmp_path, "slow", timeout=3.0) == ["in_doubt"]
     assert effects(tmp_path) == ["pay A1 5"]
 
 
-@pytest.mark.parametrize("client", [one for one in DRIVES if one != "openai-agents"])
+@pytest.mark.parametrize("client", [one for one in CLIENTS if "openai-agents" not in str(one)])
 @on_a_loop
 async def test_an_error_of_the_tool_is_a_failure(tmp_path: Path, client: str) -> None:
     """The Agents SDK's function tools drop ``isError``: see the next test."""
@@ -198,7 +202,7 @@ async def test_the_agents_sdks_own_servers_say_that_it_failed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("how", ["held", "lost"])
-@pytest.mark.parametrize("client", DRIVES)
+@pytest.mark.parametrize("client", CLIENTS)
 @on_a_loop
 async def test_what_a_guarded_server_has_not_done_or_does_not_know_is_a_doubt(
     tmp_path: Path, client: str, how: str
@@ -210,7 +214,7 @@ async def test_what_a_guarded_server_has_not_done_or_does_not_know_is_a_doubt(
 # ---- a guarded server that is killed
 
 
-@pytest.mark.parametrize("how", ["once", "once-fastmcp"])
+@pytest.mark.parametrize("how", ["once", pytest.param("once-fastmcp", marks=pytest.mark.rest)])
 @on_a_loop
 async def test_a_guarded_server_that_was_killed_tells_the_doubt_each_time(tmp_path: Path, how: str) -> None:
     (tmp_path / "die").touch()
@@ -223,7 +227,7 @@ async def test_a_guarded_server_that_was_killed_tells_the_doubt_each_time(tmp_pa
     assert ["it may have happened" in one for one in told] == [True, True], "the first request got no answer"
 
 
-@pytest.mark.parametrize("how", ["once", "once-fastmcp"])
+@pytest.mark.parametrize("how", ["once", pytest.param("once-fastmcp", marks=pytest.mark.rest)])
 @on_a_loop
 async def test_one_effect_across_a_guarded_client_and_a_guarded_server_that_was_killed(
     tmp_path: Path, how: str

@@ -131,6 +131,17 @@ async def lost_setting(root: RunRow, names: Iterable[str], *, key: str) -> CallR
     return None
 
 
+async def earlier_setting(root: RunRow, call: CallRow) -> CallRow | None:
+    """Return a setter of the same thing that was asked for before this call and is still to be started, or started again."""
+    wanted = set(lock_names_of([call]))
+    if not wanted or not root.locked:
+        return None
+    for other in await list_calls(root.uid, ("held", "ready", "backing_off")):
+        if other.put & PUT and other.seq < call.seq and not wanted.isdisjoint(lock_names_of([other])):
+            return other
+    return None
+
+
 async def mark_locked(root: RunRow) -> None:
     """Mark that the tree has named locks: only then are locks looked for when it pivots or ends."""
     if not root.locked:

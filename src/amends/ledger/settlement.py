@@ -35,7 +35,7 @@ from amends.ledger.changes import drop_unread, move_call, move_run, unblock
 from amends.ledger.events import goal_facts, learned_facts, proof_of, settlement_facts, write_event
 from amends.ledger.halts import halt_on
 from amends.ledger.leases import check_owner, find_owned, is_owner
-from amends.ledger.locks import lock_names_for, lock_names_of, lost_setting, take_locks
+from amends.ledger.locks import earlier_setting, lock_names_for, lock_names_of, lost_setting, take_locks
 from amends.ledger.operations import (
     VALUE,
     AcceptCall,
@@ -184,9 +184,11 @@ async def _take_locks(run: RunRow, root: RunRow, call: CallRow, now: float, owne
     """Take the locks of the first attempt of a recorded call; None: it has them.
 
     Later attempts need none: locks of the first attempt are held until the tree has ended. But none starts while a lost
-    setter of the same thing may still land.
+    setter of the same thing may still land, or an earlier one is still to be started.
     """
     lost = None if call.state == "in_doubt" else await lost_setting(root, lock_names_of([call]), key=call.key)
+    if lost is None and call.kind == "retriable":  # forward work keeps its order where the order shows
+        lost = await earlier_setting(root, call)
     if lost is not None:
         return Contention(lock_names_of([lost])[0], root.id, root.uid, lost.started_at or now, now, lost=lost)
     names = await lock_names_for(call, run, root) if root.locked and not call.attempt else ()
