@@ -100,7 +100,7 @@ def main() -> None:
         place(rt, "order-2", "Atlantis")
         print("3. Its process is killed between the charge and the record; another one continues.", flush=True)
         (DATA / "die").touch()
-        subprocess.run([sys.executable, __file__, "killed"], check=False)
+        subprocess.run([sys.executable, "-u", __file__, "killed"], check=False)  # -u: what it prints is not lost
         (DATA / "die").unlink(missing_ok=True)
         place(rt, "order-3", "Leiden")
 

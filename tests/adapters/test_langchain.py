@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langchain.agents import create_agent
 from langchain.tools import tool as lc_tool
 from langchain_core.language_models import BaseChatModel
@@ -271,6 +272,7 @@ class TestLangChain(Conformance, SameRequest, RichResults, Stopped):
     harness = LangChain()
 
 
+@pytest.mark.rest  # the other colour
 class TestAsyncLangChain(Conformance, SameRequest, RichResults, Stopped):
     harness = AsyncLangChain()
 
@@ -284,6 +286,7 @@ class TestTeam(SeveralAgents):
     harness = Team()
 
 
+@pytest.mark.rest  # the other colour
 class TestAsyncTeam(SeveralAgents):
     harness = AsyncTeam()
 

@@ -79,12 +79,14 @@ class TestMcpWords(OtherWords):
     harness = McpHarness()
 
 
+@pytest.mark.rest  # the other colour
 class TestBlockingMcp(Conformance):
     harness = BlockingMcpHarness()
     pauses = False
     is_told = "with the failure"
 
 
+@pytest.mark.rest  # the other colour
 class TestBlockingMcpWords(OtherWords):
     harness = BlockingMcpHarness()
 
