@@ -180,7 +180,7 @@ async def test_outside_a_run_nothing_is_done(shop: Shop) -> None:
 
 
 @on_a_loop
-async def test_an_agent_as_a_tool_works_in_the_same_run(shop: Shop) -> None:
+async def test_an_agent_as_a_tool_works_in_a_child_of_the_run(shop: Shop) -> None:
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
         inner = clerk(shop, CHARGED).as_tool("ask_clerk", "Let the clerk do it.")
         outer = Agent(name="boss", model=model_saying([[("ask_clerk", {"input": "do"})], "done"]), tools=[inner])
@@ -344,3 +344,159 @@ async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop, strict
     assert ("again_because" in shown.params_json_schema["required"]) is strict
     assert "again_because" not in str(bare[0].params_json_schema)
     assert shop.effects() == ["charge A1 500", "charge A1 500"]
+
+
+# ---- an agent as a tool --------------------------------------------------------------------
+
+
+def boss_of(
+    *asked: tuple[str, Agent[Any]], turns: Sequence[Turn], guarded: bool, more: Sequence[Any] = ()
+) -> Agent[Any]:
+    tools: list[Any] = [agent.as_tool(name, f"Let {name} do it.") for name, agent in asked]
+    return Agent(name="boss", model=model_saying(turns), tools=[*(amends_tools(tools) if guarded else tools), *more])
+
+
+async def approve_all(rt: amends.AsyncRuntime) -> int:
+    asked = [one async for one in rt.approvals()]
+    for one in asked:
+        await rt.approve(one.id, digest=one.digest, by="anna")
+    return len(asked)
+
+
+WIRES: list[Turn] = [[("charge", {"order": "A1", "cents": 5})], [("wire", {"iban": "DE02", "cents": 4200_00})], "paid"]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@on_a_loop
+async def test_a_sub_agent_waits_with_the_one_who_asked_and_reaches_its_pivot(shop: Shop, guarded: bool) -> None:
+    asks: list[Turn] = [[("ask_payments", {"input": "pay"})], [("ship", {"order": "A1"})], "done"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+
+        def boss() -> Agent[Any]:
+            more = amends_tools([function_tool(fn) for fn in shop.functions() if fn.__name__ == "ship"])
+            return boss_of(("ask_payments", clerk(shop, WIRES)), turns=asks, guarded=guarded, more=more)
+
+        runner = AmendsRunner(rt)
+        paused = await runner.run(boss(), "please", run_id="r")
+        assert [item.tool_name for item in paused.interruptions] == ["wire"]
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["open", "open"]
+        assert await approve_all(rt) == 1
+        fresh = boss()
+        back = await RunState.from_json(fresh, json.loads(json.dumps(paused.to_state().to_json())))
+        done = await runner.run(fresh, back)
+        assert (done.final_output, done.interruptions) == ("done", [])
+        assert not [one async for one in rt.approvals()]
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
+        assert report.children[0].run.output == "paid"
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000", "ship A1"]
+
+
+@on_a_loop
+async def test_two_sub_agents_in_one_message_have_a_pivot_each(shop: Shop) -> None:
+    def pays(iban: str) -> Agent[Any]:
+        return clerk(shop, [[("wire", {"iban": iban, "cents": 4200_00})], f"paid {iban}"])
+
+    asks: list[Turn] = [[("ask_a", {"input": "pay"}), ("ask_b", {"input": "pay"})], "done"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss = boss_of(("ask_a", pays("AA")), ("ask_b", pays("BB")), turns=asks, guarded=True)
+        runner = AmendsRunner(rt)
+        paused = await runner.run(boss, "please", run_id="r")
+        assert len(paused.interruptions) == 2
+        [first, _] = [one async for one in rt.approvals()]
+        await rt.approve(first.id, digest=first.digest, by="anna")
+        paused = await runner.run(boss, paused.to_state())
+        assert len(paused.interruptions) == 1
+        assert len(shop.effects()) == 1
+        assert await approve_all(rt) == 1
+        done = await runner.run(boss, paused.to_state())
+        assert done.final_output == "done"
+    assert sorted(shop.effects()) == ["wire AA 420000", "wire BB 420000"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_no_is_told_to_the_sub_agent(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        turns: list[Turn] = [[("wire", {"iban": "DE02", "cents": 4200_00})], "then not"]
+        boss = boss_of(("ask", clerk(shop, turns)), turns=[[("ask", {"input": "pay"})], "done"], guarded=True)
+        paused = await AmendsRunner(rt).run(boss, "please", run_id="r")
+        [asked] = [one async for one in rt.approvals()]
+        await rt.reject(asked.id, by="anna", reason="wrong payee")
+        done = await AmendsRunner(rt).run(boss, paused.to_state())
+        assert "then not" in str(done.to_input_list())
+    assert (shop.effects(), shop.states()) == ([], ["committed"])
+
+
+@on_a_loop
+async def test_a_sub_agent_of_a_sub_agent_waits_too(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        middle = boss_of(
+            ("ask_clerk", clerk(shop, WIRES)), turns=[[("ask_clerk", {"input": "x"})], "ok"], guarded=False
+        )
+        boss = boss_of(("ask_middle", middle), turns=[[("ask_middle", {"input": "y"})], "done"], guarded=False)
+        paused = await AmendsRunner(rt).run(boss, "please")
+        assert [item.tool_name for item in paused.interruptions] == ["wire"]
+        assert await approve_all(rt) == 1
+        done = await AmendsRunner(rt).run(boss, paused.to_state())
+        assert done.final_output == "done"
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_sub_agent_that_fails_is_taken_back_and_the_supervisor_is_told(shop: Shop) -> None:
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 5})], Fails("the model is down")]
+    asks: list[Turn] = [[("ask", {"input": "pay"})], "sorry"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss = boss_of(("ask", clerk(shop, turns)), turns=asks, guarded=True)
+        done = await AmendsRunner(rt).run(boss, "please", run_id="r")
+        assert "An error occurred while running the tool" in str(done.to_input_list())  # the words of the SDK
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "rolled_back"]
+    assert shop.effects() == ["charge A1 5", "refund ch_A1"]
+
+
+@on_a_loop
+async def test_an_agent_with_an_unguarded_tool_still_needs_a_person(shop: Shop) -> None:
+    bare = Agent(
+        name="clerk", model=model_saying([[("stamp", {"text": "x"})], "ok"]),
+        tools=[function_tool(fn) for fn in shop.functions() if fn.__name__ == "stamp"],
+    )  # fmt: skip
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss = boss_of(("ask", bare), turns=[[("ask", {"input": "x"})], "done"], guarded=True)
+        paused = await AmendsRunner(rt).run(boss, "please", run_id="r")
+        assert [item.tool_name for item in paused.interruptions] == ["ask"]
+    assert shop.effects() == []
+
+
+@on_a_loop
+async def test_a_rule_about_the_sub_agent_pauses_before_it(shop: Shop) -> None:
+    rules = [amends.Rule("ask")]
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 5})], "charged"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared(), rules=rules) as rt:
+        boss = boss_of(("ask", clerk(shop, turns)), turns=[[("ask", {"input": "x"})], "done"], guarded=True)
+        paused = await AmendsRunner(rt).run(boss, "please", run_id="r")
+        assert [item.tool_name for item in paused.interruptions] == ["ask"]
+        assert shop.effects() == []
+        assert await approve_all(rt) == 1
+        done = await AmendsRunner(rt).run(boss, paused.to_state())
+        assert done.final_output == "done"
+        assert not [one async for one in rt.approvals()]
+    assert (shop.effects(), shop.states()) == (["charge A1 5"], ["committed"])
+
+
+@on_a_loop
+async def test_a_streamed_supervisor_waits_with_its_sub_agent(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss = boss_of(("ask", clerk(shop, WIRES)), turns=[[("ask", {"input": "x"})], "done"], guarded=True)
+        runner = AmendsRunner(rt)
+        async with runner.run_streamed(boss, "please", run_id="r") as paused:
+            pass
+        assert await approve_all(rt) == 1
+        async with runner.run_streamed(boss, paused.to_state()) as done:
+            pass
+        assert done.final_output == "done"
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000"]
+    assert shop.states() == ["committed"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import fields, replace
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from agents.tool_context import ToolContext
 from pydantic_core import to_json, to_jsonable_python
 
 import amends
-from amends.errors import NoRun
+from amends.errors import NoRun, RunNotFound
 
 Input = str | list[TResponseInputItem] | RunState[Any]
 
@@ -40,6 +40,10 @@ REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 APPROVALS_READ_MAX: Final = 1000
 """How many requests for approval are read to find the run of a state; with ``run_id=`` none is."""
+DEPTH_MAX: Final = 100
+"""How deep agents may ask agents."""
+GUARDED: Final = "__amends_guarded__"
+"""Marks a tool whose calls are recorded, on its ``needs_approval``."""
 
 
 def amends_tools(tools: Iterable[Any], *, repeats: bool = False) -> list[Tool]:
@@ -77,6 +81,7 @@ class AmendsRunner:
 
     async def run(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
         """Do the same as ``Runner.run``. If the result has ``interruptions``, pass its state here when they are decided."""
+        _guard_agents(agent)
         async with self._turn(input, run_id, options) as turn:
             result = await Runner.run(agent, input, **options)
             if text := await turn.before_end(result):
@@ -90,6 +95,7 @@ class AmendsRunner:
         self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any
     ) -> AsyncIterator[RunResultStreaming]:
         """Do the same as ``Runner.run_streamed``, as a context manager: the turn ends with the block."""
+        _guard_agents(agent)
         async with self._turn(input, run_id, options) as turn:
             result = Runner.run_streamed(agent, input, **options)
             streams = _continued(result, turn, options)
@@ -136,10 +142,7 @@ class AmendsRunner:
         async for asked in self._rt.approvals(""):
             seen += 1
             if wanted.get(asked.call.tool_call_id) == asked.call.tool:
-                above, _, _ = asked.call.run_id.rpartition(
-                    f"/{asked.call.tool}:"
-                )  # an undeclared tool has a run of its own
-                found.add(above or asked.call.run_id)
+                found.add(await self._root_of(asked.call))
             if seen == APPROVALS_READ_MAX:
                 break
         if len(found) != 1:
@@ -149,11 +152,23 @@ class AmendsRunner:
             )
         return found.pop()
 
+    async def _root_of(self, call: amends.Call) -> str:
+        """Return the id of the outermost run of a call: a sub-agent has a run inside, and an undeclared tool has one too."""
+        names = call.run_id.split("/")
+        for count in range(1, len(names)):
+            above = "/".join(names[:count])
+            with suppress(RunNotFound):
+                if call.tool_call_id in _states_of(await self._rt.report(above)):
+                    return above
+        return call.run_id
+
 
 # ---- One tool
 
 
 def _guarded(tool: FunctionTool) -> FunctionTool:
+    if tool._is_agent_tool and _is_guarded(tool):
+        return tool  # a second child run around its own would be none that anybody asked for
     # The SDK turns a tool's error into a text for the model; the ledger needs the error itself.
     bare = replace(tool, _use_default_failure_error_function=False, _failure_error_function=None)
 
@@ -164,13 +179,18 @@ def _guarded(tool: FunctionTool) -> FunctionTool:
 
         async def body(**args: Any) -> Any:
             returned.append(await bare.on_invoke_tool(ctx, _as_json(arguments, args)))
-            if _pauses(ctx):
+            is_call = _is_body_of(tool.name, ctx.tool_call_id)
+            if _pauses(ctx) and is_call:
                 raise amends.NoEffect("this tool is an agent, and has paused; it continues when it is called again")
-            return returned[-1]
+            if _pauses(ctx):
+                raise amends.Waiting(f"{tool.name} waits for a decision", run_id=_current().id)
+            return returned[-1] if is_call else to_jsonable_python(returned[-1], fallback=str)
 
         run = _current()
         run.for_agent()
-        answer = await run.answer(tool.name, arguments, handler=body, tool_call_id=ctx.tool_call_id)
+        answer = await run.answer(
+            tool.name, arguments, handler=body, tool_call_id=ctx.tool_call_id, agent=_is_guarded_agent(tool)
+        )
         if returned and _pauses(ctx):
             return returned[-1]
         return _result_for_sdk(answer, returned, raises=not tool._use_default_failure_error_function or not wraps)
@@ -178,7 +198,58 @@ def _guarded(tool: FunctionTool) -> FunctionTool:
     # Wrapped as the SDK does it: the program's own `failure_error_function` is kept, and None still ends the run.
     wraps = hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__")
     on_invoke = with_function_tool_failure_error_handler(invoke, _no_message) if wraps else invoke
-    return replace(tool, on_invoke_tool=on_invoke, needs_approval=_gate(tool.name, tool.needs_approval))
+    return replace(tool, on_invoke_tool=on_invoke, needs_approval=_gate(tool.name, tool.needs_approval, tool))
+
+
+# ---- An agent as a tool: a child run
+
+
+def _is_guarded(tool: Tool) -> bool:
+    return isinstance(tool, FunctionTool) and hasattr(tool.needs_approval, GUARDED)
+
+
+def _is_guarded_agent(tool: Tool) -> bool:
+    """Return whether the tool is an agent, and everything that it can call is guarded: then it needs no approval itself."""
+    return isinstance(tool, FunctionTool) and tool._is_agent_tool and _has_guarded_tools(tool._agent_instance, set())
+
+
+def _has_guarded_tools(agent: Any, seen: set[int]) -> bool:
+    if not isinstance(agent, Agent) or len(seen) > DEPTH_MAX:
+        return False
+    if id(agent) in seen:
+        return True
+    seen.add(id(agent))
+    if agent.mcp_servers:
+        return False
+    nested = [tool for tool in agent.tools if isinstance(tool, FunctionTool) and tool._is_agent_tool]
+    plain = all(_is_guarded(tool) for tool in agent.tools if not any(tool is one for one in nested))
+    targets = [*(tool._agent_instance for tool in nested), *map(_target_of, agent.handoffs)]
+    return plain and all(_has_guarded_tools(target, seen) for target in targets)
+
+
+def _target_of(handoff: Any) -> Any:
+    """Return the agent of a handoff; None: it is not known before the model asks for it."""
+    if isinstance(handoff, Agent):
+        return handoff
+    known = getattr(handoff, "_agent_ref", None)
+    return known() if callable(known) else None
+
+
+def _guard_agents(agent: Any) -> None:
+    """Guard the agents that this one, and each that it reaches, has as tools and did not pass to ``amends_tools``."""
+    found, seen = [agent], set[int]()
+    while found and len(seen) <= DEPTH_MAX:
+        one = found.pop()
+        if not isinstance(one, Agent) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        nested = [tool for tool in one.tools if isinstance(tool, FunctionTool) and tool._is_agent_tool]
+        found += [*(tool._agent_instance for tool in nested), *map(_target_of, one.handoffs)]
+        if any(_is_guarded_agent(tool) and not _is_guarded(tool) for tool in nested):
+            one.tools = [
+                _guarded(tool) if isinstance(tool, FunctionTool) and _is_guarded_agent(tool) else tool
+                for tool in one.tools
+            ]
 
 
 def _pauses(ctx: ToolContext[Any]) -> bool:
@@ -228,18 +299,21 @@ def _repeatable(tool: FunctionTool) -> FunctionTool:
 Approves = bool | Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]
 
 
-def _gate(name: str, own: Approves) -> Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]:
+def _gate(
+    name: str, own: Approves, tool: FunctionTool | None = None
+) -> Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]:
     """Return a function that tells whether the SDK pauses before a call: if the ledger or the tool itself requires it."""
 
     async def needs_approval(ctx: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
-        run = _current()
+        run, is_agent = _current(), tool is not None and _is_guarded_agent(tool)
         try:
-            if await run.approval_for(name, args, tool_call_id=call_id) is not None:
+            if await run.approval_for(name, args, tool_call_id=call_id, agent=is_agent) is not None:
                 return True
         except amends.Error:
             pass  # the call itself gets the same error, as text for the model
         return await own(ctx, args, call_id) if callable(own) else own
 
+    setattr(needs_approval, GUARDED, True)  # the SDK copies `on_invoke_tool` when it copies a tool, but not this
     return needs_approval
 
 
