@@ -19,6 +19,7 @@ _FUNCTIONS: Final = frozenset(
     }
 )  # fmt: skip
 """Built-in functions that change nothing."""
+DEPTH_MAX: Final = 10
 _PLAIN: Final = (str, bytes, int, float, bool, type(None))
 _FRAMEWORKS: Final = ("langchain", "langgraph", "pydantic", "pydantic_ai", "typing", "datetime", "decimal", "uuid")
 _REFUSED: Final = (
@@ -53,7 +54,7 @@ def agents_run_by(function: Any, is_agent: Callable[[object], bool]) -> list[obj
                 is_harmless = _is_callee(above)
                 found.append(values[node.id])
             else:
-                is_harmless = _is_data(node.id, values)
+                is_harmless = _is_data(node.id, values) and not _is_callee(above)
             if not is_harmless:
                 return []
     return found
@@ -124,6 +125,9 @@ def _goes_to_agent(
 
 
 def _is_plain_name(annotation: ast.expr | None) -> bool:
+    if isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") == "Annotated":
+        said = annotation.slice
+        return isinstance(said, ast.Tuple) and _is_plain_name(said.elts[0])
     return isinstance(annotation, ast.Name) and annotation.id in ("str", "int", "float", "bool", "bytes")
 
 
@@ -134,6 +138,15 @@ def _is_data(name: str, values: Mapping[str, Any]) -> bool:
     if isinstance(value, type):
         is_known = value.__module__.partition(".")[0].startswith(_FRAMEWORKS) or value.__module__ == "builtins"
         return is_known or dataclasses.is_dataclass(value) or hasattr(value, "model_fields") or _is_typed_dict(value)
+    return _is_plain(value, DEPTH_MAX)
+
+
+def _is_plain(value: object, depth: int) -> bool:
+    """Return whether this is plain data all the way down."""
+    if isinstance(value, dict):
+        return depth > 0 and all(_is_plain(one, depth - 1) for pair in value.items() for one in pair)
+    if isinstance(value, list | tuple | set | frozenset):
+        return depth > 0 and all(_is_plain(one, depth - 1) for one in value)
     return isinstance(value, _PLAIN)
 
 

@@ -26,12 +26,14 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.pregel import Pregel
 from langgraph.types import Command, interrupt
 
 from amends import (
     Answer,
     AsyncRun,
     AsyncRuntime,
+    Call,
     NoEffect,
     Report,
     RolledBack,
@@ -40,8 +42,10 @@ from amends import (
     Runtime,
     UsageError,
     Waiting,
+    current_call,
     current_run,
 )
+from amends.adapters import agents_run_by
 from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, UnknownTool
 from amends.notify import exact
 from amends.visible import visible_log
@@ -205,8 +209,11 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             with open_run.lock:
                 run = self._open(open_run, request.state)
             self._refuse_crossing(open_run, request)
+            is_agent = self._is_agent(request.tool)
             for _ in range(WAKES_MAX):
-                answer = run.answer(call["name"], call["args"], handler=body.run, tool_call_id=call["id"])
+                answer = run.answer(
+                    call["name"], call["args"], handler=body.run, tool_call_id=call["id"], agent=is_agent
+                )
                 if not self._is_pause(answer, body, open_run, request):
                     return self._result_of(answer, body)
                 interrupt(_interrupt_value(answer))
@@ -229,8 +236,11 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             async with open_run.alock:
                 run = await self._aopen(open_run, request.state)
             self._refuse_crossing(open_run, request)
+            is_agent = self._is_agent(request.tool)
             for _ in range(WAKES_MAX):
-                answer = await run.answer(call["name"], call["args"], handler=body.arun, tool_call_id=call["id"])
+                answer = await run.answer(
+                    call["name"], call["args"], handler=body.arun, tool_call_id=call["id"], agent=is_agent
+                )
                 if not self._is_pause(answer, body, open_run, request):
                     return self._result_of(answer, body)
                 interrupt(_interrupt_value(answer))
@@ -240,6 +250,20 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             if self._is_last(open_run):
                 await as_async(open_run.run).leave(Waiting("the graph pauses"))
         raise _never_decided(call["name"])
+
+    def _is_agent(self, tool: BaseTool) -> bool:
+        """Return whether nobody declared this tool, and it does nothing but run agents that are guarded here, too."""
+        if self._rt.kind_of(tool.name) is not None:
+            return False
+        functions = [getattr(tool, name, None) for name in ("func", "coroutine")]
+        found = [agents_run_by(function, self._guards) for function in functions if function is not None]
+        return bool(found) and all(found)
+
+    def _guards(self, value: object) -> bool:
+        nodes = getattr(value, "nodes", None) if isinstance(value, Pregel) else None
+        hooks = [getattr(getattr(node, "bound", None), "func", None) for node in (nodes or {}).values()]
+        owners = [getattr(hook, "__self__", None) for hook in hooks]
+        return any(isinstance(one, AmendsMiddleware) and one._rt is self._rt for one in owners)
 
     def _is_pause(self, answer: Answer, body: Body, open_run: OpenRun, request: ToolCallRequest) -> bool:
         """Return whether the graph must pause for this answer; raise the interrupt of the tool itself, if there is one."""
@@ -275,13 +299,14 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
     def _start_turn(self, state: TurnState) -> dict[str, Any]:
         config, number = get_config(), state.get("amends_turn", 0) + 1
-        if (block := current_turn()) is not None:
-            block.reached_end = False
         thread = thread_of(config)
         # Without a checkpointer there is no number: each turn would be the first.
         is_kept = thread is not None and is_resumable(config)
         run_id = f"{thread}/{graph_path(config) or number}" if is_kept else f"run-{uuid4().hex}"
-        if self._given_id is not None or surrounding_run(lambda: run_id) is not None:
+        around = surrounding_run(lambda: run_id)
+        if around is None and (block := current_turn()) is not None:
+            block.reached_end = False
+        if self._given_id is not None or around is not None:
             return {"amends_turn": number}
         return {"amends_turn": number, "amends_run": run_id}
 
@@ -309,11 +334,11 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             return self._open_run(run_id, config) if is_open or has_answers(state) else None
 
     def _end_turn(self, state: TurnState) -> OpenRun | None:
-        if (block := current_turn()) is not None:
-            block.reached_end = True
-            return None
         config = get_config()
         if surrounding_run(lambda: self._id_of(config, state)) is not None:
+            return None  # the program ends it; or this is a sub-agent, and the one who asked goes on
+        if (block := current_turn()) is not None:
+            block.reached_end = True
             return None
         with self._lock:
             run_id = self._id_of(config, state)
@@ -397,8 +422,9 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         The model knows what the messages have. If it has seen results, a run that was rolled back meanwhile must not
         start again.
         """
-        calls = [] if known is None else [*known.calls, *(call for child in known.children for call in child.calls)]
-        done = [call.tool_call_id for call in calls if call.state == "succeeded"]
+        calls = [] if known is None else calls_in(known)
+        # What a sub-agent has done is in its own conversation, not in this one.
+        done = [call.tool_call_id for call in calls if call.state == "succeeded" and call.run_id in own_runs(known)]
         open_run.pausing = any(call.state == "held" for call in calls)  # another call has already paused the graph
         open_run.by_itself = {call.tool_call_id for call in calls if PAUSED in (call.error or "")}
         open_run.paused = open_run.by_itself | {call.tool_call_id for call in calls if call.state in ("held", "ready")}
@@ -622,7 +648,7 @@ class Body:
             return self._result(self._handler(self._watched(args)))
         except GraphBubbleUp as bubble:
             self.bubble = bubble
-            raise NoEffect(PAUSED) from bubble
+            raise self._pause() from bubble
 
     async def arun(self, /, **args: Any) -> Any:
         """Do the same as ``run`` on an event loop."""
@@ -630,7 +656,15 @@ class Body:
             return self._result(await self._handler(self._watched(args)))
         except GraphBubbleUp as bubble:
             self.bubble = bubble
-            raise NoEffect(PAUSED) from bubble
+            raise self._pause() from bubble
+
+    def _pause(self) -> Exception:
+        """Return what the ledger is told of a pause: a call had no effect yet, an agent's child run waits."""
+        try:
+            is_call = current_call().tool_call_id == self._request.tool_call["id"]
+        except NoRun:
+            is_call = False
+        return NoEffect(PAUSED) if is_call else Waiting("the agent pauses", run_id=current_run().id)
 
     def result_for(self, answer: Answer) -> Handled:
         """Return the answer as a result of the framework."""
@@ -739,6 +773,26 @@ def as_function(tool: BaseTool, *, is_async: bool) -> Callable[..., Any]:
     made.__name__ = tool.name
     made.__signature__ = inspect.Signature(names)  # type: ignore[union-attr]
     return made
+
+
+# ---- What the ledger tells
+
+
+def calls_in(report: Report) -> list[Call]:
+    """Return the calls of a run and of the runs inside it."""
+    return [*report.calls, *(call for child in report.children for call in calls_in(child))]
+
+
+def own_runs(report: Report | None) -> set[str]:
+    """Return the ids of a run, and of the child runs that are one call of an undeclared tool each."""
+    if report is None:
+        return set()
+    single = [
+        child.run.id
+        for child in report.children
+        if any(child.run.id.startswith(f"{report.run.id}/{call.tool}:") for call in child.calls if call.kind == "pivot")
+    ]
+    return {report.run.id, *single}
 
 
 # ---- What the config and the state of a graph tell
