@@ -20,7 +20,7 @@ from langgraph.types import Command
 
 import amends
 from amends.adapters.langchain import AmendsMiddleware, is_users
-from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
+from tests.adapters.conformance import Conformance, Fails, Outcome, SupervisorConformance, Turn, asks_clerk
 from tests.adapters.shop import Shop
 
 
@@ -120,8 +120,30 @@ class BareToolNode(LangChain):
         return graph.compile(checkpointer=saver)
 
 
+class LangChainSupervisor(LangChain):
+    """The clerk is a tool of another agent; only that one has a checkpointer."""
+
+    def agent(self, guard: AmendsMiddleware, shop: Shop, turns: Sequence[Turn], saver: Any) -> Any:
+        clerk = super().agent(guard, shop, turns, None)
+
+        @lc_tool
+        def ask_clerk(request: str) -> str:
+            """Ask the clerk."""
+            result = clerk.invoke({"messages": [{"role": "user", "content": request}]})
+            return str(result["messages"][-1].content)
+
+        tools = [*(lc_tool(fn) for fn in shop.functions()), ask_clerk]
+        model = Scripted(turns=asks_clerk("request"))
+        return create_agent(model, tools=tools, middleware=[guard], checkpointer=saver)
+
+
 class TestLangChain(Conformance):
     harness = LangChain()
+
+
+class TestLangChainSupervisor(SupervisorConformance):
+    __test__ = True
+    harness = LangChainSupervisor()
 
 
 class TestAsyncLangChain(Conformance):

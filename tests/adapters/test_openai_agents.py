@@ -25,7 +25,7 @@ from agents.testing import ModelStep, ScriptedModel, assistant_message, function
 import amends
 from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
 from amends.errors import NOT_FINISHED, NoRun
-from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
+from tests.adapters.conformance import Conformance, Fails, Outcome, SupervisorConformance, Turn, asks_clerk
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -46,9 +46,7 @@ class OpenAIAgentsHarness:
     async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
         set_tracing_disabled(True)
         rt = amends.AsyncRuntime(shop.url, tools=shop.declared())
-        agent = Agent(
-            name="clerk", model=model_saying(turns), tools=amends_tools([function_tool(fn) for fn in shop.functions()])
-        )
+        agent = self.agent(shop, turns)
         kept, runner = shop.folder / "state.json", AmendsRunner(rt, tags=(f"thread:{thread}",), **shop.options)
         run_id, back = _turn_of(shop.folder, thread, resume), None
         if resume and kept.exists():
@@ -68,9 +66,27 @@ class OpenAIAgentsHarness:
             return Outcome("paused", told)
         return Outcome("finished", told)
 
+    def agent(self, shop: Shop, turns: Sequence[Turn]) -> Agent[Any]:
+        tools = amends_tools([function_tool(fn) for fn in shop.functions()])
+        return Agent(name="clerk", model=model_saying(turns), tools=tools)
+
+
+class OpenAIAgentsSupervisor(OpenAIAgentsHarness):
+    """The clerk is a tool of another agent."""
+
+    def agent(self, shop: Shop, turns: Sequence[Turn]) -> Agent[Any]:
+        clerk = super().agent(shop, turns)
+        tools = [*clerk.tools, clerk.as_tool("ask_clerk", "Ask the clerk.")]
+        return Agent(name="boss", model=model_saying(asks_clerk("input")), tools=tools)
+
 
 class TestOpenAIAgents(Conformance):
     harness = OpenAIAgentsHarness()
+
+
+class TestOpenAIAgentsSupervisor(SupervisorConformance):
+    __test__ = True
+    harness = OpenAIAgentsSupervisor()
 
 
 def _turn_of(folder: Path, thread: str, resume: bool) -> str:

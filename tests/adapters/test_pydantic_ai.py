@@ -29,7 +29,7 @@ from pydantic_ai.toolsets import FunctionToolset
 import amends
 from amends.adapters.pydantic_ai import AmendsCapability, AmendsToolset, wake
 from amends.errors import NOT_FINISHED, NoRun, RunEnded
-from tests.adapters.conformance import Conformance, Fails, Outcome, Turn, wire
+from tests.adapters.conformance import Conformance, Fails, Outcome, SupervisorConformance, Turn, asks_clerk, wire
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -42,12 +42,7 @@ class PydanticAIHarness:
 
     async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
         rt = amends.AsyncRuntime(shop.url, tools=shop.declared())
-        agent = Agent(
-            model_saying(turns),
-            tools=[_correctable(fn) for fn in shop.functions()],
-            output_type=[str, DeferredToolRequests],
-            capabilities=[AmendsCapability(rt, options=shop.options)],
-        )
+        agent = self.agent(rt, shop, turns)
         kept, run_id = shop.folder / "messages.json", _turn_of(shop.folder, thread, resume)
         try:
             async with rt:
@@ -70,9 +65,36 @@ class PydanticAIHarness:
             return Outcome("paused", told)
         return Outcome("finished", told)
 
+    def agent(self, rt: amends.AsyncRuntime, shop: Shop, turns: Sequence[Turn], *more: Any) -> Any:
+        return Agent(
+            model_saying(turns),
+            tools=[*(_correctable(fn) for fn in shop.functions()), *more],
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt, options=shop.options)],
+        )
+
+
+class PydanticAISupervisor(PydanticAIHarness):
+    """The clerk is a tool of another agent."""
+
+    def agent(self, rt: amends.AsyncRuntime, shop: Shop, turns: Sequence[Turn], *more: Any) -> Any:
+        clerk = super().agent(rt, shop, turns)
+
+        async def ask_clerk(request: str) -> str:
+            """Ask the clerk."""
+            result = await clerk.run(request)
+            return str(result.output)
+
+        return super().agent(rt, shop, asks_clerk("request"), ask_clerk)
+
 
 class TestPydanticAI(Conformance):
     harness = PydanticAIHarness()
+
+
+class TestPydanticAISupervisor(SupervisorConformance):
+    __test__ = True
+    harness = PydanticAISupervisor()
 
 
 def _correctable(fn: Callable[..., Any]) -> Callable[..., Any]:

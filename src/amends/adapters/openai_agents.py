@@ -417,9 +417,10 @@ def _as_decided(state: RunState[Any], report: amends.Report) -> None:
     """
     known = _states_of(report)
     undecided = {call_id for call_id, call_state in known.items() if call_state == "held"}
-    records = (
-        [] if state._context is None else list(state._context._approvals.values())
-    )  # there is no public way to revoke an approval
+    # There is no public way to revoke an approval. Those of an agent that is a tool are in the state inside this one.
+    owners = [state._find_nested_approval_state(item) for item in state.get_interruptions()]
+    contexts = [one._context for one in (state, *(owner[0] for owner in owners if owner is not None))]
+    records = [record for one in contexts if one is not None for record in one._approvals.values()]
     for record in records:
         if isinstance(record.approved, list):
             record.approved = [one for one in record.approved if one not in undecided]
