@@ -700,7 +700,7 @@ def test_a_tool_that_might_do_more_than_run_an_agent_still_needs_a_person(shop: 
     with runtime(shop) as rt:
         guard = AmendsMiddleware(rt)
         payments = agent_of(guard, shop, ["ok"])
-        bare = create_agent(Scripted(turns=["ok"]), tools=[])
+        bare: Any = create_agent(Scripted(turns=["ok"]), tools=[])
 
         @lc_tool
         def more(request: str) -> str:

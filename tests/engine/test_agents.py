@@ -254,8 +254,12 @@ def test_the_end_of_the_run_waits_for_an_agent_in_another_thread() -> None:
 
     bank = Bank(slow)
     rt = bank.runtime()
+
+    def ask() -> None:
+        bank.ask_payments("a")
+
     with rt.run("r") as run:
-        thread = threading.Thread(target=run.bind(lambda: bank.ask_payments("a")))
+        thread = threading.Thread(target=run.bind(ask))
         thread.start()
         assert inside.wait(10)
         threading.Timer(0.1, go.set).start()
