@@ -46,6 +46,7 @@ from amends.errors import (
     Held,
     LedgerError,
     NotAwaited,
+    Suspended,
     TransactionOpen,
     UsageError,
     Waiting,
@@ -423,15 +424,37 @@ class OpenRun:
                 if inner._over:
                     return inner.output, True
                 inner._session.closing = agents.closing_of(inner._session)
-                async with _Block(inner):
-                    await inner._allow(ask)
-                    inner.output = value = await inner._agent_body(ask)
-                    await inner._wait_for_person()
-                return value, False
+                return await inner._work(ask), False
             finally:
                 self._session.memory.agents.discard(f"{self.id}/{name}")
         finally:
             live.leave(lineage)
+
+    async def _work(self, ask: Ask) -> Any:
+        """Let the agent of this child run work, and end the run.
+
+        An agent that is stopped (cancelled, interrupted) leaves it open: the one who asked is stopped, too, and takes all
+        of it back or goes on with it later.
+        """
+        stopped: BaseException | None = None
+        value: Any = None
+        try:
+            async with _Block(self):
+                await self._allow(ask)
+                try:
+                    self.output = value = await self._agent_body(ask)
+                except Exception:
+                    raise
+                except BaseException as error:
+                    stopped = error
+                    raise Suspended(f"{ask.spec.name} was stopped", run_id=self.id) from None
+                await self._wait_for_person()
+        except Suspended:
+            if stopped is None:
+                raise
+        if stopped is not None:
+            raise stopped
+        return value
 
     async def _take_turn(self, name: str, ask: Ask) -> None:
         """Wait up to the run's ``wait`` while another thread or task has asked the agent for the very same."""

@@ -1098,3 +1098,46 @@ async def test_a_streamed_supervisor_waits_with_its_sub_agent(shop: Shop) -> Non
         assert done.final_output == "done"
     assert shop.effects() == ["charge A1 5", "wire DE02 420000"]
     assert shop.states() == ["committed"]
+
+
+@pytest.mark.parametrize("how", ["immediate", "cancelled"])
+@on_a_loop
+async def test_a_stop_while_a_sub_agent_works_suspends_both_and_they_go_on(shop: Shop, how: str) -> None:
+    reached, asked = asyncio.Event(), [0]
+
+    async def look() -> str:
+        asked[0] += 1
+        if asked[0] == 1:
+            reached.set()
+            await asyncio.Event().wait()
+        return "seen"
+
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 5}), ("mail", {"to": "ann"})], [("look", {})], "charged"]
+    declared = [*shop.declared(), amends.declare("look", kind="read")]
+    async with amends.AsyncRuntime(shop.url, tools=declared) as rt:
+        inner = clerk(shop, turns)
+        inner.tools += amends_tools([function_tool(look)])
+        boss = boss_of(("ask", inner), turns=[[("ask", {"input": "x"})], "done"], guarded=True)
+        runner = AmendsRunner(rt)
+
+        async def consume() -> None:
+            async with runner.run_streamed(boss, "please", run_id="r") as result:
+                stopping = asyncio.ensure_future(reached.wait())
+                stopping.add_done_callback(lambda _: result.cancel() if how == "immediate" else None)
+                async for _ in result.stream_events():
+                    pass
+
+        consuming = asyncio.ensure_future(consume())
+        await reached.wait()
+        if how == "cancelled":
+            consuming.cancel()
+        with suppress(asyncio.CancelledError):
+            await consuming
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["open", "open"]
+        assert shop.effects() == ["charge A1 5"], "nothing staged has started, nothing was taken back"
+        done = await runner.run(boss, "please", run_id="r")
+        assert done.final_output == "done"
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
+    assert shop.effects() == ["charge A1 5", "mail ann"]

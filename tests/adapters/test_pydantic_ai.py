@@ -1189,3 +1189,40 @@ async def test_a_sub_agent_is_replayed_with_what_its_model_said(shop: Shop) -> N
         replayed = await rt.replay("r", boss.run, "please", run_id="r")
         assert replayed.output == "done"
     assert shop.effects() == effects
+
+
+@on_a_loop
+async def test_a_stop_while_a_sub_agent_works_suspends_both_and_they_go_on(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        reached = asyncio.Event()
+        said: list[Turn] = [[("charge", {"order": "A1", "cents": 5})], [("mail", {"to": "ann"})], "charged"]
+        plain = model_saying(said)
+
+        async def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            if not reached.is_set() and sum(isinstance(one, ModelResponse) for one in messages) == 2:
+                reached.set()
+                await asyncio.Event().wait()
+            assert plain.function is not None
+            response: Any = plain.function(messages, info)
+            return response  # type: ignore[no-any-return]
+
+        payments: Any = Agent(FunctionModel(say), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+
+        async def ask_payments(request: str) -> str:
+            return str((await payments.run(request)).output)
+
+        boss = boss_of(rt, [ask_payments], [ASKS[0], "done"], shop)
+        task = asyncio.create_task(boss.run("please", run_id="r"))
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["open", "open"]
+        assert shop.effects() == ["charge A1 5"], "nothing staged has started, nothing was taken back"
+        assert [item.what for item in await rt.inbox()] == ["suspended"]
+        assert await rt.recover() == []
+        assert (await boss.run("please", run_id="r")).output == "done"
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
+    assert shop.effects() == ["charge A1 5", "mail ann"]

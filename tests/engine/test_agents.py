@@ -633,3 +633,62 @@ def test_killed_in_an_agent_each_effect_is_done_once(tmp_path: Path, where: str)
         codes.append(go())
     assert codes[-1] == 0, codes
     assert (tmp_path / "effects").read_text().splitlines() == ["charge 1", "wire a"]
+
+
+# ---- a stop ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recover", ["wait", "rollback"])
+def test_an_agent_that_is_interrupted_is_left_to_the_one_who_asked(tmp_path: Path, recover: Any) -> None:
+    def work(bank: Bank, request: str) -> str:
+        bank.charge("A1")
+        if len(bank.begun) == 1:
+            raise KeyboardInterrupt
+        return bank.charge("A2")
+
+    bank = Bank(work)
+    with Runtime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=[bank.charge, bank.wire, bank.ask_payments]) as rt:
+        with pytest.raises(KeyboardInterrupt), rt.run("r", recover=recover):
+            bank.ask_payments("x")
+        report = rt.report("r")
+        if recover == "rollback":
+            assert [report.state, report.children[0].state] == ["rolled_back", "rolled_back"]
+            assert bank.effects == ["charge A1", "refund ch_A1"]
+            return
+        assert [report.state, report.children[0].state] == ["open", "open"]
+        assert bank.effects == ["charge A1"]
+        with rt.run("r", recover=recover):
+            assert bank.ask_payments("x") == "ch_A2"
+        report = rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
+    assert bank.effects == ["charge A1", "charge A2"]
+
+
+def test_an_agent_that_is_cancelled_and_not_asked_again_is_taken_back(tmp_path: Path) -> None:
+    effects: list[str] = []
+
+    @tool
+    async def charge(order: str) -> str:
+        effects.append(f"charge {order}")
+        return order
+
+    @charge.compensate
+    async def refund(result: str) -> None:
+        effects.append(f"refund {result}")
+
+    @tool(kind="agent")
+    async def ask(request: str) -> None:
+        await charge("A1")
+        await asyncio.Event().wait()
+
+    async def main() -> list[str]:
+        async with AsyncRuntime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=[charge, ask]) as rt:
+            async with rt.run("r"):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(ask("x"), 0.5)
+                assert effects == ["charge A1"], "it may be asked again"
+            report = await rt.report("r")
+            return [report.state, *(child.state for child in report.children)]
+
+    assert asyncio.run(main()) == ["committed", "rolled_back"]
+    assert effects == ["charge A1", "refund A1"]

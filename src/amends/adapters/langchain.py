@@ -1786,7 +1786,7 @@ class _Watch(BaseCallbackHandler):
         turn, run, node = current_turn(), run_here(), str(told.get("langgraph_node", ""))
         ns = str(told.get("langgraph_checkpoint_ns", ""))
         with self._lock:
-            guards = list(self._guards)
+            guards = sorted(self._guards, key=lambda one: not one._is_strict)  # a set: in no order of its own
         for guard in guards:
             host = guard._rt._host
             is_inside = (turn is not None and turn.rt is guard._rt) or (run is not None and run._host is host)

@@ -20,7 +20,7 @@ from amends.engine import agents, ending, model_plans, opening, recovery, rollba
 from amends.engine.call import Done, guarded_call
 from amends.engine.plain import PlainCall, plain_call
 from amends.engine.session import Ask, Session, release_tree
-from amends.errors import LedgerError
+from amends.errors import LedgerError, Suspended
 from amends.host import runs
 from amends.host.host import Host, View
 from amends.host.requests import (
@@ -711,7 +711,8 @@ class SimulatedRun:
             except GeneratorExit:  # the process died
                 raise
             except BaseException as error:
-                await child.leave(error)
+                is_stopped = not isinstance(error, Exception)
+                await child.leave(Suspended(f"{ask.spec.name} was stopped", run_id=child.id) if is_stopped else error)
                 raise
             await child.leave()
         finally:
