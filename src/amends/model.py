@@ -29,7 +29,7 @@ from amends.errors import (
 from amends.states import CallState, HoldReason, RunState
 from amends.visible import visible
 
-Kind: TypeAlias = Literal["read", "compensatable", "pivot", "retriable"]
+Kind: TypeAlias = Literal["read", "compensatable", "pivot", "retriable", "agent"]
 Scope: TypeAlias = Literal["run", "ledger"]
 Order: TypeAlias = Literal["strict", "advise"]
 Policy: TypeAlias = Literal["rollback", "resume", "wait"]

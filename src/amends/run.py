@@ -43,9 +43,11 @@ from amends.engine.reports import output_gone_error, report_of
 from amends.engine.session import Ask, Session, call_of, count_replays
 from amends.errors import (
     STILL_OPEN,
+    Busy,
     Held,
     LedgerError,
     NotAwaited,
+    Suspended,
     TransactionOpen,
     UsageError,
     Waiting,
@@ -61,14 +63,15 @@ from amends.host import runs
 from amends.host.host import Host, is_over
 from amends.host.redaction import input_for_program, output_of, readable_output, recorded_output
 from amends.host.requests import (
+    agent_input,
     direct_ask,
     foreseen_ask,
     model_ask,
     once_ask,
+    own_child_name,
     plain_model_request,
     plain_request,
     turn_asks,
-    undeclared_child_name,
 )
 from amends.ledger.flow import Flow, finish
 from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits_for_itself
@@ -91,7 +94,7 @@ if TYPE_CHECKING:  # what the first call of a blocking program does not need
     from uuid import UUID
 
     from amends.drivers import event_loop
-    from amends.engine import completion, model_answers, model_plans, turns
+    from amends.engine import agents, completion, model_answers, model_plans, turns
     from amends.engine import joined as joined_flows
     from amends.host import joined as joined_calls
     from amends.host import random as recorded_random
@@ -101,6 +104,7 @@ else:
         asyncio="asyncio",
         futures="concurrent.futures",
         event_loop="amends.drivers.event_loop",
+        agents="amends.engine.agents",
         completion="amends.engine.completion",
         joined_flows="amends.engine.joined",
         model_answers="amends.engine.model_answers",
@@ -386,15 +390,119 @@ class OpenRun:
     async def _perform(self, ask: Ask) -> Done:
         """Do one guarded call; an undeclared tool runs in a child run, with its own pivot."""
         refuse_without_run(ask.spec.name)
+        assert ask.spec.kind != "agent", "an agent is no call: _delegate lets it work"
         refuse_own(ask.key, ask.ident, ask.spec.name)
         await self._check_usable()
         if ask.undeclared:
-            async with _Block(await self._open_child(undeclared_child_name(ask), None)) as inner:
+            async with _Block(await self._open_child(own_child_name(ask), None)) as inner:
                 return await inner._watched(guarded_call(inner._session, ask), [ask.flight])
         done = await self._watched(guarded_call(self._session, ask), [ask.flight])
         if self.is_async and done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
             self._session.state = "pivoted"
         return done
+
+    async def _result(self, ask: Ask) -> Any:
+        """Do what a program asked for, and return what it gets: a result, a ``Staged``, or an agent's output."""
+        if ask.spec.kind == "agent":
+            return (await self._delegate(ask))[0]
+        return self._value(await self._perform(ask))
+
+    async def _delegate(self, ask: Ask) -> tuple[Any, bool]:
+        """Let an agent do what was asked of it, in a child run; return its output, and whether the record answered.
+
+        The child is no call, so a call inside it that waits for a person suspends it together with its parent. The same
+        request finds the same child: it goes on, or answers from the record.
+        """
+        refuse_without_run(ask.spec.name)
+        await self._check_usable()
+        name = own_child_name(ask)
+        live, lineage = self._host.live, self._session.lineage
+        live.enter(lineage)  # the parent does not end, and does not release the tree, while the agent works
+        try:
+            await self._take_turn(name, ask)
+            try:
+                inner = await self._open_child(name, agent_input(ask))
+                if inner._over:
+                    return inner.output, True
+                inner._session.closing = agents.closing_of(inner._session)
+                return await inner._work(ask), False
+            finally:
+                self._session.memory.agents.discard(f"{self.id}/{name}")
+        finally:
+            live.leave(lineage)
+
+    async def _work(self, ask: Ask) -> Any:
+        """Let the agent of this child run work, and end the run.
+
+        An agent that is stopped (cancelled, interrupted) leaves it open: the one who asked is stopped, too, and takes all
+        of it back or goes on with it later.
+        """
+        stopped: BaseException | None = None
+        value: Any = None
+        try:
+            async with _Block(self):
+                await self._allow(ask)
+                try:
+                    self.output = value = await self._agent_body(ask)
+                except Exception:
+                    raise
+                except BaseException as error:
+                    stopped = error
+                    raise Suspended(f"{ask.spec.name} was stopped", run_id=self.id) from None
+                await self._wait_for_person()
+        except Suspended:
+            if stopped is None:
+                raise
+        if stopped is not None:
+            raise stopped
+        return value
+
+    async def _take_turn(self, name: str, ask: Ask) -> None:
+        """Wait up to the run's ``wait`` while another thread or task has asked the agent for the very same."""
+        working, until, full = self._session.memory.agents, time.monotonic() + self._session.wait_s, f"{self.id}/{name}"
+        while not working.add(full):
+            if time.monotonic() >= until:
+                raise Busy(
+                    f"{ask.spec.name} is working on the same request in run {visible(full)}",
+                    owner=self._session.lease.owner, retry_after=self._session.wait_s, run_id=self.id,
+                )  # fmt: skip
+            await self._pause(LEAVE_POLL_S)
+
+    async def _allow(self, ask: Ask) -> None:
+        """Raise unless the agent of this child run may begin."""
+        await self._watched(agents.allow(self._session, ask), [])
+
+    async def _approval_of_agent(self, ask: Ask) -> Approval | None:
+        """Return the approval that the request to an agent itself would wait for, requesting it if needed."""
+        if not await self._drive(agents.is_asked_about(self._session, ask)):
+            return None
+        inner = await self._open_child(own_child_name(ask), agent_input(ask))
+        if inner._over:
+            return None
+        try:
+            async with _Block(inner):
+                await inner._watched(agents.ask_first(inner._session, ask), [])
+        except Waiting as waits:
+            return waits.approval if isinstance(waits, Held) else None
+        raise AssertionError("ask_first always raises")
+
+    async def _wait_for_person(self) -> None:
+        """Raise ``Held`` if the agent of this child run returned while a call of it waits for a person."""
+        await self._drive(agents.wait_for_person(self._session))
+
+    async def _agent_body(self, ask: Ask) -> Any:
+        """Run the agent itself: the program's own code, inside the block of its child run."""
+        if ask.is_async and not self.is_async:
+            raise WrongColour(
+                f"{ask.spec.name} is async, and a blocking run awaits nothing: it would never begin",
+                tool=ask.spec.name,
+                hint="use AsyncRuntime, or declare a plain function that calls asyncio.run",
+            )
+        if self.is_async and not ask.is_async:
+            made = await self._aside(functools.partial(ask.fn, **ask.fresh()))
+        else:
+            made = ask.fn(**ask.fresh())
+        return await made if self.is_async and inspect.isawaitable(made) else made
 
     async def _perform_joined(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
         """Do one call in the caller's own transaction. If it is stopped, the database undoes it, so there is no doubt."""
@@ -549,13 +657,15 @@ async def answer(
     again: str | None = None,
     key: KeyRule | None = None,
     schema: Mapping[str, Any] | None = None,
+    agent: bool = False,
 ) -> Answer:
     """Do the call that a model asked for and phrase the outcome for the model.
 
     ``handler``: the body of the tool, if it is not the declared one. ``tool_call_id``: the model's id of this request.
     ``again``: why this is a deliberate repeat of an earlier call. ``key``: the key of this call instead of the declared
     one: names of arguments, or a function of the request. ``schema``: the JSON schema of the arguments, of a tool whose
-    handler does not name them: a request in other words is then the same request.
+    handler does not name them: a request in other words is then the same request. ``agent``: if nobody declared the
+    tool, it is an agent whose own calls are guarded: it works in a child run (as with ``kind="agent"``).
     """
     try:
         if handler is None and again is None and key is None and run._pid == os.getpid():
@@ -574,7 +684,10 @@ async def answer(
             again=again,
             key=key,
             schema=schema,
+            agent=agent,
         )
+        if ask.spec.kind == "agent":
+            return model_answers.answer_of_agent(*await run._delegate(ask))
         return model_answers.answer_done(run._session, ask, await run._perform(ask))
     except Exception as error:
         runs.log_for(run._session, error, tool)
@@ -589,18 +702,23 @@ async def approval_for(
     tool_call_id: str | None = None,
     key: KeyRule | None = None,
     schema: Mapping[str, Any] | None = None,
+    agent: bool = False,
 ) -> Approval | None:
     """Return the approval that this call would wait for, requesting it if needed; None if it needs none. Starts nothing.
 
-    ``key``, ``schema``: as for ``answer``, which must be given the same.
+    ``key``, ``schema``, ``agent``: as for ``answer``, which must be given the same.
     """
-    ask = foreseen_ask(run._host, run._session, tool, args, tool_call_id=tool_call_id, key=key, schema=schema)
+    ask = foreseen_ask(
+        run._host, run._session, tool, args, tool_call_id=tool_call_id, key=key, schema=schema, agent=agent
+    )
     refuse_without_run(ask.spec.name)
     await run._check_usable()
+    if ask.spec.kind == "agent":
+        return await run._approval_of_agent(ask)
     try:
         if not ask.undeclared:
             await run._watched(turns.ask_first(run._session, ask), [ask.flight])
-        async with _Block(await run._open_child(undeclared_child_name(ask), None)) as inner:
+        async with _Block(await run._open_child(own_child_name(ask), None)) as inner:
             await inner._watched(turns.ask_first(inner._session, ask), [ask.flight])
     except Waiting as waits:
         found: Approval | None = waits.approval if isinstance(waits, Held) else None
@@ -610,11 +728,12 @@ async def approval_for(
 async def answer_all(run: OpenRun, calls: Iterable[ToolCall], /) -> list[Answer]:
     """Do the calls of one turn of a model in parallel, a pivot last, and phrase each outcome for the model.
 
-    Each undeclared tool runs after the others, in a child run of its own.
+    Each undeclared tool runs after the others, in a child run of its own. Agents work before the others, one by one.
     """
     calls = tuple(calls)
     asks = turn_asks(run._host, run._session, calls)
-    known = [ask for ask in asks if not _is_undeclared(ask)]
+    told = await _agents_first(run, asks)
+    known = [ask for place, ask in enumerate(asks) if place not in told and not _is_undeclared(ask)]
     try:
         if calls:
             refuse_without_run(calls[0].tool)
@@ -630,8 +749,24 @@ async def answer_all(run: OpenRun, calls: Iterable[ToolCall], /) -> list[Answer]
     if run.is_async and is_pivoted:
         run._session.state = "pivoted"
     rest = iter(ends)
-    whole = [await _end_of(run, ask) if _is_undeclared(ask) else next(rest) for ask in asks]
+    whole = [
+        told[place] if place in told else await _end_of(run, ask) if _is_undeclared(ask) else next(rest)
+        for place, ask in enumerate(asks)
+    ]
     return runs.answers_of_turn(run._session, calls, asks, whole)
+
+
+async def _agents_first(run: OpenRun, asks: list[Ask | Exception]) -> dict[int, Answer]:
+    """Let the agents of a turn work; return what the model is told, by place. An error takes the place of its request."""
+    told: dict[int, Answer] = {}
+    for place, ask in enumerate(asks):
+        if not isinstance(ask, Ask) or ask.spec.kind != "agent":
+            continue
+        try:
+            told[place] = model_answers.answer_of_agent(*await run._delegate(ask))
+        except Exception as error:
+            asks[place] = error
+    return told
 
 
 def _is_undeclared(ask: Ask | Exception) -> bool:
@@ -766,7 +901,7 @@ class Run(OpenRun):
         if call is not None and self._pid == os.getpid():
             return self._plainly(call)
         ask = direct_ask(self._host, self._session, declared, options, args, kwargs)
-        return self._value(finish(self._perform(ask)))
+        return finish(self._result(ask))
 
     def _plainly(self, call: PlainCall) -> Any:
         """Do one plain call, as ``_watched`` does any."""
@@ -958,7 +1093,7 @@ class AsyncRun(OpenRun):
         call = plain_request(self._host, self._session, declared, options, args, kwargs)
         if call is None or self._pid != os.getpid():
             ask = direct_ask(self._host, self._session, declared, options, args, kwargs)
-            return self._value(await self._perform(ask))
+            return await self._result(ask)
         live, uid = self._host.live, self._session.uid
         live.enter_root(uid)
         try:  # as ``_watched`` does it for any call

@@ -646,3 +646,92 @@ class Retried:
         assert done.how == "finished", done
         assert shop.effects() == ["reserve S1", "charge A2 700"]
         assert shop.states() == ["committed"]
+
+
+# ---- an agent as a tool ---------------------------------------------------------------------
+
+
+def asks_clerk(argument: str) -> list[Turn]:
+    """What a supervisor says: it asks the clerk, hands the parcel over, and ends. ``argument``: what the clerk is told in."""
+    return [[("ask_clerk", {argument: "do it"})], [("ship", {"order": "A1"})], "done"]
+
+
+class SupervisorConformance(Conformance):
+    """A supervisor whose tool ``ask_clerk`` is an agent, in the way that the framework's documentation shows.
+
+    The harness drives a supervisor that says ``asks_clerk(...)``; the turns are those of the clerk. Nothing declares
+    ``ask_clerk``.
+    """
+
+    __test__ = False
+
+    def test_an_approval_inside_is_resumed_in_a_new_process(self, shop: Shop) -> None:
+        turns: list[Turn] = [[charge("A1", 500)], [wire("DE02", 4200_00)], "paid"]
+        paused = self.harness.drive(shop, turns)
+        assert paused.how == "paused", paused
+        assert shop.effects() == ["charge A1 500"]
+        assert shop.states() == ["open"]
+        again = self.harness.drive(shop, turns, resume=True)
+        assert again.how == "paused", again
+        self._decide(shop, approve=True)
+        done = self.in_a_new_process(shop, turns, resume=True)
+        assert done is not None
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500", "wire DE02 420000", "ship A1"]
+        assert "paid" in done.told[0]
+        assert shop.states() == ["committed"]
+        with shop.desk() as rt:
+            assert list(rt.approvals()) == []
+            [child] = rt.report(shop.runs()[0].id).children
+            assert (child.state, [call.tool for call in child.calls if call.kind != "read"]) == (
+                "committed",
+                ["charge", "wire"],
+            )
+
+    def test_a_no_is_told_to_the_agent_inside(self, shop: Shop) -> None:
+        turns: list[Turn] = [[charge("A1", 500)], [wire("DE02", 4200_00)], "then not"]
+        assert self.harness.drive(shop, turns).how == "paused"
+        self._decide(shop, approve=False)
+        done = self.harness.drive(shop, turns, resume=True)
+        assert done.how == "finished", done
+        assert "then not" in done.told[0]
+        assert shop.effects() == ["charge A1 500", "ship A1"]
+        assert shop.states() == ["committed"]
+
+    def test_each_of_them_reaches_its_own_pivot(self, shop: Shop) -> None:
+        done = self.harness.drive(shop, [[charge("A1", 500)], [wire("DE02", 5)], "paid"])
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500", "wire DE02 5", "ship A1"]
+        assert shop.states() == ["committed"]
+
+    def test_a_call_inside_that_was_staged_is_done_when_the_outermost_run_commits(self, shop: Shop) -> None:
+        done = self.harness.drive(shop, [[charge("A1", 500)], [("mail", {"to": "eve"})], "paid"])
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500", "ship A1", "mail eve"]
+
+    def test_killed_inside_it_is_not_done_again(self, shop: Shop) -> None:
+        turns: list[Turn] = [[charge("A1", 500)], [wire("DE02", 5)], "paid"]
+        shop.die_after("charge")
+        assert self.in_a_new_process(shop, turns) is None
+        assert shop.effects() == ["charge A1 500"]
+        done = self.in_a_new_process(shop, turns, resume=True)
+        assert done is not None
+        assert done.how == "finished", done
+        assert shop.effects() == ["charge A1 500", "wire DE02 5", "ship A1"]
+        assert shop.states() == ["committed"]
+
+    def test_killed_after_its_pivot_it_is_not_done_again(self, shop: Shop) -> None:
+        turns: list[Turn] = [[charge("A1", 500)], [wire("DE02", 5)], "paid"]
+        shop.die_after("wire")
+        assert self.in_a_new_process(shop, turns) is None
+        self.in_a_new_process(shop, turns, resume=True)  # nobody can say whether it happened: it must not happen again
+        assert [one for one in shop.effects() if one.startswith("wire")] == ["wire DE02 5"]
+        assert shop.states() != ["committed"]
+
+    def test_if_it_fails_it_is_taken_back(self, shop: Shop) -> None:
+        self.harness.drive(shop, [[charge("A1", 500)], Fails("down")])
+        assert shop.effects() == ["charge A1 500", "refund ch_A1"]
+
+
+for _name in [one for one in vars(Conformance) if one.startswith("test_")]:
+    setattr(SupervisorConformance, _name, None)  # its cases are about one agent

@@ -31,7 +31,9 @@ from tests.adapters.conformance import (
     SameRequest,
     SeveralAgents,
     Stopped,
+    SupervisorConformance,
     Turn,
+    asks_clerk,
 )
 from tests.adapters.shop import Shop
 
@@ -165,6 +167,23 @@ class BareToolNode(LangChain):
         return graph.compile(checkpointer=saver)
 
 
+class LangChainSupervisor(LangChain):
+    """The clerk is a tool of another agent; only that one has a checkpointer."""
+
+    def agent(self, guard: AmendsMiddleware, shop: Shop, turns: Sequence[Turn], saver: Any) -> Any:
+        clerk = super().agent(guard, shop, turns, None)
+
+        @lc_tool
+        def ask_clerk(request: str) -> str:
+            """Ask the clerk."""
+            result = clerk.invoke({"messages": [{"role": "user", "content": request}]})
+            return str(result["messages"][-1].content)
+
+        tools = [*(lc_tool(fn) for fn in shop.functions()), ask_clerk]
+        model = Scripted(turns=asks_clerk("request"))
+        return create_agent(model, tools=tools, middleware=[guard], checkpointer=saver)
+
+
 class Team(LangChain):
     """A graph of two agents in one block; the first says ``turns[0]``, the second the others."""
 
@@ -270,6 +289,11 @@ class TestRetryPolicyInBlock(Retried):
 
 class TestLangChain(Conformance, SameRequest, RichResults, Stopped):
     harness = LangChain()
+
+
+class TestLangChainSupervisor(SupervisorConformance):
+    __test__ = True
+    harness = LangChainSupervisor()
 
 
 @pytest.mark.rest  # the other colour

@@ -564,3 +564,181 @@ def test_a_thread_that_nothing_keeps_does_not_make_one_run_of_two_turns(shop: Sh
         agent.invoke({"messages": [*first["messages"], ("user", "once more")]}, CONFIG)
     assert shop.effects() == ["charge A1 500", "charge A1 500"]
     assert [run.tags for run in shop.runs()] == [("thread:t1",)] * 2
+
+
+# ---- an agent as a tool --------------------------------------------------------------------
+
+
+WIRES: list[Turn] = [[charge("A1", 5)], [wire("DE02", 4200_00)], "paid"]
+ASKS: list[Turn] = [[("ask_payments", {"request": "pay"})], [("ship", {"order": "A1"})], "done"]
+
+
+def approve_all(rt: Runtime) -> int:
+    asked = list(rt.approvals())
+    for one in asked:
+        rt.approve(one.id, digest=one.digest, by="anna")
+    return len(asked)
+
+
+def asking(payments: Any, name: str = "ask_payments") -> Any:
+    @lc_tool(name)
+    def ask(request: str) -> str:
+        """Ask the agent for payments."""
+        result = payments.invoke({"messages": [{"role": "user", "content": request}]})
+        return result["messages"][-1].content
+
+    return ask
+
+
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("block", [False, True])
+def test_a_sub_agent_waits_with_the_one_who_asked_and_reaches_its_pivot(
+    shop: Shop, declared: bool, block: bool
+) -> None:
+    saver = InMemorySaver()
+    with runtime(shop, *([amends.declare("ask_payments", kind="agent")] if declared else [])) as rt:
+        guard = AmendsMiddleware(rt)
+
+        def go(what: Any) -> Any:
+            boss = agent_of(guard, shop, ASKS, saver, tools=[asking(agent_of(guard, shop, WIRES))])
+            if not block:
+                return boss.invoke(what, CONFIG)
+            with guard.turn(CONFIG):
+                return boss.invoke(what, CONFIG)
+
+        paused = go(HELLO)
+        [asked] = paused["__interrupt__"]
+        assert asked.value["tool"] == "wire"
+        report = rt.report("t1/1")
+        assert [report.state, *(child.state for child in report.children)] == ["open", "open"]
+        again = go(Command(resume=True))
+        assert "__interrupt__" in again, "nobody has decided"
+        assert approve_all(rt) == 1
+        done = go(Command(resume=True))
+        assert done["messages"][-1].content == "done"
+        assert not list(rt.approvals())
+        report = rt.report("t1/1")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000", "ship A1"]
+
+
+def test_two_sub_agents_in_one_message_have_a_pivot_each(shop: Shop) -> None:
+    with runtime(shop) as rt:
+        guard = AmendsMiddleware(rt)
+        tools = [asking(agent_of(guard, shop, [[wire(one, 4200_00)], "paid"]), f"ask_{one}") for one in ("AA", "BB")]
+        asks: list[Turn] = [[("ask_AA", {"request": "x"}), ("ask_BB", {"request": "x"})], "done"]
+        boss = agent_of(guard, shop, asks, InMemorySaver(), tools=tools)
+        paused = boss.invoke(HELLO, CONFIG)
+        assert len(paused["__interrupt__"]) == 2
+        first, _ = list(rt.approvals())
+        rt.approve(first.id, digest=first.digest, by="anna")
+        paused = boss.invoke(Command(resume={one.id: True for one in paused["__interrupt__"]}), CONFIG)
+        assert len(shop.effects()) == 1
+        assert approve_all(rt) == 1
+        done = boss.invoke(Command(resume={one.id: True for one in paused["__interrupt__"]}), CONFIG)
+        assert done["messages"][-1].content == "done"
+    assert sorted(shop.effects()) == ["wire AA 420000", "wire BB 420000"]
+    assert shop.states() == ["committed"]
+
+
+def test_a_no_is_told_to_the_sub_agent(shop: Shop) -> None:
+    with runtime(shop) as rt:
+        guard = AmendsMiddleware(rt)
+        payments = agent_of(guard, shop, [[wire("DE02", 4200_00)], "then not"])
+        boss = agent_of(guard, shop, [ASKS[0], "done"], InMemorySaver(), tools=[asking(payments)])
+        boss.invoke(HELLO, CONFIG)
+        [asked] = rt.approvals()
+        rt.reject(asked.id, by="anna", reason="wrong payee")
+        done = boss.invoke(Command(resume=True), CONFIG)
+        assert "then not" in told_in(done)
+    assert (shop.effects(), shop.states()) == ([], ["committed"])
+
+
+def test_a_sub_agent_of_a_sub_agent_waits_too(shop: Shop) -> None:
+    with runtime(shop) as rt:
+        guard = AmendsMiddleware(rt)
+        clerk = agent_of(guard, shop, WIRES)
+        middle = agent_of(guard, shop, [[("ask_clerk", {"request": "x"})], "ok"], tools=[asking(clerk, "ask_clerk")])
+        boss = agent_of(guard, shop, [ASKS[0], "done"], InMemorySaver(), tools=[asking(middle)])
+        assert "__interrupt__" in boss.invoke(HELLO, CONFIG)
+        assert approve_all(rt) == 1
+        done = boss.invoke(Command(resume=True), CONFIG)
+        assert done["messages"][-1].content == "done"
+        assert not list(rt.approvals())
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000"]
+    assert shop.states() == ["committed"]
+
+
+def test_a_sub_agent_that_fails_is_taken_back(shop: Shop) -> None:
+    with runtime(shop) as rt:
+        guard = AmendsMiddleware(rt)
+        payments = agent_of(guard, shop, [WIRES[0], Fails("the model is down")])
+        boss = agent_of(guard, shop, [ASKS[0], "sorry"], InMemorySaver(), tools=[asking(payments)])
+        done = boss.invoke(HELLO, CONFIG)
+        assert "the model is down" in str(told_in(done))
+        report = rt.report("t1/1")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "rolled_back"]
+    assert shop.effects() == ["charge A1 5", "refund ch_A1"]
+
+
+def test_a_supervisor_may_wait_itself_after_its_sub_agent_has_ended(shop: Shop) -> None:
+    with runtime(shop) as rt:
+        guard = AmendsMiddleware(rt)
+        asks: list[Turn] = [ASKS[0], [wire("XX", 4200_00)], "done"]
+        payments = agent_of(guard, shop, [[charge("A1", 5)], "ok"])
+        boss = agent_of(guard, shop, asks, InMemorySaver(), tools=[asking(payments)])
+        with guard.turn(CONFIG):
+            assert "__interrupt__" in boss.invoke(HELLO, CONFIG)
+        assert approve_all(rt) == 1
+        with guard.turn(CONFIG):
+            assert boss.invoke(Command(resume=True), CONFIG)["messages"][-1].content == "done"
+    assert (shop.effects(), shop.states()) == (["charge A1 5", "wire XX 420000"], ["committed"])
+
+
+def test_a_tool_that_might_do_more_than_run_an_agent_still_needs_a_person(shop: Shop) -> None:
+    done: list[str] = []
+    with runtime(shop) as rt:
+        guard = AmendsMiddleware(rt)
+        payments = agent_of(guard, shop, ["ok"])
+        bare: Any = create_agent(Scripted(turns=["ok"]), tools=[])
+
+        @lc_tool
+        def more(request: str) -> str:
+            """Do more."""
+            done.append(request)
+            return payments.invoke({"messages": [("user", request)]})["messages"][-1].content
+
+        @lc_tool
+        def unguarded(request: str) -> str:
+            """Ask an agent without the middleware."""
+            return bare.invoke({"messages": [("user", request)]})["messages"][-1].content
+
+        for number, one in enumerate((more, unguarded)):
+            boss = agent_of(guard, shop, [[(one.name, {"request": "x"})], "done"], InMemorySaver(), tools=[one])
+            paused = boss.invoke(HELLO, config_of(f"u{number}"))
+            assert paused["__interrupt__"][0].value["tool"] == one.name
+    assert done == []
+
+
+def test_on_an_event_loop_a_sub_agent_waits_with_the_one_who_asked(shop: Shop) -> None:
+    async def main() -> None:
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            guard = AmendsMiddleware(rt)
+            payments = agent_of(guard, shop, WIRES)
+
+            @lc_tool
+            async def ask_payments(request: str) -> str:
+                """Ask the agent for payments."""
+                result = await payments.ainvoke({"messages": [HumanMessage(request)]})
+                return result["messages"][-1].content
+
+            boss = agent_of(guard, shop, ASKS, InMemorySaver(), tools=[ask_payments])
+            assert "__interrupt__" in await boss.ainvoke(HELLO, CONFIG)
+            [asked] = [one async for one in rt.approvals()]
+            await rt.approve(asked.id, digest=asked.digest, by="anna")
+            done = await boss.ainvoke(Command(resume=True), CONFIG)
+            assert done["messages"][-1].content == "done"
+
+    asyncio.run(main())
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000", "ship A1"]
+    assert shop.states() == ["committed"]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -38,7 +39,16 @@ from pydantic import BaseModel, Field
 import amends
 from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
 from amends.errors import NOT_FINISHED, NoRun, Suspended
-from tests.adapters.conformance import Conformance, Fails, Outcome, SameRequest, Stopping, Turn
+from tests.adapters.conformance import (
+    Conformance,
+    Fails,
+    Outcome,
+    SameRequest,
+    Stopping,
+    SupervisorConformance,
+    Turn,
+    asks_clerk,
+)
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -59,9 +69,7 @@ class OpenAIAgentsHarness:
     async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
         set_tracing_disabled(True)
         rt = amends.AsyncRuntime(shop.url, tools=shop.declared())
-        agent = Agent(
-            name="clerk", model=model_saying(turns), tools=amends_tools([function_tool(fn) for fn in shop.functions()])
-        )
+        agent = self.agent(shop, turns)
         kept, runner = shop.folder / "state.json", AmendsRunner(rt, tags=(f"thread:{thread}",), **shop.options)
         run_id, back = _turn_of(shop.folder, thread, resume), None
         if resume and kept.exists():
@@ -81,13 +89,16 @@ class OpenAIAgentsHarness:
             return Outcome("paused", told)
         return Outcome("finished", told)
 
+    def agent(self, shop: Shop, turns: Sequence[Turn]) -> Agent[Any]:
+        tools = amends_tools([function_tool(fn) for fn in shop.functions()])
+        return Agent(name="clerk", model=model_saying(turns), tools=tools)
+
     def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
         asyncio.run(self._stop(shop, turns))
 
     async def _stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
         set_tracing_disabled(True)
-        tools = amends_tools([function_tool(fn) for fn in shop.functions()])
-        agent = Agent(name="clerk", model=model_saying(turns), tools=tools)
+        agent = self.agent(shop, turns)
         async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
             runner = AmendsRunner(rt, tags=("thread:t1",), **shop.options)
             async with runner.run_streamed(agent, "please", run_id=_turn_of(shop.folder, "t1", False)) as result:
@@ -98,8 +109,22 @@ class OpenAIAgentsHarness:
         (shop.folder / "state.json").write_text(kept, encoding="utf-8")
 
 
+class OpenAIAgentsSupervisor(OpenAIAgentsHarness):
+    """The clerk is a tool of another agent."""
+
+    def agent(self, shop: Shop, turns: Sequence[Turn]) -> Agent[Any]:
+        clerk = super().agent(shop, turns)
+        tools = [*clerk.tools, clerk.as_tool("ask_clerk", "Ask the clerk.")]
+        return Agent(name="boss", model=model_saying(asks_clerk("input")), tools=tools)
+
+
 class TestOpenAIAgents(Conformance, SameRequest, Stopping):
     harness = OpenAIAgentsHarness()
+
+
+class TestOpenAIAgentsSupervisor(SupervisorConformance):
+    __test__ = True
+    harness = OpenAIAgentsSupervisor()
 
 
 def _turn_of(folder: Path, thread: str, resume: bool) -> str:
@@ -209,7 +234,7 @@ async def test_outside_a_run_nothing_is_done(shop: Shop) -> None:
 
 
 @on_a_loop
-async def test_an_agent_as_a_tool_works_in_the_same_run(shop: Shop) -> None:
+async def test_an_agent_as_a_tool_works_in_a_child_of_the_run(shop: Shop) -> None:
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
         inner = clerk(shop, CHARGED).as_tool("ask_clerk", "Let the clerk do it.")
         outer = Agent(name="boss", model=model_saying([[("ask_clerk", {"input": "do"})], "done"]), tools=[inner])
@@ -857,3 +882,262 @@ def test_a_turn_without_an_event_loop(shop: Shop) -> None:
     asyncio.run(rt.close())
     assert result.final_output == "charged"
     assert shop.states() == ["committed"]
+
+
+# ---- an agent as a tool --------------------------------------------------------------------
+
+
+def boss_of(
+    *asked: tuple[str, Agent[Any]], turns: Sequence[Turn], guarded: bool, more: Sequence[Any] = ()
+) -> Agent[Any]:
+    tools: list[Any] = [agent.as_tool(name, f"Let {name} do it.") for name, agent in asked]
+    return Agent(name="boss", model=model_saying(turns), tools=[*(amends_tools(tools) if guarded else tools), *more])
+
+
+async def approve_all(rt: amends.AsyncRuntime) -> int:
+    asked = [one async for one in rt.approvals()]
+    for one in asked:
+        await rt.approve(one.id, digest=one.digest, by="anna")
+    return len(asked)
+
+
+WIRES: list[Turn] = [[("charge", {"order": "A1", "cents": 5})], [("wire", {"iban": "DE02", "cents": 4200_00})], "paid"]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@on_a_loop
+async def test_a_sub_agent_waits_with_the_one_who_asked_and_reaches_its_pivot(shop: Shop, guarded: bool) -> None:
+    asks: list[Turn] = [[("ask_payments", {"input": "pay"})], [("ship", {"order": "A1"})], "done"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+
+        def boss() -> Agent[Any]:
+            more = amends_tools([function_tool(fn) for fn in shop.functions() if fn.__name__ == "ship"])
+            return boss_of(("ask_payments", clerk(shop, WIRES)), turns=asks, guarded=guarded, more=more)
+
+        runner = AmendsRunner(rt)
+        paused = await runner.run(boss(), "please", run_id="r")
+        assert [item.tool_name for item in paused.interruptions] == ["wire"]
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["open", "open"]
+        assert await approve_all(rt) == 1
+        fresh = boss()
+        back = await RunState.from_json(fresh, json.loads(json.dumps(paused.to_state().to_json())))
+        done = await runner.run(fresh, back)
+        assert (done.final_output, done.interruptions) == ("done", [])
+        assert not [one async for one in rt.approvals()]
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
+        assert report.children[0].run.output == "paid"
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000", "ship A1"]
+
+
+@on_a_loop
+async def test_two_sub_agents_in_one_message_have_a_pivot_each(shop: Shop) -> None:
+    def pays(iban: str) -> Agent[Any]:
+        return clerk(shop, [[("wire", {"iban": iban, "cents": 4200_00})], f"paid {iban}"])
+
+    asks: list[Turn] = [[("ask_a", {"input": "pay"}), ("ask_b", {"input": "pay"})], "done"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss = boss_of(("ask_a", pays("AA")), ("ask_b", pays("BB")), turns=asks, guarded=True)
+        runner = AmendsRunner(rt)
+        paused = await runner.run(boss, "please", run_id="r")
+        assert len(paused.interruptions) == 2
+        [first, _] = [one async for one in rt.approvals()]
+        await rt.approve(first.id, digest=first.digest, by="anna")
+        paused = await runner.run(boss, paused.to_state())
+        assert len(paused.interruptions) == 1
+        assert len(shop.effects()) == 1
+        assert await approve_all(rt) == 1
+        done = await runner.run(boss, paused.to_state())
+        assert done.final_output == "done"
+    assert sorted(shop.effects()) == ["wire AA 420000", "wire BB 420000"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_no_is_told_to_the_sub_agent(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        turns: list[Turn] = [[("wire", {"iban": "DE02", "cents": 4200_00})], "then not"]
+        boss = boss_of(("ask", clerk(shop, turns)), turns=[[("ask", {"input": "pay"})], "done"], guarded=True)
+        paused = await AmendsRunner(rt).run(boss, "please", run_id="r")
+        [asked] = [one async for one in rt.approvals()]
+        await rt.reject(asked.id, by="anna", reason="wrong payee")
+        done = await AmendsRunner(rt).run(boss, paused.to_state())
+        assert "then not" in str(done.to_input_list())
+    assert (shop.effects(), shop.states()) == ([], ["committed"])
+
+
+@on_a_loop
+async def test_a_sub_agent_of_a_sub_agent_waits_too(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        middle = boss_of(
+            ("ask_clerk", clerk(shop, WIRES)), turns=[[("ask_clerk", {"input": "x"})], "ok"], guarded=False
+        )
+        boss = boss_of(("ask_middle", middle), turns=[[("ask_middle", {"input": "y"})], "done"], guarded=False)
+        paused = await AmendsRunner(rt).run(boss, "please")
+        assert [item.tool_name for item in paused.interruptions] == ["wire"]
+        assert await approve_all(rt) == 1
+        done = await AmendsRunner(rt).run(boss, paused.to_state())
+        assert done.final_output == "done"
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_sub_agent_that_fails_is_taken_back_and_the_supervisor_is_told(shop: Shop) -> None:
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 5})], Fails("the model is down")]
+    asks: list[Turn] = [[("ask", {"input": "pay"})], "sorry"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss = boss_of(("ask", clerk(shop, turns)), turns=asks, guarded=True)
+        done = await AmendsRunner(rt).run(boss, "please", run_id="r")
+        assert "An error occurred while running the tool" in str(done.to_input_list())  # the words of the SDK
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "rolled_back"]
+    assert shop.effects() == ["charge A1 5", "refund ch_A1"]
+
+
+def _bare(shop: Shop, *more: Any, **options: Any) -> Agent[Any]:
+    tools = [function_tool(fn) for fn in shop.functions() if fn.__name__ == "stamp"]
+    turns: list[Turn] = [[("stamp", {"text": "x"})], "ok"]
+    return Agent(name="clerk", model=model_saying(turns), tools=[*tools, *more], **options)
+
+
+@pytest.mark.parametrize("passed", [True, False], ids=["passed to amends_tools", "beside"])
+@on_a_loop
+async def test_an_agent_with_plain_tools_is_a_child_run_whose_calls_are_guarded(shop: Shop, passed: bool) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss = boss_of(("ask", _bare(shop)), turns=[[("ask", {"input": "x"})], "done"], guarded=passed)
+        before = list(boss.tools)
+        paused = await AmendsRunner(rt).run(boss, "please", run_id="r")
+        assert [item.tool_name for item in paused.interruptions] == ["stamp"]
+        assert len((await rt.report("r")).children) == 1
+        assert all(one is other for one, other in zip(boss.tools, before, strict=True))
+        assert shop.effects() == []
+        assert await approve_all(rt) == 1
+        done = await AmendsRunner(rt).run(boss, paused.to_state())
+        assert done.final_output == "done"
+    assert (shop.effects(), shop.states()) == (["stamp x"], ["committed"])
+
+
+@pytest.mark.parametrize("has", ["shell", "on_handoff", "unknown target", "nested", "no runner"])
+@on_a_loop
+async def test_an_agent_with_something_unguarded_still_needs_a_person(shop: Shop, has: str) -> None:
+    other = Agent(name="other", model=model_saying(["ok"]))
+    shell = LocalShellTool(executor=lambda request: "")
+
+    async def choose(ctx: Any, arguments: str) -> Agent[Any]:
+        return other
+
+    def noted(ctx: Any) -> None:
+        raise AssertionError("the agent must not begin")
+
+    if has == "shell":
+        inner = _bare(shop, shell)
+    elif has == "nested":
+        inner = _bare(shop, _bare(shop, shell).as_tool("ask_more", "More."))
+    elif has == "on_handoff":
+        inner = _bare(shop, handoffs=[handoff(other, on_handoff=noted)])
+    elif has == "unknown target":
+        inner = _bare(shop, handoffs=[Handoff("transfer", "Hand over.", {}, choose, "other")])
+    else:
+        inner = _bare(shop)
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss = boss_of(("ask", inner), turns=[[("ask", {"input": "x"})], "done"], guarded=True)
+        if has == "no runner":
+            with suppress(amends.Waiting):
+                async with rt.run("r"):
+                    paused: Any = await Runner.run(boss, "please")
+                    raise amends.Waiting("the agent pauses")
+        else:
+            paused = await AmendsRunner(rt).run(boss, "please", run_id="r")
+        assert [item.tool_name for item in paused.interruptions] == ["ask"]
+    assert shop.effects() == []
+
+
+@pytest.mark.parametrize("kind", ["agent", "pivot"])
+@on_a_loop
+async def test_a_declaration_of_an_agent_that_is_a_tool_decides(shop: Shop, kind: Any) -> None:
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 5})], "charged"]
+    declared = [*shop.declared(), amends.declare("ask", kind=kind)]
+    async with amends.AsyncRuntime(shop.url, tools=declared) as rt:
+        boss = boss_of(("ask", clerk(shop, turns)), turns=[[("ask", {"input": "x"})], "done"], guarded=False)
+        await AmendsRunner(rt).run(boss, "please", run_id="r")
+        report = await rt.report("r")
+        assert [one.tool for one in report.calls if one.tool == "ask"] == ([] if kind == "agent" else ["ask"])
+        assert len(report.children) == (1 if kind == "agent" else 0)
+    # Inside a pivot nothing starts that would have to be taken back.
+    assert shop.effects() == (["charge A1 5"] if kind == "agent" else [])
+
+
+@on_a_loop
+async def test_a_rule_about_the_sub_agent_pauses_before_it(shop: Shop) -> None:
+    rules = [amends.Rule("ask")]
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 5})], "charged"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared(), rules=rules) as rt:
+        boss = boss_of(("ask", clerk(shop, turns)), turns=[[("ask", {"input": "x"})], "done"], guarded=True)
+        paused = await AmendsRunner(rt).run(boss, "please", run_id="r")
+        assert [item.tool_name for item in paused.interruptions] == ["ask"]
+        assert shop.effects() == []
+        assert await approve_all(rt) == 1
+        done = await AmendsRunner(rt).run(boss, paused.to_state())
+        assert done.final_output == "done"
+        assert not [one async for one in rt.approvals()]
+    assert (shop.effects(), shop.states()) == (["charge A1 5"], ["committed"])
+
+
+@on_a_loop
+async def test_a_streamed_supervisor_waits_with_its_sub_agent(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss = boss_of(("ask", clerk(shop, WIRES)), turns=[[("ask", {"input": "x"})], "done"], guarded=True)
+        runner = AmendsRunner(rt)
+        async with runner.run_streamed(boss, "please", run_id="r") as paused:
+            pass
+        assert await approve_all(rt) == 1
+        async with runner.run_streamed(boss, paused.to_state()) as done:
+            pass
+        assert done.final_output == "done"
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000"]
+    assert shop.states() == ["committed"]
+
+
+@pytest.mark.parametrize("how", ["immediate", "cancelled"])
+@on_a_loop
+async def test_a_stop_while_a_sub_agent_works_suspends_both_and_they_go_on(shop: Shop, how: str) -> None:
+    reached, asked = asyncio.Event(), [0]
+
+    async def look() -> str:
+        asked[0] += 1
+        if asked[0] == 1:
+            reached.set()
+            await asyncio.Event().wait()
+        return "seen"
+
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 5}), ("mail", {"to": "ann"})], [("look", {})], "charged"]
+    declared = [*shop.declared(), amends.declare("look", kind="read")]
+    async with amends.AsyncRuntime(shop.url, tools=declared) as rt:
+        inner = clerk(shop, turns)
+        inner.tools += amends_tools([function_tool(look)])
+        boss = boss_of(("ask", inner), turns=[[("ask", {"input": "x"})], "done"], guarded=True)
+        runner = AmendsRunner(rt)
+
+        async def consume() -> None:
+            async with runner.run_streamed(boss, "please", run_id="r") as result:
+                stopping = asyncio.ensure_future(reached.wait())
+                stopping.add_done_callback(lambda _: result.cancel() if how == "immediate" else None)
+                async for _ in result.stream_events():
+                    pass
+
+        consuming = asyncio.ensure_future(consume())
+        await reached.wait()
+        if how == "cancelled":
+            consuming.cancel()
+        with suppress(asyncio.CancelledError):
+            await consuming
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["open", "open"]
+        assert shop.effects() == ["charge A1 5"], "nothing staged has started, nothing was taken back"
+        done = await runner.run(boss, "please", run_id="r")
+        assert done.final_output == "done"
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
+    assert shop.effects() == ["charge A1 5", "mail ann"]

@@ -35,7 +35,7 @@ from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 import amends
 from amends.adapters.pydantic_ai import AmendsCapability, AmendsToolset, wake
 from amends.errors import NOT_FINISHED, NoRun, RunEnded
-from tests.adapters.conformance import Conformance, Fails, Outcome, Turn, wire
+from tests.adapters.conformance import Conformance, Fails, Outcome, SupervisorConformance, Turn, asks_clerk, wire
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -54,12 +54,7 @@ class PydanticAIHarness:
 
     async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
         rt = amends.AsyncRuntime(shop.url, tools=shop.declared())
-        agent = Agent(
-            model_saying(turns),
-            tools=[_correctable(fn) for fn in shop.functions()],
-            output_type=[str, DeferredToolRequests],
-            capabilities=[AmendsCapability(rt, options=shop.options)],
-        )
+        agent = self.agent(rt, shop, turns)
         kept, run_id = shop.folder / "messages.json", _turn_of(shop.folder, thread, resume)
         try:
             async with rt:
@@ -83,9 +78,36 @@ class PydanticAIHarness:
             return Outcome("paused", told)
         return Outcome("finished", told)
 
+    def agent(self, rt: amends.AsyncRuntime, shop: Shop, turns: Sequence[Turn], *more: Any) -> Any:
+        return Agent(
+            model_saying(turns),
+            tools=[*(_correctable(fn) for fn in shop.functions()), *more],
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt, options=shop.options)],
+        )
+
+
+class PydanticAISupervisor(PydanticAIHarness):
+    """The clerk is a tool of another agent."""
+
+    def agent(self, rt: amends.AsyncRuntime, shop: Shop, turns: Sequence[Turn], *more: Any) -> Any:
+        clerk = super().agent(rt, shop, turns)
+
+        async def ask_clerk(request: str) -> str:
+            """Ask the clerk."""
+            result = await clerk.run(request)
+            return str(result.output)
+
+        return super().agent(rt, shop, asks_clerk("request"), ask_clerk)
+
 
 class TestPydanticAI(Conformance):
     harness = PydanticAIHarness()
+
+
+class TestPydanticAISupervisor(SupervisorConformance):
+    __test__ = True
+    harness = PydanticAISupervisor()
 
 
 def _correctable(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -914,3 +936,293 @@ async def test_what_the_provider_or_the_program_executes_is_named(shop: Shop, ca
         )
         with pytest.raises(amends.UsageError, match="cannot record pay_by_card"):
             await strict.run("please", run_id="s")
+
+
+# ---- an agent as a tool --------------------------------------------------------------------
+
+
+WIRES: list[Turn] = [[("charge", {"order": "A1", "cents": 5})], [wire("DE02", 4200_00)], "paid"]
+
+
+def rewording(turns: Sequence[Turn]) -> FunctionModel:
+    """A model that says everything in other words each time: another note, another iban."""
+    plain, said = model_saying(turns), [0]
+
+    def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        said[0] += 1
+        assert plain.function is not None
+        response: Any = plain.function(messages, info)
+        for part in response.parts:
+            if isinstance(part, ToolCallPart) and isinstance(part.args, dict) and "iban" in part.args:
+                part.args = {**part.args, "iban": f"{part.args['iban']}-{said[0]}"}
+        return response
+
+    return FunctionModel(say)
+
+
+async def approve_all(rt: amends.AsyncRuntime) -> int:
+    asked = [one async for one in rt.approvals()]
+    for one in asked:
+        await rt.approve(one.id, digest=one.digest, by="anna")
+    return len(asked)
+
+
+def boss_of(rt: amends.AsyncRuntime, tools: Sequence[Any], turns: Sequence[Turn], shop: Shop) -> Any:
+    more = [fn for fn in shop.functions() if fn.__name__ == "ship"]
+    return Agent(
+        model_saying(turns),
+        tools=[*tools, *more],
+        output_type=[str, DeferredToolRequests],
+        capabilities=[AmendsCapability(rt)],
+    )
+
+
+ASKS: list[Turn] = [[("ask_payments", {"request": "pay"})], [("ship", {"order": "A1"})], "done"]
+
+
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("pauses", [False, True])
+@on_a_loop
+async def test_a_sub_agent_waits_with_the_one_who_asked_and_reaches_its_pivot(
+    shop: Shop, declared: bool, pauses: bool
+) -> None:
+    more = [amends.declare("ask_payments", kind="agent")] if declared else []
+    async with amends.AsyncRuntime(shop.url, tools=[*shop.declared(), *more]) as rt:
+
+        def boss() -> Any:
+            output: Any = [str, DeferredToolRequests] if pauses else str
+            payments: Any = Agent(
+                rewording(WIRES), tools=shop.functions(), output_type=output, capabilities=[AmendsCapability(rt)]
+            )
+
+            async def ask_payments(request: str) -> str:
+                """Ask the payments agent."""
+                result = await payments.run(request)
+                return str(result.output)
+
+            return boss_of(rt, [ask_payments], ASKS, shop)
+
+        paused = await boss().run("please", run_id="r")
+        assert isinstance(paused.output, DeferredToolRequests)
+        [call] = paused.output.approvals
+        assert call.tool_name == "ask_payments"
+        assert paused.output.metadata[call.tool_call_id]["run"] == "r"
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["open", "open"]
+        messages = ModelMessagesTypeAdapter.validate_json(paused.all_messages_json())
+        again = await boss().run(message_history=messages, deferred_tool_results=wake(messages))
+        assert isinstance(again.output, DeferredToolRequests), "nobody has decided"
+        assert await approve_all(rt) == 1
+        done = await boss().run(message_history=messages, deferred_tool_results=wake(messages))
+        assert done.output == "done"
+        assert not [one async for one in rt.approvals()]
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
+        assert report.children[0].run.output == "paid"
+    assert [one.partition(" ")[0] for one in shop.effects()] == ["charge", "wire", "ship"]
+
+
+@on_a_loop
+async def test_two_sub_agents_in_one_message_have_a_pivot_each(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+
+        def pays(iban: str) -> Any:
+            return Agent(
+                model_saying([[wire(iban, 4200_00)], f"paid {iban}"]),
+                tools=shop.functions(),
+                capabilities=[AmendsCapability(rt)],
+            )
+
+        first, second = pays("AA"), pays("BB")
+
+        async def ask_a(request: str) -> str:
+            return str((await first.run(request)).output)
+
+        async def ask_b(request: str) -> str:
+            return str((await second.run(request)).output)
+
+        asks: list[Turn] = [[("ask_a", {"request": "x"}), ("ask_b", {"request": "x"})], "done"]
+        boss = boss_of(rt, [ask_a, ask_b], asks, shop)
+        paused = await boss.run("please", run_id="r")
+        assert len(paused.output.approvals) == 2
+        assert await approve_all(rt) == 2
+        messages = paused.all_messages()
+        done = await boss.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert done.output == "done"
+    assert sorted(shop.effects()) == ["wire AA 420000", "wire BB 420000"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_no_is_told_to_the_sub_agent(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        payments: Any = Agent(
+            model_saying([[wire("DE02", 4200_00)], "then not"]),
+            tools=shop.functions(),
+            capabilities=[AmendsCapability(rt)],
+        )
+
+        async def ask_payments(ctx: RunContext[None], request: str) -> str:
+            result = await payments.run(request, usage=ctx.usage, deps=ctx.deps)
+            return result.output.strip()
+
+        boss = boss_of(rt, [ask_payments], [ASKS[0], "done"], shop)
+        paused = await boss.run("please", run_id="r")
+        [asked] = [one async for one in rt.approvals()]
+        await rt.reject(asked.id, by="anna", reason="wrong payee")
+        messages = paused.all_messages()
+        done = await boss.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert "then not" in str(done.all_messages())
+        assert (await rt.report("r")).children[0].run.output == "then not"
+    assert (shop.effects(), shop.states()) == ([], ["committed"])
+
+
+@on_a_loop
+async def test_a_sub_agent_of_a_sub_agent_waits_too(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        clerk: Any = Agent(rewording(WIRES), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+
+        async def ask_clerk(request: str) -> str:
+            return str((await clerk.run(request)).output)
+
+        middle: Any = Agent(
+            model_saying([[("ask_clerk", {"request": "x"})], "ok"]),
+            tools=[ask_clerk],
+            capabilities=[AmendsCapability(rt)],
+        )
+
+        async def ask_payments(request: str) -> str:
+            return str((await middle.run(request)).output)
+
+        boss = boss_of(rt, [ask_payments], [ASKS[0], "done"], shop)
+        paused = await boss.run("please", run_id="r")
+        assert isinstance(paused.output, DeferredToolRequests)
+        assert await approve_all(rt) == 1
+        messages = paused.all_messages()
+        done = await boss.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert done.output == "done"
+        assert not [one async for one in rt.approvals()]
+    assert [one.partition(" ")[0] for one in shop.effects()] == ["charge", "wire"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_sub_agent_that_fails_is_taken_back(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        payments: Any = Agent(
+            model_saying([WIRES[0], Fails("the model is down")]),
+            tools=shop.functions(),
+            capabilities=[AmendsCapability(rt)],
+        )
+
+        async def ask_payments(request: str) -> str:
+            try:
+                return str((await payments.run(request)).output)
+            except RuntimeError as error:
+                raise ModelRetry("it is down") from error
+
+        boss = boss_of(rt, [ask_payments], [ASKS[0], "sorry"], shop)
+        done = await boss.run("please", run_id="r")
+        assert done.output == "sorry"
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "rolled_back"]
+    assert shop.effects() == ["charge A1 5", "refund ch_A1"]
+
+
+@on_a_loop
+async def test_a_tool_that_might_do_more_than_run_an_agent_still_needs_a_person(shop: Shop) -> None:
+    done: list[str] = []
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        payments: Any = Agent(model_saying(["ok"]), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+        bare: Any = Agent(model_saying(["ok"]), tools=shop.functions())
+
+        def post(text: str) -> None:
+            done.append(text)
+
+        async def calls_more(request: str) -> str:
+            post(request)
+            return str((await payments.run(request)).output)
+
+        async def changes_more(request: str) -> str:
+            done.append(request)
+            return str((await payments.run(request)).output)
+
+        async def renames(request: str) -> str:
+            send = post
+            send(request)
+            return str((await payments.run(request)).output)
+
+        async def uses_context(ctx: RunContext[Any], request: str) -> str:
+            ctx.deps.append(request)
+            return str((await payments.run(request)).output)
+
+        async def imports(request: str) -> str:
+            import builtins
+
+            builtins.print(request)
+            return str((await payments.run(request)).output)
+
+        async def unguarded(request: str) -> str:
+            return str((await bare.run(request)).output)
+
+        for fn in (calls_more, changes_more, renames, uses_context, imports, unguarded):
+            boss = boss_of(rt, [fn], [[(fn.__name__, {"request": "x"})], "done"], shop)
+            paused = await boss.run("please", deps=done)
+            assert isinstance(paused.output, DeferredToolRequests), fn.__name__
+            assert "nobody has declared this tool" in str(paused.output.metadata), fn.__name__
+    assert done == []
+
+
+@on_a_loop
+async def test_a_sub_agent_is_replayed_with_what_its_model_said(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        payments: Any = Agent(
+            rewording([[wire("DE02", 5)], "paid"]), tools=shop.functions(), capabilities=[AmendsCapability(rt)]
+        )
+
+        async def ask_payments(request: str) -> str:
+            return str((await payments.run(request)).output)
+
+        boss = boss_of(rt, [ask_payments], [ASKS[0], "done"], shop)
+        await boss.run("please", run_id="r")
+        effects = shop.effects()
+        replayed = await rt.replay("r", boss.run, "please", run_id="r")
+        assert replayed.output == "done"
+    assert shop.effects() == effects
+
+
+@on_a_loop
+async def test_a_stop_while_a_sub_agent_works_suspends_both_and_they_go_on(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        reached = asyncio.Event()
+        said: list[Turn] = [[("charge", {"order": "A1", "cents": 5})], [("mail", {"to": "ann"})], "charged"]
+        plain = model_saying(said)
+
+        async def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            if not reached.is_set() and sum(isinstance(one, ModelResponse) for one in messages) == 2:
+                reached.set()
+                await asyncio.Event().wait()
+            assert plain.function is not None
+            response: Any = plain.function(messages, info)
+            return response  # type: ignore[no-any-return]
+
+        payments: Any = Agent(FunctionModel(say), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+
+        async def ask_payments(request: str) -> str:
+            return str((await payments.run(request)).output)
+
+        boss = boss_of(rt, [ask_payments], [ASKS[0], "done"], shop)
+        task = asyncio.create_task(boss.run("please", run_id="r"))
+        await reached.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["open", "open"]
+        assert shop.effects() == ["charge A1 5"], "nothing staged has started, nothing was taken back"
+        assert [item.what for item in await rt.inbox()] == ["suspended"]
+        assert await rt.recover() == []
+        assert (await boss.run("please", run_id="r")).output == "done"
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
+    assert shop.effects() == ["charge A1 5", "mail ann"]

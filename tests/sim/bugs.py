@@ -20,8 +20,8 @@ from unittest import mock
 from amends.encoding import canonical, payloads
 from amends.encoding.chain import GENESIS
 from amends.encoding.dataclass import changed
-from amends.engine import approvals as engine_approvals
 from amends.engine import (
+    agents,
     blocked,
     call,
     checkpoints,
@@ -37,6 +37,7 @@ from amends.engine import (
     rollback,
     session,
 )
+from amends.engine import approvals as engine_approvals
 from amends.engine import locks as engine_locks
 from amends.engine import recorded_values as engine_values
 from amends.engine import rules as engine_rules
@@ -106,6 +107,7 @@ MODULES = (
     engine_values,
     session,
     admission,
+    agents,
     changes,
     opening,
     retention,
@@ -758,6 +760,12 @@ BUGS: tuple[Bug, ...] = (
     Bug("B6", "a budget takes a run back over its pivot",
         lambda: rewritten((budgets, "refuse_by_budget", 'or run.phase != "open" or run.pivot or', "or")),
         ("no_budget_on_the_way_back",), ("F24u",)),
+    Bug("S70", "an agent that returns while a call of it waits has ended",
+        lambda: rewritten((agents, "wait_for_person", "if row is not None:", "if False:")),
+        ("agent_waits",), ("F74",)),
+    Bug("S71", "an agent that is asked again begins another child run",
+        lambda: rewritten((requests, "own_child_name", "return ", "made = globals().setdefault('_made', [])\n    made.append(ask)\n    return str(len(made)).join(('k:', '')) or ")),
+        ("same_agent",), ("F74",)),
     Bug("R1", "replay falls through to a body on a miss",
         lambda: rewritten((answers, "_unrecorded", "return replay.stop(", "from amends.ledger.world import Invoke, LazyCall\n    row = replay.record.tree.calls[0]\n    if ask.fn is not None:\n        ended = await Invoke(ask.fn, ask.args, ask.is_async, None, LazyCall(row, lambda: call_of(row, ask.spec)), None, 'execute')\n        return Done(row, ended.value)\n    return replay.stop(")),
         ("replays_start_nothing",), ("F27",)),

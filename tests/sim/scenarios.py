@@ -734,6 +734,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.clocks import clock_scenarios
     from tests.sim.completing import completing_scenarios
     from tests.sim.contexts import context_scenarios
+    from tests.sim.delegating import delegating_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
     from tests.sim.halting import halt_scenarios
@@ -806,6 +807,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *setting_scenarios(v),
         *halt_scenarios(v),
         *undo_scenarios(v),
+        *delegating_scenarios(v),
         *permit_scenarios(v),
         *completing_scenarios(v),
         *stopping_scenarios(v),

@@ -35,6 +35,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest, msg_content_output
+from langgraph.pregel import Pregel
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel, PlainValidator, TypeAdapter, ValidationError
 from pydantic.v1 import BaseModel as BaseModelV1
@@ -44,6 +45,7 @@ from amends import (
     Answer,
     AsyncRun,
     AsyncRuntime,
+    Call,
     NoEffect,
     Report,
     RolledBack,
@@ -53,8 +55,10 @@ from amends import (
     Runtime,
     UsageError,
     Waiting,
+    current_call,
     current_run,
 )
+from amends.adapters import agents_run_by
 from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, Suspended, UnknownTool
 from amends.notify import exact
 from amends.visible import visible_log
@@ -283,8 +287,11 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             with open_run.lock:
                 run = self._open(open_run, request.state)
             self._refuse_crossing(open_run, request)
+            is_agent = self._is_agent(request.tool)
             for _ in range(WAKES_MAX):
-                answer = run.answer(call["name"], bound, handler=body.handler(), tool_call_id=call["id"])
+                answer = run.answer(
+                    call["name"], bound, handler=body.handler(), tool_call_id=call["id"], agent=is_agent
+                )
                 if body.paused_before(answer):
                     continue
                 if not self._is_pause(answer, body, open_run, request):
@@ -324,8 +331,11 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             async with open_run.alock:
                 run = await self._aopen(open_run, request.state)
             self._refuse_crossing(open_run, request)
+            is_agent = self._is_agent(request.tool)
             for _ in range(WAKES_MAX):
-                answer = await run.answer(call["name"], bound, handler=body.ahandler(), tool_call_id=call["id"])
+                answer = await run.answer(
+                    call["name"], bound, handler=body.ahandler(), tool_call_id=call["id"], agent=is_agent
+                )
                 if body.paused_before(answer):
                     continue
                 if not self._is_pause(answer, body, open_run, request):
@@ -346,6 +356,20 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             if (why := self._is_last(open_run, request)) is not None:
                 await as_async(open_run.run).leave(why.error)
         raise _never_decided(call["name"])
+
+    def _is_agent(self, tool: BaseTool) -> bool:
+        """Return whether nobody declared this tool, and it does nothing but run agents that are guarded here, too."""
+        if self._rt.kind_of(tool.name) is not None:
+            return False
+        functions = [getattr(tool, name, None) for name in ("func", "coroutine")]
+        found = [agents_run_by(function, self._guards) for function in functions if function is not None]
+        return bool(found) and all(found)
+
+    def _guards(self, value: object) -> bool:
+        nodes = getattr(value, "nodes", None) if isinstance(value, Pregel) else None
+        hooks = [getattr(getattr(node, "bound", None), "func", None) for node in (nodes or {}).values()]
+        owners = [getattr(hook, "__self__", None) for hook in hooks]
+        return any(isinstance(one, AmendsMiddleware) and one._rt is self._rt for one in owners)
 
     def _is_pause(self, answer: Answer, body: Body, open_run: OpenRun, request: ToolCallRequest) -> bool:
         """Return whether the graph must pause for this answer; raise the interrupt of the tool itself, if there is one."""
@@ -443,8 +467,11 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         return over.state == "committed" and self._rt.kind_of(call["name"]) == "read"
 
     def _block(self) -> Turn | None:
-        """Return the block of this runtime that this code is in, if any."""
-        return current_turn(self._rt)
+        """Return the block of this runtime that this code is in, if any.
+
+        None inside an open run: a sub-agent works in the run of its tool, and its end is not that of the block's agent.
+        """
+        return None if is_in_run(self._rt) else current_turn(self._rt)
 
     def _go_on(self) -> None:
         """Note in the block that an agent is at work that began elsewhere, and has not ended."""
@@ -567,11 +594,11 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             return self._open_run(run_id, config) if is_open or has_answers(state) else None
 
     def _end_turn(self, state: TurnState, config: RunnableConfig) -> OpenRun | None:
+        if surrounding_run(self._rt, lambda: self._id_of(config, state)) is not None:
+            return None  # the program ends it; or this is a sub-agent, and the one who asked goes on
         if (block := self._block()) is not None:
             block.reached_end = True
             block.is_done = block.is_done or not graph_path(config)
-            return None
-        if surrounding_run(self._rt, lambda: self._id_of(config, state)) is not None:
             return None
         with self._lock:
             run_id = self._id_of(config, state)
@@ -699,8 +726,9 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         The model knows what the messages have. If it has seen results, a run that was rolled back meanwhile must not
         start again.
         """
-        calls = [] if known is None else [*known.calls, *(call for child in known.children for call in child.calls)]
-        done = [call.tool_call_id for call in calls if call.state == "succeeded"]
+        calls = [] if known is None else calls_in(known)
+        # What a sub-agent has done is in its own conversation, not in this one.
+        done = [call.tool_call_id for call in calls if call.state == "succeeded" and call.run_id in own_runs(known)]
         waiting = [call for call in calls if call.state in ("held", "ready") and not call.staged]
         open_run.pausing = any(call.state == "held" for call in waiting)  # another call has already paused the graph
         open_run.by_itself = {call.tool_call_id for call in calls if PAUSED in (call.error or "")}
@@ -948,6 +976,14 @@ def current_turn(rt: Runtime | AsyncRuntime | None = None) -> Turn | None:
     return turn
 
 
+def is_in_run(rt: Runtime | AsyncRuntime) -> bool:
+    """Return whether this code is inside an open run of this runtime: the program's, or that of a tool."""
+    try:
+        return not current_run(rt).awaits_opening
+    except NoRun:
+        return False
+
+
 def surrounding_run(rt: Runtime | AsyncRuntime, own: Callable[[], str]) -> Run | AsyncRun | None:
     """Return the run that the program has opened around the graph, or the run of the tool in which this agent runs.
 
@@ -1027,7 +1063,7 @@ class Body:
                 handled = self._handler(self._watched(args))
         except GraphBubbleUp as bubble:
             self.bubble = bubble
-            raise NoEffect(PAUSED) from bubble
+            raise self._pause() from bubble
         except UsageError:
             if self._outcome.refused is None:
                 raise
@@ -1041,12 +1077,20 @@ class Body:
                 handled = await self._handler(self._watched(args))
         except GraphBubbleUp as bubble:
             self.bubble = bubble
-            raise NoEffect(PAUSED) from bubble
+            raise self._pause() from bubble
         except UsageError:
             if self._outcome.refused is None:
                 raise
             handled = None
         return self._result(handled)
+
+    def _pause(self) -> Exception:
+        """Return what the ledger is told of a pause: a call had no effect yet, an agent's child run waits."""
+        try:
+            is_call = current_call().tool_call_id == self._request.tool_call["id"]
+        except NoRun:
+            is_call = False
+        return NoEffect(PAUSED) if is_call else Waiting("the agent pauses", run_id=current_run().id)
 
     def unrecorded(self) -> Handled:
         """Let the framework run the tool as without amends."""
@@ -1443,6 +1487,26 @@ def as_function(tool: BaseTool, *, is_async: bool) -> Callable[..., Any]:
     return made
 
 
+# ---- What the ledger tells
+
+
+def calls_in(report: Report) -> list[Call]:
+    """Return the calls of a run and of the runs inside it."""
+    return [*report.calls, *(call for child in report.children for call in calls_in(child))]
+
+
+def own_runs(report: Report | None) -> set[str]:
+    """Return the ids of a run, and of the child runs that are one call of an undeclared tool each."""
+    if report is None:
+        return set()
+    single = [
+        child.run.id
+        for child in report.children
+        if any(child.run.id.startswith(f"{report.run.id}/{call.tool}:") for call in child.calls if call.kind == "pivot")
+    ]
+    return {report.run.id, *single}
+
+
 # ---- What the config and the state of a graph tell
 
 
@@ -1659,9 +1723,10 @@ class _Watch(BaseCallbackHandler):
                 del self._chains[next(iter(self._chains))]
         turn = current_turn()
         while turn is not None:
-            chain.turns = (*chain.turns, turn)
-            if parent is None or turn not in parent.turns:
-                turn.last, turn.is_done = chain, False
+            if not is_in_run(turn.rt):  # a sub-agent is a part of the one who asked
+                chain.turns = (*chain.turns, turn)
+                if parent is None or turn not in parent.turns:
+                    turn.last, turn.is_done = chain, False
             turn = turn.outer
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
@@ -1721,7 +1786,7 @@ class _Watch(BaseCallbackHandler):
         turn, run, node = current_turn(), run_here(), str(told.get("langgraph_node", ""))
         ns = str(told.get("langgraph_checkpoint_ns", ""))
         with self._lock:
-            guards = list(self._guards)
+            guards = sorted(self._guards, key=lambda one: not one._is_strict)  # a set: in no order of its own
         for guard in guards:
             host = guard._rt._host
             is_inside = (turn is not None and turn.rt is guard._rt) or (run is not None and run._host is host)

@@ -14,7 +14,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, time, timedelta
@@ -47,7 +47,7 @@ from agents.tool_context import ToolContext
 from pydantic_core import to_json, to_jsonable_python
 
 import amends
-from amends.errors import KeyConflict, NoRun, Suspended
+from amends.errors import KeyConflict, NoRun, RunNotFound, Suspended
 
 log = logging.getLogger("amends")
 
@@ -181,7 +181,8 @@ class AmendsRunner:
 
     def _look_at(self, agent: Agent[Any]) -> None:
         """Guard what the agent and those behind it have; warn of what cannot be guarded, or raise with ``strict``."""
-        for one in _agents_from(agent):
+        agents = _agents_from(agent)
+        for one in agents:
             unguarded = _guard_agent(one, self._rt)
             if unguarded and self._strict:
                 raise amends.UsageError(
@@ -194,6 +195,11 @@ class AmendsRunner:
                     f"agent {one.name} has what amends cannot record: {name}. What it does is not in the ledger, may be"
                     " done twice and is never taken back. AmendsRunner(rt, strict=True) refuses it"
                 )
+        for tool in [tool for one in agents for tool in one.tools]:  # an agent is guarded if all that it has is
+            if not isinstance(tool, FunctionTool) or not tool._is_agent_tool or _is_guarded(tool):
+                continue
+            if self._rt.kind_of(tool.name) is not None or _is_guarded_agent(tool, self._rt):
+                _guard_in_place(tool)
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:
@@ -210,7 +216,7 @@ class AmendsRunner:
         async for asked in self._rt.approvals(""):
             seen += 1
             if wanted.get(asked.call.tool_call_id) == asked.call.tool:
-                found.add(_run_around(asked.call))
+                found.add(await self._root_of(asked.call))
             if seen == APPROVALS_READ_MAX:
                 break
         return _only(found)
@@ -225,16 +231,21 @@ class AmendsRunner:
         async for call in self._rt.calls():
             seen += 1
             if call.tool_call_id in made:
-                count[_run_around(call)] += 1
+                count[await self._root_of(call)] += 1
             if seen == CALLS_READ_MAX or count.total() == len(made):
                 break
         most = max(count.values(), default=0)
         return _only({run_id for run_id, number in count.items() if number == most})
 
-
-def _run_around(call: amends.Call) -> str:
-    above, _, _ = call.run_id.rpartition(f"/{call.tool}:")  # an undeclared tool has a run of its own
-    return above or call.run_id
+    async def _root_of(self, call: amends.Call) -> str:
+        """Return the id of the outermost run of a call: a sub-agent has a run inside, and an undeclared tool has one too."""
+        names = call.run_id.split("/")
+        for count in range(1, len(names)):
+            above = "/".join(names[:count])
+            with suppress(RunNotFound):
+                if call.tool_call_id in _states_of(await self._rt.report(above)):
+                    return above
+        return call.run_id
 
 
 def _only(found: set[str]) -> str:
@@ -254,6 +265,8 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
 
     ``repeats``: the model is shown ``again_because``. ``passes``: outside of a run the tool is called as it is.
     """
+    if tool._is_agent_tool and _is_guarded(tool):
+        return tool  # a second child run around its own would be none that anybody asked for
     # The SDK turns a tool's error into a text for the model; the ledger needs the error itself.
     bare = replace(tool, _use_default_failure_error_function=False, _failure_error_function=None)
     bind, returns = _binder(tool)
@@ -269,14 +282,24 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
         async def body(**args: Any) -> Any:
             with _hearing_server() as heard:
                 returned.append(await bare.on_invoke_tool(ctx, _as_json(arguments, args, asked)))
-            if _pauses(ctx):
+            is_call = _is_body_of(tool.name, ctx.tool_call_id)
+            if _pauses(ctx) and is_call:
                 raise amends.NoEffect("this tool is an agent, and has paused; it continues when it is called again")
+            if _pauses(ctx):
+                raise amends.Waiting(f"{tool.name} waits for a decision", run_id=_current().id)
+            if not is_call:
+                return to_jsonable_python(returned[-1], fallback=str)
             return _content(heard[-1]) if heard else returned[-1]
 
         run = _current()
         run.for_agent()
         answer = await run.answer(
-            tool.name, asked, handler=body, tool_call_id=ctx.tool_call_id, schema=_schema_for(tool, asked)
+            tool.name,
+            asked,
+            handler=body,
+            tool_call_id=ctx.tool_call_id,
+            schema=_schema_for(tool, asked),
+            agent=_is_guarded_agent(tool),
         )
         if returned and _pauses(ctx):
             return returned[-1]
@@ -303,6 +326,39 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
     on_invoke = with_function_tool_failure_error_handler(invoke, _no_message) if wraps else invoke
     gate = _gate(tool, tool.needs_approval, bind, passes=passes)
     return replace(tool, on_invoke_tool=on_invoke, needs_approval=gate)
+
+
+# ---- An agent as a tool: a child run
+
+
+def _is_guarded_agent(tool: Any, rt: amends.AsyncRuntime | None = None) -> bool:
+    """Return whether the tool is an agent, and all that it can reach is guarded: then it needs no approval itself."""
+    if not isinstance(tool, FunctionTool) or not tool._is_agent_tool or not isinstance(tool._agent_instance, Agent):
+        return False
+    if rt is None and (here := _here.get()) is not None:
+        rt = here.rt
+    return all(_is_wholly_guarded(one, rt) for one in _agents_from(tool._agent_instance))
+
+
+def _is_wholly_guarded(agent: Agent[Any], rt: amends.AsyncRuntime | None) -> bool:
+    """Return whether everything that this agent itself can call is recorded; agents behind it are looked at apart."""
+    for tool in agent.tools:
+        if isinstance(tool, FunctionTool):
+            is_agent = tool._is_agent_tool and isinstance(tool._agent_instance, Agent)
+            if not is_agent and not _is_guarded(tool):
+                return False
+        elif type(tool).__name__ not in HARMLESS:
+            return False
+    if agent.mcp_servers and not hasattr(agent.get_mcp_tools, "__amends__"):
+        return False
+    for handoff in agent.handoffs:
+        if not isinstance(handoff, Handoff):
+            continue
+        if handoff._agent_ref is None or handoff._agent_ref() is None:
+            return False  # who it hands over to is not known before the model asks for it
+        if _runs_code(handoff) and (rt is None or rt.kind_of(handoff.tool_name) is None):
+            return False
+    return True
 
 
 def _pauses(ctx: ToolContext[Any]) -> bool:
@@ -385,8 +441,9 @@ def _gate(
         if not passes or _is_in_run():
             try:
                 asked = bind(to_json(args).decode())
-                run, schema = _current(), _schema_for(tool, asked)
-                if await run.approval_for(tool.name, asked, tool_call_id=call_id, schema=schema) is not None:
+                run, schema, is_agent = _current(), _schema_for(tool, asked), _is_guarded_agent(tool)
+                found = await run.approval_for(tool.name, asked, tool_call_id=call_id, schema=schema, agent=is_agent)
+                if found is not None:
                     return True
             except NoRun:
                 raise
@@ -830,9 +887,10 @@ def _as_decided(state: RunState[Any], report: amends.Report) -> None:
     """
     known = _states_of(report)
     undecided = {call_id for call_id, call_state in known.items() if call_state == "held"}
-    records = (
-        [] if state._context is None else list(state._context._approvals.values())
-    )  # there is no public way to revoke an approval
+    # There is no public way to revoke an approval. Those of an agent that is a tool are in the state inside this one.
+    owners = [state._find_nested_approval_state(item) for item in state.get_interruptions()]
+    contexts = [one._context for one in (state, *(owner[0] for owner in owners if owner is not None))]
+    records = [record for one in contexts if one is not None for record in one._approvals.values()]
     for record in records:
         if isinstance(record.approved, list):
             record.approved = [one for one in record.approved if one not in undecided]

@@ -17,21 +17,32 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from hashlib import sha256
 from typing import Any, Final, Generic, Literal, get_type_hints
 from uuid import UUID
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_ai import AgentRunResult, RunContext, ToolReturn
-from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, ToolRetryError
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.agent import AbstractAgent
+from pydantic_ai.capabilities import AbstractCapability, WrapModelRequestHandler
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, ToolRetryError, UserError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.output import NativeOutput, OutputContext, PromptedOutput, TextOutput, ToolOutput
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
 from pydantic_core import to_json, to_jsonable_python
 
 import amends
+from amends.adapters import agents_run_by
 from amends.errors import NoRun, RunNotFound, Suspended
 
 log = logging.getLogger("amends")
@@ -111,7 +122,8 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             self._look_at_output(name)
         if _is_inside(self.rt, self.run_id or ctx.run_id):
             _join(self.options.get("on_open_failure"))
-            return await handler()
+            sub_agent = _sub_agent_here()
+            return await handler() if sub_agent is None else await sub_agent.work(handler)
         thread = f"thread:{ctx.conversation_id}"
         named, is_back = await self._named(ctx, thread)
         # If the model has seen results, a run that was rolled back meanwhile must not start again.
@@ -183,6 +195,13 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             raise answer.error
         raise ModelRetry(answer.text)
 
+    async def on_run_error(self, ctx: RunContext[AgentDepsT], *, error: BaseException) -> AgentRunResult[Any]:
+        """Raise what a sub-agent waits for, if it has no ``DeferredToolRequests`` among its outputs: the one who asked has."""
+        sub_agent = _sub_agent_here()
+        if sub_agent is not None and sub_agent.waits is not None and isinstance(error, UserError):
+            raise sub_agent.waits from error
+        raise error
+
     async def after_output_process(
         self, ctx: RunContext[AgentDepsT], *, output_context: OutputContext, output: Any
     ) -> Any:
@@ -206,10 +225,39 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         """Run the call at most once."""
         _turn.get().has_begun = True
         again = call.args_as_dict().get(REPEAT) if self._offers(tool_def.name) else None
+        is_agent = self.rt.kind_of(tool_def.name) is None and self._is_agent(ctx, tool_def.name)
         tool = None if ctx.tool_manager is None else (ctx.tool_manager.tools or {}).get(tool_def.name)
         bound = _Bound(args, tool, tool_def, ctx)
         with _turn.get().calling():
-            return await _guarded(tool_def.name, bound, ctx.tool_call_id, handler, again=again)
+            return await _guarded(tool_def.name, bound, ctx.tool_call_id, handler, again=again, agent=is_agent)
+
+    async def wrap_model_request(
+        self, ctx: RunContext[AgentDepsT], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler
+    ) -> ModelResponse:
+        """Let the model of a sub-agent that begins again say what it said before, word for word."""
+        sub_agent = _sub_agent_here()
+        if sub_agent is None:
+            return await handler(request_context)
+        return await sub_agent.say(ctx.run_id, lambda: handler(request_context))
+
+    def _is_agent(self, ctx: RunContext[AgentDepsT], tool: str) -> bool:
+        """Return whether this tool does nothing but run agents that have this capability, too."""
+        functions: list[Any] = []
+
+        def look(toolset: AbstractToolset[Any]) -> None:
+            if isinstance(toolset, FunctionToolset) and tool in toolset.tools:
+                functions.append(toolset.tools[tool].function)
+
+        for toolset in () if ctx.agent is None else ctx.agent.toolsets:
+            toolset.apply(look)
+        return len(functions) == 1 and bool(agents_run_by(functions[0], self._guards))
+
+    def _guards(self, value: object) -> bool:
+        if not isinstance(value, AbstractAgent):
+            return False
+        return any(
+            isinstance(one, AmendsCapability) and one.rt is self.rt for one in value.root_capability.capabilities
+        )
 
     async def prepare_tools(self, ctx: RunContext[AgentDepsT], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
         """Return the tools as the model sees them."""
@@ -389,13 +437,18 @@ _turn: ContextVar[_Turn] = ContextVar("amends.adapters.pydantic_ai.turn", defaul
 # ---- One call
 
 
-async def _guarded(name: str, bound: _Bound, call_id: str | None, execute: Execute, *, again: str | None = None) -> Any:
-    if _is_body_of(name, call_id):
+async def _guarded(
+    name: str, bound: _Bound, call_id: str | None, execute: Execute, *, again: str | None = None, agent: bool = False
+) -> Any:
+    if _is_body_of(name, call_id) or _is_agent_of(name, call_id):
         return await execute(bound.args)  # a wrapped toolset of a wrapped agent: record it once
     returned: list[Any] = []
     deferred: list[Exception] = []
 
     async def body(**given: Any) -> Any:
+        if not _is_body_of(name, call_id):  # it is an agent, in a child run of its own
+            returned.append(await _as_sub_agent(name, call_id, lambda: execute(bound.rebuilt(given))))
+            return to_jsonable_python(_returned(returned[-1]), fallback=str)
         try:
             returned.append(await execute(bound.rebuilt(given)))
         except (ApprovalRequired, CallDeferred) as pause:  # raised by the tool itself, which has done nothing yet
@@ -405,12 +458,16 @@ async def _guarded(name: str, bound: _Bound, call_id: str | None, execute: Execu
             if _timed_out(error):  # the framework says "try again", but the call may have happened
                 raise TimeoutError(str(error)) from error
             raise
-        # The wrapper has content for the model besides: the tool's own result is what it wraps.
-        return returned[-1].return_value if isinstance(returned[-1], ToolReturn) else returned[-1]
+        return _returned(returned[-1])
 
     run = _current()
-    answer = await run.answer(name, bound.asked, handler=body, tool_call_id=call_id, again=again)
+    answer = await run.answer(name, bound.asked, handler=body, tool_call_id=call_id, again=again, agent=agent)
+    around = _sub_agent_here()
+    if around is not None and isinstance(answer.error, amends.Waiting):
+        around.waits = answer.error
     if deferred:
+        if around is not None:
+            around.waits = amends.Waiting(f"{name} asked to be called later", run_id=run.id)
         raise deferred[-1]
     if answer.status == "done" or (answer.status == "replayed" and returned):
         return returned[-1] if returned else answer.value
@@ -421,7 +478,112 @@ async def _guarded(name: str, bound: _Bound, call_id: str | None, execute: Execu
     if isinstance(answer.error, amends.Held) and answer.error.approval is not None:
         asked: amends.Approval = answer.error.approval
         raise ApprovalRequired({"approval": asked.id, "digest": asked.digest, "why": asked.rule, "run": run.id})
+    if type(answer.error) is amends.Waiting:  # the sub-agent waits for something that the ledger does not know
+        raise ApprovalRequired({"why": str(answer.error), "run": run.id})
     raise ToolFailed(answer.text)
+
+
+def _returned(value: Any) -> Any:
+    """Return a tool's own result: a ``ToolReturn`` has content for the model besides."""
+    return value.return_value if isinstance(value, ToolReturn) else value
+
+
+# ---- An agent as a tool: a child run
+
+
+class _SubAgent:
+    """An agent that works in the child run of a tool call: what its models said, and what it waits for."""
+
+    def __init__(self, run: amends.AsyncRun, tool: str, call_id: str | None, said: Mapping[Place, Any]) -> None:
+        self.run, self.tool, self.call_id = run, tool, call_id
+        self._said = said
+        self._places: dict[str | None, list[int]] = {}
+        self.waits: amends.Waiting | None = None
+        """What a call inside waits for, if one does."""
+
+    async def work(self, handler: Callable[[], Awaitable[AgentRunResult[Any]]]) -> AgentRunResult[Any]:
+        """Run the agent; raise what it waits for, so that its child run stays open and the one who asked waits too."""
+        result = await handler()
+        if isinstance(result.output, DeferredToolRequests):
+            raise self.waits or amends.Waiting("the agent waits for a decision", run_id=self.run.id)
+        return result
+
+    async def say(self, agent_run: str | None, ask: Callable[[], Awaitable[ModelResponse]]) -> ModelResponse:
+        """Return the response of the model: as it is recorded, if the agent was here before, else a new one.
+
+        A model that is asked again says it in other words, and other words are another call that needs approval anew.
+        """
+        place = self._places.setdefault(agent_run, [len(self._places), 0])
+        at = (place[0], place[1])
+        place[1] += 1
+        known = _response_of(self._said.get(at))
+        if known is not None:
+            return known
+        attempt = await self.run.begin(SAID, {"agent": at[0], "request": at[1]}, kind="read")
+        async with attempt:
+            known = _response_of(attempt.result) if attempt.replayed else None
+            if known is not None:
+                return known
+            response = await ask()
+            if not attempt.replayed:
+                await attempt.succeed(_recorded(response))
+        return response
+
+
+Place = tuple[int, int]
+"""Which of the agents that a tool runs, and which of its requests to a model."""
+SAID: Final = "model:pydantic_ai"
+"""The name under which the responses of a sub-agent's model are recorded in its child run."""
+_sub_agent: ContextVar[_SubAgent | None] = ContextVar("amends.pydantic_ai.sub_agent", default=None)
+
+
+def _sub_agent_here() -> _SubAgent | None:
+    """Return the sub-agent that this code is a part of: the one whose child run is the current run."""
+    found = _sub_agent.get()
+    try:
+        return found if found is not None and found.run is amends.current_run() else None
+    except NoRun:
+        return None
+
+
+async def _as_sub_agent(tool: str, call_id: str | None, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Run a tool that is an agent, inside its child run, which is the current one."""
+    run = _current()
+    found = _SubAgent(run, tool, call_id, _said_in(await run.report()))
+    before = _sub_agent.get()
+    _sub_agent.set(found)
+    try:
+        return await work()
+    finally:
+        _sub_agent.set(before)
+
+
+def _is_agent_of(tool: str, call_id: str | None) -> bool:
+    found = _sub_agent_here()
+    return found is not None and (found.tool, found.call_id) == (tool, call_id)
+
+
+def _said_in(report: amends.Report) -> dict[Place, Any]:
+    """Return what the models of this child run have said, each as it is recorded."""
+    return {
+        (call.args["agent"], call.args["request"]): call.result
+        for call in report.calls
+        if call.tool == SAID and call.state == "succeeded"
+    }
+
+
+def _recorded(response: ModelResponse) -> dict[str, str]:
+    text = ModelMessagesTypeAdapter.dump_json([response]).decode()
+    return {"response": text, "sha256": sha256(text.encode()).hexdigest()}
+
+
+def _response_of(recorded: Any) -> ModelResponse | None:
+    """Return a recorded response; None if there is none, or if it was not kept as it was (redacted, or too long)."""
+    text = recorded.get("response") if isinstance(recorded, dict) else None
+    if not isinstance(text, str) or sha256(text.encode()).hexdigest() != recorded.get("sha256"):
+        return None
+    [found] = ModelMessagesTypeAdapter.validate_json(text)
+    return found if isinstance(found, ModelResponse) else None
 
 
 # ---- A request in other words is the same request
@@ -650,7 +812,7 @@ def _body_of(
 
     async def body(**given: Any) -> Any:
         value = await toolset.call_tool(tool.tool_def.name, bound.rebuilt(given), ctx, tool)
-        return value.return_value if isinstance(value, ToolReturn) else value
+        return _returned(value)
 
     return body
 

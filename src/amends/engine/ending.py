@@ -398,7 +398,8 @@ async def before_end(session: Session) -> str:
     """Return what a model that is about to stop is told: what is missing, and what stopping does; empty: nothing is."""
     if not session.closing.text:
         return ""
-    tree = await ReadRun(session.tenant, uid=session.root)  # a child is judged with its root
+    # A child is judged with its root, but an agent by what it did itself.
+    tree = await ReadRun(session.tenant, uid=session.closing.run or session.root)
     assert tree is not None, "an open run is in the ledger"
     return end_text(session, tree)
 
@@ -771,7 +772,7 @@ async def raise_if_caller_needed(session: Session) -> None:
         row = await ReadCall(known.id)
         if row is not None and row.state in ("held", "ready") and not row.is_staged:
             raise await suspend_for_person(session, row)
-    if session.resumed and any(spec.fn is None for spec in session.specs.values()):
+    if session.resumed and any(spec.fn is None or spec.kind == "agent" for spec in session.specs.values()):
         # Requested by an earlier opening, and not yet again: its caller may still come.
         for row in (await read_tree(session)).calls:
             if row.state in ("held", "ready") and not row.is_staged and session.body(row) is None:

@@ -55,6 +55,16 @@ def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
     return Answer("done", text, value, call)
 
 
+def answer_of_agent(value: Any, replayed: bool) -> Answer:
+    """Return the answer of an agent that did what was asked of it, in a child run; ``replayed``: it had done so before."""
+    text = _json(value)
+    return (
+        Answer("replayed", f"Already done in this task; the same result: {text}", value)
+        if replayed
+        else Answer("done", text, value)
+    )
+
+
 def _json(value: Any) -> str:
     """Return a result as a model reads it. Never raise: the call was done, whatever its result does when it is shown."""
     try:

@@ -71,6 +71,9 @@ def _read_call(member: object, place: int, specs: Mapping[str, Spec], problems: 
     if spec is None:
         problems.append(UnknownTool(name, known=sorted(specs)))
         return None
+    if spec.kind == "agent":
+        problems.append(BadArguments(name, problems=[f"{name} is an agent: call it by itself, not in a plan"]))
+        return None
     args = member.get("args", {})
     if not isinstance(args, Mapping):
         problems.append(BadArguments(name, problems=[f"{name}: args must be an object"]))

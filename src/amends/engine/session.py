@@ -85,6 +85,22 @@ RESULTS_MAX: Final = 10_000
 """The most results that one tree remembers because the ledger could not store them."""
 
 
+class Working:
+    """The agents of one tree that work now, by the id of their child run, for threads and tasks."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, object] = {}
+
+    def add(self, run_id: str) -> bool:
+        """Note that the agent of this run works; return False if it already does. Atomic."""
+        mine = object()
+        return self._now.setdefault(run_id, mine) is mine
+
+    def discard(self, run_id: str) -> None:
+        """Note that it has ended."""
+        self._now.pop(run_id, None)
+
+
 class Memory:
     """What this process knows about one tree and the ledger does not.
 
@@ -97,6 +113,8 @@ class Memory:
         self.results: dict[str, Any] = {}
         """By call: results that the ledger could not store, or not completely. A compensation in this process gets
         them."""
+        self.agents = Working()
+        """The child runs whose agents work now."""
         self.flights: dict[str, Flight] = {}
         """By call: what flows that close or recover the run have in flight, in case one of them is stopped."""
         self.reading: set[str] = set()
@@ -223,6 +241,8 @@ class Closing:
     """Functions of the report that must return True; only the process that was given them has them."""
     told: bool = False
     """Whether the model was told what is missing."""
+    run: str = ""
+    """The run that this is about; empty: the root."""
 
 
 # ---- One opened run
@@ -316,7 +336,10 @@ class Session:
     def body(self, row: CallRow) -> tuple[Callable[..., Any], bool] | None:
         """Return the body of a recorded call, and whether it is async, if this process has it."""
         spec = self.specs.get(row.tool)
-        declared = None if spec is None or spec.fn is None else (spec.fn, spec.is_async)
+        declared: tuple[Callable[..., Any], bool] | None = None
+        # The request to an agent is recorded as a read, and the agent itself is not its body.
+        if spec is not None and spec.fn is not None and spec.kind != "agent":
+            declared = (spec.fn, spec.is_async)
         return None if spec is None else self.handlers.get(row.id, declared)
 
     def end_body(self, later: LazyCall) -> None:

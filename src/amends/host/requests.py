@@ -151,6 +151,7 @@ def model_ask(
     grp: str = "",
     key: KeyRule | None = None,
     schema: Mapping[str, Any] | None = None,
+    agent: bool = False,
 ) -> Ask:
     """Return the request for a tool that a model asks for by name and JSON.
 
@@ -158,11 +159,13 @@ def model_ask(
     it is a deliberate repeat; a model says it as the argument ``again_because``. ``grp``: the group of parallel calls.
     ``key``: the key of this call, instead of the declared one. ``schema``: by which a tool that lives elsewhere takes its
     arguments; without one, the signature of the handler says it.
+    ``agent``: a tool that nobody declared is an agent.
     """
     if handler is not None and host.find(tool) is None:
         return _undeclared_ask(
-            host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key, schema=schema
-        )
+            host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key, schema=schema,
+            agent=agent,
+        )  # fmt: skip
     spec = keyed(host.named(tool) if handler is None else host.with_result_of(tool, handler), key)
     if handler is None and spec.fn is None:
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
@@ -199,6 +202,7 @@ def foreseen_ask(
     tool_call_id: str | None,
     key: KeyRule | None = None,
     schema: Mapping[str, Any] | None = None,
+    agent: bool = False,
 ) -> Ask:
     """Return the same request without a body, to ask for its approval ahead of time."""
 
@@ -206,8 +210,9 @@ def foreseen_ask(
         raise AssertionError("a request for an approval only has no body")
 
     return model_ask(
-        host, session, tool, args, handler=no_body, tool_call_id=tool_call_id, again=None, key=key, schema=schema
-    )
+        host, session, tool, args, handler=no_body, tool_call_id=tool_call_id, again=None, key=key, schema=schema,
+        agent=agent,
+    )  # fmt: skip
 
 
 async def test_rules(
@@ -322,11 +327,15 @@ def _is_blank(because: object) -> bool:
 
 def _undeclared_ask(
     host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
-    tool_call_id: str | None, again: str | None, key: KeyRule | None = None, schema: Mapping[str, Any] | None = None,
+    tool_call_id: str | None, again: str | None, key: KeyRule | None, schema: Mapping[str, Any] | None, agent: bool,
 ) -> Ask:  # fmt: skip
-    """Return the request for an undeclared tool: a pivot in its own child run, which a person or a rule must allow."""
+    """Return the request for an undeclared tool: a pivot in its own child run, which a person or a rule must allow.
+
+    An agent has its own child run, too; what it does there is asked about call by call.
+    """
     plain = dict(_json_object(tool, args))
-    spec = keyed(adhoc_spec(tool, kind="pivot"), key)
+    made = adhoc_spec(tool, session.redactor.hidden if agent else NOTHING, kind="agent" if agent else "pivot")
+    spec = keyed(made, key)
     because = _because(host, spec, plain)
     with correctable(tool, plain):
         bound = spec.bind_json(_taken(tool, plain, handler, schema))
@@ -334,12 +343,22 @@ def _undeclared_ask(
             session, spec, bound, fn=handler, is_async=_is_async(handler), again=because if _is_blank(again) else again,
             call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
         )  # fmt: skip
-    return replace(ask, undeclared=True)
+    return replace(ask, undeclared=not agent)
 
 
-def undeclared_child_name(ask: Ask) -> str:
-    """Return the name of the child run of an undeclared call; the same request has the same name."""
+def own_child_name(ask: Ask) -> str:
+    """Return the name of the child run of an undeclared call, or of an agent; the same request has the same name."""
     return f"{ask.spec.name}:{ask.key[:16]}"
+
+
+def agent_input(ask: Ask) -> Mapping[str, Any] | None:
+    """Return what is recorded as the input of an agent's child run: the arguments, without those that carry no intent.
+
+    None if one is redacted: an input is not.
+    """
+    if ask.known or ask.spec.redact is not None:
+        return None
+    return ask.spec.intent(ask.fresh()) if ask.spec.ignore else ask.fresh()
 
 
 def _json_object(tool: str, args: Mapping[str, Any] | str) -> Mapping[str, Any]:

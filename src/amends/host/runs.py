@@ -117,12 +117,14 @@ def log_for(session: Session, error: Exception, tool: str) -> None:
 
 
 def answers_of_turn(
-    session: Session, calls: Sequence[ToolCall], asks: Sequence[Ask | Exception], ends: Sequence[End]
+    session: Session, calls: Sequence[ToolCall], asks: Sequence[Ask | Exception], ends: Sequence[End | Answer]
 ) -> list[Answer]:
     """Return what a model is told of each call of its turn."""
     answers = []
     for call, ask, end in zip(calls, asks, ends, strict=True):
-        if isinstance(end, Exception):
+        if isinstance(end, Answer):
+            answers.append(end)
+        elif isinstance(end, Exception):
             log_for(session, end, call.tool)
             answers.append(model_answers.answer_error(session, call.tool, end))
         else:
@@ -156,6 +158,8 @@ def hand_ask(
 ) -> Ask:
     """Return the request for a call that is started by hand; an undeclared tool is declared by ``kind`` and ``key``."""
     spec = host.specs.get(tool)
+    if spec is not None and spec.kind == "agent":
+        raise UsageError(f"{tool} is an agent, which is no call", hint=f"open its child run: run.child({tool!r})")
     if spec is None:
         if kind not in ("pivot", "read"):
             raise UsageError(

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NoReturn, Self, TypeVar
 
 from amends.budgets import Costs
-from amends.engine import ending
-from amends.engine.call import Done
+from amends.engine import agents, ending
+from amends.engine.call import Done, guarded_call
 from amends.engine.session import Ask, Session, call_of
 from amends.host import runs
 from amends.host.host import Host
@@ -165,6 +165,16 @@ class _RecordedRun(OpenRun):
         row, session = driver.child_row(self._replay, self._session, id, input)
         return type(self)(self._host, self._replay, session, row)
 
+    async def _allow(self, ask: Ask) -> None:
+        """Ask for what the record has: whether the request had to be allowed was decided then."""
+        request = agents.request_to(ask)
+        entry = self._replay.find(self._session, request)
+        if entry is not None and entry.needed:
+            await self._drive(guarded_call(self._session, request))
+
+    async def _wait_for_person(self) -> None:
+        """Do nothing: the record says how the agent ended."""
+
     async def _release(self, *, is_quiet: bool | None = None) -> None:
         self._replay.over = True
 
@@ -179,10 +189,11 @@ async def answer(
     again: str | None = None,
     key: KeyRule | None = None,
     schema: Mapping[str, Any] | None = None,
+    agent: bool = False,
 ) -> Answer:
     """Return what the model was told then. Raise ``Diverged``, which no model is told."""
     told = await answer_live(
-        run, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key, schema=schema
+        run, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key, schema=schema, agent=agent
     )
     if run._replay.broken is not None:
         raise run._replay.broken
@@ -232,7 +243,7 @@ class ReplayRun(_RecordedRun, Run):
         found = self._at_once(declared, options, args, kwargs)
         if found is not None:
             return found[0]
-        return self._value(finish(self._perform_joined(declared, options, args, kwargs)))
+        return finish(self._result(direct_ask(self._host, self._session, declared, options, args, kwargs)))
 
     answer = blocking(answer)
     answer_all = blocking(answer_all)
@@ -281,7 +292,7 @@ class AsyncReplayRun(_RecordedRun, AsyncRun):
         found = self._at_once(declared, options, args, kwargs)
         if found is not None:
             return found[0]
-        return self._value(await self._perform_joined(declared, options, args, kwargs))
+        return await self._result(direct_ask(self._host, self._session, declared, options, args, kwargs))
 
     answer = awaited(answer)
     answer_all = awaited(answer_all)

@@ -528,6 +528,42 @@ def children_closed(store: MemoryStore, world: World) -> Iterator[str]:
             yield f"run {parent.id} committed although its child {run.id} is {run.state}"
 
 
+def _agent_of(run: RunRow) -> str:
+    """Return the tool of which this child run is the agent; empty: it is none."""
+    name, _, key = run.id.rpartition("/")[2].partition(":")
+    return name if run.parent and run.input and key else ""
+
+
+@checker
+def same_agent(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that the same request to an agent finds the same child run, and that it is allowed once."""
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for run in store.runs.values():
+        if tool := _agent_of(run):
+            found.setdefault((run.parent, tool, run.input_digest), set()).add(run.id)
+            rows = [row for row in store.calls.values() if (row.run, row.tool) == (run.uid, tool)]
+            if sum(row.state == "succeeded" for row in rows) > 1:
+                yield f"the request to {tool} in {run.id} was asked about again although it was allowed"
+    for ids in found.values():
+        if len(ids) > 1:
+            yield f"one request has several child runs: {', '.join(sorted(ids))}"
+
+
+@checker
+def agent_waits(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that an agent that waits for a person has not ended: its child run does not decide to commit."""
+    held: dict[str, str] = {}
+    for event in store.events:
+        if event.what == "call" and event.call in store.calls:
+            held.pop(event.call, None)
+            if event.to_state == "held" and not store.calls[event.call].is_staged:
+                held[event.call] = event.run
+        run = store.runs.get(event.run)
+        decides = event.what == "goal" and event.to_state == "commit"
+        if decides and run is not None and _agent_of(run) and run.uid in held.values():
+            yield f"{run.id} decided to commit while a call of it waits for a person"
+
+
 @checker
 def busy_with_itself(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that a request waits for equal requests, never for itself."""

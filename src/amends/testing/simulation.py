@@ -16,14 +16,21 @@ from typing import Any, Final
 
 from amends.drivers.context import inside
 from amends.encoding.ids import call_id, number_at
-from amends.engine import ending, model_plans, opening, recovery, rollback
+from amends.engine import agents, ending, model_plans, opening, recovery, rollback
 from amends.engine.call import Done, guarded_call
 from amends.engine.plain import PlainCall, plain_call
 from amends.engine.session import Ask, Session, release_tree
-from amends.errors import LedgerError
+from amends.errors import LedgerError, Suspended
 from amends.host import runs
 from amends.host.host import Host, View
-from amends.host.requests import direct_ask, model_ask, plain_model_request, plain_request
+from amends.host.requests import (
+    agent_input,
+    direct_ask,
+    model_ask,
+    own_child_name,
+    plain_model_request,
+    plain_request,
+)
 from amends.ledger.flow import Op
 from amends.ledger.leases import Lease
 from amends.ledger.operations import ClaimRun, OpenRun, RenewLeases, SettleCall, StoreOp
@@ -686,11 +693,34 @@ class SimulatedRun:
         finally:
             live.subtract(lineage)
 
-    async def child(self, name: str) -> SimulatedRun:
+    async def delegate(self, tool: Any, work: Callable[[SimulatedRun], Coroutine[Any, Any, Any]], **args: Any) -> None:
+        """Let an agent do what was asked of it, in a child run, as ``Run`` does; ``work`` is the agent itself."""
+        declared, _ = runs.declared_as(tool)
+        ask = direct_ask(self.inside.host, self.session, declared, Options(), (), args)
+        live, lineage = self.inside.process.live, self.session.lineage
+        live.update(lineage)
+        try:
+            child = await self.child(own_child_name(ask), agent_input(ask))
+            if child.over:
+                return
+            child.session.closing = agents.closing_of(child.session)
+            try:
+                await agents.allow(child.session, ask)
+                await work(child)
+                await agents.wait_for_person(child.session)
+            except GeneratorExit:  # the process died
+                raise
+            except BaseException as error:
+                is_stopped = not isinstance(error, Exception)
+                await child.leave(Suspended(f"{ask.spec.name} was stopped", run_id=child.id) if is_stopped else error)
+                raise
+            await child.leave()
+        finally:
+            live.subtract(lineage)
+
+    async def child(self, name: str, input: object = None) -> SimulatedRun:
         """Open a child of this run."""
-        opened, session = await opening.open_child(
-            self.session, id=f"{self.id}/{name}", input="", input_digest="", given=None, shown=None
-        )
+        opened, session = await runs.child_of(self.inside.host, self.session, name, input)
         return SimulatedRun(self.inside, session, over=opened.how == "ended" or session.state == "committed")
 
     async def leave(self, error: BaseException | None = None) -> None:

@@ -294,6 +294,9 @@ def checked_kind(declared: Declaration, order: Order) -> Kind:
             'say kind="pivot" if it cannot be undone, or say kind="read" if it changes nothing',
         )
     kind = declared.kind or "compensatable"
+    if kind == "agent":
+        _check_agent(declared)
+        return kind
     if kind == "pivot" and has_compensation:
         bad(
             declared,
@@ -313,6 +316,24 @@ def checked_kind(declared: Declaration, order: Order) -> Kind:
     if kind == "read" and declared.scope == "ledger":
         bad(declared, f'{name}: a read is never deduplicated, so scope="ledger" has no meaning; leave it out')
     return kind
+
+
+_OF_CALLS: Final = (
+    "scope", "on_conflict", "on_failure", "at", "after", "retry", "timeout", "idempotent", "doubt", "no_effect",
+    "settle", "cost", "locks", "on_lock", "redact", "compensate", "probe", "guard", "before", "list_effects",
+)  # fmt: skip
+"""The options that an agent cannot have: it is a child run, and these are about one call."""
+
+
+def _check_agent(declared: Declaration) -> None:
+    plain = Declaration(name="", where="")
+    said = [name for name in _OF_CALLS if getattr(declared, name) != getattr(plain, name)]
+    if said:
+        bad(
+            declared,
+            f"{declared.name} is an agent, which is a child run and not a call: {said[0]}= belongs to the tools that it "
+            'calls; leave it out, or leave out kind="agent"',
+        )
 
 
 def check_repeatable(declared: Declaration, kind: Kind, *, is_repeatable: bool) -> None:

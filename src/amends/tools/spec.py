@@ -114,7 +114,7 @@ class DirectOptions(ToolOptions, total=False):
     """The options of a tool that runs when it is called."""
 
     name: str
-    kind: Literal["read", "compensatable", "pivot"]
+    kind: Literal["read", "compensatable", "pivot", "agent"]
     at: Literal["call"]
     after: Sequence[str]
     on_failure: OnFailure
