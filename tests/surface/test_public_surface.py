@@ -275,8 +275,6 @@ ADDED: dict[str, str] = {
     "amends.worker.Pace.__init__(every, idle=5.0, _pause=0.0)": "the pause of an idle worker can be set",
     "amends.worker.Pace.idle: attribute": "the pause of an idle worker can be set",
     "amends.AsyncRuntime.schemas(self, style='openai', *, repeats=None, strict=False)": "recovery in the application's own process: `with rt.worker():`",
-    "amends.Run.answer(self, tool, args, *, handler=None, tool_call_id=None, again=None, key=None, schema=None)": "as above",
-    "amends.Run.approval_for(self, tool, args, *, tool_call_id=None, key=None, schema=None)": "as above",
     "amends.Runtime.schemas(self, style='openai', *, repeats=None, strict=False)": "recovery in the application's own process: `with rt.worker():`",
     "amends.ToolCall.__init__(tool, args, tool_call_id=None, handler=None, schema=None)": "as above",
     "amends.ToolCall.schema: attribute": "as above",
@@ -303,8 +301,10 @@ ADDED: dict[str, str] = {
     "amends.testing.TestRuntime.schemas(self, style='openai', *, repeats=None, strict=False)": "recovery in the application's own process: `with rt.worker():`",
     "amends.testing.World.__init__(sim, traits=<_HAS_DEFAULT_FACTORY_CLASS>, landings=<_HAS_DEFAULT_FACTORY_CLASS>, unwritten=<_HAS_DEFAULT_FACTORY_CLASS>, stale=<_HAS_DEFAULT_FACTORY_CLASS>, lies=<_HAS_DEFAULT_FACTORY_CLASS>, orphans=<_HAS_DEFAULT_FACTORY_CLASS>, alone=<_HAS_DEFAULT_FACTORY_CLASS>, merged=<_HAS_DEFAULT_FACTORY_CLASS>, unlocked=<_HAS_DEFAULT_FACTORY_CLASS>, deadlocks=<_HAS_DEFAULT_FACTORY_CLASS>, unapproved=<_HAS_DEFAULT_FACTORY_CLASS>, notices=<_HAS_DEFAULT_FACTORY_CLASS>, asks=<frozenset>, unrepeated=<frozenset>, overspent=<_HAS_DEFAULT_FACTORY_CLASS>, unpaid=<_HAS_DEFAULT_FACTORY_CLASS>, answers=<_HAS_DEFAULT_FACTORY_CLASS>, later=<_HAS_DEFAULT_FACTORY_CLASS>, unknown_probes=0, broken_probes=0, plans=<_HAS_DEFAULT_FACTORY_CLASS>, told_stale=<_HAS_DEFAULT_FACTORY_CLASS>, read=<_HAS_DEFAULT_FACTORY_CLASS>, replaying=<_HAS_DEFAULT_FACTORY_CLASS>, impatient=<_HAS_DEFAULT_FACTORY_CLASS>, replay_bodies=<_HAS_DEFAULT_FACTORY_CLASS>, stopped=<_HAS_DEFAULT_FACTORY_CLASS>, interrupted=<_HAS_DEFAULT_FACTORY_CLASS>, mistaken=<_HAS_DEFAULT_FACTORY_CLASS>, mixed=<_HAS_DEFAULT_FACTORY_CLASS>, sets=<frozenset>, value=0, stranger=None, puts=<_HAS_DEFAULT_FACTORY_CLASS>, set_by=<_HAS_DEFAULT_FACTORY_CLASS>, asked=<_HAS_DEFAULT_FACTORY_CLASS>, misread=<_HAS_DEFAULT_FACTORY_CLASS>)": "the simulator has blocks that end early, and probes with a bug",
     "amends.testing.World.stopped: attribute": "the simulator has blocks that end early, and probes with a bug",
-    "async amends.AsyncRun.answer(self, tool, args, *, handler=None, tool_call_id=None, again=None, key=None, schema=None)": "as above",
-    "async amends.AsyncRun.approval_for(self, tool, args, *, tool_call_id=None, key=None, schema=None)": "as above",
+    "amends.Run.answer(self, tool, args, *, handler=None, tool_call_id=None, again=None, key=None, schema=None, agent=False)": "as above",
+    "amends.Run.approval_for(self, tool, args, *, tool_call_id=None, key=None, schema=None, agent=False)": "as above",
+    "async amends.AsyncRun.answer(self, tool, args, *, handler=None, tool_call_id=None, again=None, key=None, schema=None, agent=False)": "as above",
+    "async amends.AsyncRun.approval_for(self, tool, args, *, tool_call_id=None, key=None, schema=None, agent=False)": "as above",
 }
 REMOVED: dict[str, str] = {
     "amends.AsyncRuntime.__init__(url=None, *, tools=(), agents=None, order=None, lease=None, wait=None, wait_approval=None, rules=None, approvers=None, on_approval_needed=None, link_secret=None, link_url=None, anchor=None, checkpoint=None, audit_key=None, on_checkpoint=None, create=None, repeats=None, tenant=None, agent=None, principal=None, budgets=None, redact=None, secret_key=None, encrypt=None, store=None)": "see ADDED",
