@@ -8,6 +8,8 @@ import pytest
 from tests.adapters.conformance import CHILD_S_MAX, FRAMEWORKS, ROOT
 from tests.forked import run_python
 
+pytestmark = pytest.mark.rest  # each starts several processes; its adapter has tests of its own
+
 SDK = """\
 1. It commits; the model repeats a call, and is answered from the record.
   airline: flight to lisbon booked

@@ -27,6 +27,8 @@ from amends.signing import new_key
 from amends.stores.sql import SQLITE, Statements, Transaction, as_sql
 from tests.audit.forger import KEYS, OPEN, Forger, Row
 
+pytestmark = pytest.mark.rest  # seconds of random cases
+
 TAMPERINGS = 1_000
 SEED = int(os.environ.get("AMENDS_TEST_TAMPER_SEED", "12"))
 STATEMENTS = Statements(SQLITE)

@@ -38,6 +38,8 @@ from bench.measure import FLOOR, OURS, Figures, against_floor
 from bench.sides.ours import pay
 from bench.sides.timing import args_of, many, plain, timed
 
+pytestmark = pytest.mark.rest  # about the bench, not about amends
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 KEYS = ["work", "store", "ratio", "bar", "holds"]
 BENCH_S_MAX = 300

@@ -6,12 +6,15 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from amends import Absent, Error, Happened, Report, Retry, Runtime, current_call, current_run, tool
 from amends.states import CALL_MOVES, RUN_MOVES
 from amends.stores.memory import MemoryStore
+
+pytestmark = pytest.mark.rest  # seconds of random cases
 
 FAST = Retry(attempts=2, delay=0.0, jitter=0.0)
 
