@@ -252,7 +252,7 @@ def test_an_error_with_json_is_one_object_with_code_hint_and_docs(shop: Path, pl
     play("pay", "order-1")
     for args, code in (
         (("runs", "list", "colour:red"), "usage_error"),
-        (("runs", "show", "nope"), "usage_error"),
+        (("runs", "show", "nope"), "not_found"),
         (("runs", "list", "--nope"), "wrong_use"),
     ):
         done = here(*args, "--json", "--url", "sqlite:///shop.db", cwd=shop)

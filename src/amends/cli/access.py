@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 from amends import AsyncRuntime, Runtime
 from amends.cli.output import RED, iso_time, put
-from amends.errors import Error, LedgerMissing, UsageError
+from amends.errors import Error, LedgerMissing, NotFound, UsageError
 from amends.visible import visible
 
 # ---- Your program: MODULE:NAME or FILE.py:NAME
@@ -409,7 +409,7 @@ def _find(
             f"{', '.join(map(visible, begun[:CANDIDATES_MAX]))}{more}",
             hint="write more characters of the id",
         )
-    raise UsageError(
+    raise NotFound(
         f"there is no {what} {text!r} in {visible(str(rt.settings['url'].value), prose=True)}",
         hint=f"{listing} shows the ids",
     )
