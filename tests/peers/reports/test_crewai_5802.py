@@ -21,6 +21,9 @@ class Reworded(list[Any]):
 
     attempts = 0
 
+    def __len__(self) -> int:
+        return 2
+
     def __getitem__(self, place: Any) -> Any:
         if place == 0:
             self.attempts += 1
