@@ -1,12 +1,12 @@
 # Needs make and Python 3.11 or newer with pip and venv. uv is used when it is on PATH, never needed.
 #
 #   PYTHON=…   the interpreter for .venv (default: the first of python3.11, 3.12, 3.13, python3 that works)
-#   JOBS=…     parallel test processes (default 2)
+#   JOBS=…     parallel test processes (default 3: on two cores, since a third of the time is waiting)
 #   ARGS=…     passed on to pytest, the simulator, chaos, bench or the demo: make test ARGS="-k canonical"
 
 VENV := .venv
 BIN  := $(VENV)/bin
-JOBS ?= 2
+JOBS ?= 3
 ARGS ?=
 
 # Empty means "not set": a test that starts many processes would otherwise compile amends again in each of them.
