@@ -91,6 +91,24 @@ def test_a_timeout_and_the_doubt_after_it_are_one_record_each(caplog: pytest.Log
     assert (blocked.levelname, blocked.run) == ("ERROR", "order-1")
 
 
+def test_a_staged_call_that_cannot_be_started_is_told_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    """Its program has left the run: nobody else would learn why it does not go on."""
+
+    @tool(kind="retriable", idempotent=True)
+    def rename(sku: str, card: str = SECRET) -> str:
+        return sku
+
+    @rename.before
+    def look() -> str:
+        raise ValueError(SECRET)
+
+    with Runtime("memory:", tools=[rename]) as rt, rt.run("r"):
+        rename(sku="7")
+    [record] = told(caplog, "not_started")
+    assert (record.levelname, record.run, record.tool, record.error_type) == ("WARNING", "r", "rename", "ValueError")
+    assert "what is there before it could not be read" in record.getMessage()
+
+
 def test_a_compensation_that_fails_is_a_warning_and_one_that_gave_up_an_error(caplog: pytest.LogCaptureFixture) -> None:
     charge, *_ = tools = shop(failing=ValueError)
     with Runtime("memory:", tools=tools) as rt, pytest.raises(RunBlocked), rt.run("order-1"):

@@ -96,6 +96,14 @@ def _asked(row: ApprovalRow) -> None:
     )  # fmt: skip
 
 
+def _not_started(op: operations.DropCall, row: CallRow) -> None:
+    if not op.error or row.state == "dropped":  # then its caller has the error
+        return
+    about = f"{visible(row.tool)} ({row.id}) of run {visible(row.run_id)}"
+    words = f"{about} was not started: what is there before it could not be read; it is tried again"
+    _write(logging.WARNING, "not_started", words, **_facts(row), error_type=_type(op.error))
+
+
 def _settled(op: operations.SettleCall, answer: Settled) -> None:
     row = answer.call
     about = f"{visible(row.tool)} ({row.id}) of run {visible(row.run_id)}"
@@ -153,6 +161,7 @@ _RECORDS: Final[Mapping[type[Any], Callable[[Any, Any], None]]] = {
     operations.StartCall: _started,
     operations.RenewRequest: _asked_again,
     operations.EditApproval: _asked_again,
+    operations.DropCall: _not_started,
     operations.SettleCall: _settled,
     operations.SettleCompensation: _compensated,
     operations.CloseRun: _closed,
