@@ -32,7 +32,8 @@ SIZE = 4
 STATE = (
     "select current_setting('search_path'), current_setting('lock_timeout'), current_setting('client_encoding'),"
     " current_setting('idle_in_transaction_session_timeout'), current_setting('transaction_isolation'),"
-    " (select count(*) from pg_listening_channels()), (select count(*) from pg_locks where locktype = 'advisory'),"
+    " (select count(*) from pg_listening_channels()),"
+    " (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()),"  # others use this server
     " (select count(*) from pg_class where relpersistence = 't'),"
     " (select array_agg(name || statement order by name) from pg_prepared_statements)"
 )

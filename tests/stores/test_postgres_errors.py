@@ -214,7 +214,10 @@ def test_an_exhausted_pool_is_told_and_passes(make: Make, url: str, colour: str)
 
 def waits_for_lock(url: str) -> None:
     """Until somebody of ours waits for a row."""
-    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'amends'"
+    waiting = (
+        "select count(*) from pg_stat_activity "
+        "where wait_event_type = 'Lock' and application_name = 'amends' and datname = current_database()"
+    )
     assert eventually(lambda: execute(url, [waiting])[0][0] == 1)
 
 
