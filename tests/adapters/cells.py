@@ -65,7 +65,9 @@ class Column:
 
 
 COLUMNS = (
-    Column("LangChain, LangGraph", "langchain.md", ("test_langchain", "test_langchain_features", "test_langchain_graphs")),
+    Column(
+        "LangChain, LangGraph", "langchain.md", ("test_langchain", "test_langchain_features", "test_langchain_graphs")
+    ),
     Column("Pydantic AI", "pydantic-ai.md", ("test_pydantic_ai",)),
     Column("OpenAI Agents SDK", "openai-agents.md", ("test_openai_agents",)),
     Column("CrewAI", "crewai.md", ("test_crewai",)),
@@ -77,7 +79,11 @@ COLUMNS = (
 )
 
 ROWS = (
-    Row("once", "A call happens once, and its run commits.", ("Conformance.test_a_fresh_call_happens_once_and_its_run_commits",)),
+    Row(
+        "once",
+        "A call happens once, and its run commits.",
+        ("Conformance.test_a_fresh_call_happens_once_and_its_run_commits",),
+    ),
     Row(
         "repeat",
         "The same call under a new call id is answered from the record; other arguments under its key are a conflict.",
@@ -161,7 +167,11 @@ ROWS = (
         ("SeveralAgents",),
     ),
     Row("rich results", "A compensation gets what the tool returned: its class, and no text of it.", ("RichResults",)),
-    Row("two runtimes", "Inside a run of another runtime, an agent works in a run of its own, or is refused.", ("TwoRuntimes",)),
+    Row(
+        "two runtimes",
+        "Inside a run of another runtime, an agent works in a run of its own, or is refused.",
+        ("TwoRuntimes",),
+    ),
     Row("lost server", "An MCP server that is lost or does not answer in time is a doubt, and is not asked again."),
     Row("server's error", "A result of an MCP server with `isError` is a failure, not a success."),
     Row("not yet", "What a guarded MCP server has not executed is not recorded as done by a guarded client."),

@@ -571,6 +571,7 @@ class Room(BaseModel):
 
 RETURNED: dict[str, Any] = {
     "dataclass": Booking("b1", Decimal("1.50")),
+    "dataclass whose annotation is text": Booking("b1", Decimal("1.50")),
     "model": Room(id="r1", booking=Booking("b1", Decimal("1.50"))),
     "decimal": Decimal("1.50"),
     "tuple": ("a", 1),
@@ -580,8 +581,8 @@ RETURNED: dict[str, Any] = {
     "none": None,
 }
 HINTS: dict[str, Any] = {
-    "dataclass": Booking, "model": Room, "decimal": Decimal, "tuple": tuple[str, int], "list": list[Booking],
-    "bytes": bytes, "dict": dict[str, Any], "none": None,
+    "dataclass": Booking, "dataclass whose annotation is text": "Booking", "model": Room, "decimal": Decimal,
+    "tuple": tuple[str, int], "list": list[Booking], "bytes": bytes, "dict": dict[str, Any], "none": None,
 }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from amends.adapters.openai import (
 )
 from amends.errors import Suspended
 from amends.llm import ModelServer, Reply, ScriptedModel
+from amends.tools.signature import hints_of
 from tests.adapters.conformance import Conformance, Outcome, SameRequest, Stopped, Turn
 from tests.adapters.sdks import MODEL, SAID, Played, run_id, schema_of, script_of
 from tests.adapters.shop import Shop
@@ -87,6 +88,7 @@ class RunnerHarness:
             async def execute(arguments: dict[str, Any]) -> Any:
                 return await asyncio.to_thread(function, **arguments)
 
+            execute.__annotations__["return"] = hints_of(function, {}).get("return", Any)
             return AsyncRegisteredFunction({"type": "function", "strict": False, **schema_of(function)}, execute)  # type: ignore[typeddict-item]
 
         with ModelServer(model) as server, played.watched():
