@@ -73,7 +73,7 @@ COLUMNS = (
     Column("CrewAI", "crewai.md", ("test_crewai",)),
     Column("OpenAI SDK", "openai.md", ("test_openai",)),
     Column("Anthropic SDK", "anthropic.md", ("test_anthropic",)),
-    Column("Run an agent", "run-an-agent.md", ("test_agents_of_amends",)),
+    Column("Run an agent", "run-an-agent.md", ("test_run_agent",)),
     Column("MCP server", "mcp.md", ("test_mcp", "test_mcp_wire")),
     Column("FastMCP server", "fastmcp.md", ("test_fastmcp", "test_mcp_wire")),
 )
