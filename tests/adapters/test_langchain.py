@@ -22,6 +22,7 @@ from langgraph.types import Command, RetryPolicy
 
 import amends
 from amends.adapters.langchain import AmendsMiddleware, is_users
+from tests.adapters.cells import Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Fails,
@@ -37,6 +38,23 @@ from tests.adapters.conformance import (
     asks_clerk,
 )
 from tests.adapters.shop import Shop
+
+CELLS: Cells = {
+    "lost server": Tested(
+        "test_mcp_clients.py::test_a_server_that_is_killed_after_the_effect_is_a_doubt_and_is_not_asked_again[langchain]",
+        "test_mcp_clients.py::test_a_server_that_does_not_answer_in_time_is_a_doubt[langchain]",
+    ),
+    "server's error": Tested("test_mcp_clients.py::test_an_error_of_the_tool_is_a_failure[langchain]"),
+    "not yet": Tested(
+        "test_mcp_clients.py::test_what_a_guarded_server_has_not_done_or_does_not_know_is_a_doubt[langchain]"
+    ),
+    "unguarded": Tested(
+        "test_a_tool_past_the_middleware_is_named",
+        "test_a_tool_past_a_strict_middleware_is_refused",
+        "test_a_retry_behind_the_middleware_is_refused_before_anything_runs",
+    ),
+    "no name": Tested("test_a_run_without_a_name_is_warned_about_once"),
+}
 
 
 class Scripted(BaseChatModel):
