@@ -21,6 +21,8 @@ from agents import (
     FunctionTool,
     Handoff,
     LocalShellTool,
+    ModelRetrySettings,
+    ModelSettings,
     RunContextWrapper,
     Runner,
     RunState,
@@ -43,10 +45,14 @@ from tests.adapters.conformance import (
     Conformance,
     Fails,
     Outcome,
+    Retried,
+    RichResults,
     SameRequest,
+    SeveralAgents,
     Stopped,
     SupervisorConformance,
     Turn,
+    TwoRuntimes,
     asks_clerk,
 )
 from tests.adapters.loops import on_a_loop
@@ -119,8 +125,49 @@ class OpenAIAgentsSupervisor(OpenAIAgentsHarness):
         return Agent(name="boss", model=model_saying(asks_clerk("input")), tools=tools)
 
 
-class TestOpenAIAgents(Conformance, SameRequest, Stopped):
+class OpenAIAgentsHandoff(OpenAIAgentsHarness):
+    """The first agent hands over to the second, which has its own tools."""
+
+    def agent(self, shop: Shop, turns: Sequence[Turn]) -> Agent[Any]:
+        # The second has what the first said before it, too.
+        second = super().agent(shop, ["", "", *turns[1:]])
+        second.name = "second"
+        first = super().agent(shop, [turns[0], [("transfer_to_second", {})]])
+        first.handoffs = [second]
+        return first
+
+
+class OpenAIAgentsRetried(OpenAIAgentsHarness):
+    """The SDK asks the model again, by ``ModelSettings(retry=...)``."""
+
+    def agent(self, shop: Shop, turns: Sequence[Turn]) -> Agent[Any]:
+        made, failed = super().agent(shop, turns), shop.folder / "failed"
+        model: Any = made.model
+        ask = model.get_response
+
+        async def get_response(*args: Any, **kwargs: Any) -> Any:
+            given = kwargs.get("input", args[1] if len(args) > 1 else None)
+            if "function_call_output" in str(given) and not failed.exists():
+                failed.touch()
+                raise ConnectionError("the model is down")
+            return await ask(*args, **kwargs)
+
+        model.get_response = get_response
+        retry = ModelRetrySettings(max_retries=2, policy=lambda context: True, backoff={"initial_delay": 0.0})
+        made.model_settings = ModelSettings(retry=retry)
+        return made
+
+
+class TestOpenAIAgents(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
     harness = OpenAIAgentsHarness()
+
+
+class TestOpenAIAgentsHandoff(SeveralAgents):
+    harness = OpenAIAgentsHandoff()
+
+
+class TestOpenAIAgentsRetried(Retried):
+    harness = OpenAIAgentsRetried()
 
 
 class TestOpenAIAgentsSupervisor(SupervisorConformance):
@@ -223,6 +270,36 @@ async def test_a_run_that_is_open_is_joined_and_hooks_tell_it_the_output(shop: S
             await AmendsRunner(rt).run(clerk(shop, [[("ship", {"order": "A1"})], "sent"]), "please")
     assert shop.effects() == ["charge A1 500", "ship A1"]
     assert [(run.id, run.state, run.output) for run in shop.runs()] == [("order-1", "committed", "charged")]
+
+
+@on_a_loop
+async def test_a_turn_of_another_runtime_inside_a_tool_has_its_own_run_and_the_outer_one_goes_on(shop: Shop) -> None:
+    inner_url = f"sqlite:///{shop.folder / 'inner.db'}"
+
+    @amends.tool(kind="pivot")
+    async def ask_the_bank(order: str) -> str:
+        agent = clerk(shop, [[("charge", {"order": order, "cents": 5})], "charged"])
+        result = await AmendsRunner(inner).run(agent, "please", run_id=f"bank-{order}")
+        return str(result.final_output)
+
+    turns: list[Turn] = [
+        [("charge", {"order": "A1", "cents": 500})], [("ask_the_bank", {"order": "A1"})], [("mail", {"to": "ann"})], "done",
+    ]  # fmt: skip
+    async with (
+        amends.AsyncRuntime(inner_url, tools=shop.declared()) as inner,
+        amends.AsyncRuntime(shop.url, tools=[*shop.declared(), ask_the_bank]) as outer,
+    ):
+        agent = clerk(shop, turns)
+        agent.tools += amends_tools([ask_the_bank])
+        await AmendsRunner(outer).run(agent, "please", run_id="r")
+        async with outer.run("own"):
+            await AmendsRunner(inner).run(
+                clerk(shop, [[("charge", {"order": "B1", "cents": 6})], "ok"]), "p", run_id="i"
+            )
+        assert [call.tool for call in (await outer.report("r")).calls] == ["charge", "ask_the_bank", "mail"]
+        assert [call.tool for call in (await outer.report("own")).calls] == []
+        assert sorted([run.id async for run in inner.runs()]) == ["bank-A1", "i"]
+    assert shop.effects() == ["charge A1 500", "charge A1 5", "mail ann", "charge B1 6"]
 
 
 @on_a_loop

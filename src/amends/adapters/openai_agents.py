@@ -96,8 +96,8 @@ class AmendsHooks(RunHooks[Any]):
 class AmendsRunner:
     """``Runner`` with one run of amends around each turn: it commits when the agent ends, and is rolled back if it fails.
 
-    ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, ``requires``, … If a run is
-    already open, the turn joins it, and the end of that run's own block decides.
+    ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, ``requires``, … If a run of this
+    runtime is already open, the turn joins it, and the end of that run's own block decides.
 
     When a turn begins, the agent and every agent that it can hand over to or use as a tool are looked at: function tools
     beside ``amends_tools`` and tools of MCP servers are guarded, in place. What cannot be (computers, shells, hosted MCP
@@ -163,8 +163,17 @@ class AmendsRunner:
         """Open the run of this turn; yield what must see the result before the block ends."""
         self._look_at(agent)
         kept = input._context.context if isinstance(input, RunState) and input._context is not None else None
+        before = _here.get()
         _here.set(_Here(self._rt, self._look_at, options.get("context", kept)))
-        if _is_inside(run_id):
+        try:
+            async with self._run(input, run_id, options) as turn:
+                yield turn
+        finally:
+            _here.set(before)  # the turn around this one may be of another runtime
+
+    @asynccontextmanager
+    async def _run(self, input: Input, run_id: str | None, options: dict[str, Any]) -> AsyncIterator[_Turn]:
+        if _is_inside(self._rt, run_id):
             run = _current()
             if isinstance(input, RunState):
                 _as_decided(input, await run.report())
@@ -807,7 +816,7 @@ def _stopping(stop: Any) -> Callable[[RunContextWrapper[Any], list[FunctionToolR
 
 @dataclass(frozen=True)
 class _Here:
-    """The turn that this context is in, or was in last: its runtime, and the program's own context object."""
+    """The turn that this context is in: its runtime, and the program's own context object."""
 
     rt: amends.AsyncRuntime
     look_at: Callable[[Agent[Any]], None]
@@ -998,10 +1007,10 @@ def _is_body_of(name: str, call_id: str) -> bool:
     return (call.tool, call.tool_call_id) == (name, call_id)
 
 
-def _is_inside(run_id: str | None) -> bool:
-    """Return whether a run is already open. In a replay, the run with this id is opened again as it was recorded."""
+def _is_inside(rt: amends.AsyncRuntime, run_id: str | None) -> bool:
+    """Return whether a run of this runtime is open. In a replay, the run with this id is opened as it was recorded."""
     try:
-        run = amends.current_run()
+        run = amends.current_run(rt)
     except NoRun:
         return False
     return not (run.awaits_opening and run.id == run_id)
