@@ -1177,6 +1177,34 @@ async def test_a_streamed_supervisor_waits_with_its_sub_agent(shop: Shop) -> Non
     assert shop.states() == ["committed"]
 
 
+@on_a_loop
+async def test_a_state_that_was_stopped_and_has_only_asked_agents_must_be_told_its_run(shop: Shop) -> None:
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 5}), ("mail", {"to": "ann"})], "charged"]
+    asks: list[Turn] = [[("ask", {"input": "x"})], [("ask", {"input": "y"})], "done"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss, runner = boss_of(("ask", clerk(shop, turns)), turns=asks, guarded=True), AmendsRunner(rt)
+        async with runner.run_streamed(boss, "please", run_id="order-1") as result:
+            async for event in result.stream_events():
+                if _is_output(event):
+                    result.cancel(mode="after_turn")
+        kept = json.loads(json.dumps(result.to_state().to_json()))
+        before = [run.id async for run in rt.runs()]
+        with pytest.raises(amends.UsageError, match=r"none of its calls \(ask\)") as refused:
+            await runner.run(boss, await RunState.from_json(boss, kept))
+        assert "run(agent, state, run_id=...)" in str(refused.value.hint)
+        assert "stopped here: order-1" in str(refused.value.hint)
+        with pytest.raises(amends.UsageError, match="Nothing was done"):
+            async with runner.run_streamed(boss, await RunState.from_json(boss, kept)):
+                raise AssertionError("it must not begin")
+        assert [run.id async for run in rt.runs()] == before
+        assert (shop.effects(), shop.states()) == (["charge A1 5"], ["open"])
+        for _ in range(2):  # delivered twice
+            done = await runner.run(boss, await RunState.from_json(boss, kept), run_id="order-1")
+            assert done.final_output == "done"
+    assert shop.effects() == ["charge A1 5", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
 @pytest.mark.parametrize("how", ["immediate", "cancelled"])
 @on_a_loop
 async def test_a_stop_while_a_sub_agent_works_suspends_both_and_they_go_on(shop: Shop, how: str) -> None:

@@ -64,6 +64,8 @@ APPROVALS_READ_MAX: Final = 1000
 """How many requests for approval are read to find the run of a state; with ``run_id=`` none is."""
 CALLS_READ_MAX: Final = 10_000
 """How many calls are read, newest first, to find the run of a state that was stopped."""
+SHOWN_MAX: Final = 10
+"""How many runs an error names."""
 DEPTH_MAX: Final = 32
 """How deep a request is bound by its schema; what is below is taken as it was sent."""
 HARMLESS: Final = frozenset(
@@ -248,8 +250,23 @@ class AmendsRunner:
                 count[await self._root_of(call)] += 1
             if seen == CALLS_READ_MAX or count.total() == len(made):
                 break
-        most = max(count.values(), default=0)
+        if not count:
+            raise await self._unknown(state)
+        most = max(count.values())
         return _only({run_id for run_id, number in count.items() if number == most})
+
+    async def _unknown(self, state: RunState[Any]) -> amends.UsageError:
+        """Return the error for a state of which the ledger has no call: it has only asked agents, which are no calls."""
+        names = {getattr(item.raw_item, "name", None) for item in state._generated_items}
+        asked = ", ".join(sorted(name for name in names if isinstance(name, str)))
+        stopped = [one.run_id for one in await self._rt.inbox() if one.what == "suspended" and one.run_id is not None]
+        shown = ", ".join([*stopped[:SHOWN_MAX], *(["…"] if len(stopped) > SHOWN_MAX else [])])
+        return amends.UsageError(
+            f"nothing says which run this state belongs to: none of its calls ({asked}) is in this ledger. An agent that is a"
+            " tool, or is handed over to, is no call. Nothing was done",
+            hint=f"name the run: run(agent, state, run_id=...), with the id of the turn that was stopped. Runs that were"
+            f" stopped here: {shown or 'none'}",
+        )
 
     async def _root_of(self, call: amends.Call) -> str:
         """Return the id of the outermost run of a call: a sub-agent has a run inside, and an undeclared tool has one too."""
