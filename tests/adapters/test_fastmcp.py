@@ -17,7 +17,7 @@ from mcp_types import ElicitResult
 
 import amends
 from amends.adapters.fastmcp import RUN_META, THREAD_META, AmendsMiddleware
-from tests.adapters.conformance import Conformance, Fails, Outcome, SameRequest, Turn
+from tests.adapters.conformance import Conformance, Fails, Outcome, RichResults, SameRequest, Turn, TwoRuntimes
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -50,7 +50,7 @@ class FastMcpHarness:
         return Outcome("finished", told)
 
 
-class TestFastMcp(Conformance, SameRequest):
+class TestFastMcp(Conformance, SameRequest, RichResults, TwoRuntimes):
     harness = FastMcpHarness()
     pauses = False
     is_told = "with the failure"

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 import amends
 from amends.adapters.mcp import RUN_META, THREAD_META, guarded
-from tests.adapters.conformance import Conformance, Fails, Outcome, SameRequest, Turn
+from tests.adapters.conformance import Conformance, Fails, Outcome, RichResults, SameRequest, Turn, TwoRuntimes
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -69,14 +69,14 @@ class BlockingMcpHarness(McpHarness):
         return serving(guarded(rt, **shop.options), shop), rt
 
 
-class TestMcp(Conformance, SameRequest):
+class TestMcp(Conformance, SameRequest, RichResults, TwoRuntimes):
     harness = McpHarness()
     pauses = False
     is_told = "with the failure"
 
 
 @pytest.mark.rest  # the other colour
-class TestBlockingMcp(Conformance, SameRequest):
+class TestBlockingMcp(Conformance, SameRequest, RichResults, TwoRuntimes):
     harness = BlockingMcpHarness()
     pauses = False
     is_told = "with the failure"

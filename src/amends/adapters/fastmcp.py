@@ -7,15 +7,16 @@ The protocol has no notion of a longer task, so each request is a run of its own
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from inspect import signature
 from re import fullmatch
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
-from fastmcp import Context
+from fastmcp import Context, FastMCP
 from fastmcp.exceptions import NotFoundError, ToolError
 from fastmcp.server.dependencies import get_access_token, without_injected_parameters
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
@@ -23,10 +24,12 @@ from fastmcp.server.providers.addressing import parse_hashed_backend_name
 from fastmcp.tools import Tool, ToolResult
 from fastmcp.tools.base import InputRequiredToolResult
 from fastmcp.tools.function_tool import FunctionTool
+from fastmcp.utilities.types import Audio, File, Image
 from mcp.server.auth.provider import principal_components
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, func_metadata
 from mcp_types import (
     CallToolRequestParams,
+    CallToolResult,
     ContentBlock,
     ElicitRequest,
     ElicitRequestFormParams,
@@ -34,6 +37,7 @@ from mcp_types import (
     TextContent,
 )
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 import amends
 from amends.adapters import mcp_runs
@@ -81,7 +85,7 @@ class AmendsMiddleware(Middleware):
         self.window, self.name = mcp_runs.window_of(repeat_window, is_named=run_id is not None), name
         self._rt, self._run_id, self._notice, self._repeats = rt, run_id, notice, repeats
         self._options: dict[str, Any] = {"on_open_failure": "rollback", **options}
-        self._hinted: set[str] = set()
+        self._known: set[str] = set()
         self._shapes: dict[str, tuple[Any, type[ArgModelBase] | None]] = {}
         _ = rt.schemas(repeats=repeats)  # raises if the runtime does not allow it
 
@@ -99,7 +103,7 @@ class AmendsMiddleware(Middleware):
         if asking is not None and tool is None and parse_hashed_backend_name(name) is None:
             # Nobody should be asked to approve a name that the model made up.
             raise NotFoundError(f"Unknown tool: {name!r}")
-        self._take_hint(tool)
+        self._learn(tool, None if asking is None else asking.fastmcp)
         request = _Request(self, context, call_next, tool)
         await self._once(request)
         if request.asked is None or not self._notice or asking is None or not _can_ask(asking):
@@ -128,9 +132,11 @@ class AmendsMiddleware(Middleware):
             raise ToolError(f'There is nothing to end: this request names no run in _meta ("{RUN_META}").')
         try:
             async with self._rt.run(run_id, history=True, **self._options) as run:
+                report = await run.report()
+                await self._learn_all(report, ctx.fastmcp)  # they may be of a process that is gone
                 if how == "rollback":
                     await run.rollback(why or "asked for by the client")
-                await self._request_again(run, await run.report(), ctx)
+                await self._request_again(run, report, ctx)
         except amends.Error as error:
             if isinstance(error, amends.RolledBack) and how == "rollback":
                 return error.for_model()
@@ -141,7 +147,7 @@ class AmendsMiddleware(Middleware):
         """Request the staged and held calls of earlier requests again: only the server has their bodies."""
         for call in report.calls:
             if call.state in ("held", "ready"):
-                await run.answer(call.tool, call.args, handler=_served(ctx, call.tool))
+                await run.answer(call.tool, call.args, handler=_served(ctx.fastmcp, call.tool))
         for child in report.children:
             await self._request_again(run, child, ctx)
 
@@ -168,13 +174,26 @@ class AmendsMiddleware(Middleware):
             made = _filled(tool.parameters, args, tool.parameters, strict=strict)
         return {**made, **again}
 
-    def _take_hint(self, tool: Tool | None) -> None:
-        """Declare a tool of the server with ``readOnlyHint`` as a read, unless it is already declared."""
-        if tool is None or tool.name in self._hinted or tool.annotations is None or not tool.annotations.read_only_hint:
+    def _learn(self, tool: Tool | None, server: FastMCP | None) -> None:
+        """Tell the runtime what the server says of a tool, when it is first seen.
+
+        One with ``readOnlyHint`` is a read, unless it is already declared. One that needs no request gets a body, so that
+        a staged or approved call can run after its request has ended, and its compensation gets what it returned.
+        """
+        if tool is None or tool.name in self._known:
             return
-        self._hinted.add(tool.name)
-        with suppress(amends.UsageError):
-            self._rt.add(amends.declare(tool.name, kind="read"))
+        self._known.add(tool.name)
+        if tool.annotations is not None and tool.annotations.read_only_hint:
+            with suppress(amends.UsageError):
+                self._rt.add(amends.declare(tool.name, kind="read"))
+        if server is not None and type(tool) is FunctionTool and not _needs_request(tool):
+            self._rt.reach({tool.name: _served(server, tool)}, described=False)
+
+    async def _learn_all(self, report: amends.Report, server: FastMCP) -> None:
+        for call in report.calls:
+            self._learn(await server.get_tool(call.tool), server)
+        for child in report.children:
+            await self._learn_all(child, server)
 
     async def _once(self, request: _Request) -> None:
         request.begin()
@@ -182,7 +201,7 @@ class AmendsMiddleware(Middleware):
             request.run_id = await mcp_runs.find_run_async(self._rt, request.place)
         try:
             async with self._rt.run(request.run_id, **request.place.options) as run:
-                request.answer = await run.answer(request.tool, request.args, handler=request.body)
+                request.answer = await run.answer(request.tool, request.args, handler=request.body())
                 request.leave(run.id)
         except amends.Error as error:
             request.left(error)
@@ -232,15 +251,20 @@ class _Request:
         error = None if self.answer is None else self.answer.error
         return error.approval if isinstance(error, amends.Held) else None
 
-    async def body(self, /, **args: Any) -> Any:
-        """Run the tool on the server; raise its own error, which the server has wrapped."""
-        message = self._context.message.model_copy(update={"arguments": args})
-        try:
-            self._outcome = await self._call_next(self._context.copy(message=message))
-        except Exception as error:
-            self._outcome = error
-            raise _behind(error) from error
-        return _value_of(self._outcome)
+    def body(self) -> Callable[..., Any]:
+        """Return a function that runs the tool on the server, and raises its own error, which the server has wrapped."""
+        tool = self._declared
+
+        async def body(**args: Any) -> Any:
+            message = self._context.message.model_copy(update={"arguments": args})
+            try:
+                self._outcome = outcome = await self._call_next(self._context.copy(message=message))
+            except Exception as error:
+                self._outcome = error
+                raise _behind(error) from error
+            return _as_returned(outcome, tool)
+
+        return _returning(tool, body)
 
     def leave(self, run_id: str) -> None:
         """Raise if the run continues with a later request: the client has named it, or it waits for a person."""
@@ -273,7 +297,7 @@ class _Request:
             if blocks is not answer.value:  # pictures are shown again, and not spelled
                 words = TextContent(text=answer.text.partition(": ")[0] + ":")
                 return ToolResult(content=[words, *blocks], meta=told.said)
-            return self._shaped(told, answer.value)
+            return self._shaped(told, to_jsonable_python(answer.value, fallback=str, bytes_mode="base64"))
         return self._shaped(told, answer.text)
 
     def _revived(self, value: Any) -> Any:
@@ -305,13 +329,18 @@ class _Request:
 # ---- Texts and shapes
 
 
-def _served(ctx: Context, name: str) -> Callable[..., Any]:
+def _served(server: FastMCP, tool: Tool | str) -> Callable[..., Any]:
     """Return a body that runs one tool on the server. It is a closure, so that a tool's argument can have any name."""
+    name, known = (tool, None) if isinstance(tool, str) else (tool.name, tool)
 
     async def body(**args: Any) -> Any:
-        return _value_of(await ctx.fastmcp.call_tool(name, args, run_middleware=False))
+        return _as_returned(await server.call_tool(name, args, run_middleware=False), known)
 
-    return body
+    return _returning(known, body)
+
+
+def _needs_request(tool: FunctionTool) -> bool:
+    return signature(without_injected_parameters(tool.fn)).parameters.keys() != signature(tool.fn).parameters.keys()
 
 
 def _repeatable(tool: Tool) -> Tool:
@@ -322,12 +351,38 @@ def _repeatable(tool: Tool) -> Tool:
     return tool.model_copy(update={"parameters": {**tool.parameters, "properties": shown}})
 
 
-def _value_of(result: ToolResult) -> Any:
+def _returning(tool: Tool | None, body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the body annotated as the tool's function, so that a compensation gets the classes that it returned."""
+    body.__annotations__ = {"return": _returned_by(tool)}
+    return body
+
+
+def _returned_by(tool: Tool | None) -> Any:
+    """Return what the tool's function is annotated to return; Any if that is not known, or is recorded in another form."""
+    hint = tool.return_type if type(tool) is FunctionTool else None
+    return Any if hint is None or _has_blocks(hint) else hint
+
+
+def _has_blocks(hint: Any) -> bool:
+    return hint in (*_MEDIA, *get_args(ContentBlock)) or any(_has_blocks(one) for one in get_args(hint))
+
+
+def _as_returned(result: ToolResult, tool: Tool | None) -> Any:
     """Return the tool's own value, which is recorded; raise if the result is an error, or asks for an input."""
+    value = _value_of(result)
+    if isinstance(value, str) and _returned_by(tool) is bytes:
+        return b64decode(value)  # the server writes bytes so
+    return value
+
+
+def _value_of(result: ToolResult) -> Any:
+    """Return the tool's value as JSON; raise if the result is an error, or asks for an input."""
     if isinstance(result, InputRequiredToolResult):
         raise amends.NoEffect("the tool itself asked the client for an input first")
     check_result(result)
     if result.structured_content is None:
+        if not result.content:
+            return None
         if len(result.content) == 1 and isinstance(result.content[0], TextContent):
             return result.content[0].text
         return [_BLOCK.dump_python(one, mode="json", by_alias=True, exclude_none=True) for one in result.content]
@@ -400,6 +455,7 @@ def _texts(told: ForClient) -> list[ContentBlock]:
 # ---- Content blocks
 
 _BLOCK: Final[TypeAdapter[ContentBlock]] = TypeAdapter(ContentBlock)
+_MEDIA: Final = (Audio, File, Image, ToolResult, CallToolResult, InputRequiredResult)
 
 
 def _blocks(value: object) -> list[ContentBlock] | None:

@@ -125,13 +125,13 @@ class Guard:
         """Return the tool with recorded calls; ``name`` is its name on the server, if not that of the function."""
         is_ours = hasattr(fn, "__amends__")
         name = name or str(getattr(fn, "name", "") if is_ours else fn.__name__)
-        context = find_context_parameter(fn)
+        context, returns = find_context_parameter(fn), _returned_by(fn)
         if not is_ours and context is None:
             # So that a staged or approved call can run after its request has ended.
-            self._rt.reach({name: _after_request(fn, lambda: shape)}, described=False)
+            self._rt.reach({name: _after_request(fn, lambda: shape, returns)}, described=False)
 
         def asked(kwargs: dict[str, Any]) -> _Request:
-            request = _Request(self, name, fn, kwargs, context, shape)
+            request = _Request(self, name, fn, kwargs, context, shape, returns)
             if request.context is not None:
                 try:
                     self.check(request.context.mcp_server)
@@ -291,8 +291,9 @@ class _Request:
         kwargs: dict[str, Any],
         own_context: str | None,
         shape: FuncMetadata,
+        returns: Any,
     ) -> None:
-        self.tool, self._fn, self._shape = tool, fn, shape
+        self.tool, self._fn, self._shape, self._returns = tool, fn, shape, returns
         context = kwargs.pop(_REQUEST, None)
         self.context: Context[Any, Any] | None = kwargs.pop(own_context or _REQUEST, context)
         self._given = {} if own_context is None else {own_context: self.context}
@@ -335,12 +336,12 @@ class _Request:
             async def body_async(**args: Any) -> Any:
                 return self._keep(await self._fn(**args, **self._given))
 
-            return body_async
+            return _returning(self._returns, body_async)
 
         def body(**args: Any) -> Any:
             return self._keep(self._fn(**args, **self._given))
 
-        return body
+        return _returning(self._returns, body)
 
     def _keep(self, value: Any) -> Any:
         self._returned.append(value)
@@ -503,19 +504,38 @@ def _value_of(result: CallToolResult) -> Any:
     return _plain_blocks(result.content)
 
 
-def _after_request(fn: Callable[..., Any], shape: Callable[[], Any]) -> Callable[..., Any]:
+def _returned_by(fn: Callable[..., Any]) -> Any:
+    """Return what the function is annotated to return, as a compensation gets it; Any if it is recorded in another form."""
+    try:
+        hint = get_type_hints(fn, include_extras=True).get("return", Any)
+    except Exception:  # an annotation may be anything
+        return Any
+    return Any if _has_blocks(hint) else hint
+
+
+def _has_blocks(hint: Any) -> bool:
+    return hint in (*_MEDIA, CallToolResult, InputRequiredResult) or any(_has_blocks(one) for one in get_args(hint))
+
+
+def _returning(hint: Any, body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the body annotated with this, so that a compensation gets the classes that the tool returned."""
+    body.__annotations__ = {"return": hint}
+    return body
+
+
+def _after_request(fn: Callable[..., Any], shape: Callable[[], Any], returns: Any) -> Callable[..., Any]:
     """Return the function of a tool as a body for calls without a request: it returns what a request records."""
     if inspect.iscoroutinefunction(fn):
 
         async def body_async(**args: Any) -> Any:
             return _kept(await fn(**args), shape())
 
-        return body_async
+        return _returning(returns, body_async)
 
     def body(**args: Any) -> Any:
         return _kept(fn(**args), shape())
 
-    return body
+    return _returning(returns, body)
 
 
 def _kept(value: Any, shape: Any) -> Any:
