@@ -295,6 +295,38 @@ async def test_a_refusal_and_a_staged_call_say_what_they_are(tmp_path: Path, fla
         assert said(alone)["executed"] is True
 
 
+# ---- several clients of one run
+
+
+@each
+@on_a_loop
+async def test_clients_that_name_one_run_share_it(tmp_path: Path, flavour: Flavour) -> None:
+    did: list[str] = []
+
+    def book(order: str) -> str:
+        did.append(f"book {order}")
+        return order
+
+    def wire(iban: str) -> str:
+        did.append(f"wire {iban}")
+        return iban
+
+    declared = amends.declare("book", key="order", compensate=lambda result: did.append(f"cancel {result}"))
+    for how, effects in (("rollback", ["cancel A1"]), ("commit", ["wire DE02"])):
+        world, meta = World(tmp_path, flavour, [declared, WIRE]), {plain.RUN_META: how}
+        did.clear()
+        async with world.client(book, wire) as client:
+            await ask(client, "book", {"order": "A1"}, meta)
+        async with world.client(book, wire) as client:  # another client, of another process of the server
+            assert said(await ask(client, "book", {"order": "A1"}, meta))["status"] == "replayed"
+            assert said(await ask(client, "wire", {"iban": "DE02"}, meta))["status"] == "held"
+        if how == "commit":
+            world.approve()
+        async with world.client(book, wire) as client:
+            await ask(client, "end_run", {"how": how}, meta)
+        assert did == ["book A1", *effects]
+
+
 # ---- one effect across a guarded client and a guarded server
 
 

@@ -41,6 +41,7 @@ from pydantic import BaseModel, Field
 import amends
 from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
 from amends.errors import NOT_FINISHED, NoRun, Suspended
+from tests.adapters.cells import Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Fails,
@@ -59,6 +60,26 @@ from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
 SPOKEN_MAX = 20
+CELLS: Cells = {
+    "lost server": Tested(
+        "test_mcp_clients.py::test_a_server_that_is_killed_after_the_effect_is_a_doubt_and_is_not_asked_again[openai-agents]",
+        "test_mcp_clients.py::test_a_server_that_does_not_answer_in_time_is_a_doubt[openai-agents]",
+        "test_openai_agents_mcp.py::test_the_sdk_does_not_send_a_lost_request_again",
+    ),
+    "server's error": Tested(
+        "test_mcp_clients.py::test_an_error_of_the_tool_is_a_failure[openai-agents]",
+        "test_openai_agents_mcp.py::test_a_result_with_is_error_is_no_success",
+    ),
+    "not yet": Tested(
+        "test_mcp_clients.py::test_what_a_guarded_server_has_not_done_or_does_not_know_is_a_doubt[openai-agents]"
+    ),
+    "unguarded": Tested(
+        "test_a_function_tool_beside_the_guarded_ones_is_guarded",
+        "test_the_code_of_a_handoff_is_named_and_refused_with_strict",
+        "test_a_tool_that_others_execute_is_named_and_refused_with_strict",
+    ),
+    "no name": Tested("test_a_turn_without_a_name_is_warned_of_once"),
+}
 
 
 @pytest.fixture(autouse=True)

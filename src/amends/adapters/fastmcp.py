@@ -20,7 +20,9 @@ from fastmcp import Context, FastMCP
 from fastmcp.exceptions import NotFoundError, ToolError
 from fastmcp.server.dependencies import get_access_token, without_injected_parameters
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.middleware.error_handling import RetryMiddleware
 from fastmcp.server.providers.addressing import parse_hashed_backend_name
+from fastmcp.server.providers.fastmcp_provider import FastMCPProviderTool
 from fastmcp.tools import Tool, ToolResult
 from fastmcp.tools.base import InputRequiredToolResult
 from fastmcp.tools.function_tool import FunctionTool
@@ -104,6 +106,8 @@ class AmendsMiddleware(Middleware):
             # Nobody should be asked to approve a name that the model made up.
             raise NotFoundError(f"Unknown tool: {name!r}")
         self._learn(tool, None if asking is None else asking.fastmcp)
+        if asking is not None and self._rt.kind_of(name) != "read":
+            await self._refuse_retries(asking.fastmcp, tool)
         request = _Request(self, context, call_next, tool)
         await self._once(request)
         if request.asked is None or not self._notice or asking is None or not _can_ask(asking):
@@ -173,6 +177,22 @@ class AmendsMiddleware(Middleware):
         if made is None:
             made = _filled(tool.parameters, args, tool.parameters, strict=strict)
         return {**made, **again}
+
+    async def _refuse_retries(self, server: FastMCP, tool: Tool | None) -> None:
+        """Raise if a middleware behind this one would call the tool again inside one recorded call."""
+        behind = server.middleware[server.middleware.index(self) + 1 :] if self in server.middleware else []
+        for _ in range(DEPTH_MAX):
+            if not isinstance(tool, FastMCPProviderTool):
+                break
+            inner: FastMCP = tool._server
+            behind = [*behind, *inner.middleware]
+            tool = await inner.get_tool(tool._original_name or tool.name)
+        found = [type(one).__name__ for one in behind if isinstance(one, RetryMiddleware)]
+        if found:
+            raise ToolError(
+                f"{found[0]} is behind AmendsMiddleware, where it repeats the effects of one call: nothing was done. The "
+                "server must add it before AmendsMiddleware, or declare the tool with idempotent=True and retry=..."
+            )
 
     def _learn(self, tool: Tool | None, server: FastMCP | None) -> None:
         """Tell the runtime what the server says of a tool, when it is first seen.
