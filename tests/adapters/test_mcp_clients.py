@@ -155,7 +155,9 @@ def effects(folder: Path) -> list[str]:
     return kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
 
 
-CLIENTS = ["mcp", *(pytest.param(name, marks=pytest.mark.rest) for name in DRIVES if name != "mcp")]
+AGENTS = pytest.param("openai-agents", marks=pytest.mark.rest)
+OTHERS = [pytest.param(name, marks=pytest.mark.rest) for name in DRIVES if name not in ("mcp", "openai-agents")]
+CLIENTS = ["mcp", *OTHERS, AGENTS]
 """Every client; all but the first are played by ``make test-rest``: each case starts processes."""
 
 
@@ -177,28 +179,11 @@ async def test_a_server_that_does_not_answer_in_time_is_a_doubt(tmp_path: Path, 
     assert effects(tmp_path) == ["pay A1 5"]
 
 
-@pytest.mark.parametrize("client", [one for one in CLIENTS if "openai-agents" not in str(one)])
+@pytest.mark.parametrize("client", [*(one for one in CLIENTS if one != AGENTS), "openai-agents"])
 @on_a_loop
 async def test_an_error_of_the_tool_is_a_failure(tmp_path: Path, client: str) -> None:
-    """The Agents SDK's function tools drop ``isError``: see the next test."""
     states = await driven(client, tmp_path, "refused")
     assert set(states) == {"failed"}
-
-
-@on_a_loop
-async def test_the_agents_sdks_own_servers_say_that_it_failed(tmp_path: Path) -> None:
-    args, env = started(tmp_path, "refused")
-    params: Any = {"command": sys.executable, "args": args, "env": env}
-    async with (
-        amends.AsyncRuntime("memory://", tools=[amends.declare("pay", kind="pivot")]) as rt,
-        MCPServerStdio(params, client_session_timeout_seconds=TIMEOUT_S) as server,
-    ):
-
-        async def body(order: str) -> Any:
-            return await server.call_tool("pay", {"order": order})
-
-        await in_a_run(rt, body)
-        assert [str(call.state) async for call in rt.calls()] == ["failed"]
 
 
 @pytest.mark.parametrize("how", ["held", "lost"])
