@@ -774,6 +774,183 @@ async def test_a_compensation_gets_what_the_tool_returned(shop: Shop) -> None:
     assert ["see", picture] in [part.content for part in told if isinstance(part, UserPromptPart)]
 
 
+def rich(shop: Shop, kind: str) -> Callable[..., Any]:
+    """A tool that draws, and returns more than its result."""
+    image = BinaryContent(b"\x00\xffpng", media_type="image/png")
+
+    def draw(what: str) -> Any:
+        """Draw something."""
+        shop._effect("draw", what)
+        if kind == "files":
+            return ["as you asked", image]
+        return ToolReturn(
+            return_value={"id": what}, content=["see", image], metadata={"cost": Decimal("1.50"), "seen": (1, b"\xff")}
+        )
+
+    return draw
+
+
+DRAW = ("draw", {"what": "cat"})
+
+
+def calls_once(asked: tuple[str, dict[str, Any]], call_id: str, *, stops: bool = False) -> FunctionModel:
+    """A model that makes one call, and then ends; ``stops``: the one who asked it leaves instead."""
+
+    def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if not any(isinstance(one, ModelResponse) for one in messages):
+            return ModelResponse(parts=[ToolCallPart(*asked, call_id)])
+        if stops:
+            raise asyncio.CancelledError
+        return ModelResponse(parts=[TextPart("done")])
+
+    return FunctionModel(say)
+
+
+def told_of(tool: str, messages: Sequence[ModelMessage]) -> tuple[Any, Any, Any]:
+    """What the model and the program have of the last call of a tool: result, metadata, content."""
+    parts = [part for one in messages for part in one.parts]
+    place = max(n for n, part in enumerate(parts) if isinstance(part, ToolReturnPart) and part.tool_name == tool)
+    after = [part.content for part in parts[place:] if isinstance(part, UserPromptPart) and part.content != "go on"]
+    found: Any = parts[place]
+    return found.content, found.metadata, after[0] if after else None
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("again", ["the same id", "a new id"])
+@pytest.mark.parametrize("kind", ["wrapped", "files"])
+@on_a_loop
+async def test_what_a_tool_returned_besides_its_result_is_recorded(
+    shop: Shop, kind: str, again: str, declared: bool
+) -> None:
+    """Its process is lost, and with it the messages: the record has the images and the metadata."""
+    tools = [amends.declare("draw", kind="pivot")] if declared else []
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+
+        def agent() -> Any:
+            return Agent(
+                tools=[rich(shop, kind)], output_type=[str, DeferredToolRequests], capabilities=[AmendsCapability(rt)]
+            )
+
+        if not declared:
+            await agent().run("go on", run_id="r", model=calls_once(DRAW, "c1", stops=True))
+            assert await approve_all(rt) == 1
+        with pytest.raises(asyncio.CancelledError):
+            await agent().run("go on", run_id="r", model=calls_once(DRAW, "c1", stops=True))
+        second = "c1" if again == "the same id" else "c2"
+        done = await agent().run("go on", run_id="r", model=calls_once(DRAW, second))
+        result, metadata, content = told_of("draw", done.all_messages())
+        if kind == "wrapped":
+            is_same = result == {"id": "cat"}
+            assert is_same or result == 'Already done in this task; the same result: {"id":"cat"}'
+            assert metadata == {"cost": Decimal("1.50"), "seen": (1, b"\xff")}
+            assert [content[0], content[1].data] == ["see", b"\x00\xffpng"]
+        else:
+            is_same = result[0] == "as you asked"
+            assert is_same or result[0] == "Already done in this task; the same result:"
+            assert result[-1].data == b"\x00\xffpng"
+            assert result[-1].media_type == "image/png"
+        assert is_same == (again == "the same id")
+    assert shop.effects() == ["draw cat"]
+
+
+@on_a_loop
+async def test_a_compensation_elsewhere_gets_the_result_without_what_is_besides(shop: Shop) -> None:
+    handed: list[Any] = []
+
+    def undo(result: dict[str, str]) -> None:
+        handed.append(result)
+
+    tools = [amends.declare("draw", compensate=undo)]
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        agent: Any = Agent(tools=[rich(shop, "wrapped")], capabilities=[AmendsCapability(rt)])
+        async with agent.iter(
+            "go on", run_id="r", model=model_saying([[("draw", {"what": "cat"})], "drawn"])
+        ) as walked:
+            async for _ in walked:
+                if shop.effects():
+                    break
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        await rt.rollback("r", by="anna", why="ugly")
+    assert handed == [{"id": "cat"}]
+
+
+@on_a_loop
+async def test_what_is_recorded_besides_a_result_hides_what_the_tool_hides(shop: Shop) -> None:
+    def pay(card: str) -> Any:
+        return ToolReturn(return_value="paid", content=f"with {card}", metadata={"card": card})
+
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("pay", kind="pivot", redact=["card"])]) as rt:
+        agent: Any = Agent(
+            calls_once(("pay", {"card": "4111-1111-1111"}), "c1"), tools=[pay], capabilities=[AmendsCapability(rt)]
+        )
+        await agent.run("go on", run_id="r")
+        again = await agent.run("go on", run_id="r")
+    assert "paid" in str(told_of("pay", again.all_messages()))
+    assert b"4111-1111" not in b"".join(one.read_bytes() for one in shop.folder.glob("ledger.db*"))
+
+
+@on_a_loop
+async def test_what_is_besides_a_result_is_replayed(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("draw", kind="pivot")]) as rt:
+        agent: Any = Agent(calls_once(DRAW, "c1"), tools=[rich(shop, "wrapped")], capabilities=[AmendsCapability(rt)])
+        first = await agent.run("go on", run_id="r")
+        replayed = await rt.replay("r", agent.run, "go on", run_id="r")
+        for done in (first, replayed):
+            result, metadata, content = told_of("draw", done.all_messages())
+            assert (result, metadata["cost"], content[1].data) == ({"id": "cat"}, Decimal("1.50"), b"\x00\xffpng")
+    assert shop.effects() == ["draw cat"]
+
+
+@on_a_loop
+async def test_an_agent_that_returns_more_than_a_result_is_answered_with_all_of_it(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        artist: Any = Agent(model_saying(["a cat"]), capabilities=[AmendsCapability(rt)])
+
+        async def draw(what: str) -> ToolReturn[str]:
+            result = await artist.run(what)
+            return ToolReturn(return_value=result.output, content="as agreed", metadata={"cost": 1})
+
+        def boss(call_id: str, *, stops: bool = False) -> Any:
+            model = calls_once(DRAW, call_id, stops=stops)
+            return Agent(model, tools=[draw], capabilities=[AmendsCapability(rt)]).run("go on", run_id="r")
+
+        with pytest.raises(asyncio.CancelledError):
+            await boss("c1", stops=True)
+        again: Any = await boss("c2")
+        result, metadata, content = told_of("draw", again.all_messages())
+        assert ("a cat" in result, metadata, content) == (True, {"cost": 1}, "as agreed")
+
+
+@on_a_loop
+async def test_content_that_the_ledger_cannot_keep_is_said_to_be_lost(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    def draw(what: str) -> Any:
+        return ToolReturn(return_value="drawn", content="x" * 5000, metadata=object())
+
+    tools = [amends.declare("draw", kind="pivot")]
+    async with amends.AsyncRuntime(shop.url, tools=tools, payload_bytes_max=3000) as rt:
+        agent: Any = Agent(calls_once(DRAW, "c1"), tools=[draw], capabilities=[AmendsCapability(rt)])
+        await agent.run("go on", run_id="r")
+        again = await agent.run("go on", run_id="r")
+        assert told_of("draw", again.all_messages())[0] == '"drawn" What it returned besides is not in the record.'
+
+
+@on_a_loop
+async def test_a_staged_tool_that_returns_more_than_a_result_is_done(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    tools = [amends.declare("draw", kind="retriable", idempotent=True)]
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        agent: Any = Agent(
+            calls_once(DRAW, "c1"), tools=[rich(shop, "wrapped")], capabilities=[AmendsCapability(rt, run_id="r")]
+        )
+        await agent.run("go on")
+        assert (await rt.report("r")).calls[0].result == {"id": "cat"}
+    assert shop.effects() == ["draw cat"]
+    assert not caplog.records
+
+
 # ---- two runtimes
 
 
@@ -1171,6 +1348,36 @@ async def test_a_tool_that_might_do_more_than_run_an_agent_still_needs_a_person(
             assert isinstance(paused.output, DeferredToolRequests), fn.__name__
             assert "nobody has declared this tool" in str(paused.output.metadata), fn.__name__
     assert done == []
+
+
+@on_a_loop
+async def test_what_a_sub_agents_model_said_is_not_recorded_if_a_tool_redacts_it(shop: Shop) -> None:
+    paid: list[str] = []
+
+    def pay(card: str) -> str:
+        paid.append(card)
+        return "paid"
+
+    async with amends.AsyncRuntime(
+        shop.url, tools=[amends.declare("pay", kind="pivot", redact=["card"], needs_approval=True)]
+    ) as rt:
+        payments: Any = Agent(
+            model_saying([[("pay", {"card": "4111-1111-1111"})], "paid"]),
+            tools=[pay],
+            capabilities=[AmendsCapability(rt)],
+        )
+
+        async def ask_payments(request: str) -> str:
+            return str((await payments.run(request)).output)
+
+        boss = boss_of(rt, [ask_payments], [ASKS[0], "done"], shop)
+        paused = await boss.run("please", run_id="r")
+        assert await approve_all(rt) == 1
+        messages = paused.all_messages()
+        done = await boss.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert done.output == "done"
+    assert paid == ["4111-1111-1111"]
+    assert b"4111-1111" not in b"".join(one.read_bytes() for one in shop.folder.glob("ledger.db*"))
 
 
 @on_a_loop
