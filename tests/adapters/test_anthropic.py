@@ -23,7 +23,7 @@ from amends.adapters.anthropic import (
 )
 from amends.errors import Suspended
 from amends.llm import ModelServer, Reply, ScriptedModel
-from tests.adapters.conformance import Conformance, Outcome, SameRequest, Stopping, Turn
+from tests.adapters.conformance import Conformance, Outcome, SameRequest, Stopped, Turn
 from tests.adapters.sdks import SAID, Played, run_id, schema_of, script_of
 from tests.adapters.shop import Shop
 from tests.llm.shop import World, tools_of
@@ -37,11 +37,13 @@ class MessagesHarness:
     def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
         return asyncio.run(self._drive(shop, turns, run_id(shop, thread, resume=resume), thread))
 
-    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
-        done = asyncio.run(self._drive(shop, turns, run_id(shop, "t1", resume=False), "t1", stops=True))
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        done = asyncio.run(self._drive(shop, turns, run_id(shop, "t1", resume=False), "t1", stop_after=after))
         assert done.how == "paused"
 
-    async def _drive(self, shop: Shop, turns: Sequence[Turn], id: str, thread: str, *, stops: bool = False) -> Outcome:
+    async def _drive(
+        self, shop: Shop, turns: Sequence[Turn], id: str, thread: str, *, stop_after: int | None = None
+    ) -> Outcome:
         model = script_of(turns)
         played = Played("messages", model)
         functions = {one.__name__: one for one in shop.functions()}
@@ -58,7 +60,7 @@ class MessagesHarness:
                 message = await client.messages.create(messages=messages, **given)
                 while more := await answer_tool_calls_async(run, message, handlers=functions):
                     messages += more
-                    if stops:
+                    if stop_after is not None and results_in(messages) >= stop_after:
                         raise Suspended("the user pressed Stop")
                     message = await client.messages.create(messages=messages, **given)
         return played.outcome
@@ -67,11 +69,17 @@ class MessagesHarness:
 class RunnerHarness:
     """The SDK's own tool runner with tools made by its own decorator, blocking."""
 
-    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
-        assert self.drive(shop, turns, stops=True).how == "paused"
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        assert self.drive(shop, turns, stop_after=after).how == "paused"
 
     def drive(
-        self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False, stops: bool = False
+        self,
+        shop: Shop,
+        turns: Sequence[Turn],
+        *,
+        thread: str = "t1",
+        resume: bool = False,
+        stop_after: int | None = None,
     ) -> Outcome:
         model = script_of(turns)
         played = Played("messages", model)
@@ -87,19 +95,26 @@ class RunnerHarness:
             runner = client.beta.messages.tool_runner(
                 model=MODEL, max_tokens=500, messages=SAID, tools=runner_tools(run, own), thread=False
             )
-            if stops:
+            if stop_after is not None:
+                heard = 0
                 for _ in runner:
-                    runner.generate_tool_call_response()
-                    raise Suspended("the user pressed Stop")
+                    heard += results_in([runner.generate_tool_call_response()])
+                    if heard >= stop_after:
+                        raise Suspended("the user pressed Stop")
             until_done(runner)
         return played.outcome
 
 
-class TestMessages(Conformance, SameRequest, Stopping):
+def results_in(messages: list[Any]) -> int:
+    contents = (one["content"] for one in messages if one and not isinstance(one["content"], str))
+    return sum(block.get("type") == "tool_result" for content in contents for block in content)
+
+
+class TestMessages(Conformance, SameRequest, Stopped):
     harness = MessagesHarness()
 
 
-class TestRunner(Conformance, SameRequest, Stopping):
+class TestRunner(Conformance, SameRequest, Stopped):
     harness = RunnerHarness()
     is_told = "with the failure"
 

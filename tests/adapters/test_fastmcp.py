@@ -17,7 +17,7 @@ from mcp_types import ElicitResult
 
 import amends
 from amends.adapters.fastmcp import RUN_META, THREAD_META, AmendsMiddleware
-from tests.adapters.conformance import Conformance, Fails, OtherWords, Outcome, Turn
+from tests.adapters.conformance import Conformance, Fails, Outcome, SameRequest, Turn
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -50,14 +50,10 @@ class FastMcpHarness:
         return Outcome("finished", told)
 
 
-class TestFastMcp(Conformance):
+class TestFastMcp(Conformance, SameRequest):
     harness = FastMcpHarness()
     pauses = False
     is_told = "with the failure"
-
-
-class TestFastMcpWords(OtherWords):
-    harness = FastMcpHarness()
 
 
 def serving(rt: amends.AsyncRuntime, shop: Shop, **options: Any) -> FastMCP:

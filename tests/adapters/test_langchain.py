@@ -292,7 +292,6 @@ class TestLangChain(Conformance, SameRequest, RichResults, Stopped):
 
 
 class TestLangChainSupervisor(SupervisorConformance):
-    __test__ = True
     harness = LangChainSupervisor()
 
 

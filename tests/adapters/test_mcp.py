@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 import amends
 from amends.adapters.mcp import RUN_META, THREAD_META, guarded
-from tests.adapters.conformance import Conformance, Fails, OtherWords, Outcome, Turn
+from tests.adapters.conformance import Conformance, Fails, Outcome, SameRequest, Turn
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -69,26 +69,17 @@ class BlockingMcpHarness(McpHarness):
         return serving(guarded(rt, **shop.options), shop), rt
 
 
-class TestMcp(Conformance):
+class TestMcp(Conformance, SameRequest):
     harness = McpHarness()
     pauses = False
     is_told = "with the failure"
 
 
-class TestMcpWords(OtherWords):
-    harness = McpHarness()
-
-
 @pytest.mark.rest  # the other colour
-class TestBlockingMcp(Conformance):
+class TestBlockingMcp(Conformance, SameRequest):
     harness = BlockingMcpHarness()
     pauses = False
     is_told = "with the failure"
-
-
-@pytest.mark.rest  # the other colour
-class TestBlockingMcpWords(OtherWords):
-    harness = BlockingMcpHarness()
 
 
 def serving(guard: Any, shop: Shop) -> MCPServer:

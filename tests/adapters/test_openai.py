@@ -30,7 +30,7 @@ from amends.adapters.openai import (
 )
 from amends.errors import Suspended
 from amends.llm import ModelServer, Reply, ScriptedModel
-from tests.adapters.conformance import Conformance, Outcome, SameRequest, Stopping, Turn
+from tests.adapters.conformance import Conformance, Outcome, SameRequest, Stopped, Turn
 from tests.adapters.sdks import MODEL, SAID, Played, run_id, schema_of, script_of
 from tests.adapters.shop import Shop
 from tests.llm.shop import World, tools_of
@@ -39,11 +39,17 @@ from tests.llm.shop import World, tools_of
 class ChatHarness:
     """A loop over chat completions, blocking."""
 
-    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
-        assert self.drive(shop, turns, stops=True).how == "paused"
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        assert self.drive(shop, turns, stop_after=after).how == "paused"
 
     def drive(
-        self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False, stops: bool = False
+        self,
+        shop: Shop,
+        turns: Sequence[Turn],
+        *,
+        thread: str = "t1",
+        resume: bool = False,
+        stop_after: int | None = None,
     ) -> Outcome:
         model = script_of(turns)
         played = Played("chat.completions", model)
@@ -61,7 +67,7 @@ class ChatHarness:
             response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
             while more := answer_tool_calls(run, response, handlers=functions):
                 messages += more
-                if stops:
+                if stop_after is not None and sum(one["role"] == "tool" for one in messages) >= stop_after:
                     raise Suspended("the user pressed Stop")
                 response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
         return played.outcome
@@ -95,7 +101,7 @@ class RunnerHarness:
         return played.outcome
 
 
-class TestChat(Conformance, SameRequest, Stopping):
+class TestChat(Conformance, SameRequest, Stopped):
     harness = ChatHarness()
 
 

@@ -44,7 +44,7 @@ from tests.adapters.conformance import (
     Fails,
     Outcome,
     SameRequest,
-    Stopping,
+    Stopped,
     SupervisorConformance,
     Turn,
     asks_clerk,
@@ -93,17 +93,18 @@ class OpenAIAgentsHarness:
         tools = amends_tools([function_tool(fn) for fn in shop.functions()])
         return Agent(name="clerk", model=model_saying(turns), tools=tools)
 
-    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
-        asyncio.run(self._stop(shop, turns))
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        asyncio.run(self._stop(shop, turns, after))
 
-    async def _stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
+    async def _stop(self, shop: Shop, turns: Sequence[Turn], after: int) -> None:
         set_tracing_disabled(True)
-        agent = self.agent(shop, turns)
+        agent, heard = self.agent(shop, turns), 0
         async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
             runner = AmendsRunner(rt, tags=("thread:t1",), **shop.options)
             async with runner.run_streamed(agent, "please", run_id=_turn_of(shop.folder, "t1", False)) as result:
                 async for event in result.stream_events():
-                    if event.type == "run_item_stream_event" and event.name == "tool_output":
+                    heard += event.type == "run_item_stream_event" and event.name == "tool_output"
+                    if heard == after:
                         result.cancel(mode="after_turn")
         kept = json.dumps(result.to_state().to_json())
         (shop.folder / "state.json").write_text(kept, encoding="utf-8")
@@ -118,12 +119,11 @@ class OpenAIAgentsSupervisor(OpenAIAgentsHarness):
         return Agent(name="boss", model=model_saying(asks_clerk("input")), tools=tools)
 
 
-class TestOpenAIAgents(Conformance, SameRequest, Stopping):
+class TestOpenAIAgents(Conformance, SameRequest, Stopped):
     harness = OpenAIAgentsHarness()
 
 
 class TestOpenAIAgentsSupervisor(SupervisorConformance):
-    __test__ = True
     harness = OpenAIAgentsSupervisor()
 
 

@@ -106,7 +106,6 @@ class TestPydanticAI(Conformance):
 
 
 class TestPydanticAISupervisor(SupervisorConformance):
-    __test__ = True
     harness = PydanticAISupervisor()
 
 
