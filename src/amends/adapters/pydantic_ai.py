@@ -28,6 +28,7 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
+    ModelRequestPart,
     ModelResponse,
     ToolCallPart,
     ToolReturnPart,
@@ -521,7 +522,10 @@ def _packed(value: Any, tells_secret: Callable[[str], bool]) -> dict[str, Any] |
     if kept is not None and not tells_secret(kept):
         packed["metadata"] = whole.metadata
     with suppress(Exception):  # as the framework itself keeps messages
-        parts = [shown if shown.files else ToolReturnPart("", None, ""), UserPromptPart(whole.content or "")]
+        parts: list[ModelRequestPart] = [
+            shown if shown.files else ToolReturnPart("", None, ""),
+            UserPromptPart(whole.content or ""),
+        ]
         text = ModelMessagesTypeAdapter.dump_json([ModelRequest(parts=parts)]).decode()
         if not tells_secret(text):
             packed |= {"parts": text, "sha256": sha256(text.encode()).hexdigest()}
@@ -577,7 +581,8 @@ async def _content_of(run: amends.AsyncRun, answer: amends.Answer, tool: str, as
         return found.get(answer.call.id)
     for child in (await run.report()).children:
         if child.run.id in found and child.run.id.startswith(f"{run.id}/{tool}:") and child.run.input == asked:
-            return found[child.run.id]
+            of_agent: Mapping[str, Any] = found[child.run.id]
+            return of_agent
     return None
 
 
