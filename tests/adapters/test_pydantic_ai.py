@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent, BinaryContent, ModelRetry, RunContext, Tool, ToolReturn
-from pydantic_ai.exceptions import ApprovalRequired, RunCancelled, UserError
+from pydantic_ai.exceptions import ApprovalRequired, ModelAPIError, RunCancelled, UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -27,6 +27,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
     repair_messages,
 )
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.output import ToolOutput
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition
@@ -34,8 +35,22 @@ from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 
 import amends
 from amends.adapters.pydantic_ai import AmendsCapability, AmendsToolset, wake
-from amends.errors import NOT_FINISHED, NoRun, RunEnded
-from tests.adapters.conformance import Conformance, Fails, Outcome, SupervisorConformance, Turn, asks_clerk, wire
+from amends.errors import NOT_FINISHED, NoRun, RunEnded, Suspended
+from tests.adapters.conformance import (
+    Conformance,
+    Fails,
+    Outcome,
+    Retried,
+    RichResults,
+    SameRequest,
+    SeveralAgents,
+    Stopped,
+    SupervisorConformance,
+    Turn,
+    TwoRuntimes,
+    asks_clerk,
+    wire,
+)
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -66,25 +81,33 @@ class PydanticAIHarness:
                     result = await agent.run("please", run_id=run_id, conversation_id=conversation)
         except Exception as error:
             return Outcome("failed", error=str(error))
-        told = [
-            str(part.content)
-            for message in result.all_messages()
-            if isinstance(message, ModelRequest)
-            for part in message.parts
-            if isinstance(part, ToolReturnPart)
-        ]
+        told = _told_in(result.all_messages())
         if isinstance(result.output, DeferredToolRequests):
             kept.write_bytes(ModelMessagesTypeAdapter.dump_json(self.keeps(result.all_messages())))
             return Outcome("paused", told)
         return Outcome("finished", told)
 
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        asyncio.run(self._stop(shop, turns, after))
+
+    async def _stop(self, shop: Shop, turns: Sequence[Turn], after: int) -> None:
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            agent = self.agent(rt, shop, turns)
+            async with agent.iter("please", run_id=_turn_of(shop.folder, "t1", False)) as walked:
+                async for _ in walked:
+                    if len(_told_in(walked.all_messages())) >= after:
+                        break
+
     def agent(self, rt: amends.AsyncRuntime, shop: Shop, turns: Sequence[Turn], *more: Any) -> Any:
         return Agent(
-            model_saying(turns),
+            self.model(turns),
             tools=[*(_correctable(fn) for fn in shop.functions()), *more],
             output_type=[str, DeferredToolRequests],
             capabilities=[AmendsCapability(rt, options=shop.options)],
         )
+
+    def model(self, turns: Sequence[Turn]) -> Any:
+        return model_saying(turns)
 
 
 class PydanticAISupervisor(PydanticAIHarness):
@@ -101,12 +124,110 @@ class PydanticAISupervisor(PydanticAIHarness):
         return super().agent(rt, shop, asks_clerk("request"), ask_clerk)
 
 
-class TestPydanticAI(Conformance):
+class PydanticAIHandOff(PydanticAIHarness):
+    """Two agents, one after the other, in a run that the program opens around them: its programmatic hand-off."""
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        kept = shop.folder / "messages.json"
+        told: list[str] = []
+        try:
+            async with (
+                amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt,
+                rt.run(_turn_of(shop.folder, thread, resume), recover="wait", **shop.options),
+            ):
+                first = await self.agent(rt, shop, [turns[0], "over to you"]).run("please")
+                told += _told_in(first.all_messages())
+                second = self.agent(rt, shop, turns[1:])
+                if resume and kept.exists():
+                    messages = ModelMessagesTypeAdapter.validate_json(kept.read_bytes())
+                    result = await second.run(message_history=messages, deferred_tool_results=wake(messages))
+                else:
+                    result = await second.run("go on")
+                told += _told_in(result.all_messages())
+                if isinstance(result.output, DeferredToolRequests):
+                    kept.write_bytes(result.all_messages_json())
+                    raise Suspended("the second agent waits")
+        except amends.Waiting:
+            return Outcome("paused", told)
+        except Exception as error:
+            return Outcome("failed", told, str(error))
+        return Outcome("finished", told)
+
+
+class PydanticAIFallback(PydanticAIHarness):
+    """The model of the provider is down once, when it has first seen a result; another one is asked instead."""
+
+    def model(self, turns: Sequence[Turn]) -> Any:
+        plain, failed = model_saying(turns), [False]
+
+        def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            if _told_in(messages) and not failed[0]:
+                failed[0] = True
+                raise ModelAPIError("first", "it is down")
+            assert plain.function is not None
+            response: Any = plain.function(messages, info)
+            return response  # type: ignore[no-any-return]
+
+        return FallbackModel(FunctionModel(say), model_saying(turns))
+
+
+class PydanticAIAgain(PydanticAIHarness):
+    """The program starts the agent again when its model was down, with the messages so far: nothing was taken back."""
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        failed = [False]
+        plain = model_saying(turns)
+
+        def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            if _told_in(messages) and not failed[0]:
+                failed[0] = True
+                raise ModelAPIError("first", "it is down")
+            assert plain.function is not None
+            response: Any = plain.function(messages, info)
+            return response  # type: ignore[no-any-return]
+
+        async with (
+            amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt,
+            rt.run(_turn_of(shop.folder, thread, resume), **shop.options),
+        ):
+            agent = self.agent(rt, shop, turns)
+            for _ in range(2):
+                try:
+                    result = await agent.run("please", model=FunctionModel(say))
+                except ModelAPIError:
+                    continue
+                return Outcome("finished", _told_in(result.all_messages()))
+        return Outcome("failed")
+
+
+class TestPydanticAI(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
     harness = PydanticAIHarness()
 
 
 class TestPydanticAISupervisor(SupervisorConformance):
     harness = PydanticAISupervisor()
+
+
+class TestPydanticAIHandOff(SeveralAgents):
+    harness = PydanticAIHandOff()
+
+
+class TestPydanticAIFallback(Retried):
+    harness = PydanticAIFallback()
+
+
+class TestPydanticAIAgain(Retried):
+    harness = PydanticAIAgain()
+
+
+def _told_in(messages: Sequence[ModelMessage]) -> list[str]:
+    return [
+        str(part.content)
+        for message in messages
+        if isinstance(message, ModelRequest)
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
+    ]
 
 
 def _correctable(fn: Callable[..., Any]) -> Callable[..., Any]:
