@@ -208,6 +208,7 @@ class TestPydanticAISupervisor(SupervisorConformance):
     harness = PydanticAISupervisor()
 
 
+@pytest.mark.rest
 class TestPydanticAIHandOff(SeveralAgents):
     harness = PydanticAIHandOff()
 
@@ -216,6 +217,7 @@ class TestPydanticAIFallback(Retried):
     harness = PydanticAIFallback()
 
 
+@pytest.mark.rest
 class TestPydanticAIAgain(Retried):
     harness = PydanticAIAgain()
 
@@ -533,6 +535,66 @@ def test_killed_begun_again_paused_approved_and_woken_a_wire_is_sent_once(
         assert done.how == "finished", done
     assert shop.effects() == ["charge A1 500", "wire DE02 420000", "mail ann"]
     assert [(run.id, run.state) for run in shop.runs()] == [("t1:1", "committed")]
+
+
+class LostIdsSupervisor(PydanticAISupervisor):
+    """The same for a turn in which only another agent was asked."""
+
+    conversation = ""
+    keeps = LostIds.keeps
+
+
+@pytest.mark.rest
+def test_a_turn_that_only_asked_an_agent_is_found_without_the_ids(shop: Shop) -> None:
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], *WIRED]
+    suite = TestPydanticAI()
+    suite.harness = LostIdsSupervisor()  # type: ignore[misc]
+    shop.die_after("charge")
+    assert suite.in_a_new_process(shop, turns) is None, "it was to be killed"
+    assert suite.harness.drive(shop, turns, resume=True).how == "paused"
+    suite._decide(shop, approve=True)
+    for _ in range(2):  # a queue delivers twice
+        done = suite.in_a_new_process(shop, turns, resume=True)
+        assert done is not None
+        assert done.how == "finished", done
+    assert shop.effects() == ["charge A1 500", "wire DE02 420000", "ship A1"]
+    assert [(run.id, run.state) for run in shop.runs()] == [("t1:1", "committed")]
+
+
+@on_a_loop
+async def test_a_turn_that_waits_for_the_program_is_found_without_the_ids(shop: Shop) -> None:
+    """A user interface executes a tool itself, and gives the messages back in its own form."""
+    outside = ExternalToolset([ToolDefinition(name="pick_colour")])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent: Any = Agent(
+            model_saying([[("pick_colour", {})], [("charge", {"order": "A1", "cents": 5})], "done"]),
+            tools=shop.functions(),
+            toolsets=[outside],
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt)],
+        )
+        paused = await agent.run("please", run_id="job")
+        [call] = paused.output.calls
+        results = DeferredToolResults(calls={call.tool_call_id: "red"})
+        done = await agent.run(message_history=without_ids(paused.all_messages()), deferred_tool_results=results)
+        assert done.output == "done"
+    assert shop.effects() == ["charge A1 5"]
+    assert [(run.id, run.state) for run in shop.runs()] == [("job", "committed")]
+
+
+@on_a_loop
+async def test_a_history_without_ids_whose_calls_nobody_knows_is_refused_before_anything_runs(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        messages = without_ids((await clerk(rt, shop, WIRED).run("pay", run_id="job")).all_messages())
+    other = f"sqlite:///{shop.folder / 'other.db'}"
+    async with amends.AsyncRuntime(other, tools=shop.declared()) as rt:
+        agent = clerk(rt, shop, WIRED)
+        with pytest.raises(amends.UsageError, match="no run has the calls of this history"):
+            await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert [one async for one in rt.runs()] == []
+        paused = await agent.run(message_history=messages, deferred_tool_results=wake(messages), run_id="job")
+        assert isinstance(paused.output, DeferredToolRequests), "who names the run says which one it is"
+        assert [one.id async for one in rt.runs()] == ["job"]
 
 
 @pytest.mark.parametrize("kept", [list, without_ids])
@@ -1514,6 +1576,25 @@ async def test_a_sub_agent_is_replayed_with_what_its_model_said(shop: Shop) -> N
         await boss.run("please", run_id="r")
         effects = shop.effects()
         replayed = await rt.replay("r", boss.run, "please", run_id="r")
+        assert replayed.output == "done"
+    assert shop.effects() == effects
+
+
+@on_a_loop
+async def test_a_sub_agent_that_paused_is_replayed(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        payments: Any = Agent(rewording(WIRES), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+
+        async def ask_payments(request: str) -> str:
+            return str((await payments.run(request)).output)
+
+        boss = boss_of(rt, [ask_payments], [ASKS[0], "done"], shop)
+        messages = (await boss.run("please", run_id="r")).all_messages()
+        assert await approve_all(rt) == 1
+        woken = {"message_history": messages, "deferred_tool_results": wake(messages)}
+        assert (await boss.run(**woken)).output == "done"
+        effects = shop.effects()
+        replayed = await rt.replay("r", boss.run, **woken)
         assert replayed.output == "done"
     assert shop.effects() == effects
 

@@ -149,6 +149,7 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
                     left = error
                     raise paused from None  # the framework refuses this history: nobody has touched what waits
                 if isinstance(result.output, DeferredToolRequests):
+                    await _note_requests(run, [(one.tool_call_id, one.tool_name) for one in result.output.calls])
                     raise paused  # a pause is not an end: release the run as it is
                 if run.resumed and turn.ctx is not None:
                     await _reach_staged(run, turn.ctx)
@@ -309,6 +310,12 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             found = await self._run_of(turn, thread)
             if found is not None:
                 return found, True
+            if _is_unnamed(ctx.run_id) and _calls_in(turn) and not any(one.run_id for one in turn):
+                raise amends.UsageError(
+                    "no run has the calls of this history, and its messages have no ids: a new run would do again what "
+                    "they did",
+                    hint="keep the framework's messages as they are, or name the run: agent.run(run_id=...)",
+                )
         elif turn and _is_unnamed(ctx.run_id):
             # After a stop the user says something new: the run goes on. One that has ended does not.
             info = await self._known(turn)
@@ -333,20 +340,16 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         known = await self._known(turn)
         if known is not None:
             return known.id
-        wanted = {
-            call.tool_call_id: call.tool_name
-            for one in turn
-            if isinstance(one, ModelResponse)
-            for call in one.tool_calls
-        }
+        wanted = _calls_in(turn)
         if not wanted:
             return None
         found: Counter[str] = Counter()
         seen = 0
         async for call in self.rt.calls():
             seen += 1
-            if call.tool_call_id and wanted.get(call.tool_call_id) == call.tool:
-                above, _, _ = call.run_id.rpartition(f"/{call.tool}:")  # an undeclared tool has a run of its own
+            asked, tool = _request_of(call)
+            if asked and wanted.get(asked) == tool:
+                above, _, _ = call.run_id.rpartition(f"/{tool}:")  # an undeclared tool, or an agent, has its own run
                 found[above or call.run_id] += 1
             if seen == CALLS_READ_MAX:
                 break
@@ -656,12 +659,35 @@ async def _as_sub_agent(tool: str, call_id: str | None, work: Callable[[], Await
     """Run a tool that is an agent, inside its child run, which is the current one."""
     run = _current()
     found = _SubAgent(run, tool, call_id, _said_in(await run.report()))
+    if call_id is not None:
+        await _note_requests(run, [(call_id, tool)])
     before = _sub_agent.get()
     _sub_agent.set(found)
     try:
         return await work()
     finally:
         _sub_agent.set(before)
+
+
+ASKED: Final = "asked:pydantic_ai"
+"""The name under which is recorded which request of a model no call stands for: to an agent, or to the program."""
+
+
+async def _note_requests(run: amends.AsyncRun, asked: Sequence[tuple[str, str]]) -> None:
+    """Record the ids of requests that are no calls, so that a history with nothing but such requests names its run."""
+    known = [_request_of(call) for call in (await run.report()).calls if call.tool == ASKED]
+    for call_id, tool in asked:
+        if (call_id, tool) in known:
+            continue
+        async with await run.begin(ASKED, {"tool": tool, "number": len(known)}, kind="read") as attempt:
+            if not attempt.replayed:
+                await attempt.succeed(call_id)
+        known.append((call_id, tool))
+
+
+def _request_of(call: amends.Call) -> tuple[str | None, str]:
+    """Return the id and the tool of the model's request that a call, or such a record, stands for."""
+    return (call.result, call.args["tool"]) if call.tool == ASKED else (call.tool_call_id, call.tool)
 
 
 def _is_agent_of(tool: str, call_id: str | None) -> bool:
@@ -843,6 +869,12 @@ def _is_unnamed(run_id: str | None) -> bool:
     with suppress(ValueError):
         return _unnamed.get() and UUID(run_id or "").version == 7
     return False
+
+
+def _calls_in(turn: Sequence[ModelMessage]) -> dict[str, str]:
+    """Return the tools that a model requested in these messages, by the ids of its requests."""
+    responses = [one for one in turn if isinstance(one, ModelResponse)]
+    return {call.tool_call_id: call.tool_name for one in responses for call in one.tool_calls}
 
 
 def _last_turn(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
