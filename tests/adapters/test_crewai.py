@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
 from crewai import Agent, BaseLLM, Crew, Task
 from crewai.hooks import HookAborted, InterceptionPoint
 from crewai.hooks.dispatch import scoped_hooks
 from crewai.tools import tool as crew_tool
+from crewai.tools.tool_failure import ToolFailure
 
 import amends
+from amends.adapters import crewai as adapter
 from amends.adapters.crewai import amends_tools
 from amends.errors import RunEnded, Suspended
 from tests.adapters.conformance import (
@@ -67,9 +72,9 @@ def agent_saying(turns: Sequence[Any], seen: list[str], tools: list[Any], **opti
 
 
 def kickoff(
-    tools: list[Any], turns: Sequence[Any], seen: list[str], *, is_down_once: bool = False, **options: Any
+    held: list[Any], turns: Sequence[Any], seen: list[str], *, is_down_once: bool = False, **options: Any
 ) -> Any:
-    agent = agent_saying(turns, seen, tools, is_down_once=is_down_once)
+    agent = agent_saying(turns, seen, held, is_down_once=is_down_once)
     given = Task(description="go on", expected_output="done", agent=agent, **options)
     return Crew(agents=[agent], tasks=[given]).kickoff()
 
@@ -176,3 +181,136 @@ class TestCrewAITwoTasks(SeveralAgents):
 class TestCrewAIRetries(Retried):
     harness = CrewAIRetries()
     pauses = False
+
+
+# ---- its own ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def named(shop: Shop, *names: str) -> list[Any]:
+    return [crew_tool(fn.__name__)(fn) for fn in shop.functions() if fn.__name__ in names]
+
+
+CHARGE = ("charge", {"order": "A1", "cents": 500})
+
+
+@pytest.mark.parametrize("where", ["the agent", "the task"])
+def test_tools_that_are_not_guarded_are_named_or_refused(
+    shop: Shop, caplog: pytest.LogCaptureFixture, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "_warned", set())
+
+    def start(**options: Any) -> None:
+        guarded, [beside] = amends_tools(named(shop, "charge"), **options), named(shop, "stamp")
+        turns = [[CHARGE], "charged"]
+        if where == "the agent":
+            kickoff([*guarded, beside], turns, [])
+        else:
+            kickoff(guarded, turns, [], tools=[*guarded, beside])
+
+    with shop.desk() as rt:
+        for number in (1, 2):
+            with rt.run(f"r{number}"):
+                start()
+        assert sum("amends cannot record stamp" in one.getMessage() for one in caplog.records) == 1
+        with pytest.raises(amends.UsageError, match="amends cannot record stamp"), rt.run("r3"):
+            start(strict=True)
+        assert rt.report("r3").calls == ()
+    assert shop.effects() == ["charge A1 500"] * 2
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_call_that_is_not_guarded_is_seen_in_an_agent_without_a_crew(
+    shop: Shop, caplog: pytest.LogCaptureFixture, strict: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "_warned", set())
+    done: list[str] = []
+
+    @crew_tool("post")
+    def post(text: str) -> str:
+        """Post it."""
+        done.append(text)
+        return "posted"
+
+    tools = [*amends_tools(named(shop, "charge"), strict=strict), post]
+    with shop.desk() as rt, rt.run("r"):
+        agent_saying([[("post", {"text": "x"})], "done"], [], tools).kickoff("go on")
+    assert done == ([] if strict else ["x"])
+    words = "post was not called" if strict else "amends cannot record post"
+    assert sum(words in one.getMessage() for one in caplog.records) == 1
+
+
+def test_what_crewai_itself_brings_is_no_tool_beside(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    tools = amends_tools(named(shop, "charge", "wire", "ship"), strict=True)
+    asks: list[Any] = [
+        [("delegate_work_to_coworker", {"task": "pay", "context": "none", "coworker": "clerk"})],
+        [("ship", {"order": "A1"})],
+        "done",
+    ]
+    told: list[str] = []
+    boss = agent_saying(asks, told, tools, role="boss", allow_delegation=True)
+    clerk = agent_saying([[CHARGE], [("wire", {"iban": "DE02", "cents": 5})], "paid"], [], tools, role="clerk")
+    with shop.desk() as rt:
+        with rt.run("r"):
+            Crew(agents=[boss, clerk], tasks=[Task(description="x", expected_output="y", agent=boss)]).kickoff()
+        report = rt.report("r")
+        assert [call.tool for call in report.calls if call.state == "succeeded"] == ["charge", "wire"]
+        assert report.children == (), "who is delegated to works in the run of the crew, and has no pivot of its own"
+    assert "paid" in told[0]
+    assert "wire" in told[1], "the second pivot is refused in words"
+    assert shop.effects() == ["charge A1 500", "wire DE02 5"]
+
+
+def test_a_tool_that_returns_a_failure_has_failed(shop: Shop) -> None:
+    @crew_tool("post")
+    def post(text: str) -> Any:
+        """Post it."""
+        return ToolFailure(message="no such channel", code="not_found")
+
+    told: list[str] = []
+    with amends.Runtime(shop.url, tools=[amends.declare("post", compensate=print)]) as rt:
+        with pytest.raises(amends.RolledBack), rt.run("r"):
+            kickoff(amends_tools([post]), [[("post", {"text": "x"})], "done"], told)
+        [call] = rt.report("r").calls
+        assert (call.state, "no such channel" in str(call.error)) == ("failed", True)
+    assert "no such channel" in told[0]
+
+
+def test_a_run_without_a_name_is_warned_of_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    with shop.desk() as rt:
+        for _ in range(2):
+            with rt.run():
+                kickoff(amends_tools(named(shop, "charge")), [[CHARGE], "charged"], [])
+    assert sum("has no name of yours" in one.getMessage() for one in caplog.records) == 1
+
+
+def test_the_frameworks_own_threads_know_the_run(shop: Shop) -> None:
+    with shop.desk() as rt:
+        with rt.run("async_execution"):
+            kickoff(amends_tools(named(shop, "charge")), [[CHARGE], "charged"], [], async_execution=True)
+        with rt.run("max_execution_time"):
+            tools = amends_tools(named(shop, "charge"))
+            agent = agent_saying([[CHARGE], "charged"], [], tools, max_execution_time=60)
+            Crew(agents=[agent], tasks=[Task(description="x", expected_output="y", agent=agent)]).kickoff()
+        assert [rt.report(one.id).calls[0].tool for one in rt.runs()] == ["charge", "charge"]
+    assert shop.effects() == ["charge A1 500"] * 2
+
+
+@pytest.mark.parametrize("how", ["akickoff", "kickoff_async"])
+def test_an_async_crew_works_in_an_async_run(shop: Shop, how: str) -> None:
+    other = ("charge", {"order": "A2", "cents": 700})
+
+    async def main() -> None:
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt, rt.run("r"):
+            tools = amends_tools(named(shop, "charge"))
+            agent = agent_saying([[CHARGE, other], [CHARGE], "charged"], [], tools)
+            crew = Crew(agents=[agent], tasks=[Task(description="x", expected_output="y", agent=agent)])
+            await getattr(crew, how)()
+
+    asyncio.run(main())
+    assert sorted(shop.effects()) == ["charge A1 500", "charge A2 700"]
+    assert shop.states() == ["committed"]

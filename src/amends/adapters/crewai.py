@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final, get_type_hints
 
@@ -47,16 +47,14 @@ def _guarded(tool: BaseTool, run: Run | AsyncRun | None, *, strict: bool) -> Bas
         return tool
     tool = _asked_once(tool)
     body: Callable[..., Any] = getattr(tool, "func", None) or tool._run  # made by the decorator, or a class
-    schema, returns = _schema_of(tool), _hint_of(body)
+    schema, returns, loop = _schema_of(tool), _hint_of(body), _loop_here()
     is_agent = bool(agents_run_by(getattr(tool, "func", None), _has_guarded_tools))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         asked, returned = _named(tool, args, kwargs), _Returned()
         within = run or current_run()
-        if not isinstance(within, Run):
-            raise UsageError(
-                f"the crew calls {tool.name} without await, and the run is async", hint="use Runtime, or akickoff"
-            )
+        if not isinstance(within, Run):  # an async crew calls its tools in threads, too
+            return _on(loop, tool.name, lambda: call_async(*args, **kwargs))
 
         def handler(**given: Any) -> Any:
             return returned.keep(_driven(body(**given)))
@@ -260,6 +258,23 @@ def _schema_of(tool: BaseTool) -> dict[str, Any] | None:
     except Exception:
         return None
     return made
+
+
+def _loop_here() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _on(loop: asyncio.AbstractEventLoop | None, tool: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a call of an async run on the loop of that run, from a thread of the framework."""
+    if loop is None or not loop.is_running() or _loop_here() is not None:
+        raise UsageError(
+            f"the crew calls {tool} without await, and the run is async",
+            hint="use Runtime; or call amends_tools inside the coroutine that awaits akickoff or kickoff_async",
+        )
+    return asyncio.run_coroutine_threadsafe(work(), loop).result()
 
 
 def _named(tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
