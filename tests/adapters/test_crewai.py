@@ -20,6 +20,7 @@ import amends
 from amends.adapters import crewai as adapter
 from amends.adapters.crewai import amends_tools
 from amends.errors import RunEnded, Suspended
+from tests.adapters.cells import Absent, Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Fails,
@@ -35,6 +36,17 @@ from tests.adapters.conformance import (
     asks_clerk,
 )
 from tests.adapters.shop import Shop
+
+CELLS: Cells = {
+    "lost server": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "server's error": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "not yet": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "unguarded": Tested(
+        "test_tools_that_are_not_guarded_are_named_or_refused",
+        "test_a_call_that_is_not_guarded_is_seen_in_an_agent_without_a_crew",
+    ),
+    "no name": Tested("test_a_run_without_a_name_is_warned_of_once"),
+}
 
 
 class Scripted(BaseLLM):
