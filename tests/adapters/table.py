@@ -116,9 +116,9 @@ class Table:
     # ---- as text ------------------------------------------------------------------------------
 
     def marks(self) -> Iterator[tuple[str, ...]]:
-        """Yield the rows of the table: what must hold, and a mark for each adapter."""
+        """Yield the rows of the table: the shape with what must hold, and a mark for each adapter."""
         for row in self.rows:
-            yield row.says, *(self._mark(column, row) for column in self.columns)
+            yield f"**{row.name}**: {row.says}", *(self._mark(column, row) for column in self.columns)
 
     def _mark(self, column: Column, row: Row) -> str:
         said = self._said(column, row)
@@ -136,7 +136,7 @@ class Table:
                 if isinstance(said, Absent):
                     why.setdefault(said.why, []).append(column.title)
             for text, titles in why.items():
-                yield row.says, "; ".join(titles), text
+                yield row.name, "; ".join(titles), text
 
 
 @cache

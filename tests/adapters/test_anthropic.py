@@ -23,7 +23,7 @@ from amends.adapters.anthropic import (
 )
 from amends.errors import Suspended
 from amends.llm import ModelServer, Reply, ScriptedModel
-from tests.adapters.cells import Absent, Cells, Tested
+from tests.adapters.cells import Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Outcome,
@@ -44,9 +44,14 @@ from tests.llm.shop import World, tools_of
 MODEL = "claude-sonnet-5"
 
 CELLS: Cells = {
-    "lost server": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
-    "server's error": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
-    "not yet": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "lost server": Tested(
+        "test_mcp_clients.py::test_a_server_that_is_killed_after_the_effect_is_a_doubt_and_is_not_asked_again[anthropic]",
+        "test_mcp_clients.py::test_a_server_that_does_not_answer_in_time_is_a_doubt[anthropic]",
+    ),
+    "server's error": Tested("test_mcp_clients.py::test_an_error_of_the_tool_is_a_failure[anthropic]"),
+    "not yet": Tested(
+        "test_mcp_clients.py::test_what_a_guarded_server_has_not_done_or_does_not_know_is_a_doubt[anthropic]"
+    ),
     "unguarded": Tested("test_a_tool_that_the_runner_calls_by_itself_is_named"),
     "no name": Tested("test_an_agents_run_without_a_name_is_warned_of_once"),
 }

@@ -40,15 +40,19 @@ def test_the_real_table_is_whole() -> None:
 def test_cells_come_from_inherited_shapes_and_from_what_is_said(tmp_path: Path) -> None:
     made = table(tmp_path, OWN, STOP)
     assert list(made.problems()) == []
-    assert list(made.marks()) == [("Once.", TESTED), ("Stop.", IMPOSSIBLE), ("Own.", TESTED)]
-    assert list(made.reasons()) == [("Stop.", "It", "it 1.2: It has none. Shown by `test_other[one]`.")]
+    assert list(made.marks()) == [
+        ("**once**: Once.", TESTED),
+        ("**stop**: Stop.", IMPOSSIBLE),
+        ("**own**: Own.", TESTED),
+    ]
+    assert list(made.reasons()) == [("stop", "It", "it 1.2: It has none. Shown by `test_other[one]`.")]
 
 
 def test_a_shape_may_not_apply(tmp_path: Path) -> None:
     made = table(tmp_path, OWN, '"stop": Absent("It cannot " "be stopped.")')
     assert list(made.problems()) == []
     assert [marks[1] for marks in made.marks()] == [TESTED, ABSENT, TESTED]
-    assert list(made.reasons()) == [("Stop.", "It", "It cannot be stopped.")]
+    assert list(made.reasons()) == [("stop", "It", "It cannot be stopped.")]
 
 
 @pytest.mark.parametrize(
