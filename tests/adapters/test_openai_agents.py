@@ -187,6 +187,7 @@ class TestOpenAIAgentsHandoff(SeveralAgents):
     harness = OpenAIAgentsHandoff()
 
 
+@pytest.mark.rest  # its cases start processes
 class TestOpenAIAgentsRetried(Retried):
     harness = OpenAIAgentsRetried()
 
@@ -457,6 +458,19 @@ async def test_a_state_that_no_run_waits_for_must_be_told_its_run(shop: Shop) ->
         async with amends.AsyncRuntime("memory:", tools=shop.declared()) as other:
             with pytest.raises(amends.UsageError, match="0 runs wait"):
                 await AmendsRunner(other).run(clerk(shop, turns), paused.to_state())
+
+
+@on_a_loop
+async def test_a_call_that_a_person_approved_and_the_program_rejected_is_not_done(shop: Shop) -> None:
+    turns: list[Turn] = [[("wire", {"iban": "DE02", "cents": 4200_00})], "then not"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(shop, turns)
+        state = (await AmendsRunner(rt).run(agent, "please", run_id="r")).to_state()
+        await approve_all(rt)
+        state.reject(state.get_interruptions()[0])
+        await AmendsRunner(rt).run(agent, state)
+        assert [call.state for call in (await rt.report("r")).calls] == ["dropped"]
+    assert (shop.effects(), shop.states()) == ([], ["committed"])
 
 
 @on_a_loop
