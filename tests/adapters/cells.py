@@ -3,24 +3,27 @@
 A test class that inherits a shape of ``conformance.py`` fills the cell. For the other cells the first module of a column
 has ``CELLS``, a literal (it is read, not imported, so that no framework is needed to write the docs)::
 
-    CELLS = {
+    CELLS: Cells = {
         "no name": Tested("test_a_turn_without_a_name_is_warned_of_once"),
-        "stop": Impossible("crewai 1.15.4", "a kickoff cannot be left before its end", "test_a_stop_is_refused"),
-        "lost server": Absent("it has no client of MCP servers"),
+        "stop": Impossible("crewai 1.15.4", "A kickoff cannot be left before its end.", "test_a_stop_is_refused"),
+        "lost server": Absent("It has no client of MCP servers."),
     }
 
 A test is named as in its column's modules, or as ``test_mcp_clients.py::test_name``, with ``[langchain]`` behind it where it
-is one of the cases. A cell that is missing, said twice in different ways, or names a test that does not exist is an error
-of ``scripts/docs.py --check``.
+is one of the cases. A cell that is missing, that contradicts what a class inherits, or that names a test which does not
+exist is an error of ``scripts/docs.py --check``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 
 class Tested:
     """These tests, which are the adapter's own, show the shape."""
+
+    __test__ = False  # its name begins as that of a test class
 
     def __init__(self, *tests: str) -> None:
         self.tests = tests
@@ -34,13 +37,14 @@ class Impossible:
 
 
 class Absent:
-    """The framework has nothing of the kind: why the shape does not apply."""
+    """The shape does not apply, and why."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
 
-Cells = dict[str, Tested | Impossible | Absent]
+Cell = Tested | Impossible | Absent
+Cells = dict[str, Cell]
 
 
 @dataclass(frozen=True)
@@ -64,20 +68,26 @@ class Column:
     """Where its tests are; the first has ``CELLS``."""
 
 
-COLUMNS = (
-    Column("LangChain, LangGraph", "langchain.md", ("test_langchain", "test_langchain_features", "test_langchain_graphs")),
+COLUMNS: Final = (
+    Column(
+        "LangChain, LangGraph", "langchain.md", ("test_langchain", "test_langchain_features", "test_langchain_graphs")
+    ),
     Column("Pydantic AI", "pydantic-ai.md", ("test_pydantic_ai",)),
     Column("OpenAI Agents SDK", "openai-agents.md", ("test_openai_agents",)),
     Column("CrewAI", "crewai.md", ("test_crewai",)),
     Column("OpenAI SDK", "openai.md", ("test_openai",)),
     Column("Anthropic SDK", "anthropic.md", ("test_anthropic",)),
-    Column("Run an agent", "run-an-agent.md", ("test_agents_of_amends",)),
+    Column("Run an agent", "run-an-agent.md", ("test_run_agent",)),
     Column("MCP server", "mcp.md", ("test_mcp", "test_mcp_wire")),
     Column("FastMCP server", "fastmcp.md", ("test_fastmcp", "test_mcp_wire")),
 )
 
-ROWS = (
-    Row("once", "A call happens once, and its run commits.", ("Conformance.test_a_fresh_call_happens_once_and_its_run_commits",)),
+ROWS: Final = (
+    Row(
+        "once",
+        "A call happens once, and its run commits.",
+        ("Conformance.test_a_fresh_call_happens_once_and_its_run_commits",),
+    ),
     Row(
         "repeat",
         "The same call under a new call id is answered from the record; other arguments under its key are a conflict.",
@@ -161,7 +171,11 @@ ROWS = (
         ("SeveralAgents",),
     ),
     Row("rich results", "A compensation gets what the tool returned: its class, and no text of it.", ("RichResults",)),
-    Row("two runtimes", "Inside a run of another runtime, an agent works in a run of its own, or is refused.", ("TwoRuntimes",)),
+    Row(
+        "two runtimes",
+        "Inside a run of another runtime, an agent works in a run of its own, or is refused.",
+        ("TwoRuntimes",),
+    ),
     Row("lost server", "An MCP server that is lost or does not answer in time is a doubt, and is not asked again."),
     Row("server's error", "A result of an MCP server with `isError` is a failure, not a success."),
     Row("not yet", "What a guarded MCP server has not executed is not recorded as done by a guarded client."),

@@ -179,7 +179,8 @@ class Conformance(Shape):
         assert "reserved_S1" in done.told[0]
         assert done.told[1].startswith("Already done")
         with shop.desk() as rt:
-            assert [call.tool for call in rt.report(shop.runs()[0].id).calls] == ["reserve"]
+            calls = rt.report(shop.runs()[0].id).calls
+            assert [call.tool for call in calls if not call.tool.startswith("model:")] == ["reserve"]
 
     def test_two_turns_of_one_conversation_are_two_runs(self, shop: Shop) -> None:
         first = self.harness.drive(shop, [[charge("A1", 500)], "charged"])
@@ -571,6 +572,7 @@ class Room(BaseModel):
 
 RETURNED: dict[str, Any] = {
     "dataclass": Booking("b1", Decimal("1.50")),
+    "dataclass whose annotation is text": Booking("b1", Decimal("1.50")),
     "model": Room(id="r1", booking=Booking("b1", Decimal("1.50"))),
     "decimal": Decimal("1.50"),
     "tuple": ("a", 1),
@@ -580,8 +582,8 @@ RETURNED: dict[str, Any] = {
     "none": None,
 }
 HINTS: dict[str, Any] = {
-    "dataclass": Booking, "model": Room, "decimal": Decimal, "tuple": tuple[str, int], "list": list[Booking],
-    "bytes": bytes, "dict": dict[str, Any], "none": None,
+    "dataclass": Booking, "dataclass whose annotation is text": "Booking", "model": Room, "decimal": Decimal,
+    "tuple": tuple[str, int], "list": list[Booking], "bytes": bytes, "dict": dict[str, Any], "none": None,
 }  # fmt: skip
 
 

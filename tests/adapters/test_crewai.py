@@ -23,7 +23,7 @@ import amends
 from amends.adapters import crewai as adapter
 from amends.adapters.crewai import amends_tools
 from amends.errors import RunEnded, Suspended
-from tests.adapters.cells import Tested
+from tests.adapters.cells import Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Fails,
@@ -40,7 +40,7 @@ from tests.adapters.conformance import (
 )
 from tests.adapters.shop import Shop
 
-CELLS = {
+CELLS: Cells = {
     "lost server": Tested("test_what_an_mcp_server_does_is_recorded_as_it_is"),
     "server's error": Tested("test_what_an_mcp_server_does_is_recorded_as_it_is[refused]"),
     "not yet": Tested("test_what_an_mcp_server_does_is_recorded_as_it_is[held]"),

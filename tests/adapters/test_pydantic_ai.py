@@ -36,7 +36,7 @@ from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 import amends
 from amends.adapters.pydantic_ai import AmendsCapability, AmendsToolset, wake
 from amends.errors import NOT_FINISHED, NoRun, RunEnded, Suspended
-from tests.adapters.cells import Tested
+from tests.adapters.cells import Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Fails,
@@ -55,7 +55,7 @@ from tests.adapters.conformance import (
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
-CELLS = {
+CELLS: Cells = {
     "lost server": Tested(
         "test_mcp_clients.py::test_a_server_that_is_killed_after_the_effect_is_a_doubt_and_is_not_asked_again[pydantic-ai]",
         "test_mcp_clients.py::test_a_server_that_does_not_answer_in_time_is_a_doubt[pydantic-ai]",

@@ -13,6 +13,7 @@ from openai.types.responses import Response
 
 from amends import Answer, AsyncRun, AsyncRuntime, Held, Run, Runtime, ToolCall, UsageError
 from amends.errors import KeyConflict
+from amends.tools.signature import hints_of
 
 log = logging.getLogger("amends")
 
@@ -153,13 +154,18 @@ class _AsyncGuarded:
 
 
 def _with_dict(inner: Callable[[dict[str, object]], object]) -> Callable[..., object]:
-    return lambda **arguments: inner(arguments)
+    def handler(**arguments: object) -> object:
+        return inner(arguments)
+
+    handler.__annotations__["return"] = hints_of(inner, {}).get("return", Any)  # a compensation gets its classes
+    return handler
 
 
 def _with_dict_async(inner: Callable[[dict[str, object]], Any]) -> Callable[..., object]:
     async def handler(**arguments: object) -> object:
         return await inner(arguments)
 
+    handler.__annotations__["return"] = hints_of(inner, {}).get("return", Any)
     return handler
 
 

@@ -12,10 +12,12 @@ import functools
 import inspect
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -37,10 +39,12 @@ from agents import (
     RunState,
     Tool,
     ToolsToFinalOutputResult,
+    UserError,
 )
 from agents.agent_tool_state import get_agent_tool_state_scope, peek_agent_tool_run_result
 from agents.function_schema import function_schema
 from agents.items import ToolApprovalItem, TResponseInputItem
+from agents.mcp import MCPServer
 from agents.result import RunResultBase
 from agents.tool import with_function_tool_failure_error_handler
 from agents.tool_context import ToolContext
@@ -48,6 +52,7 @@ from pydantic_core import to_json, to_jsonable_python
 
 import amends
 from amends.errors import KeyConflict, NoRun, RunNotFound, Suspended
+from amends.idempotency import KEY_META, call_meta, check_result
 
 log = logging.getLogger("amends")
 
@@ -59,6 +64,8 @@ APPROVALS_READ_MAX: Final = 1000
 """How many requests for approval are read to find the run of a state; with ``run_id=`` none is."""
 CALLS_READ_MAX: Final = 10_000
 """How many calls are read, newest first, to find the run of a state that was stopped."""
+SHOWN_MAX: Final = 10
+"""How many runs an error names."""
 DEPTH_MAX: Final = 32
 """How deep a request is bound by its schema; what is below is taken as it was sent."""
 HARMLESS: Final = frozenset(
@@ -91,8 +98,8 @@ class AmendsHooks(RunHooks[Any]):
 class AmendsRunner:
     """``Runner`` with one run of amends around each turn: it commits when the agent ends, and is rolled back if it fails.
 
-    ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, ``requires``, … If a run is
-    already open, the turn joins it, and the end of that run's own block decides.
+    ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, ``requires``, … If a run of this
+    runtime is already open, the turn joins it, and the end of that run's own block decides.
 
     When a turn begins, the agent and every agent that it can hand over to or use as a tool are looked at: function tools
     beside ``amends_tools`` and tools of MCP servers are guarded, in place. What cannot be (computers, shells, hosted MCP
@@ -158,8 +165,17 @@ class AmendsRunner:
         """Open the run of this turn; yield what must see the result before the block ends."""
         self._look_at(agent)
         kept = input._context.context if isinstance(input, RunState) and input._context is not None else None
+        before = _here.get()
         _here.set(_Here(self._rt, self._look_at, options.get("context", kept)))
-        if _is_inside(run_id):
+        try:
+            async with self._run(input, run_id, options) as turn:
+                yield turn
+        finally:
+            _here.set(before)  # the turn around this one may be of another runtime
+
+    @asynccontextmanager
+    async def _run(self, input: Input, run_id: str | None, options: dict[str, Any]) -> AsyncIterator[_Turn]:
+        if _is_inside(self._rt, run_id):
             run = _current()
             if isinstance(input, RunState):
                 _as_decided(input, await run.report())
@@ -234,8 +250,23 @@ class AmendsRunner:
                 count[await self._root_of(call)] += 1
             if seen == CALLS_READ_MAX or count.total() == len(made):
                 break
-        most = max(count.values(), default=0)
+        if not count:
+            raise await self._unknown(state)
+        most = max(count.values())
         return _only({run_id for run_id, number in count.items() if number == most})
+
+    async def _unknown(self, state: RunState[Any]) -> amends.UsageError:
+        """Return the error for a state of which the ledger has no call: it has only asked agents, which are no calls."""
+        names = {getattr(item.raw_item, "name", None) for item in state._generated_items}
+        asked = ", ".join(sorted(name for name in names if isinstance(name, str)))
+        stopped = [one.run_id for one in await self._rt.inbox() if one.what == "suspended" and one.run_id is not None]
+        shown = ", ".join([*stopped[:SHOWN_MAX], *(["…"] if len(stopped) > SHOWN_MAX else [])])
+        return amends.UsageError(
+            f"nothing says which run this state belongs to: none of its calls ({asked}) is in this ledger. An agent that is a"
+            " tool, or is handed over to, is no call. Nothing was done",
+            hint=f"name the run: run(agent, state, run_id=...), with the id of the turn that was stopped. Runs that were"
+            f" stopped here: {shown or 'none'}",
+        )
 
     async def _root_of(self, call: amends.Call) -> str:
         """Return the id of the outermost run of a call: a sub-agent has a run inside, and an undeclared tool has one too."""
@@ -270,6 +301,9 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
     # The SDK turns a tool's error into a text for the model; the ledger needs the error itself.
     bare = replace(tool, _use_default_failure_error_function=False, _failure_error_function=None)
     bind, returns = _binder(tool)
+    server = _server_of(tool)
+    if server is not None:
+        _listen_to(server)
 
     async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
         if _is_body_of(tool.name, ctx.tool_call_id):
@@ -280,8 +314,8 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
         asked = bind(arguments)
 
         async def body(**args: Any) -> Any:
-            with _hearing_server() as heard:
-                returned.append(await bare.on_invoke_tool(ctx, _as_json(arguments, args, asked)))
+            made, value = await _invoke(bare, server, ctx, _as_json(arguments, args, asked))
+            returned.append(made)
             is_call = _is_body_of(tool.name, ctx.tool_call_id)
             if _pauses(ctx) and is_call:
                 raise amends.NoEffect("this tool is an agent, and has paused; it continues when it is called again")
@@ -289,7 +323,7 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
                 raise amends.Waiting(f"{tool.name} waits for a decision", run_id=_current().id)
             if not is_call:
                 return to_jsonable_python(returned[-1], fallback=str)
-            return _content(heard[-1]) if heard else returned[-1]
+            return value
 
         run = _current()
         run.for_agent()
@@ -315,12 +349,12 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
         ctx: ToolContext[Any] = ToolContext(
             context, tool_name=tool.name, tool_call_id=call.tool_call_id or call.id, tool_arguments=text
         )
-        with _hearing_server() as heard:
-            value = await bare.on_invoke_tool(ctx, text)
-        return _content(heard[-1]) if heard else value
+        _, value = await _invoke(bare, server, ctx, text)
+        return value
 
     alone.__annotations__ = {"return": returns}  # so that a compensation gets what the tool returned
     invoke.__amends__ = alone  # type: ignore[attr-defined]
+    setattr(invoke, _SERVER, server)
     # Wrapped as the SDK does it: the program's own `failure_error_function` is kept, and None still ends the run.
     wraps = hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__")
     on_invoke = with_function_tool_failure_error_handler(invoke, _no_message) if wraps else invoke
@@ -594,7 +628,7 @@ def _guard_agent(agent: Agent[Any], rt: amends.AsyncRuntime) -> list[str]:
             unguarded.append(f"{tool.name} ({type(tool).__name__})")
     rt.reach(_bodies(tool for tool in agent.tools if not getattr(tool, "_is_agent_tool", False)))
     if agent.mcp_servers and not hasattr(agent.get_mcp_tools, "__amends__"):
-        agent.get_mcp_tools = _guarding_servers(agent, agent.get_mcp_tools)  # type: ignore[method-assign]
+        agent.get_mcp_tools = _guarding_servers(agent.get_mcp_tools)  # type: ignore[method-assign]
     for handoff in agent.handoffs:
         if not isinstance(handoff, Handoff):
             continue
@@ -614,14 +648,11 @@ def _guard_in_place(tool: FunctionTool) -> None:
     tool.needs_approval = made.needs_approval
 
 
-def _guarding_servers(agent: Agent[Any], listed: Callable[..., Awaitable[list[Tool]]]) -> Any:
+def _guarding_servers(listed: Callable[..., Awaitable[list[Tool]]]) -> Any:
     """Return the method that lists the tools of the agent's MCP servers, guarded."""
     reached: set[tuple[int, str]] = set()  # the SDK lists them before each request to the model
 
     async def get_mcp_tools(run_context: RunContextWrapper[Any]) -> list[Tool]:
-        for server in agent.mcp_servers:
-            if not hasattr(server.call_tool, "__amends__"):
-                server.call_tool = _heard(server.call_tool)  # type: ignore[method-assign]
         found = await listed(run_context)
         tools = [_guarded(one, passes=True) if isinstance(one, FunctionTool) else one for one in found]
         if (here := _here.get()) is not None:
@@ -634,42 +665,93 @@ def _guarding_servers(agent: Agent[Any], listed: Callable[..., Awaitable[list[To
     return get_mcp_tools
 
 
+# ---- Tools of MCP servers
+
+_LOST: Final = re.compile(r"(Connection timeout\.|Request failed\.|HTTP error (5\d\d|408|499))$")
+"""The end of a message by which the SDK hides an error of the transport whose address has a password."""
+
 _results: ContextVar[list[Any] | None] = ContextVar("amends.adapters.openai_agents.results", default=None)
-"""The results of MCP servers during one body: the SDK turns them into text, and an error into a result."""
+"""The results of the MCP server during the body of one of its tools: the SDK keeps only their texts."""
 
 
-class _hearing_server:  # noqa: N801 (reads like a function)
-    """Collects what an MCP server answers to the body inside; the SDK calls it in another asyncio task."""
-
-    def __enter__(self) -> list[Any]:
-        heard: list[Any] = []
-        self._token = _results.set(heard)
-        return heard
-
-    def __exit__(self, *_: object) -> None:
-        _results.reset(self._token)
+def _server_of(tool: FunctionTool) -> MCPServer | None:
+    """Return the MCP server that the tool is one of; None: it is none, or something else calls it."""
+    call = getattr(tool.on_invoke_tool, "_invoke_tool_impl", tool.on_invoke_tool)
+    found = getattr(call, _SERVER, None)
+    if found is None and isinstance(call, functools.partial) and call.args:
+        found = call.args[0]
+    return found if isinstance(found, MCPServer) else None
 
 
-def _heard(call_tool: Callable[..., Awaitable[Any]]) -> Any:
+_SERVER: Final = "__amends_server__"
+
+
+async def _invoke(
+    tool: FunctionTool, server: MCPServer | None, ctx: ToolContext[Any], arguments: str
+) -> tuple[Any, Any]:
+    """Do a call; return what the SDK makes of it, and what the tool returned. Raise what a server's result stands for."""
+    if server is None:
+        made = await tool.on_invoke_tool(ctx, arguments)
+        return made, made
+    heard: list[Any] = []
+    token = _results.set(heard)  # a list: the SDK asks the server in another asyncio task
+    try:
+        made = await tool.on_invoke_tool(ctx, arguments)
+    finally:
+        _results.reset(token)
+    return made, _content(check_result(heard[-1])) if heard else made
+
+
+def _listen_to(server: MCPServer) -> None:
+    """Make the server tell the body what it really answered; outside of a body it does what it did.
+
+    It is given the key of the call, and is asked once, whatever its ``max_retry_attempts`` is: a request that was lost
+    may have been executed.
+    """
+    call_tool = server.call_tool
+    if hasattr(call_tool, "__amends__"):
+        return
+    takes_meta = "meta" in inspect.signature(call_tool).parameters
+
     async def call(*args: Any, **kwargs: Any) -> Any:
-        result = await call_tool(*args, **kwargs)
+        said = call_meta()
+        if not said:
+            return await call_tool(*args, **kwargs)
         heard = _results.get()
+        if heard is not None and takes_meta and len(args) < 3:
+            kwargs["meta"] = {KEY_META: said[KEY_META], **(kwargs.get("meta") or {})}
+        here = amends.current_call()
+        may_repeat = here.kind == "read" or here.phase == "compensate"
+        ask = call_tool if may_repeat else _once(server, call_tool)
+        try:
+            result = await ask(*args, **kwargs)
+        except UserError as error:
+            if error.__cause__ is None and _LOST.search(str(error)):
+                raise ConnectionError(str(error)) from error
+            raise
         if heard is not None:
             heard.append(result)
         return result
 
     call.__amends__ = True  # type: ignore[attr-defined]
-    return call
+    server.call_tool = call  # type: ignore[method-assign]
+
+
+def _once(server: MCPServer, call_tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return the method of the server without the SDK's own retries."""
+    if not getattr(server, "max_retry_attempts", 0) or not inspect.ismethod(call_tool):
+        return call_tool
+    made: Any = copy(server)  # others may use the server meanwhile
+    made.max_retry_attempts = 0
+    return functools.partial(call_tool.__func__, made)
 
 
 def _content(result: Any) -> Any:
-    """Return what the tool of an MCP server returned: its structured content, else its text; raise its error."""
+    """Return what the tool of an MCP server returned: its structured content, else its text."""
     told = to_jsonable_python(result, by_alias=True, exclude_none=True)
-    texts = [one["text"] for one in told.get("content", ()) if one.get("type") == "text"]
-    if told.get("isError"):
-        raise RuntimeError("\n".join(texts) or "the MCP server says that it failed")
     if "structuredContent" in told:
         return told["structuredContent"]
+    texts = [one["text"] for one in told.get("content", ()) if one.get("type") == "text"]
     if len(texts) != len(told.get("content", ())):
         return told["content"]
     text = "\n".join(texts)
@@ -751,7 +833,7 @@ def _stopping(stop: Any) -> Callable[[RunContextWrapper[Any], list[FunctionToolR
 
 @dataclass(frozen=True)
 class _Here:
-    """The turn that this context is in, or was in last: its runtime, and the program's own context object."""
+    """The turn that this context is in: its runtime, and the program's own context object."""
 
     rt: amends.AsyncRuntime
     look_at: Callable[[Agent[Any]], None]
@@ -942,10 +1024,10 @@ def _is_body_of(name: str, call_id: str) -> bool:
     return (call.tool, call.tool_call_id) == (name, call_id)
 
 
-def _is_inside(run_id: str | None) -> bool:
-    """Return whether a run is already open. In a replay, the run with this id is opened again as it was recorded."""
+def _is_inside(rt: amends.AsyncRuntime, run_id: str | None) -> bool:
+    """Return whether a run of this runtime is open. In a replay, the run with this id is opened as it was recorded."""
     try:
-        run = amends.current_run()
+        run = amends.current_run(rt)
     except NoRun:
         return False
     return not (run.awaits_opening and run.id == run_id)

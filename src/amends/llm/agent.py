@@ -161,7 +161,7 @@ def run_agent(
     """
     conversation, endpoint = _prepare(rt, prompt, client, is_async=False, **_settings(locals()))
     seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _Ending()
-    replayed = _replayed_run()
+    replayed = _replayed_run(rt)
     if id is not None and replayed is None:
         with suppress(UsageError):  # it does not exist yet
             end.report = seen.report(id)
@@ -177,6 +177,7 @@ def run_agent(
             **run,
         ) as opened:
             end.run_id = opened.id
+            opened.for_agent()
             if opened is not replayed:
                 conversation.recall(opened.report())
             if opened.state == "committed":
@@ -216,7 +217,7 @@ async def run_agent_async(
     """
     conversation, endpoint = _prepare(rt, prompt, client, is_async=True, **_settings(locals()))
     seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _Ending()
-    replayed = _replayed_run()
+    replayed = _replayed_run(rt)
     if id is not None and replayed is None:
         with suppress(UsageError):  # it does not exist yet
             end.report = await seen.report(id)
@@ -232,6 +233,7 @@ async def run_agent_async(
             **run,
         ) as opened:
             end.run_id = opened.id
+            opened.for_agent()
             if opened is not replayed:
                 conversation.recall(await opened.report())
             if opened.state == "committed":
@@ -315,10 +317,10 @@ def _reason(args: Any) -> str:
 # ---- Preparation and ending
 
 
-def _replayed_run() -> Any:
-    """Return the run of a replay, if this is one. Any other current run is refused when ours is opened inside it."""
+def _replayed_run(rt: Runtime | AsyncRuntime) -> Any:
+    """Return the run of a replay, if this is one. Another run of this runtime is refused when ours is opened inside it."""
     try:
-        return current_run()
+        return current_run(rt)
     except NoRun:
         return None
 
