@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +14,16 @@ import pytest
 from crewai import Agent, BaseLLM, Crew, Task
 from crewai.hooks import HookAborted, InterceptionPoint
 from crewai.hooks.dispatch import scoped_hooks
+from crewai.mcp import MCPServerStdio
 from crewai.tools import tool as crew_tool
+from crewai.tools.mcp_tool_wrapper import MCPToolWrapper
 from crewai.tools.tool_failure import ToolFailure
 
 import amends
 from amends.adapters import crewai as adapter
 from amends.adapters.crewai import amends_tools
 from amends.errors import RunEnded, Suspended
-from tests.adapters.cells import Absent, Cells, Tested
+from tests.adapters.cells import Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Fails,
@@ -38,12 +41,13 @@ from tests.adapters.conformance import (
 from tests.adapters.shop import Shop
 
 CELLS: Cells = {
-    "lost server": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
-    "server's error": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
-    "not yet": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "lost server": Tested("test_what_an_mcp_server_does_is_recorded_as_it_is"),
+    "server's error": Tested("test_what_an_mcp_server_does_is_recorded_as_it_is[refused]"),
+    "not yet": Tested("test_what_an_mcp_server_does_is_recorded_as_it_is[held]"),
     "unguarded": Tested(
         "test_tools_that_are_not_guarded_are_named_or_refused",
         "test_a_call_that_is_not_guarded_is_seen_in_an_agent_without_a_crew",
+        "test_mcp_servers_of_the_agent_itself_are_named_or_refused",
     ),
     "no name": Tested("test_a_run_without_a_name_is_warned_of_once"),
 }
@@ -326,3 +330,72 @@ def test_an_async_crew_works_in_an_async_run(shop: Shop, how: str) -> None:
     asyncio.run(main())
     assert sorted(shop.effects()) == ["charge A1 500", "charge A2 700"]
     assert shop.states() == ["committed"]
+
+
+# ---- tools of MCP servers
+
+
+def mcp_tools(shop: Shop, how: str) -> list[Any]:
+    """The tools of a server, as an agent's ``mcps=`` makes them, with a time-out that a test can wait for."""
+    script = Path(__file__).with_name("crewai_server.py")
+    config = MCPServerStdio(command=sys.executable, args=[str(script), str(shop.folder), how])
+    [tool] = agent_saying(["x"], [], []).get_mcp_tools([config])
+    made = tool._client_factory
+
+    def client() -> Any:
+        found = made()
+        found.execution_timeout = 2
+        return found
+
+    tool._client_factory = client
+    return [tool]
+
+
+@pytest.mark.parametrize("how", ["killed", "slow", "refused", "held", "done"])
+def test_what_an_mcp_server_does_is_recorded_as_it_is(shop: Shop, how: str) -> None:
+    tools = amends_tools(mcp_tools(shop, how))
+    name = tools[0].name
+    told: list[str] = []
+    with amends.Runtime(shop.url, tools=[amends.declare(name, kind="pivot", settle=0)]) as rt:
+        try:
+            with rt.run("r"):
+                kickoff(tools, [[(name, {"order": "A1"})], [(name, {"order": "A1", "cents": "5"})], "done"], told)
+        except (amends.RunBlocked, amends.RolledBack):
+            assert how != "done"
+        states = [call.state for call in rt.report("r").calls]
+    match how:
+        case "killed" | "slow":
+            assert (shop.effects(), states) == (["pay A1 5"], ["in_doubt"]), "the client repeats nothing by itself"
+        case "refused":
+            assert (shop.effects(), set(states)) == ([], {"failed"})
+            assert "there is no order A1" in told[0]
+        case "held":
+            assert (shop.effects(), states) == ([], ["in_doubt"])
+        case _:
+            assert (shop.effects(), states) == (["pay A1 5"], ["succeeded"])
+
+
+def test_mcp_servers_of_the_agent_itself_are_named_or_refused(
+    shop: Shop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "_warned", set())
+    script = Path(__file__).with_name("crewai_server.py")
+    config = MCPServerStdio(command=sys.executable, args=[str(script), str(shop.folder), "done"])
+
+    def start(**options: Any) -> None:
+        tools = amends_tools(named(shop, "charge"), **options)
+        agent = agent_saying([[CHARGE], "charged"], [], tools, mcps=[config])
+        Crew(agents=[agent], tasks=[Task(description="x", expected_output="y", agent=agent)]).kickoff()
+
+    with shop.desk() as rt:
+        with rt.run("r1"):
+            start()
+        assert sum("amends cannot record the MCP server" in one.getMessage() for one in caplog.records) == 1
+        with pytest.raises(amends.UsageError, match="amends cannot record the MCP server"), rt.run("r2"):
+            start(strict=True)
+
+
+def test_a_tool_that_repeats_its_calls_by_itself_is_refused(shop: Shop) -> None:
+    tool = MCPToolWrapper({"url": "http://127.0.0.1:9/mcp"}, "pay", {"description": "Pay."}, "payments")
+    with pytest.raises(amends.UsageError, match="repeats its calls by itself"):
+        amends_tools([tool])

@@ -1041,7 +1041,7 @@ async def test_what_a_tool_returned_besides_its_result_is_recorded(
         if kind == "wrapped":
             is_same = result == {"id": "cat"}
             assert is_same or result == 'Already done in this task; the same result: {"id":"cat"}'
-            assert metadata == {"cost": Decimal("1.50"), "seen": (1, b"\xff")}
+            assert metadata == {"cost": Decimal("1.50"), "seen": [1, b"\xff"]}
             assert [content[0], content[1].data] == ["see", b"\x00\xffpng"]
         else:
             is_same = result[0] == "as you asked"

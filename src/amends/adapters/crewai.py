@@ -15,7 +15,8 @@ from crewai.tools import BaseTool
 
 from amends import Answer, AsyncRun, Run, UsageError, current_call, current_run
 from amends.adapters import agents_run_by
-from amends.errors import NoRun, ToolFailed
+from amends.errors import OUTCOME, NoRun, ToolFailed
+from amends.idempotency import check_result
 from amends.visible import visible_log
 
 __all__ = ["amends_tools"]
@@ -51,7 +52,7 @@ def _guarded(tool: BaseTool, run: Run | AsyncRun | None, *, strict: bool) -> Bas
     is_agent = bool(agents_run_by(getattr(tool, "func", None), _has_guarded_tools))
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        asked, returned = _named(tool, args, kwargs), _Returned()
+        asked, returned = _named(tool, args, kwargs), _Returned(tool)
         within = run or current_run()
         if not isinstance(within, Run):  # an async crew calls its tools in threads, too
             return _on(loop, tool.name, lambda: call_async(*args, **kwargs))
@@ -64,7 +65,7 @@ def _guarded(tool: BaseTool, run: Run | AsyncRun | None, *, strict: bool) -> Bas
         return returned.result_for(within.warned(answer))
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:
-        asked, returned = _named(tool, args, kwargs), _Returned()
+        asked, returned = _named(tool, args, kwargs), _Returned(tool)
         within = run or current_run()
         if not isinstance(within, AsyncRun):
             return await asyncio.to_thread(call, *args, **kwargs)
@@ -91,12 +92,13 @@ def _guarded(tool: BaseTool, run: Run | AsyncRun | None, *, strict: bool) -> Bas
 class _Returned:
     """Keeps what the tool itself returned: the crew gets that object, not the recorded copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, tool: BaseTool) -> None:
+        self._is_remote = hasattr(tool, "_client_factory")
         self._value: Any = None
         self._failure: Any = None
 
     def keep(self, value: Any) -> Any:
-        """Return a result; raise for a ``ToolFailure``, by which a tool returns that it has failed."""
+        """Return a result; raise for a ``ToolFailure``, and for what a guarded MCP server has not executed."""
         if type(value).__name__ == "ToolFailure" and hasattr(value, "as_agent_message"):
             self._failure = value
             try:
@@ -104,6 +106,8 @@ class _Returned:
             except NoRun:  # an agent is no call
                 failed = None
             raise ToolFailed(value.as_agent_message(), call=failed, type_name="ToolFailure")
+        if self._is_remote and isinstance(value, str):  # the client has joined the texts of the server
+            check_result([line for line in value.splitlines() if OUTCOME in line])
         self._value = value
         return value
 
@@ -134,7 +138,7 @@ def _asked_once(tool: BaseTool) -> BaseTool:
         return client
 
     copy: BaseTool = tool.model_copy()
-    copy._client_factory = once  # type: ignore[attr-defined]
+    copy._client_factory = once
     return copy
 
 

@@ -14,6 +14,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, is_dataclass, replace
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from hashlib import sha256
 from typing import Any, Final, Generic, Literal, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -38,15 +41,11 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.output import NativeOutput, OutputContext, PromptedOutput, TextOutput, ToolOutput
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 import amends
 from amends.adapters import agents_run_by
-from amends.encoding.payloads import round_trip
-from amends.engine.session import scrubbed
 from amends.errors import NoRun, RunNotFound, Suspended
-from amends.host.requests import foreseen_ask
-from amends.tools.json_schema import NO_FORM, fill, plain_form
 
 log = logging.getLogger("amends")
 
@@ -54,6 +53,8 @@ REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 CAUSES_MAX: Final = 20
 """How many causes of an error are searched for a timeout."""
+DEPTH_MAX: Final = 32
+"""How deep an argument, or a result's metadata, is read."""
 CALLS_READ_MAX: Final = 10_000
 """How many calls are read, newest first, to find the run of a history whose messages do not name it."""
 ENDED: Final = ("committed", "rolled_back", "abandoned")
@@ -460,7 +461,9 @@ async def _guarded(
 
     body.__annotations__["return"] = bound.returns
     run = _current()
-    answer = await run.answer(name, bound.asked, handler=body, tool_call_id=call_id, again=again, agent=agent)
+    answer = await run.answer(
+        name, bound.asked, handler=body, tool_call_id=call_id, again=again, schema=bound.schema, agent=agent
+    )
     around = _sub_agent_here()
     if around is not None and isinstance(answer.error, amends.Waiting):
         around.waits = answer.error
@@ -501,7 +504,7 @@ async def _keep_content(run: amends.AsyncRun, of: dict[str, str], value: Any) ->
     """Record what a tool returned besides its result, before that: a process that is lost then must not lose it."""
     try:
         here = _current()
-        packed = _packed(value, lambda text: _tells_secret(here, text))
+        packed = _packed(value, here.holds_secret)
         if packed is None:
             return
         async with await here.begin(CONTENT, of, kind="read") as attempt:
@@ -521,9 +524,10 @@ def _packed(value: Any, tells_secret: Callable[[str], bool]) -> dict[str, Any] |
     if not (shown.files or whole.content or whole.metadata is not None or whole.tools):
         return None
     packed: dict[str, Any] = {"tools": whole.tools}
-    kept = round_trip(whole.metadata)[1].text  # None: an object of the program's own
-    if kept is not None and not tells_secret(kept):
-        packed["metadata"] = whole.metadata
+    with suppress(Exception):  # an object of the program's own
+        kept = _plain(whole.metadata)
+        if not tells_secret(to_json(kept, fallback=str, bytes_mode="base64").decode()):
+            packed["metadata"] = kept
     with suppress(Exception):  # as the framework itself keeps messages
         parts: list[ModelRequestPart] = [
             shown if shown.files else ToolReturnPart("", None, ""),
@@ -533,11 +537,6 @@ def _packed(value: Any, tells_secret: Callable[[str], bool]) -> dict[str, Any] |
         if not tells_secret(text):
             packed |= {"parts": text, "sha256": sha256(text.encode()).hexdigest()}
     return packed
-
-
-def _tells_secret(run: amends.AsyncRun, text: str) -> bool:
-    """Return whether a text has a redacted value of this run in it: then it must not be recorded."""
-    return scrubbed(run._session, text) != text
 
 
 async def _as_recorded(run: amends.AsyncRun, answer: amends.Answer, tool: str, asked: Any, call_id: str | None) -> Any:
@@ -706,13 +705,9 @@ def _said_in(report: amends.Report) -> dict[Place, Any]:
 
 def _recorded(run: amends.AsyncRun, response: ModelResponse) -> dict[str, str] | None:
     """Return a response as it is recorded; None if a tool that it calls redacts what it says."""
-    for call in response.tool_calls:
-        with suppress(
-            Exception
-        ):  # arguments that no tool takes; from here on the run knows the others' redacted values
-            foreseen_ask(run._host, run._session, call.tool_name, call.args_as_dict(), tool_call_id=call.tool_call_id)
     text = ModelMessagesTypeAdapter.dump_json([response]).decode()
-    if _tells_secret(run, text):
+    asked = [amends.ToolCall(call.tool_name, call.args or {}) for call in response.tool_calls]
+    if run.holds_secret(text, asked):
         return None
     return {"response": text, "sha256": sha256(text.encode()).hexdigest()}
 
@@ -741,6 +736,8 @@ class _Bound:
         self, args: dict[str, Any], tool: ToolsetTool[Any] | None, tool_def: ToolDefinition, ctx: RunContext[Any]
     ) -> None:
         self.args = self.asked = args
+        self.schema: Mapping[str, Any] | None = None
+        """What amends reads them by, if the tool has no more than that."""
         self.returns = _returned_by(tool)
         """What the tool is annotated to return."""
         self._validate: Callable[[dict[str, Any]], dict[str, Any]] | None = None
@@ -753,8 +750,8 @@ class _Bound:
 
         with suppress(Exception):  # what cannot be written plainly is recorded as it is
             if _takes_anything(validate):  # a tool that has only a schema, as those of MCP servers
-                self.asked = fill(tool_def.parameters_json_schema, args)
-            elif (plain := plain_form(args)) is not NO_FORM and ((found := validate(plain)) == args or plain == args):
+                self.schema = tool_def.parameters_json_schema
+            elif (found := validate(plain := _plain(args))) == args or plain == args:
                 self.args, self.asked, self._validate = found, plain, validate
 
     def rebuilt(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -797,6 +794,29 @@ def _takes_anything(validate: Callable[[dict[str, Any]], dict[str, Any]]) -> boo
         return False
 
 
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return a value as plain data, with exact decimals and bytes; raise ``TypeError`` if it has no such form."""
+    if value is None or isinstance(value, Decimal | bytes) or type(value) in (bool, int, float, str):
+        return value
+    if depth == DEPTH_MAX:
+        raise TypeError("nested too deeply")
+    if isinstance(value, Enum):
+        return _plain(value.value, depth + 1)
+    if isinstance(value, date | time | timedelta | UUID):
+        return to_jsonable_python(value)
+    if isinstance(value, BaseModel):
+        return _plain(value.model_dump(by_alias=True), depth + 1)
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(TypeAdapter(type(value)).dump_python(value, by_alias=True), depth + 1)
+    if isinstance(value, list | tuple):
+        return [_plain(one, depth + 1) for one in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(one, depth + 1) for one in value), key=to_json)
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {name: _plain(one, depth + 1) for name, one in value.items()}
+    raise TypeError(f"{type(value).__name__} has no plain form")
+
+
 # ---- Output functions
 
 
@@ -817,10 +837,9 @@ async def _record_output(
 
 def _as_arguments(output: Any, about: OutputContext) -> tuple[dict[str, Any], Callable[[dict[str, Any]], Any]]:
     """Return what an output function is given, by name, and how to make it of the record again."""
-    is_object = isinstance(output, BaseModel) or (is_dataclass(output) and not isinstance(output, type))
-    if is_object and plain_form(output) is not NO_FORM:
+    if isinstance(output, BaseModel) or (is_dataclass(output) and not isinstance(output, type)):
         made = TypeAdapter(type(output))
-        return plain_form(output), made.validate_python
+        return _plain(output), made.validate_python
     schema = {} if about.object_def is None else about.object_def.json_schema
     names = list(schema.get("properties", ()))
     if isinstance(output, dict) and (len(names) != 1 or set(output) == set(names)):
@@ -830,8 +849,10 @@ def _as_arguments(output: Any, about: OutputContext) -> tuple[dict[str, Any], Ca
 
 
 def _plain_or_same(value: Any) -> Any:
-    plain = plain_form(value)
-    return value if plain is NO_FORM else plain
+    try:
+        return _plain(value)
+    except TypeError:
+        return value
 
 
 def _as_returned(ctx: RunContext[Any], name: str, value: Any) -> Any:

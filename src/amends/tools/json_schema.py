@@ -160,16 +160,14 @@ def _plain(value: Any, depth: int) -> Any:
         return sorted((_plain(one, depth + 1) for one in value), key=repr)
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         return {name: _plain(one, depth + 1) for name, one in value.items()}
-    from dataclasses import fields, is_dataclass
+    from dataclasses import asdict, is_dataclass
 
-    from pydantic import BaseModel, TypeAdapter
+    from pydantic import BaseModel
 
     if isinstance(value, BaseModel):
         return _plain(value.model_dump(by_alias=True), depth + 1)
-    if is_dataclass(value) and hasattr(type(value), "__pydantic_fields__"):  # one of pydantic's, with names of its own
-        return _plain(TypeAdapter(type(value)).dump_python(value, by_alias=True), depth + 1)
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _plain(getattr(value, one.name), depth + 1) for one in fields(value)}
+        return _plain(asdict(value), depth + 1)
     raise TypeError(f"{type(value).__name__} has no plain form")
 
 
