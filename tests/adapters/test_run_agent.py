@@ -55,6 +55,7 @@ class RunAgentHarness:
 
     api: Api = "chat.completions"
     model = "gpt-4o-mini"
+    stop_with: type[BaseException] = Suspended
 
     def script(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
         return script_of(turns)
@@ -78,11 +79,11 @@ class RunAgentHarness:
         return played.outcome
 
     def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
-        enough = _Enough(turns, after)
+        enough = _Enough(turns, after, self.stop_with)
         with (
             self.client(script_of(_thinking(turns))) as client,
             amends.Runtime(shop.url, tools=declared(shop)) as rt,
-            pytest.raises(Suspended),
+            pytest.raises(self.stop_with),
         ):
             rt.reach(bodies(shop))
             id = run_id(shop, "t1", resume=False)
@@ -115,6 +116,12 @@ class RunAgentRetried(RunAgentHarness):
             yield client
 
 
+class RunAgentInterrupted(RunAgentHarness):
+    """Stopped by Ctrl-C."""
+
+    stop_with = KeyboardInterrupt
+
+
 class OllamaHarness:
     """``run_agent_async`` with a client of Ollama."""
 
@@ -139,27 +146,44 @@ class OllamaHarness:
         asyncio.run(self._stop(shop, turns, after))
 
     async def _stop(self, shop: Shop, turns: Sequence[Turn], after: int) -> None:
-        model, enough = script_of(_thinking(turns)), _Enough(turns, after)
-        with ModelServer(model) as server, pytest.raises(Suspended):
-            async with (
-                ollama.AsyncClient(**server.ollama) as client,
-                amends.AsyncRuntime(shop.url, tools=declared(shop)) as rt,
-            ):
-                rt.reach(bodies(shop))
-                options: Any = {"id": run_id(shop, "t1", resume=False), "tags": ("thread:t1",), "on_text": enough.hear}
-                await run_agent_async(rt, "Do it.", client=client, model=LLAMA, **options)
+        """Cancel the task that awaits the agent, as a server does when its client goes away."""
+        enough, reached = _Enough(turns, after), asyncio.Event()
+
+        async def on_text(text: str) -> None:
+            try:
+                enough.hear(text)
+            except Suspended:
+                reached.set()
+                await asyncio.Event().wait()
+
+        async def work() -> None:
+            with ModelServer(script_of(_thinking(turns))) as server:
+                async with (
+                    ollama.AsyncClient(**server.ollama) as client,
+                    amends.AsyncRuntime(shop.url, tools=declared(shop)) as rt,
+                ):
+                    rt.reach(bodies(shop))
+                    options: Any = {"id": run_id(shop, "t1", resume=False), "tags": ("thread:t1",), "on_text": on_text}
+                    await run_agent_async(rt, "Do it.", client=client, model=LLAMA, **options)
+
+        working = asyncio.create_task(work())
+        await reached.wait()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
 
 
 class _Enough:
     """Whoever reads the text of the model stops when it goes on after so many results."""
 
-    def __init__(self, turns: Sequence[Turn], after: int) -> None:
+    def __init__(self, turns: Sequence[Turn], after: int, stop_with: type[BaseException] = Suspended) -> None:
+        self._stop_with = stop_with
         self._counts = [len(turn) if isinstance(turn, list) else 0 for turn in turns]
         self._after, self._heard = after, 0
 
     def hear(self, text: str) -> None:
         if sum(self._counts[: self._heard]) >= self._after:
-            raise Suspended("the user pressed Stop")
+            raise self._stop_with("the user pressed Stop")
         self._heard += 1
 
 
@@ -187,6 +211,10 @@ def _note(played: Played, done: Finished, id: str) -> None:
 
 class TestRunAgent(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
     harness = RunAgentHarness()
+
+
+class TestRunAgentInterrupted(Stopped):
+    harness = RunAgentInterrupted()
 
 
 class TestRunAgentRetried(Retried):
