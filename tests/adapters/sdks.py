@@ -32,6 +32,26 @@ def _turn(turn: Turn) -> Any:
     return fails
 
 
+def down_once(shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+    """The same, but the model is down once, in whatever process that is, when it has first seen a result."""
+
+    def said(turn: Any) -> Any:
+        def say(heard: Any) -> Any:
+            if not (shop.folder / "was-down").exists():
+                (shop.folder / "was-down").touch()
+                raise RuntimeError("the model is down")
+            return turn
+
+        return say
+
+    return ScriptedModel(_turn(turns[0]), *(said(turn) for turn in turns[1:]))
+
+
+def handed_on(turns: Sequence[Turn]) -> tuple[list[Turn], list[Turn]]:
+    """What the first of two agents says, and what the second."""
+    return [turns[0], "handed on"], list(turns[1:])
+
+
 def run_id(shop: Shop, thread: str, *, resume: bool) -> str:
     """A new run for every turn of a conversation; the last one, where it is resumed."""
     counter = shop.folder / f"turns-{thread}"

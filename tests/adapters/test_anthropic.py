@@ -12,7 +12,7 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic, beta_async_tool, beta_tool
 from anthropic.types import Message
 
-from amends import AsyncRuntime, Held, Runtime, UsageError, declare, tool
+from amends import AsyncRun, AsyncRuntime, Held, Run, Runtime, UsageError, current_run, declare, tool
 from amends.adapters.anthropic import (
     answer_tool_calls,
     answer_tool_calls_async,
@@ -23,85 +23,234 @@ from amends.adapters.anthropic import (
 )
 from amends.errors import Suspended
 from amends.llm import ModelServer, Reply, ScriptedModel
-from tests.adapters.conformance import Conformance, Outcome, SameRequest, Stopping, Turn
-from tests.adapters.sdks import SAID, Played, run_id, schema_of, script_of
+from tests.adapters.cells import Cells, Tested
+from tests.adapters.conformance import (
+    Conformance,
+    Outcome,
+    Retried,
+    RichResults,
+    SameRequest,
+    SeveralAgents,
+    Stopped,
+    SupervisorConformance,
+    Turn,
+    TwoRuntimes,
+    asks_clerk,
+)
+from tests.adapters.sdks import SAID, Played, down_once, handed_on, run_id, schema_of, script_of
 from tests.adapters.shop import Shop
 from tests.llm.shop import World, tools_of
 
 MODEL = "claude-sonnet-5"
 
+CELLS: Cells = {
+    "lost server": Tested(
+        "test_mcp_clients.py::test_a_server_that_is_killed_after_the_effect_is_a_doubt_and_is_not_asked_again[anthropic]",
+        "test_mcp_clients.py::test_a_server_that_does_not_answer_in_time_is_a_doubt[anthropic]",
+    ),
+    "server's error": Tested("test_mcp_clients.py::test_an_error_of_the_tool_is_a_failure[anthropic]"),
+    "not yet": Tested(
+        "test_mcp_clients.py::test_what_a_guarded_server_has_not_done_or_does_not_know_is_a_doubt[anthropic]"
+    ),
+    "unguarded": Tested("test_a_tool_that_the_runner_calls_by_itself_is_named"),
+    "no name": Tested("test_an_agents_run_without_a_name_is_warned_of_once"),
+}
+
 
 class MessagesHarness:
     """A loop over messages, on an event loop."""
 
+    retries = 0
+    declared: Sequence[Any] = ()
+    """What else the runtime is told of."""
+
     def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
         return asyncio.run(self._drive(shop, turns, run_id(shop, thread, resume=resume), thread))
 
-    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
-        done = asyncio.run(self._drive(shop, turns, run_id(shop, "t1", resume=False), "t1", stops=True))
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        done = asyncio.run(self._drive(shop, turns, run_id(shop, "t1", resume=False), "t1", stop_after=after))
         assert done.how == "paused"
 
-    async def _drive(self, shop: Shop, turns: Sequence[Turn], id: str, thread: str, *, stops: bool = False) -> Outcome:
-        model = script_of(turns)
+    async def _drive(
+        self, shop: Shop, turns: Sequence[Turn], id: str, thread: str, *, stop_after: int | None = None
+    ) -> Outcome:
+        model = self.model(shop, turns)
         played = Played("messages", model)
-        functions = {one.__name__: one for one in shop.functions()}
-        schemas = [schema_of(one) for one in functions.values()]
-        tools: Any = [{"input_schema": one.pop("parameters"), **one} for one in schemas]
-        given: Any = {"model": MODEL, "max_tokens": 500, "tools": tools}
-        with ModelServer(model) as server, played.watched():
+        with played.watched():
             async with (
-                AsyncRuntime(shop.url, tools=shop.declared()) as rt,
-                AsyncAnthropic(**server.anthropic, http_client=httpx2.AsyncClient(verify=False)) as client,
+                AsyncRuntime(shop.url, tools=[*shop.declared(), *self.declared]) as rt,
                 rt.run(id, tags=[f"thread:{thread}"], **shop.options) as run,
             ):
+                await self.work(run, shop, turns, model, stop_after)
+        return played.outcome
+
+    def model(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+        return script_of(turns)
+
+    async def work(
+        self, run: AsyncRun, shop: Shop, turns: Sequence[Turn], model: ScriptedModel, stop_after: int | None = None
+    ) -> None:
+        await self.converse(run, model, shop.functions(), stop_after)
+
+    async def converse(
+        self, run: AsyncRun, model: ScriptedModel, functions: Sequence[Any], stop_after: int | None = None
+    ) -> str:
+        """One conversation in the run; the model's last words."""
+        known = {one.__name__: one for one in functions}
+        schemas = [schema_of(one) for one in functions]
+        tools: Any = [{"input_schema": one.pop("parameters"), **one} for one in schemas]
+        given: Any = {"model": MODEL, "max_tokens": 500, "tools": tools}
+        http = httpx2.AsyncClient(verify=False)
+        with ModelServer(model) as server:
+            async with AsyncAnthropic(**{**server.anthropic, "max_retries": self.retries}, http_client=http) as client:
+                client._calculate_retry_timeout = lambda *_, **__: 0.001  # type: ignore[method-assign]
                 messages: list[Any] = list(SAID)
                 message = await client.messages.create(messages=messages, **given)
-                while more := await answer_tool_calls_async(run, message, handlers=functions):
+                while more := await answer_tool_calls_async(run, message, handlers=known):
                     messages += more
-                    if stops:
+                    if stop_after is not None and results_in(messages) >= stop_after:
                         raise Suspended("the user pressed Stop")
                     message = await client.messages.create(messages=messages, **given)
-        return played.outcome
+                return "".join(block.text for block in message.content if block.type == "text")
+
+
+class MessagesRetried(MessagesHarness):
+    """The client of the SDK asks again by itself when the model is down."""
+
+    retries = 2
+
+    def model(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+        return down_once(shop, turns)
+
+
+class MessagesTeam(MessagesHarness):
+    """Two conversations in one run."""
+
+    def model(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+        return script_of(handed_on(turns)[1])
+
+    async def work(
+        self, run: AsyncRun, shop: Shop, turns: Sequence[Turn], model: ScriptedModel, stop_after: int | None = None
+    ) -> None:
+        await self.converse(run, script_of(handed_on(turns)[0]), shop.functions())
+        await self.converse(run, model, shop.functions())
+
+
+class MessagesSupervisor(MessagesHarness):
+    """The clerk is a conversation of its own, behind a tool that is declared as an agent."""
+
+    declared = (declare("ask_clerk", kind="agent"),)
+
+    def model(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+        return script_of(asks_clerk("request"))
+
+    async def work(
+        self, run: AsyncRun, shop: Shop, turns: Sequence[Turn], model: ScriptedModel, stop_after: int | None = None
+    ) -> None:
+        async def ask_clerk(request: str) -> str:
+            """Ask the clerk."""
+            return await self.converse(current_run(), script_of(turns), shop.functions())
+
+        await self.converse(run, model, [*shop.functions(), ask_clerk])
 
 
 class RunnerHarness:
     """The SDK's own tool runner with tools made by its own decorator, blocking."""
 
-    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
-        assert self.drive(shop, turns, stops=True).how == "paused"
+    declared: Sequence[Any] = ()
+
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        assert self.drive(shop, turns, stop_after=after).how == "paused"
 
     def drive(
-        self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False, stops: bool = False
+        self,
+        shop: Shop,
+        turns: Sequence[Turn],
+        *,
+        thread: str = "t1",
+        resume: bool = False,
+        stop_after: int | None = None,
     ) -> Outcome:
-        model = script_of(turns)
+        model = self.model(turns)
         played = Played("messages", model)
         id = run_id(shop, thread, resume=resume)
-        own = [beta_tool(one) for one in shop.functions()]
         with (
-            Runtime(shop.url, tools=shop.declared()) as rt,
-            ModelServer(model) as server,
-            Anthropic(**server.anthropic, http_client=httpx2.Client(verify=False)) as client,
+            Runtime(shop.url, tools=[*shop.declared(), *self.declared]) as rt,
             played.watched(),
             rt.run(id, tags=[f"thread:{thread}"], **shop.options) as run,
         ):
-            runner = client.beta.messages.tool_runner(
-                model=MODEL, max_tokens=500, messages=SAID, tools=runner_tools(run, own), thread=False
-            )
-            if stops:
-                for _ in runner:
-                    runner.generate_tool_call_response()
-                    raise Suspended("the user pressed Stop")
-            until_done(runner)
+            self.converse(run, model, self.tools(shop, turns), stop_after)
         return played.outcome
 
+    def model(self, turns: Sequence[Turn]) -> ScriptedModel:
+        return script_of(turns)
 
-class TestMessages(Conformance, SameRequest, Stopping):
+    def tools(self, shop: Shop, turns: Sequence[Turn]) -> list[Any]:
+        return shop.functions()
+
+    def converse(self, run: Run, model: ScriptedModel, functions: Sequence[Any], stop_after: int | None = None) -> str:
+        tools = runner_tools(run, [beta_tool(one) for one in functions])
+        with (
+            ModelServer(model) as server,
+            Anthropic(**server.anthropic, http_client=httpx2.Client(verify=False)) as client,
+        ):
+            runner = client.beta.messages.tool_runner(
+                model=MODEL, max_tokens=500, messages=SAID, tools=tools, thread=False
+            )
+            if stop_after is not None:
+                heard = 0
+                for _ in runner:
+                    heard += results_in([runner.generate_tool_call_response()])
+                    if heard >= stop_after:
+                        raise Suspended("the user pressed Stop")
+            return "".join(block.text for block in until_done(runner).content if block.type == "text")
+
+
+class RunnerSupervisor(RunnerHarness):
+    """The clerk is a runner of its own, behind a tool that is declared as an agent."""
+
+    declared = (declare("ask_clerk", kind="agent"),)
+
+    def model(self, turns: Sequence[Turn]) -> ScriptedModel:
+        return script_of(asks_clerk("request"))
+
+    def tools(self, shop: Shop, turns: Sequence[Turn]) -> list[Any]:
+        def ask_clerk(request: str) -> str:
+            """Ask the clerk."""
+            return self.converse(current_run(), script_of(turns), shop.functions())
+
+        return [*shop.functions(), ask_clerk]
+
+
+def results_in(messages: list[Any]) -> int:
+    contents = (one["content"] for one in messages if one and not isinstance(one["content"], str))
+    return sum(block.get("type") == "tool_result" for content in contents for block in content)
+
+
+class TestMessages(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
     harness = MessagesHarness()
 
 
-class TestRunner(Conformance, SameRequest, Stopping):
+class TestRunner(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
     harness = RunnerHarness()
     is_told = "with the failure"
+
+
+class TestMessagesRetried(Retried):
+    harness = MessagesRetried()
+
+
+class TestMessagesTeam(SeveralAgents):
+    harness = MessagesTeam()
+
+
+class TestMessagesSupervisor(SupervisorConformance):
+    harness = MessagesSupervisor()
+
+
+@pytest.mark.rest  # the other colour
+class TestRunnerSupervisor(SupervisorConformance):
+    harness = RunnerSupervisor()
 
 
 # ---- its own ------------------------------------------------------------------------------
@@ -282,3 +431,16 @@ def test_a_tool_that_the_runner_calls_by_itself_is_named(world: World, strict: b
             play()
     assert (called, effects(world)) == (([], []) if strict else (["a"], ["charge 7"]))
     assert ("tool ping is called by the runner" in caplog.text) is not strict
+
+
+def test_an_agents_run_without_a_name_is_warned_of_once(world: World, caplog: Any) -> None:
+    with Runtime("memory:", tools=tools_of(world)) as rt:
+        for name in ("named", None, None):
+            with (
+                ModelServer(ScriptedModel("Done.")) as server,
+                Anthropic(**server.anthropic) as client,
+                rt.run(name) as run,
+            ):
+                answer_tool_calls(run, client.messages.create(model=MODEL, max_tokens=500, messages=SAID))
+            assert ("no name of yours" in caplog.text) is (name is None)
+    assert caplog.text.count("no name of yours") == 1

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fastmcp import Client, FastMCP
 from fastmcp.exceptions import ToolError
+from fastmcp.server.middleware.error_handling import RetryMiddleware
 from mcp.server.auth.middleware.auth_context import auth_context_var
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -17,9 +18,31 @@ from mcp_types import ElicitResult
 
 import amends
 from amends.adapters.fastmcp import RUN_META, THREAD_META, AmendsMiddleware
-from tests.adapters.conformance import Conformance, Fails, OtherWords, Outcome, Turn
+from tests.adapters.cells import Absent, Cells, Tested
+from tests.adapters.conformance import Conformance, Fails, Outcome, Retried, RichResults, SameRequest, Turn, TwoRuntimes
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
+
+CELLS: Cells = {
+    "stop": Tested(
+        "test_a_client_that_cancels_a_request_of_its_run_stops_nothing_else_and_starts_nothing",
+        "test_a_request_that_the_client_gave_up_is_not_done_again",
+    ),
+    "sub-agent": Absent("a server has tools, and no agents"),
+    "several agents": Tested("test_clients_that_name_one_run_share_it"),
+    "lost server": Tested(
+        "test_mcp_clients.py::test_a_guarded_server_that_was_killed_tells_the_doubt_each_time[once-fastmcp]",
+        "test_a_doubt_is_told_each_time_and_nothing_is_done_again",
+        "test_a_lost_answer_in_a_tool_is_doubt_although_the_server_wraps_it",
+    ),
+    "server's error": Tested("test_an_error_of_the_server_is_a_failure_of_the_guarded_client"),
+    "not yet": Tested(
+        "test_not_yet_says_on_the_wire_that_it_was_not_executed",
+        "test_a_guarded_client_does_not_record_not_yet_as_done",
+    ),
+    "unguarded": Tested("test_a_retry_behind_the_guard_is_refused_before_anything_runs"),
+    "no name": Tested("test_each_request_a_new_run_without_a_name_is_warned_of"),
+}
 
 
 class FastMcpHarness:
@@ -50,14 +73,26 @@ class FastMcpHarness:
         return Outcome("finished", told)
 
 
-class TestFastMcp(Conformance):
+class FastMcpRetriedHarness(FastMcpHarness):
+    """The client loses its connection when it has the first result, and sends all its requests again over a new one."""
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        if not (failed := shop.folder / "failed").exists():
+            failed.touch()
+            await super()._drive(shop, turns[:1], thread, resume)
+            resume = True
+        return await super()._drive(shop, turns, thread, resume)
+
+
+@pytest.mark.rest  # its cases start processes
+class TestFastMcpRetried(Retried):
+    harness = FastMcpRetriedHarness()
+
+
+class TestFastMcp(Conformance, SameRequest, RichResults, TwoRuntimes):
     harness = FastMcpHarness()
     pauses = False
     is_told = "with the failure"
-
-
-class TestFastMcpWords(OtherWords):
-    harness = FastMcpHarness()
 
 
 def serving(rt: amends.AsyncRuntime, shop: Shop, **options: Any) -> FastMCP:
@@ -290,3 +325,66 @@ async def test_a_run_that_one_client_has_named_or_waits_in_is_not_anothers(shop:
         for client_id in ("anna", "anna", "bert"):
             await ask(client_id, "wire", {"iban": "DE02", "cents": 4200_00})
         assert len([one async for one in rt.approvals()]) == 2
+
+
+class Again(RetryMiddleware):
+    """A retry of the program's own, derived from the framework's."""
+
+
+@pytest.mark.parametrize("where", ["behind", "derived", "mounted", "mounted twice"])
+@on_a_loop
+async def test_a_retry_behind_the_guard_is_refused_before_anything_runs(shop: Shop, where: str) -> None:
+    """FastMCP 4.1: ``RetryMiddleware`` calls the tool again inside one recorded call, and each call has its effect."""
+    did: list[str] = []
+    retry = (Again if where == "derived" else RetryMiddleware)(max_retries=2, base_delay=0.0)
+    tools = [amends.declare("pay", kind="pivot"), amends.declare("look", kind="read")]
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        server: FastMCP = FastMCP("shop")
+        inner: FastMCP = FastMCP("inner") if where.startswith("mounted") else server
+
+        @inner.tool
+        def pay(order: str) -> str:
+            did.append(order)
+            raise ConnectionResetError("no answer")
+
+        @inner.tool
+        def look(order: str) -> str:
+            did.append(f"look {order}")
+            if len(did) == 1:
+                raise ConnectionResetError("no answer")
+            return order
+
+        server.add_middleware(AmendsMiddleware(rt))
+        inner.add_middleware(retry)
+        if where == "mounted":
+            server.mount(inner)
+        elif where == "mounted twice":
+            between: FastMCP = FastMCP("between")
+            between.mount(inner)
+            server.mount(between)
+        async with Client(server) as client:
+            for _ in range(2):
+                with pytest.raises(ToolError, match=r"(RetryMiddleware|Again) .* add it before AmendsMiddleware"):
+                    await client.call_tool("pay", {"order": "A1"})
+            assert did == []
+            assert (await client.call_tool("look", {"order": "A1"})).data == "A1", "a read may be repeated"
+        assert [call.tool async for call in rt.calls()] == ["look"]
+
+
+@on_a_loop
+async def test_a_retry_before_the_guard_repeats_no_effect(shop: Shop) -> None:
+    did: list[str] = []
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("pay", kind="pivot")]) as rt:
+        server: FastMCP = FastMCP("shop")
+        server.add_middleware(RetryMiddleware(max_retries=2, base_delay=0.0))
+        server.add_middleware(AmendsMiddleware(rt))
+
+        @server.tool
+        def pay(order: str) -> str:
+            did.append(order)
+            raise ConnectionResetError("no answer")
+
+        async with Client(server) as client:
+            told = await client.call_tool("pay", {"order": "A1"}, raise_on_error=False)
+            assert "it may have happened" in text_of(told)
+    assert did == ["A1"]

@@ -21,9 +21,34 @@ from pydantic import BaseModel
 
 import amends
 from amends.adapters.mcp import RUN_META, THREAD_META, guarded
-from tests.adapters.conformance import Conformance, Fails, OtherWords, Outcome, Turn
+from tests.adapters.cells import Absent, Cells, Tested
+from tests.adapters.conformance import Conformance, Fails, Outcome, Retried, RichResults, SameRequest, Turn, TwoRuntimes
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
+
+CELLS: Cells = {
+    "stop": Tested(
+        "test_a_client_that_cancels_a_request_of_its_run_stops_nothing_else_and_starts_nothing",
+        "test_a_request_that_the_client_gave_up_is_not_done_again",
+    ),
+    "sub-agent": Absent("a server has tools, and no agents"),
+    "several agents": Tested("test_clients_that_name_one_run_share_it"),
+    "lost server": Tested(
+        "test_mcp_clients.py::test_a_guarded_server_that_was_killed_tells_the_doubt_each_time[once]",
+        "test_a_doubt_is_told_each_time_and_nothing_is_done_again",
+    ),
+    "server's error": Tested("test_an_error_of_the_server_is_a_failure_of_the_guarded_client"),
+    "not yet": Tested(
+        "test_not_yet_says_on_the_wire_that_it_was_not_executed",
+        "test_a_guarded_client_does_not_record_not_yet_as_done",
+    ),
+    "unguarded": Tested(
+        "test_a_tool_without_the_decorator_is_named_once",
+        "test_a_strict_guard_refuses_a_server_with_tools_without_the_decorator",
+        "test_a_watched_server_warns_of_the_call_itself",
+    ),
+    "no name": Tested("test_each_request_a_new_run_without_a_name_is_warned_of"),
+}
 
 
 class McpHarness:
@@ -69,26 +94,42 @@ class BlockingMcpHarness(McpHarness):
         return serving(guarded(rt, **shop.options), shop), rt
 
 
-class TestMcp(Conformance):
+class McpRetriedHarness(McpHarness):
+    """The client loses its connection when it has the first result, and sends all its requests again over a new one."""
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        if not (failed := shop.folder / "failed").exists():
+            failed.touch()
+            await super()._drive(shop, turns[:1], thread, resume)
+            resume = True
+        return await super()._drive(shop, turns, thread, resume)
+
+
+class BlockingMcpRetriedHarness(McpRetriedHarness, BlockingMcpHarness):
+    """The other colour."""
+
+
+class TestMcp(Conformance, SameRequest, RichResults, TwoRuntimes):
     harness = McpHarness()
     pauses = False
     is_told = "with the failure"
 
 
-class TestMcpWords(OtherWords):
-    harness = McpHarness()
+@pytest.mark.rest  # its cases start processes
+class TestMcpRetried(Retried):
+    harness = McpRetriedHarness()
 
 
 @pytest.mark.rest  # the other colour
-class TestBlockingMcp(Conformance):
+class TestBlockingMcpRetried(Retried):
+    harness = BlockingMcpRetriedHarness()
+
+
+@pytest.mark.rest  # the other colour
+class TestBlockingMcp(Conformance, SameRequest, RichResults, TwoRuntimes):
     harness = BlockingMcpHarness()
     pauses = False
     is_told = "with the failure"
-
-
-@pytest.mark.rest  # the other colour
-class TestBlockingMcpWords(OtherWords):
-    harness = BlockingMcpHarness()
 
 
 def serving(guard: Any, shop: Shop) -> MCPServer:

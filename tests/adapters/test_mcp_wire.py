@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -167,6 +168,62 @@ async def test_a_request_that_the_client_gave_up_is_not_done_again(tmp_path: Pat
     assert did == ["A1"]
 
 
+@each
+@on_a_loop
+async def test_a_client_that_cancels_a_request_of_its_run_stops_nothing_else_and_starts_nothing(
+    tmp_path: Path, flavour: Flavour
+) -> None:
+    """``notifications/cancelled``: the run stays open, nothing staged starts, nothing is taken back or done again."""
+    did: list[str] = []
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def pay(order: str) -> str:
+        did.append(f"pay {order}")
+        begun.set()
+        await asyncio.sleep(30)
+        return order
+
+    def pay_in_thread(order: str) -> str:
+        did.append(f"pay {order}")
+        loop.call_soon_threadsafe(begun.set)
+        time.sleep(0.3)  # a thread cannot be stopped
+        return order
+
+    def mail(to: str) -> str:
+        did.append(f"mail {to}")
+        return to
+
+    def book(order: str) -> str:
+        did.append(f"book {order}")
+        return order
+
+    pay_in_thread.__name__ = "pay"
+    tools = [PAY, amends.declare("mail", kind="retriable", idempotent=True), amends.declare("book", compensate=print)]
+    world, meta = World(tmp_path, flavour, tools), {plain.RUN_META: "r"}
+    async with world.client(pay_in_thread if flavour == "blocking" else pay, mail, book) as client:
+        await ask(client, "mail", {"to": "ann"}, meta)
+        await ask(client, "book", {"order": "A1"}, meta)
+        asking = asyncio.ensure_future(ask(client, "pay", {"order": "A1"}, meta))
+        await begun.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert did == ["book A1", "pay A1"]
+        for _ in range(2):
+            told = await ask(client, "pay", {"order": "A1"}, meta)
+            if flavour == "blocking":
+                assert said(told)["status"] == "replayed", "its thread has recorded the result"
+            else:
+                assert said(told)["executed"] is None
+        assert did == ["book A1", "pay A1"]
+        ended = await ask(client, "end_run", {"how": "commit"}, meta)
+        assert ended.is_error is (flavour != "blocking")
+    assert did == ["book A1", "pay A1", *(["mail ann"] if flavour == "blocking" else [])]
+    with amends.Runtime(world.url) as rt:
+        assert [run.state for run in rt.runs()] == ["committed" if flavour == "blocking" else "blocked"]
+
+
 # ---- what was not executed
 
 
@@ -236,6 +293,38 @@ async def test_a_refusal_and_a_staged_call_say_what_they_are(tmp_path: Path, fla
         assert (said(named)["status"], said(named)["executed"]) == ("staged", False)
         alone = await ask(client, "mail", {"to": "bob"})
         assert said(alone)["executed"] is True
+
+
+# ---- several clients of one run
+
+
+@each
+@on_a_loop
+async def test_clients_that_name_one_run_share_it(tmp_path: Path, flavour: Flavour) -> None:
+    did: list[str] = []
+
+    def book(order: str) -> str:
+        did.append(f"book {order}")
+        return order
+
+    def wire(iban: str) -> str:
+        did.append(f"wire {iban}")
+        return iban
+
+    declared = amends.declare("book", key="order", compensate=lambda result: did.append(f"cancel {result}"))
+    for how, effects in (("rollback", ["cancel A1"]), ("commit", ["wire DE02"])):
+        world, meta = World(tmp_path, flavour, [declared, WIRE]), {plain.RUN_META: how}
+        did.clear()
+        async with world.client(book, wire) as client:
+            await ask(client, "book", {"order": "A1"}, meta)
+        async with world.client(book, wire) as client:  # another client, of another process of the server
+            assert said(await ask(client, "book", {"order": "A1"}, meta))["status"] == "replayed"
+            assert said(await ask(client, "wire", {"iban": "DE02"}, meta))["status"] == "held"
+        if how == "commit":
+            world.approve()
+        async with world.client(book, wire) as client:
+            await ask(client, "end_run", {"how": how}, meta)
+        assert did == ["book A1", *effects]
 
 
 # ---- one effect across a guarded client and a guarded server
@@ -586,6 +675,31 @@ async def test_a_compensation_gets_what_the_tool_returned(tmp_path: Path, flavou
         assert found == value
     else:
         assert found == plain_value
+
+
+@dataclass
+class Bill:
+    id: str
+    price: Decimal
+
+
+@each
+@on_a_loop
+async def test_a_compensation_in_another_process_gets_what_the_tool_returned(tmp_path: Path, flavour: Flavour) -> None:
+    got: list[Any] = []
+
+    def book(order: str) -> Bill:
+        return Bill(order, Decimal("1.50"))
+
+    world = World(tmp_path, flavour, [amends.declare("book", compensate=lambda result: got.append(result))])
+    meta = {plain.RUN_META: "r"}
+    async with world.client(book) as client:
+        first = await ask(client, "book", {"order": "A1"}, meta)
+        again = await ask(client, "book", {"order": "A1"}, meta)
+        assert first.structured_content == again.structured_content == {"id": "A1", "price": "1.50"}
+    async with world.client(book) as client:
+        await ask(client, "end_run", {"how": "rollback"}, meta)
+    assert got == [Bill("A1", Decimal("1.50"))]
 
 
 # ---- what is not guarded

@@ -19,7 +19,7 @@ from openai.lib.responses_tool_runner import (
 )
 from openai.types.chat import ChatCompletion
 
-from amends import AsyncRuntime, Held, Runtime, UsageError, declare, tool
+from amends import AsyncRuntime, Held, Run, Runtime, UsageError, current_run, declare, tool
 from amends.adapters.openai import (
     answer_tool_calls,
     answer_tool_calls_async,
@@ -30,41 +30,154 @@ from amends.adapters.openai import (
 )
 from amends.errors import Suspended
 from amends.llm import ModelServer, Reply, ScriptedModel
-from tests.adapters.conformance import Conformance, Outcome, SameRequest, Stopping, Turn
-from tests.adapters.sdks import MODEL, SAID, Played, run_id, schema_of, script_of
+from amends.llm.wire import Api
+from amends.tools.signature import hints_of
+from tests.adapters.cells import Absent, Cells, Tested
+from tests.adapters.conformance import (
+    Conformance,
+    Outcome,
+    Retried,
+    RichResults,
+    SameRequest,
+    SeveralAgents,
+    Stopped,
+    SupervisorConformance,
+    Turn,
+    TwoRuntimes,
+    asks_clerk,
+)
+from tests.adapters.sdks import MODEL, SAID, Played, down_once, handed_on, run_id, schema_of, script_of
 from tests.adapters.shop import Shop
 from tests.llm.shop import World, tools_of
+
+CELLS: Cells = {
+    "lost server": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "server's error": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "not yet": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "unguarded": Tested("test_a_function_that_the_runner_calls_by_itself_is_named"),
+    "no name": Tested("test_an_agents_run_without_a_name_is_warned_of_once"),
+}
 
 
 class ChatHarness:
     """A loop over chat completions, blocking."""
 
-    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
-        assert self.drive(shop, turns, stops=True).how == "paused"
+    api: Api = "chat.completions"
+    retries = 0
+    declared: Sequence[Any] = ()
+    """What else the runtime is told of."""
 
     def drive(
-        self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False, stops: bool = False
+        self,
+        shop: Shop,
+        turns: Sequence[Turn],
+        *,
+        thread: str = "t1",
+        resume: bool = False,
+        stop_after: int | None = None,
     ) -> Outcome:
-        model = script_of(turns)
-        played = Played("chat.completions", model)
-        functions = {one.__name__: one for one in shop.functions()}
-        tools: list[Any] = [{"type": "function", "function": schema_of(one)} for one in functions.values()]
+        model = self.model(shop, turns)
+        played = Played(self.api, model)
         id = run_id(shop, thread, resume=resume)
         with (
-            Runtime(shop.url, tools=shop.declared()) as rt,
-            ModelServer(model) as server,
-            OpenAI(**server.openai, http_client=httpx2.Client(verify=False)) as client,
+            Runtime(shop.url, tools=[*shop.declared(), *self.declared]) as rt,
             played.watched(),
             rt.run(id, tags=[f"thread:{thread}"], **shop.options) as run,
         ):
-            messages = list(SAID)
-            response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
-            while more := answer_tool_calls(run, response, handlers=functions):
-                messages += more
-                if stops:
-                    raise Suspended("the user pressed Stop")
-                response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+            self.work(run, shop, turns, model, stop_after)
         return played.outcome
+
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        assert self.drive(shop, turns, stop_after=after).how == "paused"
+
+    def model(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+        return script_of(turns)
+
+    def work(
+        self, run: Run, shop: Shop, turns: Sequence[Turn], model: ScriptedModel, stop_after: int | None = None
+    ) -> None:
+        self.converse(run, model, shop.functions(), stop_after)
+
+    def converse(
+        self, run: Run, model: ScriptedModel, functions: Sequence[Any], stop_after: int | None = None
+    ) -> str | None:
+        """One conversation in the run; the model's last words."""
+        known = {one.__name__: one for one in functions}
+        with ModelServer(model) as server, self.client(server) as client:
+            return self.loop(run, client, known, stop_after)
+
+    def client(self, server: ModelServer) -> OpenAI:
+        made = OpenAI(**{**server.openai, "max_retries": self.retries}, http_client=httpx2.Client(verify=False))
+        made._calculate_retry_timeout = lambda *_, **__: 0.001  # type: ignore[method-assign]
+        return made
+
+    def loop(self, run: Run, client: OpenAI, known: dict[str, Any], stop_after: int | None) -> str | None:
+        messages = list(SAID)
+        tools: list[Any] = [{"type": "function", "function": schema_of(one)} for one in known.values()]
+        response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+        while more := answer_tool_calls(run, response, handlers=known):
+            messages += more
+            if stop_after is not None and sum(one["role"] == "tool" for one in messages) >= stop_after:
+                raise Suspended("the user pressed Stop")
+            response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+        return response.choices[0].message.content
+
+
+class ResponsesHarness(ChatHarness):
+    """The same over responses."""
+
+    api: Api = "responses"
+
+    def loop(self, run: Run, client: OpenAI, known: dict[str, Any], stop_after: int | None) -> str | None:
+        items: list[Any] = list(SAID)
+        tools: list[Any] = [{"type": "function", "strict": False, **schema_of(one)} for one in known.values()]
+        response = client.responses.create(model=MODEL, input=items, tools=tools)
+        while more := answer_tool_calls(run, response, handlers=known):
+            items += more
+            if stop_after is not None and sum(one.get("type") == "function_call_output" for one in items) >= stop_after:
+                raise Suspended("the user pressed Stop")
+            response = client.responses.create(model=MODEL, input=items, tools=tools)
+        return response.output_text
+
+
+class ChatRetried(ChatHarness):
+    """The client of the SDK asks again by itself when the model is down."""
+
+    retries = 2
+
+    def model(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+        return down_once(shop, turns)
+
+
+class ChatTeam(ChatHarness):
+    """Two conversations in one run."""
+
+    def model(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+        return script_of(handed_on(turns)[1])
+
+    def work(
+        self, run: Run, shop: Shop, turns: Sequence[Turn], model: ScriptedModel, stop_after: int | None = None
+    ) -> None:
+        self.converse(run, script_of(handed_on(turns)[0]), shop.functions())
+        self.converse(run, model, shop.functions())
+
+
+class ChatSupervisor(ChatHarness):
+    """The clerk is a conversation of its own, behind a tool that is declared as an agent."""
+
+    declared = (declare("ask_clerk", kind="agent"),)
+
+    def model(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+        return script_of(asks_clerk("request"))
+
+    def work(
+        self, run: Run, shop: Shop, turns: Sequence[Turn], model: ScriptedModel, stop_after: int | None = None
+    ) -> None:
+        def ask_clerk(request: str) -> str | None:
+            """Ask the clerk."""
+            return self.converse(current_run(), script_of(turns), shop.functions())
+
+        self.converse(run, model, [*shop.functions(), ask_clerk])
 
 
 class RunnerHarness:
@@ -73,7 +186,13 @@ class RunnerHarness:
     def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
         return asyncio.run(self._drive(shop, turns, run_id(shop, thread, resume=resume), thread))
 
-    async def _drive(self, shop: Shop, turns: Sequence[Turn], id: str, thread: str) -> Outcome:
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        done = asyncio.run(self._drive(shop, turns, run_id(shop, "t1", resume=False), "t1", stop_after=after))
+        assert done.how == "paused"
+
+    async def _drive(
+        self, shop: Shop, turns: Sequence[Turn], id: str, thread: str, *, stop_after: int | None = None
+    ) -> Outcome:
         model = script_of(turns)
         played = Played("responses", model)
 
@@ -81,6 +200,7 @@ class RunnerHarness:
             async def execute(arguments: dict[str, Any]) -> Any:
                 return await asyncio.to_thread(function, **arguments)
 
+            execute.__annotations__["return"] = hints_of(function, {}).get("return", Any)
             return AsyncRegisteredFunction({"type": "function", "strict": False, **schema_of(function)}, execute)  # type: ignore[typeddict-item]
 
         with ModelServer(model) as server, played.watched():
@@ -90,18 +210,48 @@ class RunnerHarness:
                 rt.run(id, tags=[f"thread:{thread}"], **shop.options) as run,
             ):
                 functions = registered_functions_async(run, [registered(one) for one in shop.functions()])
-                runner = AsyncResponsesToolRunner(functions=functions)
-                await answer_turns_async(run, runner.iterate(client, {"model": MODEL, "input": "Do it."}), functions)
+                steps = AsyncResponsesToolRunner(functions=functions).iterate(
+                    client, {"model": MODEL, "input": "Do it."}
+                )
+                await answer_turns_async(run, until(steps, stop_after), functions)
         return played.outcome
 
 
-class TestChat(Conformance, SameRequest, Stopping):
+async def until(steps: Any, stop_after: int | None) -> Any:
+    """The turns of a runner, until whoever reads them has seen so many results."""
+    heard = 0
+    async for step in steps:
+        if stop_after is not None and heard >= stop_after:
+            await steps.aclose()
+            raise Suspended("the user pressed Stop")
+        yield step
+        heard += sum(item.type == "function_call" for item in step.response.output)
+
+
+class TestChat(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
     harness = ChatHarness()
 
 
-class TestRunner(Conformance, SameRequest):
+@pytest.mark.rest  # the other format
+class TestResponses(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
+    harness = ResponsesHarness()
+
+
+class TestRunner(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
     harness = RunnerHarness()
     is_told = "with the failure"
+
+
+class TestChatRetried(Retried):
+    harness = ChatRetried()
+
+
+class TestChatTeam(SeveralAgents):
+    harness = ChatTeam()
+
+
+class TestChatSupervisor(SupervisorConformance):
+    harness = ChatSupervisor()
 
 
 # ---- its own ------------------------------------------------------------------------------

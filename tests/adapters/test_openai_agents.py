@@ -21,6 +21,8 @@ from agents import (
     FunctionTool,
     Handoff,
     LocalShellTool,
+    ModelRetrySettings,
+    ModelSettings,
     RunContextWrapper,
     Runner,
     RunState,
@@ -39,20 +41,45 @@ from pydantic import BaseModel, Field
 import amends
 from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
 from amends.errors import NOT_FINISHED, NoRun, Suspended
+from tests.adapters.cells import Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Fails,
     Outcome,
+    Retried,
+    RichResults,
     SameRequest,
-    Stopping,
+    SeveralAgents,
+    Stopped,
     SupervisorConformance,
     Turn,
+    TwoRuntimes,
     asks_clerk,
 )
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
 SPOKEN_MAX = 20
+CELLS: Cells = {
+    "lost server": Tested(
+        "test_mcp_clients.py::test_a_server_that_is_killed_after_the_effect_is_a_doubt_and_is_not_asked_again[openai-agents]",
+        "test_mcp_clients.py::test_a_server_that_does_not_answer_in_time_is_a_doubt[openai-agents]",
+        "test_openai_agents_mcp.py::test_the_sdk_does_not_send_a_lost_request_again",
+    ),
+    "server's error": Tested(
+        "test_mcp_clients.py::test_an_error_of_the_tool_is_a_failure[openai-agents]",
+        "test_openai_agents_mcp.py::test_a_result_with_is_error_is_no_success",
+    ),
+    "not yet": Tested(
+        "test_mcp_clients.py::test_what_a_guarded_server_has_not_done_or_does_not_know_is_a_doubt[openai-agents]"
+    ),
+    "unguarded": Tested(
+        "test_a_function_tool_beside_the_guarded_ones_is_guarded",
+        "test_the_code_of_a_handoff_is_named_and_refused_with_strict",
+        "test_a_tool_that_others_execute_is_named_and_refused_with_strict",
+    ),
+    "no name": Tested("test_a_turn_without_a_name_is_warned_of_once"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -93,17 +120,18 @@ class OpenAIAgentsHarness:
         tools = amends_tools([function_tool(fn) for fn in shop.functions()])
         return Agent(name="clerk", model=model_saying(turns), tools=tools)
 
-    def stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
-        asyncio.run(self._stop(shop, turns))
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        asyncio.run(self._stop(shop, turns, after))
 
-    async def _stop(self, shop: Shop, turns: Sequence[Turn]) -> None:
+    async def _stop(self, shop: Shop, turns: Sequence[Turn], after: int) -> None:
         set_tracing_disabled(True)
-        agent = self.agent(shop, turns)
+        agent, heard = self.agent(shop, turns), 0
         async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
             runner = AmendsRunner(rt, tags=("thread:t1",), **shop.options)
             async with runner.run_streamed(agent, "please", run_id=_turn_of(shop.folder, "t1", False)) as result:
                 async for event in result.stream_events():
-                    if event.type == "run_item_stream_event" and event.name == "tool_output":
+                    heard += event.type == "run_item_stream_event" and event.name == "tool_output"
+                    if heard == after:
                         result.cancel(mode="after_turn")
         kept = json.dumps(result.to_state().to_json())
         (shop.folder / "state.json").write_text(kept, encoding="utf-8")
@@ -118,12 +146,53 @@ class OpenAIAgentsSupervisor(OpenAIAgentsHarness):
         return Agent(name="boss", model=model_saying(asks_clerk("input")), tools=tools)
 
 
-class TestOpenAIAgents(Conformance, SameRequest, Stopping):
+class OpenAIAgentsHandoff(OpenAIAgentsHarness):
+    """The first agent hands over to the second, which has its own tools."""
+
+    def agent(self, shop: Shop, turns: Sequence[Turn]) -> Agent[Any]:
+        # The second has what the first said before it, too.
+        second = super().agent(shop, ["", "", *turns[1:]])
+        second.name = "second"
+        first = super().agent(shop, [turns[0], [("transfer_to_second", {})]])
+        first.handoffs = [second]
+        return first
+
+
+class OpenAIAgentsRetried(OpenAIAgentsHarness):
+    """The SDK asks the model again, by ``ModelSettings(retry=...)``."""
+
+    def agent(self, shop: Shop, turns: Sequence[Turn]) -> Agent[Any]:
+        made, failed = super().agent(shop, turns), shop.folder / "failed"
+        model: Any = made.model
+        ask = model.get_response
+
+        async def get_response(*args: Any, **kwargs: Any) -> Any:
+            given = kwargs.get("input", args[1] if len(args) > 1 else None)
+            if "function_call_output" in str(given) and not failed.exists():
+                failed.touch()
+                raise ConnectionError("the model is down")
+            return await ask(*args, **kwargs)
+
+        model.get_response = get_response
+        retry = ModelRetrySettings(max_retries=2, policy=lambda context: True, backoff={"initial_delay": 0.0})
+        made.model_settings = ModelSettings(retry=retry)
+        return made
+
+
+class TestOpenAIAgents(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
     harness = OpenAIAgentsHarness()
 
 
+class TestOpenAIAgentsHandoff(SeveralAgents):
+    harness = OpenAIAgentsHandoff()
+
+
+@pytest.mark.rest  # its cases start processes
+class TestOpenAIAgentsRetried(Retried):
+    harness = OpenAIAgentsRetried()
+
+
 class TestOpenAIAgentsSupervisor(SupervisorConformance):
-    __test__ = True
     harness = OpenAIAgentsSupervisor()
 
 
@@ -223,6 +292,36 @@ async def test_a_run_that_is_open_is_joined_and_hooks_tell_it_the_output(shop: S
             await AmendsRunner(rt).run(clerk(shop, [[("ship", {"order": "A1"})], "sent"]), "please")
     assert shop.effects() == ["charge A1 500", "ship A1"]
     assert [(run.id, run.state, run.output) for run in shop.runs()] == [("order-1", "committed", "charged")]
+
+
+@on_a_loop
+async def test_a_turn_of_another_runtime_inside_a_tool_has_its_own_run_and_the_outer_one_goes_on(shop: Shop) -> None:
+    inner_url = f"sqlite:///{shop.folder / 'inner.db'}"
+
+    @amends.tool(kind="pivot")
+    async def ask_the_bank(order: str) -> str:
+        agent = clerk(shop, [[("charge", {"order": order, "cents": 5})], "charged"])
+        result = await AmendsRunner(inner).run(agent, "please", run_id=f"bank-{order}")
+        return str(result.final_output)
+
+    turns: list[Turn] = [
+        [("charge", {"order": "A1", "cents": 500})], [("ask_the_bank", {"order": "A1"})], [("mail", {"to": "ann"})], "done",
+    ]  # fmt: skip
+    async with (
+        amends.AsyncRuntime(inner_url, tools=shop.declared()) as inner,
+        amends.AsyncRuntime(shop.url, tools=[*shop.declared(), ask_the_bank]) as outer,
+    ):
+        agent = clerk(shop, turns)
+        agent.tools += amends_tools([ask_the_bank])
+        await AmendsRunner(outer).run(agent, "please", run_id="r")
+        async with outer.run("own"):
+            await AmendsRunner(inner).run(
+                clerk(shop, [[("charge", {"order": "B1", "cents": 6})], "ok"]), "p", run_id="i"
+            )
+        assert [call.tool for call in (await outer.report("r")).calls] == ["charge", "ask_the_bank", "mail"]
+        assert [call.tool for call in (await outer.report("own")).calls] == []
+        assert sorted([run.id async for run in inner.runs()]) == ["bank-A1", "i"]
+    assert shop.effects() == ["charge A1 500", "charge A1 5", "mail ann", "charge B1 6"]
 
 
 @on_a_loop
@@ -362,6 +461,19 @@ async def test_a_state_that_no_run_waits_for_must_be_told_its_run(shop: Shop) ->
 
 
 @on_a_loop
+async def test_a_call_that_a_person_approved_and_the_program_rejected_is_not_done(shop: Shop) -> None:
+    turns: list[Turn] = [[("wire", {"iban": "DE02", "cents": 4200_00})], "then not"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(shop, turns)
+        state = (await AmendsRunner(rt).run(agent, "please", run_id="r")).to_state()
+        await approve_all(rt)
+        state.reject(state.get_interruptions()[0])
+        await AmendsRunner(rt).run(agent, state)
+        assert [call.state for call in (await rt.report("r")).calls] == ["dropped"]
+    assert (shop.effects(), shop.states()) == ([], ["committed"])
+
+
+@on_a_loop
 async def test_tools_of_amends_are_given_as_they_are(shop: Shop) -> None:
     @amends.tool(kind="pivot", key="order")
     def pay(order: str, cents: int = 5) -> str:
@@ -436,6 +548,24 @@ async def _stop_here(runner: AmendsRunner, agent: Agent[Any], how: str) -> Any:
             if _is_output(event):
                 break
         await stream.aclose()
+    elif how == "not streamed":
+        asking, model = asyncio.Event(), agent.model
+        answers: Any = model.get_response  # type: ignore[union-attr]
+
+        async def get_response(*args: Any, **kwargs: Any) -> Any:
+            if "function_call_output" not in str((args, kwargs)):
+                return await answers(*args, **kwargs)
+            asking.set()
+            return await asyncio.Event().wait()
+
+        model.get_response = get_response  # type: ignore[union-attr, method-assign, assignment]
+        running = asyncio.ensure_future(runner.run(agent, "please", run_id="r"))
+        await asking.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        model.get_response = answers  # type: ignore[union-attr, method-assign]
+        return None
     elif how == "cancelled":
         reached = asyncio.Event()
 
@@ -458,7 +588,7 @@ async def _stop_here(runner: AmendsRunner, agent: Agent[Any], how: str) -> Any:
     return kept[0]
 
 
-@pytest.mark.parametrize("how", ["immediate", "after_turn", "break", "closed", "cancelled"])
+@pytest.mark.parametrize("how", ["immediate", "after_turn", "break", "closed", "cancelled", "not streamed"])
 @pytest.mark.parametrize("by_state", [True, False], ids=["by its state", "by its id"])
 @on_a_loop
 async def test_every_way_to_stop_suspends_and_the_turn_goes_on(shop: Shop, how: str, by_state: bool) -> None:
@@ -1097,6 +1227,34 @@ async def test_a_streamed_supervisor_waits_with_its_sub_agent(shop: Shop) -> Non
             pass
         assert done.final_output == "done"
     assert shop.effects() == ["charge A1 5", "wire DE02 420000"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_state_that_was_stopped_and_has_only_asked_agents_must_be_told_its_run(shop: Shop) -> None:
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 5}), ("mail", {"to": "ann"})], "charged"]
+    asks: list[Turn] = [[("ask", {"input": "x"})], [("ask", {"input": "y"})], "done"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss, runner = boss_of(("ask", clerk(shop, turns)), turns=asks, guarded=True), AmendsRunner(rt)
+        async with runner.run_streamed(boss, "please", run_id="order-1") as result:
+            async for event in result.stream_events():
+                if _is_output(event):
+                    result.cancel(mode="after_turn")
+        kept = json.loads(json.dumps(result.to_state().to_json()))
+        before = [run.id async for run in rt.runs()]
+        with pytest.raises(amends.UsageError, match=r"none of its calls \(ask\)") as refused:
+            await runner.run(boss, await RunState.from_json(boss, kept))
+        assert "run(agent, state, run_id=...)" in str(refused.value.hint)
+        assert "stopped here: order-1" in str(refused.value.hint)
+        with pytest.raises(amends.UsageError, match="Nothing was done"):
+            async with runner.run_streamed(boss, await RunState.from_json(boss, kept)):
+                raise AssertionError("it must not begin")
+        assert [run.id async for run in rt.runs()] == before
+        assert (shop.effects(), shop.states()) == (["charge A1 5"], ["open"])
+        for _ in range(2):  # delivered twice
+            done = await runner.run(boss, await RunState.from_json(boss, kept), run_id="order-1")
+            assert done.final_output == "done"
+    assert shop.effects() == ["charge A1 5", "mail ann"]
     assert shop.states() == ["committed"]
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from anthropic.lib.tools import (
     BetaAsyncBuiltinFunctionTool,
@@ -62,9 +62,11 @@ async def answer_tool_calls_async(
 
 
 class _Tool(BetaBuiltinFunctionTool):
-    def __init__(self, run: Run, schema: Any, inner: Callable[[object], object] | None = None) -> None:
+    def __init__(
+        self, run: Run, schema: Any, inner: Callable[[object], object] | None = None, returns: object = Any
+    ) -> None:
         self._run, self._schema = run, schema
-        self._handler = None if inner is None else lambda **arguments: inner(arguments)
+        self._handler = None if inner is None else _with_dict(inner, returns)
 
     def to_dict(self) -> Any:
         return self._schema
@@ -76,9 +78,11 @@ class _Tool(BetaBuiltinFunctionTool):
 
 
 class _AsyncTool(BetaAsyncBuiltinFunctionTool):
-    def __init__(self, run: AsyncRun, schema: Any, inner: Callable[[object], Any] | None = None) -> None:
+    def __init__(
+        self, run: AsyncRun, schema: Any, inner: Callable[[object], Any] | None = None, returns: object = Any
+    ) -> None:
         self._run, self._schema = run, schema
-        self._handler = None if inner is None else _awaited(inner)
+        self._handler = None if inner is None else _with_dict_async(inner, returns)
 
     def to_dict(self) -> Any:
         return self._schema
@@ -89,11 +93,28 @@ class _AsyncTool(BetaAsyncBuiltinFunctionTool):
         return _result(self._run.warned(_without_repeat(answer, schema)))
 
 
-def _awaited(inner: Callable[[object], Any]) -> Callable[..., object]:
+def _with_dict(inner: Callable[[object], object], returns: object) -> Callable[..., object]:
+    def handler(**arguments: object) -> object:
+        return inner(arguments)
+
+    handler.__annotations__["return"] = returns
+    return handler
+
+
+def _with_dict_async(inner: Callable[[object], Any], returns: object) -> Callable[..., object]:
     async def handler(**arguments: object) -> object:
         return await inner(arguments)
 
+    handler.__annotations__["return"] = returns
     return handler
+
+
+def _returns(tool: Any) -> object:
+    """Return the annotation of the function behind ``@beta_tool``: a compensation gets its classes, and no plain data."""
+    try:
+        return get_type_hints(tool.func).get("return", Any)
+    except Exception:  # it has no function, or an annotation names something unknown here
+        return Any
 
 
 def runner_tools(run: Run, tools: Runtime | Iterable[Any]) -> list[BetaBuiltinFunctionTool]:
@@ -104,14 +125,14 @@ def runner_tools(run: Run, tools: Runtime | Iterable[Any]) -> list[BetaBuiltinFu
     """
     if isinstance(tools, Runtime):
         return [_Tool(run, schema) for schema in tools.schemas("anthropic")]
-    return [_Tool(run, one.to_dict(), one.call) for one in tools]
+    return [_Tool(run, one.to_dict(), one.call, _returns(one)) for one in tools]
 
 
 def runner_tools_async(run: AsyncRun, tools: AsyncRuntime | Iterable[Any]) -> list[BetaAsyncBuiltinFunctionTool]:
     """Do the same as ``runner_tools`` for the runner of an ``AsyncAnthropic`` client."""
     if isinstance(tools, AsyncRuntime):
         return [_AsyncTool(run, schema) for schema in tools.schemas("anthropic")]
-    return [_AsyncTool(run, one.to_dict(), one.call) for one in tools]
+    return [_AsyncTool(run, one.to_dict(), one.call, _returns(one)) for one in tools]
 
 
 def until_done(runner: BetaToolRunner[Any], *, strict: bool = False) -> BetaMessage:

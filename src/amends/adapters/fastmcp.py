@@ -7,29 +7,31 @@ The protocol has no notion of a longer task, so each request is a run of its own
 from __future__ import annotations
 
 import json
-import logging
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from datetime import UTC, datetime
-from hashlib import sha256
+from functools import partial
 from inspect import signature
-from math import ceil
 from re import fullmatch
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
-from fastmcp import Context
+from fastmcp import Context, FastMCP
 from fastmcp.exceptions import NotFoundError, ToolError
 from fastmcp.server.dependencies import get_access_token, without_injected_parameters
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.middleware.error_handling import RetryMiddleware
 from fastmcp.server.providers.addressing import parse_hashed_backend_name
+from fastmcp.server.providers.fastmcp_provider import FastMCPProviderTool
 from fastmcp.tools import Tool, ToolResult
 from fastmcp.tools.base import InputRequiredToolResult
 from fastmcp.tools.function_tool import FunctionTool
+from fastmcp.utilities.types import Audio, File, Image
 from mcp.server.auth.provider import principal_components
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, func_metadata
 from mcp_types import (
     CallToolRequestParams,
+    CallToolResult,
     ContentBlock,
     ElicitRequest,
     ElicitRequestFormParams,
@@ -37,28 +39,19 @@ from mcp_types import (
     TextContent,
 )
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 import amends
-from amends.errors import STILL_OPEN, NoRun
-from amends.idempotency import CALLER_META, KEY_META, ForClient, check_result, outcome_for_client, serving
-from amends.visible import visible, visible_value
+from amends.adapters import mcp_runs
+from amends.errors import STILL_OPEN
+from amends.idempotency import ForClient, check_result, outcome_for_client, serving
 
-_log = logging.getLogger("amends")
-
-RUN_META: Final = "amends/run"
+RUN_META: Final = mcp_runs.RUN_META
 """The key in ``_meta`` under which a client names the run that a request belongs to."""
-THREAD_META: Final = "amends/thread"
+THREAD_META: Final = mcp_runs.THREAD_META
 """The key in ``_meta`` for the conversation, which becomes a tag of the run."""
-REPEAT: Final = "again_because"
-WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
-END: Final = "end_run"
 CAUSES_MAX: Final = 20
 """How many causes of an error are searched for a timeout."""
-
-WINDOW_S: Final = 3_600.0
-"""For how long an identical request is answered from the record, unless the program says otherwise."""
-WINDOW_S_MAX: Final = 10 * 366 * 86_400.0
-ENDED: Final = ("committed", "rolled_back", "abandoned")
 
 RunId = str | Callable[[str, Mapping[str, Any]], str]
 Next = CallNext[CallToolRequestParams, ToolResult]
@@ -87,20 +80,15 @@ class AmendsMiddleware(Middleware):
         run_id: RunId | None = None,
         notice: bool = False,
         repeats: bool | None = None,
-        repeat_window: float = WINDOW_S,
+        repeat_window: float = mcp_runs.WINDOW_S,
         name: str | None = None,
         **options: Any,
     ) -> None:
-        self.window, self.name = _window(repeat_window), name
+        self.window, self.name = mcp_runs.window_of(repeat_window, is_named=run_id is not None), name
         self._rt, self._run_id, self._notice, self._repeats = rt, run_id, notice, repeats
         self._options: dict[str, Any] = {"on_open_failure": "rollback", **options}
-        self._hinted: set[str] = set()
+        self._known: set[str] = set()
         self._shapes: dict[str, tuple[Any, type[ArgModelBase] | None]] = {}
-        if not self.window and run_id is None:
-            _log.warning(
-                "repeat_window=0 without run_id: a client that lost the answer and asks again does everything twice, "
-                "unless it names its run in _meta"
-            )
         _ = rt.schemas(repeats=repeats)  # raises if the runtime does not allow it
 
     async def on_call_tool(self, context: MiddlewareContext[CallToolRequestParams], call_next: Next) -> ToolResult:
@@ -112,20 +100,22 @@ class AmendsMiddleware(Middleware):
         name = context.message.name
         asking = context.fastmcp_context
         tool = None if asking is None else await asking.fastmcp.get_tool(name)
-        if name == END:
+        if name == mcp_runs.END:
             return await call_next(context)
         if asking is not None and tool is None and parse_hashed_backend_name(name) is None:
             # Nobody should be asked to approve a name that the model made up.
             raise NotFoundError(f"Unknown tool: {name!r}")
-        self._take_hint(tool)
+        self._learn(tool, None if asking is None else asking.fastmcp)
+        if asking is not None and self._rt.kind_of(name) != "read":
+            await self._refuse_retries(asking.fastmcp, tool)
         request = _Request(self, context, call_next, tool)
         await self._once(request)
         if request.asked is None or not self._notice or asking is None or not _can_ask(asking):
             return request.result()
         if context.message.request_state is None and asking.request_context is not None:
-            if asking.request_context.protocol_version >= _STATELESS:
+            if asking.request_context.protocol_version >= mcp_runs.STATELESS:
                 return _input_required(request)
-            await asking.session.elicit_form(_notice_text(request), _NOTHING)
+            await asking.session.elicit_form(mcp_runs.notice_text(request.tool, request.asked), mcp_runs.NOTHING)
             await self._once(request)
         return request.result()
 
@@ -134,7 +124,7 @@ class AmendsMiddleware(Middleware):
     ) -> Sequence[Tool]:
         """Return the tools as a model sees them: with ``again_because`` where a call may be repeated."""
         tools = await call_next(context)
-        return [_repeatable(one) if one.name != END and self._offers(one.name) else one for one in tools]
+        return [_repeatable(one) if one.name != mcp_runs.END and self._offers(one.name) else one for one in tools]
 
     def _offers(self, tool: str) -> bool:
         return self._repeats is not False and self._rt.may_repeat(tool)
@@ -146,9 +136,11 @@ class AmendsMiddleware(Middleware):
             raise ToolError(f'There is nothing to end: this request names no run in _meta ("{RUN_META}").')
         try:
             async with self._rt.run(run_id, history=True, **self._options) as run:
+                report = await run.report()
+                await self._learn_all(report, ctx.fastmcp)  # they may be of a process that is gone
                 if how == "rollback":
                     await run.rollback(why or "asked for by the client")
-                await self._request_again(run, await run.report(), ctx)
+                await self._request_again(run, report, ctx)
         except amends.Error as error:
             if isinstance(error, amends.RolledBack) and how == "rollback":
                 return error.for_model()
@@ -159,7 +151,7 @@ class AmendsMiddleware(Middleware):
         """Request the staged and held calls of earlier requests again: only the server has their bodies."""
         for call in report.calls:
             if call.state in ("held", "ready"):
-                await run.answer(call.tool, call.args, handler=_served(ctx, call.tool))
+                await run.answer(call.tool, call.args, handler=_served(ctx.fastmcp, call.tool))
         for child in report.children:
             await self._request_again(run, child, ctx)
 
@@ -171,7 +163,11 @@ class AmendsMiddleware(Middleware):
         if tool is None:
             return args
         own = tool.parameters.get("properties", {})
-        again = {REPEAT: args.pop(REPEAT)} if REPEAT in args and REPEAT not in own else {}
+        again = (
+            {mcp_runs.REPEAT: args.pop(mcp_runs.REPEAT)}
+            if mcp_runs.REPEAT in args and mcp_runs.REPEAT not in own
+            else {}
+        )
         made = None
         if type(tool) is FunctionTool and not strict:
             fn, shape = self._shapes.get(tool.name, (None, None))
@@ -182,26 +178,50 @@ class AmendsMiddleware(Middleware):
             made = _filled(tool.parameters, args, tool.parameters, strict=strict)
         return {**made, **again}
 
-    def _take_hint(self, tool: Tool | None) -> None:
-        """Declare a tool of the server with ``readOnlyHint`` as a read, unless it is already declared."""
-        if tool is None or tool.name in self._hinted or tool.annotations is None or not tool.annotations.read_only_hint:
+    async def _refuse_retries(self, server: FastMCP, tool: Tool | None) -> None:
+        """Raise if a middleware behind this one would call the tool again inside one recorded call."""
+        behind = server.middleware[server.middleware.index(self) + 1 :] if self in server.middleware else []
+        for _ in range(DEPTH_MAX):
+            if not isinstance(tool, FastMCPProviderTool):
+                break
+            inner: FastMCP = tool._server
+            behind = [*behind, *inner.middleware]
+            tool = await inner.get_tool(tool._original_name or tool.name)
+        found = [type(one).__name__ for one in behind if isinstance(one, RetryMiddleware)]
+        if found:
+            raise ToolError(
+                f"{found[0]} is behind AmendsMiddleware, where it repeats the effects of one call: nothing was done. The "
+                "server must add it before AmendsMiddleware, or declare the tool with idempotent=True and retry=..."
+            )
+
+    def _learn(self, tool: Tool | None, server: FastMCP | None) -> None:
+        """Tell the runtime what the server says of a tool, when it is first seen.
+
+        One with ``readOnlyHint`` is a read, unless it is already declared. One that needs no request gets a body, so that
+        a staged or approved call can run after its request has ended, and its compensation gets what it returned.
+        """
+        if tool is None or tool.name in self._known:
             return
-        self._hinted.add(tool.name)
-        with suppress(amends.UsageError):
-            self._rt.add(amends.declare(tool.name, kind="read"))
+        self._known.add(tool.name)
+        if tool.annotations is not None and tool.annotations.read_only_hint:
+            with suppress(amends.UsageError):
+                self._rt.add(amends.declare(tool.name, kind="read"))
+        if server is not None and type(tool) is FunctionTool and not _needs_request(tool):
+            self._rt.reach({tool.name: _served(server, tool)}, described=False)
+
+    async def _learn_all(self, report: amends.Report, server: FastMCP) -> None:
+        for call in report.calls:
+            self._learn(await server.get_tool(call.tool), server)
+        for child in report.children:
+            await self._learn_all(child, server)
 
     async def _once(self, request: _Request) -> None:
         request.begin()
-        if request.run_id is None and not _is_replay():
-            newest = await _first(self._rt.runs(request.same))
-            is_kept = newest is not None and _is_recent(newest, request.window)
-            if newest is not None and not is_kept and request.window:
-                is_kept = await _first(self._rt.runs(f"{request.same} age:<{request.window}s")) is not None
-            if request.window or is_kept:
-                request.run_id = _next_id(None if newest is None else newest.id, request.tag, is_kept=is_kept)
+        if request.run_id is None:
+            request.run_id = await mcp_runs.find_run_async(self._rt, request.place)
         try:
-            async with self._rt.run(request.run_id, **request.options) as run:
-                request.answer = await run.answer(request.tool, request.args, handler=request.body)
+            async with self._rt.run(request.run_id, **request.place.options) as run:
+                request.answer = await run.answer(request.tool, request.args, handler=request.body())
                 request.leave(run.id)
         except amends.Error as error:
             request.left(error)
@@ -222,27 +242,20 @@ class _Request:
         strict = context.fastmcp_context is not None and context.fastmcp_context.fastmcp.strict_input_validation
         self.args = guard.bound(declared, dict(context.message.arguments or {}), strict=strict)
         asking = context.fastmcp_context
-        named, thread = _run_named(asking), _meta(asking, THREAD_META)
-        self._stays = named is not None
-        chosen = guard._run_id(self.tool, self.args) if callable(guard._run_id) else guard._run_id
         named_as = guard.name if guard.name is not None else "" if asking is None else asking.fastmcp.name
-        who, is_read = _principal() or named_as, guard._rt.kind_of(self.tool) == "read"
-        key, caller = _meta(asking, KEY_META), _meta(asking, CALLER_META)
-        # One key of a guarded client is one run here: it is executed once, however often and however late it is asked for.
-        keyed = f"key-{_digest([self.tool, key, who])[:32]}" if key and not is_read else None
-        self.run_id = named or chosen or (context.message.request_state if guard._notice else None) or keyed
-        is_new = self.run_id is not None or is_read
-        self.window = 0 if is_new else guard.window
-        tag = f"{'request' if self.window else 'asked'}:{_digest([self.tool, self.args, who])[:32]}"
-        self.tag, self.same = tag, f'tag:"{tag}"'
-        """A filter that finds the runs of the same earlier request."""
-        tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
-        tags += [f"caller:{caller}"] if caller else []
-        recover = {"recover": "wait"} if self._stays else {}
-        # In a run of one request nothing stands beside a failure; rolled back, the run is open for the next try.
-        ends = {} if self._stays else {"requires": None, "on_open_failure": "rollback"}
-        self.options = {**recover, **guard._options, **ends, "tags": tags, "history": True}
-        self._warns = self._stays and guard._options["on_open_failure"] == "rollback"
+        chosen = guard._run_id(self.tool, self.args) if callable(guard._run_id) else guard._run_id
+        self.place = mcp_runs.place_of(
+            guard._rt,
+            self.tool,
+            [self.args],
+            who=_principal() or named_as,
+            named=_run_named(asking),
+            chosen=chosen or (context.message.request_state if guard._notice else None),
+            meta=partial(_meta, asking),
+            window=guard.window,
+            options=guard._options,
+        )
+        self.run_id = self.place.run_id
         self.begin()
 
     def begin(self) -> None:
@@ -258,20 +271,25 @@ class _Request:
         error = None if self.answer is None else self.answer.error
         return error.approval if isinstance(error, amends.Held) else None
 
-    async def body(self, /, **args: Any) -> Any:
-        """Run the tool on the server; raise its own error, which the server has wrapped."""
-        message = self._context.message.model_copy(update={"arguments": args})
-        try:
-            self._outcome = await self._call_next(self._context.copy(message=message))
-        except Exception as error:
-            self._outcome = error
-            raise _behind(error) from error
-        return _value_of(self._outcome)
+    def body(self) -> Callable[..., Any]:
+        """Return a function that runs the tool on the server, and raises its own error, which the server has wrapped."""
+        tool = self._declared
+
+        async def body(**args: Any) -> Any:
+            message = self._context.message.model_copy(update={"arguments": args})
+            try:
+                self._outcome = outcome = await self._call_next(self._context.copy(message=message))
+            except Exception as error:
+                self._outcome = error
+                raise _behind(error) from error
+            return _as_returned(outcome, tool)
+
+        return _returning(tool, body)
 
     def leave(self, run_id: str) -> None:
         """Raise if the run continues with a later request: the client has named it, or it waits for a person."""
         self.run_id = run_id
-        if self._stays or (self.answer is not None and self.answer.status == "held"):
+        if self.place.stays or (self.answer is not None and self.answer.status == "held"):
             self._released = amends.Waiting("the run continues with the next request", run_id=run_id)
             raise self._released
 
@@ -283,11 +301,11 @@ class _Request:
     def result(self) -> ToolResult:
         """Return the tool's own result, or else a text for the model; raise the tool's own error."""
         answer, outcome = self.answer, self._outcome
-        told = outcome_for_client(self.tool, answer, self._failed, run_id=self.run_id, stays=self._stays)
+        told = outcome_for_client(self.tool, answer, self._failed, run_id=self.run_id, stays=self.place.stays)
         if answer is None or (self._failed is not None and answer.status in ("done", "replayed", "staged")):
             return _text_result(told)
         if isinstance(outcome, Exception) and told.is_tools_own:
-            if self._warns:
+            if self.place.warns:
                 raise ToolError(f"{outcome}. {STILL_OPEN}") from outcome
             raise outcome
         if isinstance(outcome, ToolResult) and (answer.status == "done" or told.is_tools_own):
@@ -299,7 +317,7 @@ class _Request:
             if blocks is not answer.value:  # pictures are shown again, and not spelled
                 words = TextContent(text=answer.text.partition(": ")[0] + ":")
                 return ToolResult(content=[words, *blocks], meta=told.said)
-            return self._shaped(told, answer.value)
+            return self._shaped(told, to_jsonable_python(answer.value, fallback=str, bytes_mode="base64"))
         return self._shaped(told, answer.text)
 
     def _revived(self, value: Any) -> Any:
@@ -331,66 +349,60 @@ class _Request:
 # ---- Texts and shapes
 
 
-def _window(seconds: object) -> int:
-    """Return for how many seconds a run's record answers an identical request; 0: it does not."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < WINDOW_S_MAX:
-        raise amends.UsageError(
-            f"repeat_window is {seconds!r}; it is a number of seconds",
-            hint="3600 is the default; 0: each request is new",
-        )
-    return ceil(seconds)
-
-
-def _is_recent(run: amends.RunInfo, window: int) -> bool:
-    """Return whether the run has not ended, or within the window: its client may have waited as long for the answer."""
-    if run.state not in ENDED or run.closed_at is None:
-        return run.state not in ENDED
-    return abs((datetime.now(UTC) - run.closed_at).total_seconds()) < window
-
-
-def _next_id(newest: str | None, tag: str, *, is_kept: bool) -> str:
-    """Return the run of a request: that of the newest identical one, if it counts, else the one after it.
-
-    The id is computed and not made up: of two identical requests at once, the second finds the run of the first.
-    """
-    if newest is not None and is_kept:
-        return newest
-    stem = f"{tag.replace(':', '-')}-"
-    number = 0 if newest is None else int(newest.removeprefix(stem))
-    return f"{stem}{number + 1}"
-
-
-async def _first(found: Any) -> Any:
-    async for one in found:
-        return one
-    return None
-
-
-_NOTHING: Final = {"type": "object", "properties": {}}
-_STATELESS: Final = "2026-07-28"
-"""From this protocol version on, a server cannot ask during a request: its response says that it needs an input."""
-
-
-def _served(ctx: Context, name: str) -> Callable[..., Any]:
+def _served(server: FastMCP, tool: Tool | str) -> Callable[..., Any]:
     """Return a body that runs one tool on the server. It is a closure, so that a tool's argument can have any name."""
+    name, known = (tool, None) if isinstance(tool, str) else (tool.name, tool)
 
     async def body(**args: Any) -> Any:
-        return _value_of(await ctx.fastmcp.call_tool(name, args, run_middleware=False))
+        return _as_returned(await server.call_tool(name, args, run_middleware=False), known)
 
-    return body
+    return _returning(known, body)
+
+
+def _needs_request(tool: FunctionTool) -> bool:
+    return signature(without_injected_parameters(tool.fn)).parameters.keys() != signature(tool.fn).parameters.keys()
 
 
 def _repeatable(tool: Tool) -> Tool:
-    shown = {**tool.parameters.get("properties", {}), REPEAT: {"type": "string", "description": WHY_AGAIN}}
+    shown = {
+        **tool.parameters.get("properties", {}),
+        mcp_runs.REPEAT: {"type": "string", "description": mcp_runs.WHY_AGAIN},
+    }
     return tool.model_copy(update={"parameters": {**tool.parameters, "properties": shown}})
 
 
-def _value_of(result: ToolResult) -> Any:
+def _returning(tool: Tool | None, body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the body annotated as the tool's function, so that a compensation gets the classes that it returned."""
+    body.__annotations__ = {"return": _returned_by(tool)}
+    return body
+
+
+def _returned_by(tool: Tool | None) -> Any:
+    """Return what the tool's function is annotated to return; Any if that is not known, or is recorded in another form."""
+    hint = tool.return_type if type(tool) is FunctionTool else None
+    return Any if hint is None or _has_blocks(hint) else hint
+
+
+def _has_blocks(hint: Any) -> bool:
+    return hint in (*_MEDIA, *get_args(ContentBlock)) or any(_has_blocks(one) for one in get_args(hint))
+
+
+def _as_returned(result: ToolResult, tool: Tool | None) -> Any:
     """Return the tool's own value, which is recorded; raise if the result is an error, or asks for an input."""
+    value = _value_of(result)
+    if isinstance(value, str) and _returned_by(tool) is bytes:
+        return b64decode(value)  # the server writes bytes so
+    return value
+
+
+def _value_of(result: ToolResult) -> Any:
+    """Return the tool's value as JSON; raise if the result is an error, or asks for an input."""
     if isinstance(result, InputRequiredToolResult):
         raise amends.NoEffect("the tool itself asked the client for an input first")
     check_result(result)
     if result.structured_content is None:
+        if not result.content:
+            return None
         if len(result.content) == 1 and isinstance(result.content[0], TextContent):
             return result.content[0].text
         return [_BLOCK.dump_python(one, mode="json", by_alias=True, exclude_none=True) for one in result.content]
@@ -420,8 +432,7 @@ def _meta(context: Context | None, key: str) -> str | None:
 
 def _run_named(context: Context | None) -> str | None:
     """Return the run that the client has named; if clients log in, each has its own names."""
-    named, principal = _meta(context, RUN_META), _principal()
-    return named if named is None or principal is None else f"{named}@{_digest(principal)[:12]}"
+    return mcp_runs.run_named(_meta(context, RUN_META), _principal())
 
 
 def _principal() -> list[str | None] | None:
@@ -430,34 +441,18 @@ def _principal() -> list[str | None] | None:
     return None if token is None else [*principal_components(token)]
 
 
-def _digest(value: Any) -> str:
-    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _is_replay() -> bool:
-    """Return whether this is a replay, which supplies the run, so that the ledger is not searched."""
-    try:
-        return bool(amends.current_run().awaits_opening)
-    except NoRun:
-        return False
-
-
 def _can_ask(context: Context) -> bool:
     can = context.session.client_capabilities
     return can is not None and can.elicitation is not None
 
 
-def _notice_text(request: _Request) -> str:
-    assert request.asked is not None, "only a held call has a notice"
-    args = ", ".join(f"{visible(name)}={visible_value(value)}" for name, value in request.asked.call.args.items())
-    return (
-        f"{visible(request.tool)}({args}) waits for a person's approval ({request.asked.id}). Approve or reject it there; "
-        "your answer here decides nothing, it only makes the server check again."
-    )
-
-
 def _input_required(request: _Request) -> ToolResult:
-    ask = ElicitRequest(params=ElicitRequestFormParams(message=_notice_text(request), requested_schema=_NOTHING))
+    assert request.asked is not None, "only a held call has a notice"
+    ask = ElicitRequest(
+        params=ElicitRequestFormParams(
+            message=mcp_runs.notice_text(request.tool, request.asked), requested_schema=mcp_runs.NOTHING
+        )
+    )
     return InputRequiredToolResult(InputRequiredResult(input_requests={"approval": ask}, request_state=request.run_id))
 
 
@@ -480,14 +475,14 @@ def _texts(told: ForClient) -> list[ContentBlock]:
 # ---- Content blocks
 
 _BLOCK: Final[TypeAdapter[ContentBlock]] = TypeAdapter(ContentBlock)
-_BLOCK_TYPES: Final = frozenset({"text", "image", "audio", "resource", "resource_link"})
+_MEDIA: Final = (Audio, File, Image, ToolResult, CallToolResult, InputRequiredResult)
 
 
 def _blocks(value: object) -> list[ContentBlock] | None:
     """Return recorded content blocks as the protocol's own; None if it is another value."""
     if not isinstance(value, list) or not value:
         return None
-    if not all(isinstance(one, dict) and one.get("type") in _BLOCK_TYPES for one in value):
+    if not all(isinstance(one, dict) and one.get("type") in mcp_runs.BLOCK_TYPES for one in value):
         return None
     try:
         return [_BLOCK.validate_python(one) for one in value]

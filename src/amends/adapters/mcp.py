@@ -12,9 +12,6 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from hashlib import sha256
-from math import ceil
 from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 from mcp import MCPError
@@ -39,31 +36,20 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 import amends
-from amends.errors import STILL_OPEN, NoRun
-from amends.idempotency import CALLER_META, KEY_META, ForClient, call_meta, check_result, outcome_for_client, serving
-from amends.visible import visible, visible_value
+from amends.adapters import mcp_runs
+from amends.errors import STILL_OPEN
+from amends.idempotency import ForClient, call_meta, check_result, outcome_for_client, serving
+from amends.visible import visible
 
 _log = logging.getLogger("amends")
 
-RUN_META: Final = "amends/run"
+RUN_META: Final = mcp_runs.RUN_META
 """The key in ``_meta`` under which a client names the run that a request belongs to."""
-REPEAT: Final = "again_because"
-WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
-THREAD_META: Final = "amends/thread"
+THREAD_META: Final = mcp_runs.THREAD_META
 """The key in ``_meta`` for the conversation, which becomes a tag of the run."""
-END: Final = "end_run"
 _GUARDED: Final = "__amends_guarded__"
 """An attribute of decorated tools."""
 _REQUEST: Final = "amends_request"
-_NOTHING: Final = {"type": "object", "properties": {}}
-_STATELESS: Final = "2026-07-28"
-"""From this protocol version on, a server cannot ask during a request: its response says that it needs an input."""
-
-WINDOW_S: Final = 3_600.0
-"""For how long an identical request is answered from the record, unless the program says otherwise."""
-WINDOW_S_MAX: Final = 10 * 366 * 86_400.0
-ENDED: Final = ("committed", "rolled_back", "abandoned")
-
 RunId = str | Callable[[Mapping[str, Any]], str]
 
 
@@ -73,7 +59,7 @@ def guarded(
     run_id: RunId | None = None,
     notice: bool = False,
     repeats: bool | None = None,
-    repeat_window: float = WINDOW_S,
+    repeat_window: float = mcp_runs.WINDOW_S,
     name: str = "",
     strict: bool = False,
     **options: Any,
@@ -97,12 +83,7 @@ def guarded(
     if notice and not isinstance(rt, amends.AsyncRuntime):
         raise amends.UsageError("notice=True needs an AsyncRuntime: a blocking tool cannot ask the client")
     _ = rt.schemas(repeats=repeats)  # raises if the runtime does not allow it
-    window = _window(repeat_window)
-    if not window and run_id is None:
-        _log.warning(
-            "repeat_window=0 without run_id: a client that lost the answer and asks again does everything twice, unless "
-            "it names its run in _meta"
-        )
+    window = mcp_runs.window_of(repeat_window, is_named=run_id is not None)
     return Guard(rt, run_id, notice, repeats, options, window=window, name=name, strict=strict)
 
 
@@ -144,13 +125,13 @@ class Guard:
         """Return the tool with recorded calls; ``name`` is its name on the server, if not that of the function."""
         is_ours = hasattr(fn, "__amends__")
         name = name or str(getattr(fn, "name", "") if is_ours else fn.__name__)
-        context = find_context_parameter(fn)
+        context, returns = find_context_parameter(fn), _returned_by(fn)
         if not is_ours and context is None:
             # So that a staged or approved call can run after its request has ended.
-            self._rt.reach({name: _after_request(fn, lambda: shape)}, described=False)
+            self._rt.reach({name: _after_request(fn, lambda: shape, returns)}, described=False)
 
         def asked(kwargs: dict[str, Any]) -> _Request:
-            request = _Request(self, name, fn, kwargs, context, shape)
+            request = _Request(self, name, fn, kwargs, context, shape, returns)
             if request.context is not None:
                 try:
                     self.check(request.context.mcp_server)
@@ -189,7 +170,7 @@ class Guard:
         Without it the server is looked at when a decorated tool is called.
         """
         name = (ctx.params or {}).get("name") if ctx.method == "tools/call" else None
-        if name is None or name in self._made or name == END:
+        if name is None or name in self._made or name == mcp_runs.END:
             return await call_next(ctx)
         if self._strict:
             raise MCPError(INVALID_PARAMS, _unguarded([str(name)]))
@@ -251,7 +232,7 @@ class Guard:
                 return _ended(error, how)
             return f"Committed: run {run_id}."
 
-        end_run_blocking.__name__ = END
+        end_run_blocking.__name__ = mcp_runs.END
         setattr(end_run_blocking, _GUARDED, True)
         return end_run_blocking
 
@@ -262,15 +243,10 @@ class Guard:
         return found + [one for child in report.children for one in self._left(child, ctx)]
 
     def _do(self, request: _Request) -> Any:
-        run_id = request.run_id
-        if run_id is None and not _is_replay():
-            newest = next(iter(self._rt.runs(request.same)), None)
-            is_kept = newest is not None and _is_recent(newest, request.window)
-            if newest is not None and not is_kept and request.window:
-                is_kept = next(iter(self._rt.runs(f"{request.same} age:<{request.window}s")), None) is not None
-            run_id = request.next_id(newest, is_kept=is_kept)
+        place = request.place
+        run_id = mcp_runs.find_run(self._rt, place) if place.run_id is None else place.run_id
         try:
-            with self._rt.run(run_id, **request.options) as run:
+            with self._rt.run(run_id, **place.options) as run:
                 request.answer = run.answer(request.tool, request.args, handler=request.body(), again=request.again)
                 request.leave(run.id)
         except amends.Error as error:
@@ -278,27 +254,24 @@ class Guard:
         return request.result()
 
     async def _do_async(self, request: _Request) -> Any:
-        run_id = request.run_id
-        if run_id is None and not _is_replay():
-            newest = await _first(self._rt.runs(request.same))
-            is_kept = newest is not None and _is_recent(newest, request.window)
-            if newest is not None and not is_kept and request.window:
-                is_kept = await _first(self._rt.runs(f"{request.same} age:<{request.window}s")) is not None
-            run_id = request.next_id(newest, is_kept=is_kept)
+        place = request.place
+        run_id = await mcp_runs.find_run_async(self._rt, place) if place.run_id is None else place.run_id
         await self._once(request, run_id)
         if self._notice and request.asked is not None and request.context is not None:
             if request.context.request_state is not None or not _can_ask(request.context):
                 return request.result()
-            if (request.context.protocol_version or "") >= _STATELESS:
+            if (request.context.protocol_version or "") >= mcp_runs.STATELESS:
                 return _input_required(request)
-            await request.context.request_context.session.elicit_form(_notice_text(request), _NOTHING)
+            await request.context.request_context.session.elicit_form(
+                mcp_runs.notice_text(request.tool, request.asked), mcp_runs.NOTHING
+            )
             await self._once(request, request.opened)
         return request.result()
 
     async def _once(self, request: _Request, run_id: str | None) -> None:
         request.begin()
         try:
-            async with self._rt.run(run_id, **request.options) as run:
+            async with self._rt.run(run_id, **request.place.options) as run:
                 request.answer = await run.answer(
                     request.tool, request.args, handler=request.body(), again=request.again
                 )
@@ -318,42 +291,28 @@ class _Request:
         kwargs: dict[str, Any],
         own_context: str | None,
         shape: FuncMetadata,
+        returns: Any,
     ) -> None:
-        self.tool, self._fn, self._shape = tool, fn, shape
+        self.tool, self._fn, self._shape, self._returns = tool, fn, shape, returns
         context = kwargs.pop(_REQUEST, None)
         self.context: Context[Any, Any] | None = kwargs.pop(own_context or _REQUEST, context)
         self._given = {} if own_context is None else {own_context: self.context}
-        self.again: str | None = kwargs.pop(REPEAT, None) if guard.offers(tool) else None
+        self.again: str | None = kwargs.pop(mcp_runs.REPEAT, None) if guard.offers(tool) else None
         self.args = kwargs
-        named, thread = _run_named(self.context), _meta(self.context, THREAD_META)
-        self._stays = named is not None
         state = None if self.context is None or not guard._notice else self.context.request_state
-        chosen = guard._run_id(kwargs) if callable(guard._run_id) else guard._run_id
-        who, is_read = _principal() or guard.name, guard._rt.kind_of(tool) == "read"
-        key, caller = _meta(self.context, KEY_META), _meta(self.context, CALLER_META)
-        # One key of a guarded client is one run here: it is executed once, however often and however late it is asked for.
-        keyed = f"key-{_digest([tool, key, who])[:32]}" if key and not is_read else None
-        self.run_id = self.opened = named or chosen or state or keyed
-        is_new = self.run_id is not None or is_read
-        self.window = 0 if is_new else guard.window
-        asked = _digest([tool, self.again, to_jsonable_python(kwargs, fallback=str), who])[:32]
-        tag = f"{'request' if self.window else 'asked'}:{asked}"
-        self._tag, self.same = tag, f'tag:"{tag}"'
-        """A filter that finds the runs of the same earlier request."""
-        tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
-        tags += [f"caller:{caller}"] if caller else []
-        recover = {"recover": "wait"} if self._stays else {}
-        # In a run of one request nothing stands beside a failure; rolled back, the run is open for the next try.
-        ends = {} if self._stays else {"requires": None, "on_open_failure": "rollback"}
-        self.options = {**recover, **guard._options, **ends, "tags": tags, "history": True}
-        self._warns = self._stays and guard._options["on_open_failure"] == "rollback"
+        self.place = mcp_runs.place_of(
+            guard._rt,
+            tool,
+            [self.again, to_jsonable_python(kwargs, fallback=str)],
+            who=_principal() or guard.name,
+            named=_run_named(self.context),
+            chosen=(guard._run_id(kwargs) if callable(guard._run_id) else guard._run_id) or state,
+            meta=functools.partial(_meta, self.context),
+            window=guard.window,
+            options=guard._options,
+        )
+        self.opened = self.place.run_id
         self.begin()
-
-    def next_id(self, newest: amends.RunInfo | None, *, is_kept: bool) -> str | None:
-        """Return the run of this request; ``newest``: that of the newest identical one, which counts if ``is_kept``."""
-        if not (self.window or is_kept):
-            return None  # each is a run of its own
-        return _next_id(None if newest is None else newest.id, self._tag, is_kept=is_kept)
 
     def begin(self) -> None:
         """Clear the earlier answer, before the call is requested again."""
@@ -377,12 +336,12 @@ class _Request:
             async def body_async(**args: Any) -> Any:
                 return self._keep(await self._fn(**args, **self._given))
 
-            return body_async
+            return _returning(self._returns, body_async)
 
         def body(**args: Any) -> Any:
             return self._keep(self._fn(**args, **self._given))
 
-        return body
+        return _returning(self._returns, body)
 
     def _keep(self, value: Any) -> Any:
         self._returned.append(value)
@@ -391,7 +350,7 @@ class _Request:
     def leave(self, run_id: str) -> None:
         """Raise if the run continues with a later request: the client has named it, or it waits for a person."""
         self.opened = run_id
-        if self._stays or (self.answer is not None and self.answer.status == "held"):
+        if self.place.stays or (self.answer is not None and self.answer.status == "held"):
             self._released = amends.Waiting("the run continues with the next request", run_id=run_id)
             raise self._released
 
@@ -403,13 +362,13 @@ class _Request:
     def result(self) -> Any:
         """Return the tool's own value, or else a text for the model; raise the tool's own error."""
         answer = self.answer
-        told = outcome_for_client(self.tool, answer, self._failed, run_id=self.opened, stays=self._stays)
+        told = outcome_for_client(self.tool, answer, self._failed, run_id=self.opened, stays=self.place.stays)
         last = self._returned[-1] if self._returned else None
         is_own = told.is_tools_own or (answer is not None and answer.status == "done" and self._failed is None)
         if is_own and isinstance(last, InputRequiredResult | CallToolResult):
             return last
         if answer is not None and answer.error is not None and not isinstance(answer.error, amends.Error):
-            if self._warns:
+            if self.place.warns:
                 raise ToolError(f"{answer.error}. {STILL_OPEN}") from answer.error
             raise answer.error
         if answer is not None and not told.is_error:
@@ -428,48 +387,13 @@ def _unguarded(names: list[str]) -> str:
     return f"this server has tools without the decorator of amends: {shown}. Their calls are not recorded, and may happen twice"
 
 
-def _window(seconds: object) -> int:
-    """Return for how many seconds a run's record answers an identical request; 0: it does not."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < WINDOW_S_MAX:
-        raise amends.UsageError(
-            f"repeat_window is {seconds!r}; it is a number of seconds",
-            hint="3600 is the default; 0: each request is new",
-        )
-    return ceil(seconds)
-
-
-def _is_recent(run: amends.RunInfo, window: int) -> bool:
-    """Return whether the run has not ended, or within the window: its client may have waited as long for the answer."""
-    if run.state not in ENDED or run.closed_at is None:
-        return run.state not in ENDED
-    return abs((datetime.now(UTC) - run.closed_at).total_seconds()) < window
-
-
-def _next_id(newest: str | None, tag: str, *, is_kept: bool) -> str:
-    """Return the run of a request: that of the newest identical one, if it counts, else the one after it.
-
-    The id is computed and not made up: of two identical requests at once, the second finds the run of the first.
-    """
-    if newest is not None and is_kept:
-        return newest
-    stem = f"{tag.replace(':', '-')}-"
-    number = 0 if newest is None else int(newest.removeprefix(stem))
-    return f"{stem}{number + 1}"
-
-
-async def _first(found: Any) -> Any:
-    async for one in found:
-        return one
-    return None
-
-
 def _with_context(
     wrapper: Callable[..., Any], fn: Callable[..., Any], own: str | None, *, repeats: bool
 ) -> Callable[..., Any]:
     """Add parameters to the wrapper: the request's context, which no schema shows, and ``again_because``."""
     more: dict[str, Any] = {} if own is not None else {_REQUEST: Context}
     if repeats:
-        more[REPEAT] = Annotated[str | None, Field(description=WHY_AGAIN)]
+        more[mcp_runs.REPEAT] = Annotated[str | None, Field(description=mcp_runs.WHY_AGAIN)]
     if not more:
         return wrapper
     shown, only = inspect.signature(fn), inspect.Parameter.KEYWORD_ONLY
@@ -493,26 +417,13 @@ def _meta(context: Context[Any, Any] | None, key: str) -> str | None:
 
 def _run_named(context: Context[Any, Any] | None) -> str | None:
     """Return the run that the client has named; if clients log in, each has its own names."""
-    named, principal = _meta(context, RUN_META), _principal()
-    return named if named is None or principal is None else f"{named}@{_digest(principal)[:12]}"
+    return mcp_runs.run_named(_meta(context, RUN_META), _principal())
 
 
 def _principal() -> list[str | None] | None:
     """Return who the client is, if the server makes clients log in."""
     token = get_access_token()
     return None if token is None else [*principal_components(token)]
-
-
-def _digest(value: Any) -> str:
-    return sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _is_replay() -> bool:
-    """Return whether this is a replay, which supplies the run, so that the ledger is not searched."""
-    try:
-        return bool(amends.current_run().awaits_opening)
-    except NoRun:
-        return False
 
 
 def _named(context: Context[Any, Any]) -> str:
@@ -533,18 +444,13 @@ def _can_ask(context: Context[Any, Any]) -> bool:
     return can is not None and can.elicitation is not None
 
 
-def _notice_text(request: _Request) -> str:
-    assert request.asked is not None, "only a held call has a notice"
-    args = ", ".join(f"{visible(name)}={visible_value(value)}" for name, value in request.asked.call.args.items())
-    return (
-        f"{visible(request.tool)}({args}) waits for a person's approval ({request.asked.id}). Approve or reject it there; "
-        "your answer here decides nothing, it only makes the server check again."
-    )
-
-
 def _input_required(request: _Request) -> InputRequiredResult:
     assert request.asked is not None, "only a held call has a notice"
-    ask = ElicitRequest(params=ElicitRequestFormParams(message=_notice_text(request), requested_schema=_NOTHING))
+    ask = ElicitRequest(
+        params=ElicitRequestFormParams(
+            message=mcp_runs.notice_text(request.tool, request.asked), requested_schema=mcp_runs.NOTHING
+        )
+    )
     return InputRequiredResult(input_requests={"approval": ask}, request_state=request.opened)
 
 
@@ -586,7 +492,6 @@ def _text_result(told: ForClient, shape: FuncMetadata) -> CallToolResult:
 
 _BLOCK: Final[TypeAdapter[ContentBlock]] = TypeAdapter(ContentBlock)
 _MEDIA: Final = (Audio, Image, *get_args(ContentBlock))
-_BLOCK_TYPES: Final = frozenset({"text", "image", "audio", "resource", "resource_link"})
 
 
 def _value_of(result: CallToolResult) -> Any:
@@ -599,19 +504,38 @@ def _value_of(result: CallToolResult) -> Any:
     return _plain_blocks(result.content)
 
 
-def _after_request(fn: Callable[..., Any], shape: Callable[[], Any]) -> Callable[..., Any]:
+def _returned_by(fn: Callable[..., Any]) -> Any:
+    """Return what the function is annotated to return, as a compensation gets it; Any if it is recorded in another form."""
+    try:
+        hint = get_type_hints(fn, include_extras=True).get("return", Any)
+    except Exception:  # an annotation may be anything
+        return Any
+    return Any if _has_blocks(hint) else hint
+
+
+def _has_blocks(hint: Any) -> bool:
+    return hint in (*_MEDIA, CallToolResult, InputRequiredResult) or any(_has_blocks(one) for one in get_args(hint))
+
+
+def _returning(hint: Any, body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the body annotated with this, so that a compensation gets the classes that the tool returned."""
+    body.__annotations__ = {"return": hint}
+    return body
+
+
+def _after_request(fn: Callable[..., Any], shape: Callable[[], Any], returns: Any) -> Callable[..., Any]:
     """Return the function of a tool as a body for calls without a request: it returns what a request records."""
     if inspect.iscoroutinefunction(fn):
 
         async def body_async(**args: Any) -> Any:
             return _kept(await fn(**args), shape())
 
-        return body_async
+        return _returning(returns, body_async)
 
     def body(**args: Any) -> Any:
         return _kept(fn(**args), shape())
 
-    return body
+    return _returning(returns, body)
 
 
 def _kept(value: Any, shape: Any) -> Any:
@@ -642,7 +566,7 @@ def _blocks(value: object) -> list[Any] | None:
     """Return recorded content blocks as the protocol's own; None if it is another value."""
     if not isinstance(value, list) or not value:
         return None
-    if not all(isinstance(one, dict) and one.get("type") in _BLOCK_TYPES for one in value):
+    if not all(isinstance(one, dict) and one.get("type") in mcp_runs.BLOCK_TYPES for one in value):
         return None
     try:
         return [_BLOCK.validate_python(one) for one in value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from openai.lib.responses_tool_runner import AsyncRegisteredFunction, RegisteredFunction, ResponsesRunnerTurn
 from openai.types.chat import ChatCompletion
@@ -153,14 +153,27 @@ class _AsyncGuarded:
 
 
 def _with_dict(inner: Callable[[dict[str, object]], object]) -> Callable[..., object]:
-    return lambda **arguments: inner(arguments)
+    def handler(**arguments: object) -> object:
+        return inner(arguments)
+
+    handler.__annotations__["return"] = _returns(inner)
+    return handler
 
 
 def _with_dict_async(inner: Callable[[dict[str, object]], Any]) -> Callable[..., object]:
     async def handler(**arguments: object) -> object:
         return await inner(arguments)
 
+    handler.__annotations__["return"] = _returns(inner)
     return handler
+
+
+def _returns(fn: Callable[..., object]) -> object:
+    """Return what a function is annotated to return: a compensation gets its classes, and no plain data."""
+    try:
+        return get_type_hints(fn).get("return", Any)
+    except Exception:  # it is no function, or an annotation names something unknown here
+        return Any
 
 
 def _registered(make: Callable[..., Any], schema: dict[str, Any], to: object) -> Any:

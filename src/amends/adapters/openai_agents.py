@@ -12,10 +12,12 @@ import functools
 import inspect
 import json
 import logging
+import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -36,18 +38,24 @@ from agents import (
     RunResultStreaming,
     RunState,
     Tool,
+    ToolGuardrailFunctionOutput,
+    ToolInputGuardrail,
+    ToolInputGuardrailData,
     ToolsToFinalOutputResult,
+    UserError,
 )
 from agents.agent_tool_state import get_agent_tool_state_scope, peek_agent_tool_run_result
 from agents.function_schema import function_schema
 from agents.items import ToolApprovalItem, TResponseInputItem
+from agents.mcp import MCPServer
 from agents.result import RunResultBase
 from agents.tool import with_function_tool_failure_error_handler
 from agents.tool_context import ToolContext
 from pydantic_core import to_json, to_jsonable_python
 
 import amends
-from amends.errors import KeyConflict, NoRun, RunNotFound, Suspended
+from amends.errors import ApprovalVoid, KeyConflict, NoRun, RunNotFound, Suspended
+from amends.idempotency import KEY_META, call_meta, check_result
 
 log = logging.getLogger("amends")
 
@@ -59,6 +67,8 @@ APPROVALS_READ_MAX: Final = 1000
 """How many requests for approval are read to find the run of a state; with ``run_id=`` none is."""
 CALLS_READ_MAX: Final = 10_000
 """How many calls are read, newest first, to find the run of a state that was stopped."""
+SHOWN_MAX: Final = 10
+"""How many runs an error names."""
 DEPTH_MAX: Final = 32
 """How deep a request is bound by its schema; what is below is taken as it was sent."""
 HARMLESS: Final = frozenset(
@@ -91,8 +101,8 @@ class AmendsHooks(RunHooks[Any]):
 class AmendsRunner:
     """``Runner`` with one run of amends around each turn: it commits when the agent ends, and is rolled back if it fails.
 
-    ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, ``requires``, … If a run is
-    already open, the turn joins it, and the end of that run's own block decides.
+    ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, ``requires``, … If a run of this
+    runtime is already open, the turn joins it, and the end of that run's own block decides.
 
     When a turn begins, the agent and every agent that it can hand over to or use as a tool are looked at: function tools
     beside ``amends_tools`` and tools of MCP servers are guarded, in place. What cannot be (computers, shells, hosted MCP
@@ -108,13 +118,26 @@ class AmendsRunner:
         self._warned: set[str] = set()
 
     async def run(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
-        """Do the same as ``Runner.run``. If the result has ``interruptions``, pass its state here when they are decided."""
+        """Do the same as ``Runner.run``. If the result has ``interruptions``, pass its state here when they are decided.
+
+        Cancelling it stops the agent: the run is suspended, and the same input with the same ``run_id`` goes on with it.
+        """
+        result: RunResult | None = None
+        left: BaseException | None = None
         async with self._turn(agent, input, run_id, options) as turn:
-            result = await Runner.run(agent, input, **options)
-            if text := await turn.before_end(result):
-                more, again = _told(result, text, options)
-                result = await Runner.run(result.last_agent, more, **again)
-            turn.end(result)
+            try:
+                result = await Runner.run(agent, input, **options)
+                if text := await turn.before_end(result):
+                    more, again = _told(result, text, options)
+                    result = await Runner.run(result.last_agent, more, **again)
+            except asyncio.CancelledError as error:
+                if turn.is_joined:
+                    raise  # the block of that run decides
+                left = error
+            turn.end(result, is_stopped=left is not None)
+        if left is not None:
+            raise left
+        assert result is not None, "it was neither stopped nor failed"
         return result
 
     def run_sync(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
@@ -158,11 +181,20 @@ class AmendsRunner:
         """Open the run of this turn; yield what must see the result before the block ends."""
         self._look_at(agent)
         kept = input._context.context if isinstance(input, RunState) and input._context is not None else None
+        before = _here.get()
         _here.set(_Here(self._rt, self._look_at, options.get("context", kept)))
-        if _is_inside(run_id):
+        try:
+            async with self._run(input, run_id, options) as turn:
+                yield turn
+        finally:
+            _here.set(before)  # the turn around this one may be of another runtime
+
+    @asynccontextmanager
+    async def _run(self, input: Input, run_id: str | None, options: dict[str, Any]) -> AsyncIterator[_Turn]:
+        if _is_inside(self._rt, run_id):
             run = _current()
             if isinstance(input, RunState):
-                _as_decided(input, await run.report())
+                await _as_decided(input, await run.report(), self._rt)
             if run.on_open_failure is None:
                 run.on_open_failure = self._options.get("on_open_failure", "rollback")
             yield _Turn(run, None)
@@ -176,7 +208,7 @@ class AmendsRunner:
             paused = stack.enter_context(_Pausing())
             run = await stack.enter_async_context(self._rt.run(run_id, history=is_back, **run_options))
             if isinstance(input, RunState):
-                _as_decided(input, await run.report())
+                await _as_decided(input, await run.report(), self._rt)
             yield _Turn(run, paused)
 
     def _look_at(self, agent: Agent[Any]) -> None:
@@ -234,8 +266,23 @@ class AmendsRunner:
                 count[await self._root_of(call)] += 1
             if seen == CALLS_READ_MAX or count.total() == len(made):
                 break
-        most = max(count.values(), default=0)
+        if not count:
+            raise await self._unknown(state)
+        most = max(count.values())
         return _only({run_id for run_id, number in count.items() if number == most})
+
+    async def _unknown(self, state: RunState[Any]) -> amends.UsageError:
+        """Return the error for a state of which the ledger has no call: it has only asked agents, which are no calls."""
+        names = {getattr(item.raw_item, "name", None) for item in state._generated_items}
+        asked = ", ".join(sorted(name for name in names if isinstance(name, str)))
+        stopped = [one.run_id for one in await self._rt.inbox() if one.what == "suspended" and one.run_id is not None]
+        shown = ", ".join([*stopped[:SHOWN_MAX], *(["…"] if len(stopped) > SHOWN_MAX else [])])
+        return amends.UsageError(
+            f"nothing says which run this state belongs to: none of its calls ({asked}) is in this ledger. An agent that is a"
+            " tool, or is handed over to, is no call. Nothing was done",
+            hint=f"name the run: run(agent, state, run_id=...), with the id of the turn that was stopped. Runs that were"
+            f" stopped here: {shown or 'none'}",
+        )
 
     async def _root_of(self, call: amends.Call) -> str:
         """Return the id of the outermost run of a call: a sub-agent has a run inside, and an undeclared tool has one too."""
@@ -270,6 +317,9 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
     # The SDK turns a tool's error into a text for the model; the ledger needs the error itself.
     bare = replace(tool, _use_default_failure_error_function=False, _failure_error_function=None)
     bind, returns = _binder(tool)
+    server = _server_of(tool)
+    if server is not None:
+        _listen_to(server)
 
     async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
         if _is_body_of(tool.name, ctx.tool_call_id):
@@ -280,8 +330,8 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
         asked = bind(arguments)
 
         async def body(**args: Any) -> Any:
-            with _hearing_server() as heard:
-                returned.append(await bare.on_invoke_tool(ctx, _as_json(arguments, args, asked)))
+            made, value = await _invoke(bare, server, ctx, _as_json(arguments, args, asked))
+            returned.append(made)
             is_call = _is_body_of(tool.name, ctx.tool_call_id)
             if _pauses(ctx) and is_call:
                 raise amends.NoEffect("this tool is an agent, and has paused; it continues when it is called again")
@@ -289,7 +339,7 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
                 raise amends.Waiting(f"{tool.name} waits for a decision", run_id=_current().id)
             if not is_call:
                 return to_jsonable_python(returned[-1], fallback=str)
-            return _content(heard[-1]) if heard else returned[-1]
+            return value
 
         run = _current()
         run.for_agent()
@@ -315,17 +365,41 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
         ctx: ToolContext[Any] = ToolContext(
             context, tool_name=tool.name, tool_call_id=call.tool_call_id or call.id, tool_arguments=text
         )
-        with _hearing_server() as heard:
-            value = await bare.on_invoke_tool(ctx, text)
-        return _content(heard[-1]) if heard else value
+        _, value = await _invoke(bare, server, ctx, text)
+        return value
 
     alone.__annotations__ = {"return": returns}  # so that a compensation gets what the tool returned
     invoke.__amends__ = alone  # type: ignore[attr-defined]
+    setattr(invoke, _SERVER, server)
     # Wrapped as the SDK does it: the program's own `failure_error_function` is kept, and None still ends the run.
     wraps = hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__")
     on_invoke = with_function_tool_failure_error_handler(invoke, _no_message) if wraps else invoke
     gate = _gate(tool, tool.needs_approval, bind, passes=passes)
-    return replace(tool, on_invoke_tool=on_invoke, needs_approval=gate)
+    made = replace(tool, on_invoke_tool=on_invoke, needs_approval=gate)
+    _watch_guardrails(made)
+    return made
+
+
+def _watch_guardrails(tool: FunctionTool) -> None:
+    """Make the guardrails of the tool's input withdraw the request for a call that they reject: nobody needs to decide."""
+    if tool.tool_input_guardrails:
+        tool.tool_input_guardrails = [
+            one if hasattr(one.guardrail_function, "__amends__") else _watched(one)
+            for one in tool.tool_input_guardrails
+        ]
+
+
+def _watched(guardrail: ToolInputGuardrail[Any]) -> ToolInputGuardrail[Any]:
+    async def check(data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
+        output = await guardrail.run(data)
+        here = _here.get()
+        if output.behavior["type"] != "allow" and here is not None and _is_in_run():
+            why = f"the guardrail {guardrail.get_name()} rejected it"
+            await _withdraw(here.rt, await _current().report(), {data.context.tool_call_id}, why)
+        return output
+
+    check.__amends__ = True  # type: ignore[attr-defined]
+    return ToolInputGuardrail(check, name=guardrail.get_name())
 
 
 # ---- An agent as a tool: a child run
@@ -438,6 +512,8 @@ def _gate(
     """Return a function that tells whether the SDK pauses before a call: if the ledger or the tool itself requires it."""
 
     async def needs_approval(ctx: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
+        if _is_rejected(ctx, tool.name, call_id):
+            return True  # by the program, which tells the model so: nobody else needs to decide
         if not passes or _is_in_run():
             try:
                 asked = bind(to_json(args).decode())
@@ -590,11 +666,12 @@ def _guard_agent(agent: Agent[Any], rt: amends.AsyncRuntime) -> list[str]:
                 _ = rt.schemas(repeats=True)  # raises if the runtime does not honour what the model is shown
             if not _is_guarded(tool) and not tool._is_agent_tool:
                 _guard_in_place(tool)
+            _watch_guardrails(tool)
         elif type(tool).__name__ not in HARMLESS:
             unguarded.append(f"{tool.name} ({type(tool).__name__})")
     rt.reach(_bodies(tool for tool in agent.tools if not getattr(tool, "_is_agent_tool", False)))
     if agent.mcp_servers and not hasattr(agent.get_mcp_tools, "__amends__"):
-        agent.get_mcp_tools = _guarding_servers(agent, agent.get_mcp_tools)  # type: ignore[method-assign]
+        agent.get_mcp_tools = _guarding_servers(agent.get_mcp_tools)  # type: ignore[method-assign]
     for handoff in agent.handoffs:
         if not isinstance(handoff, Handoff):
             continue
@@ -602,9 +679,31 @@ def _guard_agent(agent: Agent[Any], rt: amends.AsyncRuntime) -> list[str]:
             unguarded.append(f"on_handoff of {handoff.tool_name}")
         if not hasattr(handoff.on_invoke_handoff, "__amends__"):
             handoff.on_invoke_handoff = _guarded_handoff(handoff)
+    if not hasattr(agent.get_all_tools, "__amends__"):
+        agent.get_all_tools = _looking(agent, agent.get_all_tools)  # type: ignore[method-assign]
     if agent.tool_use_behavior == "stop_on_first_tool" or isinstance(agent.tool_use_behavior, dict):
         agent.tool_use_behavior = _stopping(agent.tool_use_behavior)
     return unguarded
+
+
+def _looking(agent: Agent[Any], listed: Callable[..., Awaitable[list[Tool]]]) -> Any:
+    """Return the method that lists the agent's tools before each request to the model, and looks at what is new."""
+
+    def had() -> list[int]:
+        return [id(one) for one in (*agent.tools, *agent.handoffs, *agent.mcp_servers)]
+
+    seen = had()
+
+    async def get_all_tools(run_context: RunContextWrapper[Any]) -> list[Tool]:
+        nonlocal seen
+        here = _here.get()
+        if here is not None and _is_in_run() and seen != had():
+            here.look_at(agent)
+            seen = had()
+        return await listed(run_context)
+
+    get_all_tools.__amends__ = True  # type: ignore[attr-defined]
+    return get_all_tools
 
 
 def _guard_in_place(tool: FunctionTool) -> None:
@@ -614,14 +713,11 @@ def _guard_in_place(tool: FunctionTool) -> None:
     tool.needs_approval = made.needs_approval
 
 
-def _guarding_servers(agent: Agent[Any], listed: Callable[..., Awaitable[list[Tool]]]) -> Any:
+def _guarding_servers(listed: Callable[..., Awaitable[list[Tool]]]) -> Any:
     """Return the method that lists the tools of the agent's MCP servers, guarded."""
     reached: set[tuple[int, str]] = set()  # the SDK lists them before each request to the model
 
     async def get_mcp_tools(run_context: RunContextWrapper[Any]) -> list[Tool]:
-        for server in agent.mcp_servers:
-            if not hasattr(server.call_tool, "__amends__"):
-                server.call_tool = _heard(server.call_tool)  # type: ignore[method-assign]
         found = await listed(run_context)
         tools = [_guarded(one, passes=True) if isinstance(one, FunctionTool) else one for one in found]
         if (here := _here.get()) is not None:
@@ -634,42 +730,93 @@ def _guarding_servers(agent: Agent[Any], listed: Callable[..., Awaitable[list[To
     return get_mcp_tools
 
 
+# ---- Tools of MCP servers
+
+_LOST: Final = re.compile(r"(Connection timeout\.|Request failed\.|HTTP error (5\d\d|408|499))$")
+"""The end of a message by which the SDK hides an error of the transport whose address has a password."""
+
 _results: ContextVar[list[Any] | None] = ContextVar("amends.adapters.openai_agents.results", default=None)
-"""The results of MCP servers during one body: the SDK turns them into text, and an error into a result."""
+"""The results of the MCP server during the body of one of its tools: the SDK keeps only their texts."""
 
 
-class _hearing_server:  # noqa: N801 (reads like a function)
-    """Collects what an MCP server answers to the body inside; the SDK calls it in another asyncio task."""
-
-    def __enter__(self) -> list[Any]:
-        heard: list[Any] = []
-        self._token = _results.set(heard)
-        return heard
-
-    def __exit__(self, *_: object) -> None:
-        _results.reset(self._token)
+def _server_of(tool: FunctionTool) -> MCPServer | None:
+    """Return the MCP server that the tool is one of; None: it is none, or something else calls it."""
+    call = getattr(tool.on_invoke_tool, "_invoke_tool_impl", tool.on_invoke_tool)
+    found = getattr(call, _SERVER, None)
+    if found is None and isinstance(call, functools.partial) and call.args:
+        found = call.args[0]
+    return found if isinstance(found, MCPServer) else None
 
 
-def _heard(call_tool: Callable[..., Awaitable[Any]]) -> Any:
+_SERVER: Final = "__amends_server__"
+
+
+async def _invoke(
+    tool: FunctionTool, server: MCPServer | None, ctx: ToolContext[Any], arguments: str
+) -> tuple[Any, Any]:
+    """Do a call; return what the SDK makes of it, and what the tool returned. Raise what a server's result stands for."""
+    if server is None:
+        made = await tool.on_invoke_tool(ctx, arguments)
+        return made, made
+    heard: list[Any] = []
+    token = _results.set(heard)  # a list: the SDK asks the server in another asyncio task
+    try:
+        made = await tool.on_invoke_tool(ctx, arguments)
+    finally:
+        _results.reset(token)
+    return made, _content(check_result(heard[-1])) if heard else made
+
+
+def _listen_to(server: MCPServer) -> None:
+    """Make the server tell the body what it really answered; outside of a body it does what it did.
+
+    It is given the key of the call, and is asked once, whatever its ``max_retry_attempts`` is: a request that was lost
+    may have been executed.
+    """
+    call_tool = server.call_tool
+    if hasattr(call_tool, "__amends__"):
+        return
+    takes_meta = "meta" in inspect.signature(call_tool).parameters
+
     async def call(*args: Any, **kwargs: Any) -> Any:
-        result = await call_tool(*args, **kwargs)
+        said = call_meta()
+        if not said:
+            return await call_tool(*args, **kwargs)
         heard = _results.get()
+        if heard is not None and takes_meta and len(args) < 3:
+            kwargs["meta"] = {KEY_META: said[KEY_META], **(kwargs.get("meta") or {})}
+        here = amends.current_call()
+        may_repeat = here.kind == "read" or here.phase == "compensate"
+        ask = call_tool if may_repeat else _once(server, call_tool)
+        try:
+            result = await ask(*args, **kwargs)
+        except UserError as error:
+            if error.__cause__ is None and _LOST.search(str(error)):
+                raise ConnectionError(str(error)) from error
+            raise
         if heard is not None:
             heard.append(result)
         return result
 
     call.__amends__ = True  # type: ignore[attr-defined]
-    return call
+    server.call_tool = call  # type: ignore[method-assign]
+
+
+def _once(server: MCPServer, call_tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return the method of the server without the SDK's own retries."""
+    if not getattr(server, "max_retry_attempts", 0) or not inspect.ismethod(call_tool):
+        return call_tool
+    made: Any = copy(server)  # others may use the server meanwhile
+    made.max_retry_attempts = 0
+    return functools.partial(call_tool.__func__, made)
 
 
 def _content(result: Any) -> Any:
-    """Return what the tool of an MCP server returned: its structured content, else its text; raise its error."""
+    """Return what the tool of an MCP server returned: its structured content, else its text."""
     told = to_jsonable_python(result, by_alias=True, exclude_none=True)
-    texts = [one["text"] for one in told.get("content", ()) if one.get("type") == "text"]
-    if told.get("isError"):
-        raise RuntimeError("\n".join(texts) or "the MCP server says that it failed")
     if "structuredContent" in told:
         return told["structuredContent"]
+    texts = [one["text"] for one in told.get("content", ()) if one.get("type") == "text"]
     if len(texts) != len(told.get("content", ())):
         return told["content"]
     text = "\n".join(texts)
@@ -751,7 +898,7 @@ def _stopping(stop: Any) -> Callable[[RunContextWrapper[Any], list[FunctionToolR
 
 @dataclass(frozen=True)
 class _Here:
-    """The turn that this context is in, or was in last: its runtime, and the program's own context object."""
+    """The turn that this context is in: its runtime, and the program's own context object."""
 
     rt: amends.AsyncRuntime
     look_at: Callable[[Agent[Any]], None]
@@ -774,12 +921,12 @@ class _Turn:
         """Return what the model must be told before it may stop; empty: it may, or it only pauses."""
         return "" if getattr(result, "interruptions", None) else await self._run.before_end()
 
-    def end(self, result: RunResultBase, *, is_stopped: bool = False) -> None:
+    def end(self, result: RunResultBase | None, *, is_stopped: bool = False) -> None:
         """Record the output; raise if the agent only pauses, or was stopped."""
         if is_stopped:
             stop = Suspended("the agent was stopped", run_id=self._run.id)
             raise stop if self._paused is None else self._paused.over(stop)
-        if self._paused is None:
+        if self._paused is None or result is None:
             return
         if interruptions := getattr(result, "interruptions", None):
             raise self._paused.because(self._run.id, interruptions)
@@ -879,25 +1026,52 @@ class _Pausing:
         return error is not None and error is self._because
 
 
-def _as_decided(state: RunState[Any], report: amends.Report) -> None:
+async def _as_decided(state: RunState[Any], report: amends.Report, rt: amends.AsyncRuntime) -> None:
     """Make the state agree with the ledger: an approval that only the state has does not count.
 
     A call that a person rejected counts as approved here, so that it runs and is answered with the reason. A rejection
-    by the program itself stays.
+    by the program itself stays, and withdraws the request: nobody decides about it any more, and a yes that was given
+    starts nothing.
     """
     known = _states_of(report)
     undecided = {call_id for call_id, call_state in known.items() if call_state == "held"}
     # There is no public way to revoke an approval. Those of an agent that is a tool are in the state inside this one.
     owners = [state._find_nested_approval_state(item) for item in state.get_interruptions()]
     contexts = [one._context for one in (state, *(owner[0] for owner in owners if owner is not None))]
-    records = [record for one in contexts if one is not None for record in one._approvals.values()]
-    for record in records:
+    for record in [record for one in contexts if one is not None for record in one._approvals.values()]:
         if isinstance(record.approved, list):
             record.approved = [one for one in record.approved if one not in undecided]
-    refused = {one for record in records if isinstance(record.rejected, list) for one in record.rejected}
+    refused = {
+        item.call_id
+        for item in state.get_interruptions()
+        if item.call_id and any(one is not None and _is_rejected(one, item.tool_name, item.call_id) for one in contexts)
+    }
+    await _withdraw(rt, report, refused, "the program rejected it in the state of the agent")
     for item in state.get_interruptions():
         if item.call_id in known and item.call_id not in undecided | refused:
             state.approve(item)
+
+
+def _is_rejected(context: RunContextWrapper[Any], tool: str | None, call_id: str) -> bool:
+    """Return whether the program has rejected this call, or every call of this tool."""
+    if any(isinstance(one.rejected, list) and call_id in one.rejected for one in context._approvals.values()):
+        return True
+    return tool is not None and context.is_tool_approved(tool, call_id) is False
+
+
+async def _withdraw(rt: amends.AsyncRuntime, report: amends.Report, call_ids: Collection[str], why: str) -> None:
+    """Withdraw the requests for approval of these calls, by the SDK's ids: the SDK does not make them."""
+    if not call_ids:
+        return
+    for call in report.calls:
+        if call.tool_call_id not in call_ids or call.state not in ("held", "ready") or call.staged:
+            continue
+        async for asked in rt.approvals(f"call:{call.id}"):
+            if asked.state in ("pending", "approved"):
+                with suppress(ApprovalVoid):  # decided otherwise at this moment
+                    await rt.withdraw(asked.id, by="Agents SDK", why=why)
+    for child in report.children:
+        await _withdraw(rt, child, call_ids, why)
 
 
 def _states_of(report: amends.Report) -> dict[str, str]:
@@ -942,10 +1116,10 @@ def _is_body_of(name: str, call_id: str) -> bool:
     return (call.tool, call.tool_call_id) == (name, call_id)
 
 
-def _is_inside(run_id: str | None) -> bool:
-    """Return whether a run is already open. In a replay, the run with this id is opened again as it was recorded."""
+def _is_inside(rt: amends.AsyncRuntime, run_id: str | None) -> bool:
+    """Return whether a run of this runtime is open. In a replay, the run with this id is opened as it was recorded."""
     try:
-        run = amends.current_run()
+        run = amends.current_run(rt)
     except NoRun:
         return False
     return not (run.awaits_opening and run.id == run_id)

@@ -179,6 +179,8 @@ MAYBE_SENT: Final = frozenset(
         "urllib3.exceptions.ResponseError",
         "urllib3.exceptions.SSLError",
         "urllib3.exceptions.TimeoutError",
+        "agents.exceptions.MCPToolCancellationError",
+        "agents.exceptions.ToolTimeoutError",
         "aiohttp.client_exceptions.ClientConnectionError",
         "aiohttp.client_exceptions.ClientPayloadError",
         "aiohttp.client_exceptions.InvalidUrlRedirectClientError",

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from amends.budgets import Budget, budget_from, check_budgets_for, checked_budgets
@@ -47,6 +48,7 @@ from amends.tools.compensation import Bodies, Body, is_compensable_here
 from amends.tools.declarations import check_described, specs_of
 from amends.tools.rules import Rule
 from amends.tools.scope import run_around
+from amends.tools.signature import hints_of
 from amends.tools.spec import Declaration, Spec, is_elsewhere
 from amends.tools.toml_tools import declared_in
 from amends.visible import visible_log
@@ -164,8 +166,12 @@ class Host:
         So its compensation gets the classes that its body returned. A handler without an annotation changes nothing.
         """
         spec = self.named(tool)
+        if spec.signature is not None or spec.result_type is not Any:
+            return spec
         hint = getattr(handler, "__annotations__", {}).get("return", Any)
-        if spec.signature is not None or spec.result_type is not Any or hint is Any or isinstance(hint, str | None):
+        if isinstance(hint, str):  # as every annotation is after `from __future__ import annotations`
+            hint = hints_of(handler, {}).get("return", Any)
+        if hint is Any or hint is None or hint is NoneType:
             return spec
         with self._lock:
             self.result_types[spec.name] = hint
