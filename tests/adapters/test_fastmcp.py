@@ -84,12 +84,17 @@ class FastMcpRetriedHarness(FastMcpHarness):
         return await super()._drive(shop, turns, thread, resume)
 
 
+@pytest.mark.rest  # ``test_mcp_wire`` has the same for values of the protocol
+class TestFastMcpResults(RichResults):
+    harness = FastMcpHarness()
+
+
 @pytest.mark.rest  # its cases start processes
 class TestFastMcpRetried(Retried):
     harness = FastMcpRetriedHarness()
 
 
-class TestFastMcp(Conformance, SameRequest, RichResults, TwoRuntimes):
+class TestFastMcp(Conformance, SameRequest, TwoRuntimes):
     harness = FastMcpHarness()
     pauses = False
     is_told = "with the failure"
