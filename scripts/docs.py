@@ -5,7 +5,8 @@ A generated part is between two comments; whatever is between them is replaced:
     <!-- generated: call moves -->
     <!-- end -->
 
-Links between pages are checked too: a link to a missing page is an error in both modes.
+Links between pages are checked too: a link to a missing page is an error in both modes. So is a cell of the table of
+adapters without a test or a reason (see tests/adapters/cells.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ from amends.model import Answer
 from amends.testing.checkers import CHECKERS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.adapters import table  # noqa: E402 (found by the line above; it imports no framework)
+
 PART: Final = re.compile(r"(<!-- generated: (?P<name>[\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 LINK: Final = re.compile(r"\]\((?!\w+:|#)(?P<target>[^)#\s]+)(?:#[^)\s]*)?\)")
 FENCED: Final = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
@@ -264,6 +269,16 @@ def _asked(method: Callable[..., Any]) -> str:
     return ", ".join(said)
 
 
+# ---- adapters -----------------------------------------------------------------------------
+
+SHAPES: Final = table.Table()
+
+
+def _shapes() -> str:
+    titles = [f"[{column.title}](../how-to/{column.page})" for column in SHAPES.columns]
+    return f"{_table(' | '.join(['shape', *titles]), SHAPES.marks())}\n{table.LEGEND}\n"
+
+
 PARTS: Final[dict[str, Callable[[], str]]] = {
     "call moves": lambda: _diagram(states.diagram(states.CALL_MOVES)),
     "run moves": lambda: _diagram(states.diagram(states.RUN_MOVES)),
@@ -282,6 +297,8 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "runtime": _members(amends.Runtime),
     "run": _members(amends.Run),
     "attempt": _members(amends.Attempt),
+    "shapes": _shapes,
+    "shapes that do not apply": lambda: _table("shape | adapter | why", SHAPES.reasons()),
     "checkers": lambda: _table(
         "checker | what must hold", ((f"`{name}`", _promise(checker)) for name, checker in CHECKERS.items())
     ),
@@ -311,7 +328,7 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
 def main() -> int:
     """Write or check every page; return 0 if the docs are right."""
     is_check = "--check" in sys.argv[1:]
-    problems: list[str] = []
+    problems = list(SHAPES.problems())
     for page in pages():
         text = page.read_text(encoding="utf-8")
         wanted = fresh(text)

@@ -40,7 +40,7 @@ from amends.engine.call import Done, guarded_call
 from amends.engine.plain import PlainCall, plain_call
 from amends.engine.recorded_values import read_clock
 from amends.engine.reports import output_gone_error, report_of
-from amends.engine.session import Ask, Session, call_of, count_replays
+from amends.engine.session import Ask, Session, call_of, count_replays, scrubbed
 from amends.errors import (
     STILL_OPEN,
     Busy,
@@ -288,6 +288,16 @@ class OpenRun:
                 " rt.run('order-7'), or run_id= of the adapter",
                 self.id,
             )
+
+    def holds_secret(self, text: str, asked: Iterable[ToolCall] = ()) -> bool:
+        """Return whether a text has a redacted value of this run in it, or of these requests: it must not be recorded.
+
+        For adapters that record what a framework or a model said.
+        """
+        for one in asked:
+            with contextlib.suppress(Exception):  # a request that no tool takes has no redacted value
+                foreseen_ask(self._host, self._session, one.tool, one.args, tool_call_id=one.tool_call_id)
+        return scrubbed(self._session, text) != text
 
     def warned(self, answer: Answer) -> Answer:
         """Return the answer with what an open failure means, for a model that nothing can tell before the end.

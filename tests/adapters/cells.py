@@ -3,20 +3,21 @@
 A test class that inherits a shape of ``conformance.py`` fills the cell. For the other cells the first module of a column
 has ``CELLS``, a literal (it is read, not imported, so that no framework is needed to write the docs)::
 
-    CELLS = {
+    CELLS: Cells = {
         "no name": Tested("test_a_turn_without_a_name_is_warned_of_once"),
-        "stop": Impossible("crewai 1.15.4", "a kickoff cannot be left before its end", "test_a_stop_is_refused"),
-        "lost server": Absent("it has no client of MCP servers"),
+        "stop": Impossible("crewai 1.15.4", "A kickoff cannot be left before its end.", "test_a_stop_is_refused"),
+        "lost server": Absent("It has no client of MCP servers."),
     }
 
 A test is named as in its column's modules, or as ``test_mcp_clients.py::test_name``, with ``[langchain]`` behind it where it
-is one of the cases. A cell that is missing, said twice in different ways, or names a test that does not exist is an error
-of ``scripts/docs.py --check``.
+is one of the cases. A cell that is missing, that contradicts what a class inherits, or that names a test which does not
+exist is an error of ``scripts/docs.py --check``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 
 class Tested:
@@ -36,13 +37,14 @@ class Impossible:
 
 
 class Absent:
-    """The framework has nothing of the kind: why the shape does not apply."""
+    """The shape does not apply, and why."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
 
-Cells = dict[str, Tested | Impossible | Absent]
+Cell = Tested | Impossible | Absent
+Cells = dict[str, Cell]
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Column:
     """Where its tests are; the first has ``CELLS``."""
 
 
-COLUMNS = (
+COLUMNS: Final = (
     Column(
         "LangChain, LangGraph", "langchain.md", ("test_langchain", "test_langchain_features", "test_langchain_graphs")
     ),
@@ -80,7 +82,7 @@ COLUMNS = (
     Column("FastMCP server", "fastmcp.md", ("test_fastmcp", "test_mcp_wire")),
 )
 
-ROWS = (
+ROWS: Final = (
     Row(
         "once",
         "A call happens once, and its run commits.",

@@ -23,6 +23,7 @@ from amends.adapters.anthropic import (
 )
 from amends.errors import Suspended
 from amends.llm import ModelServer, Reply, ScriptedModel
+from tests.adapters.cells import Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Outcome,
@@ -41,6 +42,19 @@ from tests.adapters.shop import Shop
 from tests.llm.shop import World, tools_of
 
 MODEL = "claude-sonnet-5"
+
+CELLS: Cells = {
+    "lost server": Tested(
+        "test_mcp_clients.py::test_a_server_that_is_killed_after_the_effect_is_a_doubt_and_is_not_asked_again[anthropic]",
+        "test_mcp_clients.py::test_a_server_that_does_not_answer_in_time_is_a_doubt[anthropic]",
+    ),
+    "server's error": Tested("test_mcp_clients.py::test_an_error_of_the_tool_is_a_failure[anthropic]"),
+    "not yet": Tested(
+        "test_mcp_clients.py::test_what_a_guarded_server_has_not_done_or_does_not_know_is_a_doubt[anthropic]"
+    ),
+    "unguarded": Tested("test_a_tool_that_the_runner_calls_by_itself_is_named"),
+    "no name": Tested("test_an_agents_run_without_a_name_is_warned_of_once"),
+}
 
 
 class MessagesHarness:
@@ -417,3 +431,16 @@ def test_a_tool_that_the_runner_calls_by_itself_is_named(world: World, strict: b
             play()
     assert (called, effects(world)) == (([], []) if strict else (["a"], ["charge 7"]))
     assert ("tool ping is called by the runner" in caplog.text) is not strict
+
+
+def test_an_agents_run_without_a_name_is_warned_of_once(world: World, caplog: Any) -> None:
+    with Runtime("memory:", tools=tools_of(world)) as rt:
+        for name in ("named", None, None):
+            with (
+                ModelServer(ScriptedModel("Done.")) as server,
+                Anthropic(**server.anthropic) as client,
+                rt.run(name) as run,
+            ):
+                answer_tool_calls(run, client.messages.create(model=MODEL, max_tokens=500, messages=SAID))
+            assert ("no name of yours" in caplog.text) is (name is None)
+    assert caplog.text.count("no name of yours") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from langgraph.types import Command, RetryPolicy
 
 import amends
 from amends.adapters.langchain import AmendsMiddleware, is_users
+from tests.adapters.cells import Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Fails,
@@ -33,9 +35,27 @@ from tests.adapters.conformance import (
     Stopped,
     SupervisorConformance,
     Turn,
+    TwoRuntimes,
     asks_clerk,
 )
 from tests.adapters.shop import Shop
+
+CELLS: Cells = {
+    "lost server": Tested(
+        "test_mcp_clients.py::test_a_server_that_is_killed_after_the_effect_is_a_doubt_and_is_not_asked_again[langchain]",
+        "test_mcp_clients.py::test_a_server_that_does_not_answer_in_time_is_a_doubt[langchain]",
+    ),
+    "server's error": Tested("test_mcp_clients.py::test_an_error_of_the_tool_is_a_failure[langchain]"),
+    "not yet": Tested(
+        "test_mcp_clients.py::test_what_a_guarded_server_has_not_done_or_does_not_know_is_a_doubt[langchain]"
+    ),
+    "unguarded": Tested(
+        "test_a_tool_past_the_middleware_is_named",
+        "test_a_tool_past_a_strict_middleware_is_refused",
+        "test_a_retry_behind_the_middleware_is_refused_before_anything_runs",
+    ),
+    "no name": Tested("test_a_run_without_a_name_is_warned_about_once"),
+}
 
 
 class Scripted(BaseChatModel):
@@ -86,7 +106,7 @@ class LangChain:
                     paused = agent.get_state(config).interrupts
                     given = Command(resume={one.id: "approved" for one in paused}) if paused else None
                 try:
-                    with guard.turn(config):
+                    with self.block(guard, config):
                         state = agent.invoke(given, config)
                 except (ConnectionAbortedError, amends.RolledBack, amends.RunBlocked) as error:
                     return Outcome("failed", error=str(error))
@@ -95,18 +115,24 @@ class LangChain:
     def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
         with amends.Runtime(shop.url, tools=shop.declared()) as rt:
             guard = AmendsMiddleware(rt, **shop.options)
-            with SqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver, guard.turn(config_of("t1")):
+            with (
+                SqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver,
+                self.block(guard, config_of("t1")),
+            ):
                 agent, given = self.agent(guard, shop, turns, saver), {"messages": [("user", "go on")]}
                 for state in agent.stream(given, config_of("t1"), stream_mode="values"):
                     if len(told_in(state)) == after:
                         break
+
+    def block(self, guard: AmendsMiddleware, config: Any) -> Any:
+        return guard.turn(config)
 
     def agent(self, guard: AmendsMiddleware, shop: Shop, turns: Sequence[Turn], saver: Any) -> Any:
         tools = [lc_tool(fn) for fn in shop.functions()]
         return create_agent(Scripted(turns=turns), tools=tools, middleware=[guard], checkpointer=saver)
 
 
-class AsyncLangChain:
+class AsyncLangChain(LangChain):
     """The same, awaited."""
 
     def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
@@ -116,12 +142,10 @@ class AsyncLangChain:
         async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
             guard = AmendsMiddleware(rt, **shop.options)
             async with AsyncSqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
-                tools = [lc_tool(fn) for fn in shop.functions()]
-                agent = create_agent(Scripted(turns=turns), tools=tools, middleware=[guard], checkpointer=saver)
-                config = config_of(thread)
+                agent, config = self.agent(guard, shop, turns, saver), config_of(thread)
                 given: Any = None if resume else {"messages": [("user", "go on")]}
                 try:
-                    async with guard.turn(config):
+                    async with self.block(guard, config):
                         state = await agent.ainvoke(given, config)
                 except (ConnectionAbortedError, amends.RolledBack, amends.RunBlocked) as error:
                     return Outcome("failed", error=str(error))
@@ -142,11 +166,11 @@ class AsyncLangChain:
         async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
             guard = AmendsMiddleware(rt, **shop.options)
             async with AsyncSqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
-                tools = [lc_tool(fn) for fn in shop.functions()]
-                agent = create_agent(Scripted(turns=turns), tools=tools, middleware=[guard], checkpointer=saver)
+                agent = self.agent(guard, shop, turns, saver)
                 given: Any = {"messages": [("user", "go on")]}
-                async with guard.turn(config_of("t1")):
-                    async for state in agent.astream(given, config_of("t1"), stream_mode="values"):
+                states = agent.astream(given, config_of("t1"), stream_mode="values")
+                async with self.block(guard, config_of("t1")), aclosing(states):
+                    async for state in states:
                         if len(told_in(state)) == after:
                             enough.set()
                             await asyncio.Event().wait()
@@ -167,6 +191,25 @@ class BareToolNode(LangChain):
         return graph.compile(checkpointer=saver)
 
 
+class WithoutBlock(LangChain):
+    """The middleware alone, without a block around the agent."""
+
+    def block(self, guard: AmendsMiddleware, config: Any) -> Any:
+        return nullcontext()
+
+
+class AsyncWithoutBlock(AsyncLangChain):
+    """The same, awaited."""
+
+    block = WithoutBlock.block
+
+
+class BareToolNodeWithoutBlock(BareToolNode):
+    """A graph of one's own, without a block around it."""
+
+    block = WithoutBlock.block
+
+
 class LangChainSupervisor(LangChain):
     """The clerk is a tool of another agent; only that one has a checkpointer."""
 
@@ -177,6 +220,23 @@ class LangChainSupervisor(LangChain):
         def ask_clerk(request: str) -> str:
             """Ask the clerk."""
             result = clerk.invoke({"messages": [{"role": "user", "content": request}]})
+            return str(result["messages"][-1].content)
+
+        tools = [*(lc_tool(fn) for fn in shop.functions()), ask_clerk]
+        model = Scripted(turns=asks_clerk("request"))
+        return create_agent(model, tools=tools, middleware=[guard], checkpointer=saver)
+
+
+class AsyncLangChainSupervisor(AsyncLangChain):
+    """The same, awaited."""
+
+    def agent(self, guard: AmendsMiddleware, shop: Shop, turns: Sequence[Turn], saver: Any) -> Any:
+        clerk = super().agent(guard, shop, turns, None)
+
+        @lc_tool
+        async def ask_clerk(request: str) -> str:
+            """Ask the clerk."""
+            result = await clerk.ainvoke({"messages": [{"role": "user", "content": request}]})
             return str(result["messages"][-1].content)
 
         tools = [*(lc_tool(fn) for fn in shop.functions()), ask_clerk]
@@ -197,24 +257,10 @@ class Team(LangChain):
         return graph.compile(checkpointer=saver)
 
 
-class AsyncTeam(Team):
+class AsyncTeam(AsyncLangChain):
     """The same, awaited."""
 
-    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
-        return asyncio.run(self._drive(shop, turns, thread, resume))
-
-    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
-        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
-            guard = AmendsMiddleware(rt, **shop.options)
-            async with AsyncSqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
-                team, config = self.agent(guard, shop, turns, saver), config_of(thread)
-                given: Any = None if resume else {"messages": [("user", "go on")]}
-                try:
-                    async with guard.turn(config):
-                        state = await team.ainvoke(given, config)
-                except ConnectionAbortedError as error:
-                    return Outcome("failed", error=str(error))
-                return Outcome("paused" if "__interrupt__" in state else "finished", told_in(state))
+    agent = Team.agent
 
 
 class OneAfterAnother(LangChain):
@@ -287,8 +333,22 @@ class TestRetryPolicyInBlock(Retried):
     harness = RetryPolicyInBlock()
 
 
-class TestLangChain(Conformance, SameRequest, RichResults, Stopped):
+class TestLangChain(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
     harness = LangChain()
+
+
+class TestWithoutBlock(Stopped):
+    harness = WithoutBlock()
+
+
+@pytest.mark.rest  # the other colour
+class TestAsyncWithoutBlock(Stopped):
+    harness = AsyncWithoutBlock()
+
+
+@pytest.mark.rest  # the same for a graph of one's own
+class TestBareToolNodeWithoutBlock(Stopped):
+    harness = BareToolNodeWithoutBlock()
 
 
 class TestLangChainSupervisor(SupervisorConformance):
@@ -296,11 +356,16 @@ class TestLangChainSupervisor(SupervisorConformance):
 
 
 @pytest.mark.rest  # the other colour
-class TestAsyncLangChain(Conformance, SameRequest, RichResults, Stopped):
+class TestAsyncLangChainSupervisor(SupervisorConformance):
+    harness = AsyncLangChainSupervisor()
+
+
+@pytest.mark.rest  # the other colour
+class TestAsyncLangChain(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
     harness = AsyncLangChain()
 
 
-class TestBareToolNode(Conformance, SameRequest, RichResults, Stopped):
+class TestBareToolNode(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
     harness = BareToolNode()
     is_told = ""
 

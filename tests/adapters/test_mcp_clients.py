@@ -13,11 +13,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from agents import Agent as OpenAIAgent
 from agents import set_tracing_disabled
 from agents.mcp import MCPServerStdio
 from agents.mcp.util import MCPUtil
+from anthropic import AsyncAnthropic
+from anthropic.lib.tools.mcp import async_mcp_tool
 from fastmcp import Client as FastClient
 from fastmcp.client.transports import StdioTransport
 from langchain.agents import create_agent
@@ -30,9 +33,11 @@ from pydantic_ai.mcp import MCPToolset
 
 import amends
 from amends.adapters import langchain as lc
+from amends.adapters.anthropic import runner_tools_async, until_done_async
 from amends.adapters.mcp import call_tool
 from amends.adapters.openai_agents import AmendsRunner, amends_tools
 from amends.adapters.pydantic_ai import AmendsCapability
+from amends.llm import ModelServer, ScriptedModel
 from tests.adapters import test_langchain, test_openai_agents, test_pydantic_ai
 from tests.adapters.loops import on_a_loop
 
@@ -51,10 +56,10 @@ def started(folder: Path, how: str) -> tuple[list[str], dict[str, str]]:
 
 
 @asynccontextmanager
-async def session(folder: Path, how: str) -> AsyncIterator[ClientSession]:
+async def session(folder: Path, how: str, timeout: float | None = None) -> AsyncIterator[ClientSession]:
     args, env = started(folder, how)
     async with stdio_client(StdioServerParameters(command=sys.executable, args=args, env=env)) as (read, write):
-        async with ClientSession(read, write) as made:
+        async with ClientSession(read, write, read_timeout_seconds=timeout) as made:
             await made.initialize()
             yield made
 
@@ -131,6 +136,22 @@ async def by_langchain(rt: Any, folder: Path, how: str, timeout: float) -> None:
             await agent.ainvoke(given, config)
 
 
+async def by_anthropic(rt: Any, folder: Path, how: str, timeout: float) -> None:
+    with ModelServer(ScriptedModel(*TURNS)) as server:
+        async with (
+            session(folder, how, timeout) as tools,
+            AsyncAnthropic(**server.anthropic, http_client=httpx2.AsyncClient(verify=False)) as client,
+            rt.run("order-7", history=True) as run,
+        ):
+            listed: Any = [async_mcp_tool(one, tools) for one in (await tools.list_tools()).tools]
+            said: Any = [{"role": "user", "content": "please"}]
+            made = runner_tools_async(run, listed)
+            runner = client.beta.messages.tool_runner(
+                model="claude-sonnet-5", max_tokens=500, messages=said, tools=made
+            )
+            await until_done_async(runner)
+
+
 DRIVES: dict[str, Drive] = {
     "mcp": by_session,
     "call_tool": by_helper,
@@ -138,6 +159,7 @@ DRIVES: dict[str, Drive] = {
     "pydantic-ai": by_pydantic_ai,
     "openai-agents": by_openai_agents,
     "langchain": by_langchain,
+    "anthropic": by_anthropic,
 }
 
 

@@ -32,6 +32,7 @@ from amends.errors import Suspended
 from amends.llm import ModelServer, Reply, ScriptedModel
 from amends.llm.wire import Api
 from amends.tools.signature import hints_of
+from tests.adapters.cells import Absent, Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Outcome,
@@ -48,6 +49,14 @@ from tests.adapters.conformance import (
 from tests.adapters.sdks import MODEL, SAID, Played, down_once, handed_on, run_id, schema_of, script_of
 from tests.adapters.shop import Shop
 from tests.llm.shop import World, tools_of
+
+CELLS: Cells = {
+    "lost server": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "server's error": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "not yet": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "unguarded": Tested("test_a_function_that_the_runner_calls_by_itself_is_named"),
+    "no name": Tested("test_an_agents_run_without_a_name_is_warned_of_once"),
+}
 
 
 class ChatHarness:

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent, BinaryContent, ModelRetry, RunContext, Tool, ToolReturn
-from pydantic_ai.exceptions import ApprovalRequired, RunCancelled, UserError
+from pydantic_ai.exceptions import ApprovalRequired, ModelAPIError, RunCancelled, UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -27,6 +27,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
     repair_messages,
 )
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.output import ToolOutput
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition
@@ -34,10 +35,41 @@ from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 
 import amends
 from amends.adapters.pydantic_ai import AmendsCapability, AmendsToolset, wake
-from amends.errors import NOT_FINISHED, NoRun, RunEnded
-from tests.adapters.conformance import Conformance, Fails, Outcome, SupervisorConformance, Turn, asks_clerk, wire
+from amends.errors import NOT_FINISHED, NoRun, RunEnded, Suspended
+from tests.adapters.cells import Cells, Tested
+from tests.adapters.conformance import (
+    Conformance,
+    Fails,
+    Outcome,
+    Retried,
+    RichResults,
+    SameRequest,
+    SeveralAgents,
+    Stopped,
+    SupervisorConformance,
+    Turn,
+    TwoRuntimes,
+    asks_clerk,
+    wire,
+)
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
+
+CELLS: Cells = {
+    "lost server": Tested(
+        "test_mcp_clients.py::test_a_server_that_is_killed_after_the_effect_is_a_doubt_and_is_not_asked_again[pydantic-ai]",
+        "test_mcp_clients.py::test_a_server_that_does_not_answer_in_time_is_a_doubt[pydantic-ai]",
+    ),
+    "server's error": Tested("test_mcp_clients.py::test_an_error_of_the_tool_is_a_failure[pydantic-ai]"),
+    "not yet": Tested(
+        "test_mcp_clients.py::test_what_a_guarded_server_has_not_done_or_does_not_know_is_a_doubt[pydantic-ai]"
+    ),
+    "unguarded": Tested(
+        "test_an_undeclared_output_function_is_named_or_refused",
+        "test_what_the_provider_or_the_program_executes_is_named",
+    ),
+    "no name": Tested("test_a_turn_without_a_name_is_warned_of_once"),
+}
 
 
 class PydanticAIHarness:
@@ -66,25 +98,33 @@ class PydanticAIHarness:
                     result = await agent.run("please", run_id=run_id, conversation_id=conversation)
         except Exception as error:
             return Outcome("failed", error=str(error))
-        told = [
-            str(part.content)
-            for message in result.all_messages()
-            if isinstance(message, ModelRequest)
-            for part in message.parts
-            if isinstance(part, ToolReturnPart)
-        ]
+        told = _told_in(result.all_messages())
         if isinstance(result.output, DeferredToolRequests):
             kept.write_bytes(ModelMessagesTypeAdapter.dump_json(self.keeps(result.all_messages())))
             return Outcome("paused", told)
         return Outcome("finished", told)
 
+    def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
+        asyncio.run(self._stop(shop, turns, after))
+
+    async def _stop(self, shop: Shop, turns: Sequence[Turn], after: int) -> None:
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            agent = self.agent(rt, shop, turns)
+            async with agent.iter("please", run_id=_turn_of(shop.folder, "t1", False)) as walked:
+                async for _ in walked:
+                    if len(_told_in(walked.all_messages())) >= after:
+                        break
+
     def agent(self, rt: amends.AsyncRuntime, shop: Shop, turns: Sequence[Turn], *more: Any) -> Any:
         return Agent(
-            model_saying(turns),
+            self.model(turns),
             tools=[*(_correctable(fn) for fn in shop.functions()), *more],
             output_type=[str, DeferredToolRequests],
             capabilities=[AmendsCapability(rt, options=shop.options)],
         )
+
+    def model(self, turns: Sequence[Turn]) -> Any:
+        return model_saying(turns)
 
 
 class PydanticAISupervisor(PydanticAIHarness):
@@ -101,12 +141,112 @@ class PydanticAISupervisor(PydanticAIHarness):
         return super().agent(rt, shop, asks_clerk("request"), ask_clerk)
 
 
-class TestPydanticAI(Conformance):
+class PydanticAIHandOff(PydanticAIHarness):
+    """Two agents, one after the other, in a run that the program opens around them: its programmatic hand-off."""
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        kept = shop.folder / "messages.json"
+        told: list[str] = []
+        try:
+            async with (
+                amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt,
+                rt.run(_turn_of(shop.folder, thread, resume), recover="wait", **shop.options),
+            ):
+                first = await self.agent(rt, shop, [turns[0], "over to you"]).run("please")
+                told += _told_in(first.all_messages())
+                second = self.agent(rt, shop, turns[1:])
+                if resume and kept.exists():
+                    messages = ModelMessagesTypeAdapter.validate_json(kept.read_bytes())
+                    result = await second.run(message_history=messages, deferred_tool_results=wake(messages))
+                else:
+                    result = await second.run("go on")
+                told += _told_in(result.all_messages())
+                if isinstance(result.output, DeferredToolRequests):
+                    kept.write_bytes(result.all_messages_json())
+                    raise Suspended("the second agent waits")
+        except amends.Waiting:
+            return Outcome("paused", told)
+        except Exception as error:
+            return Outcome("failed", told, str(error))
+        return Outcome("finished", told)
+
+
+class PydanticAIFallback(PydanticAIHarness):
+    """The model of the provider is down once, when it has first seen a result; another one is asked instead."""
+
+    def model(self, turns: Sequence[Turn]) -> Any:
+        plain, failed = model_saying(turns), [False]
+
+        def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            if _told_in(messages) and not failed[0]:
+                failed[0] = True
+                raise ModelAPIError("first", "it is down")
+            assert plain.function is not None
+            response: Any = plain.function(messages, info)
+            return response  # type: ignore[no-any-return]
+
+        return FallbackModel(FunctionModel(say), model_saying(turns))
+
+
+class PydanticAIAgain(PydanticAIHarness):
+    """The program starts the agent again when its model was down, with the messages so far: nothing was taken back."""
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        failed = [False]
+        plain = model_saying(turns)
+
+        def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            if _told_in(messages) and not failed[0]:
+                failed[0] = True
+                raise ModelAPIError("first", "it is down")
+            assert plain.function is not None
+            response: Any = plain.function(messages, info)
+            return response  # type: ignore[no-any-return]
+
+        async with (
+            amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt,
+            rt.run(_turn_of(shop.folder, thread, resume), **shop.options),
+        ):
+            agent = self.agent(rt, shop, turns)
+            for _ in range(2):
+                try:
+                    result = await agent.run("please", model=FunctionModel(say))
+                except ModelAPIError:
+                    continue
+                return Outcome("finished", _told_in(result.all_messages()))
+        return Outcome("failed")
+
+
+class TestPydanticAI(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
     harness = PydanticAIHarness()
 
 
 class TestPydanticAISupervisor(SupervisorConformance):
     harness = PydanticAISupervisor()
+
+
+@pytest.mark.rest
+class TestPydanticAIHandOff(SeveralAgents):
+    harness = PydanticAIHandOff()
+
+
+class TestPydanticAIFallback(Retried):
+    harness = PydanticAIFallback()
+
+
+@pytest.mark.rest
+class TestPydanticAIAgain(Retried):
+    harness = PydanticAIAgain()
+
+
+def _told_in(messages: Sequence[ModelMessage]) -> list[str]:
+    return [
+        str(part.content)
+        for message in messages
+        if isinstance(message, ModelRequest)
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
+    ]
 
 
 def _correctable(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -412,6 +552,66 @@ def test_killed_begun_again_paused_approved_and_woken_a_wire_is_sent_once(
         assert done.how == "finished", done
     assert shop.effects() == ["charge A1 500", "wire DE02 420000", "mail ann"]
     assert [(run.id, run.state) for run in shop.runs()] == [("t1:1", "committed")]
+
+
+class LostIdsSupervisor(PydanticAISupervisor):
+    """The same for a turn in which only another agent was asked."""
+
+    conversation = ""
+    keeps = LostIds.keeps
+
+
+@pytest.mark.rest
+def test_a_turn_that_only_asked_an_agent_is_found_without_the_ids(shop: Shop) -> None:
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], *WIRED]
+    suite = TestPydanticAI()
+    suite.harness = LostIdsSupervisor()  # type: ignore[misc]
+    shop.die_after("charge")
+    assert suite.in_a_new_process(shop, turns) is None, "it was to be killed"
+    assert suite.harness.drive(shop, turns, resume=True).how == "paused"
+    suite._decide(shop, approve=True)
+    for _ in range(2):  # a queue delivers twice
+        done = suite.in_a_new_process(shop, turns, resume=True)
+        assert done is not None
+        assert done.how == "finished", done
+    assert shop.effects() == ["charge A1 500", "wire DE02 420000", "ship A1"]
+    assert [(run.id, run.state) for run in shop.runs()] == [("t1:1", "committed")]
+
+
+@on_a_loop
+async def test_a_turn_that_waits_for_the_program_is_found_without_the_ids(shop: Shop) -> None:
+    """A user interface executes a tool itself, and gives the messages back in its own form."""
+    outside = ExternalToolset([ToolDefinition(name="pick_colour")])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent: Any = Agent(
+            model_saying([[("pick_colour", {})], [("charge", {"order": "A1", "cents": 5})], "done"]),
+            tools=shop.functions(),
+            toolsets=[outside],
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt)],
+        )
+        paused = await agent.run("please", run_id="job")
+        [call] = paused.output.calls
+        results = DeferredToolResults(calls={call.tool_call_id: "red"})
+        done = await agent.run(message_history=without_ids(paused.all_messages()), deferred_tool_results=results)
+        assert done.output == "done"
+    assert shop.effects() == ["charge A1 5"]
+    assert [(run.id, run.state) for run in shop.runs()] == [("job", "committed")]
+
+
+@on_a_loop
+async def test_a_history_without_ids_whose_calls_nobody_knows_is_refused_before_anything_runs(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        messages = without_ids((await clerk(rt, shop, WIRED).run("pay", run_id="job")).all_messages())
+    other = f"sqlite:///{shop.folder / 'other.db'}"
+    async with amends.AsyncRuntime(other, tools=shop.declared()) as rt:
+        agent = clerk(rt, shop, WIRED)
+        with pytest.raises(amends.UsageError, match="no run has the calls of this history"):
+            await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert [one async for one in rt.runs()] == []
+        paused = await agent.run(message_history=messages, deferred_tool_results=wake(messages), run_id="job")
+        assert isinstance(paused.output, DeferredToolRequests), "who names the run says which one it is"
+        assert [one.id async for one in rt.runs()] == ["job"]
 
 
 @pytest.mark.parametrize("kept", [list, without_ids])
@@ -771,6 +971,183 @@ async def test_a_compensation_gets_what_the_tool_returned(shop: Shop) -> None:
     assert undone == [Decimal("1.50"), Address("Ulm"), Item(sku="a")]
     assert next(part.metadata for part in told if isinstance(part, ToolReturnPart)) == {"k": 1}
     assert ["see", picture] in [part.content for part in told if isinstance(part, UserPromptPart)]
+
+
+def rich(shop: Shop, kind: str) -> Callable[..., Any]:
+    """A tool that draws, and returns more than its result."""
+    image = BinaryContent(b"\x00\xffpng", media_type="image/png")
+
+    def draw(what: str) -> Any:
+        """Draw something."""
+        shop._effect("draw", what)
+        if kind == "files":
+            return ["as you asked", image]
+        return ToolReturn(
+            return_value={"id": what}, content=["see", image], metadata={"cost": Decimal("1.50"), "seen": (1, b"\xff")}
+        )
+
+    return draw
+
+
+DRAW = ("draw", {"what": "cat"})
+
+
+def calls_once(asked: tuple[str, dict[str, Any]], call_id: str, *, stops: bool = False) -> FunctionModel:
+    """A model that makes one call, and then ends; ``stops``: the one who asked it leaves instead."""
+
+    def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if not any(isinstance(one, ModelResponse) for one in messages):
+            return ModelResponse(parts=[ToolCallPart(*asked, call_id)])
+        if stops:
+            raise asyncio.CancelledError
+        return ModelResponse(parts=[TextPart("done")])
+
+    return FunctionModel(say)
+
+
+def told_of(tool: str, messages: Sequence[ModelMessage]) -> tuple[Any, Any, Any]:
+    """What the model and the program have of the last call of a tool: result, metadata, content."""
+    parts = [part for one in messages for part in one.parts]
+    place = max(n for n, part in enumerate(parts) if isinstance(part, ToolReturnPart) and part.tool_name == tool)
+    after = [part.content for part in parts[place:] if isinstance(part, UserPromptPart) and part.content != "go on"]
+    found: Any = parts[place]
+    return found.content, found.metadata, after[0] if after else None
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("again", ["the same id", "a new id"])
+@pytest.mark.parametrize("kind", ["wrapped", "files"])
+@on_a_loop
+async def test_what_a_tool_returned_besides_its_result_is_recorded(
+    shop: Shop, kind: str, again: str, declared: bool
+) -> None:
+    """Its process is lost, and with it the messages: the record has the images and the metadata."""
+    tools = [amends.declare("draw", kind="pivot")] if declared else []
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+
+        def agent() -> Any:
+            return Agent(
+                tools=[rich(shop, kind)], output_type=[str, DeferredToolRequests], capabilities=[AmendsCapability(rt)]
+            )
+
+        if not declared:
+            await agent().run("go on", run_id="r", model=calls_once(DRAW, "c1", stops=True))
+            assert await approve_all(rt) == 1
+        with pytest.raises(asyncio.CancelledError):
+            await agent().run("go on", run_id="r", model=calls_once(DRAW, "c1", stops=True))
+        second = "c1" if again == "the same id" else "c2"
+        done = await agent().run("go on", run_id="r", model=calls_once(DRAW, second))
+        result, metadata, content = told_of("draw", done.all_messages())
+        if kind == "wrapped":
+            is_same = result == {"id": "cat"}
+            assert is_same or result == 'Already done in this task; the same result: {"id":"cat"}'
+            assert metadata == {"cost": Decimal("1.50"), "seen": [1, b"\xff"]}
+            assert [content[0], content[1].data] == ["see", b"\x00\xffpng"]
+        else:
+            is_same = result[0] == "as you asked"
+            assert is_same or result[0] == "Already done in this task; the same result:"
+            assert result[-1].data == b"\x00\xffpng"
+            assert result[-1].media_type == "image/png"
+        assert is_same == (again == "the same id")
+    assert shop.effects() == ["draw cat"]
+
+
+@on_a_loop
+async def test_a_compensation_elsewhere_gets_the_result_without_what_is_besides(shop: Shop) -> None:
+    handed: list[Any] = []
+
+    def undo(result: dict[str, str]) -> None:
+        handed.append(result)
+
+    tools = [amends.declare("draw", compensate=undo)]
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        agent: Any = Agent(tools=[rich(shop, "wrapped")], capabilities=[AmendsCapability(rt)])
+        async with agent.iter(
+            "go on", run_id="r", model=model_saying([[("draw", {"what": "cat"})], "drawn"])
+        ) as walked:
+            async for _ in walked:
+                if shop.effects():
+                    break
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        await rt.rollback("r", by="anna", why="ugly")
+    assert handed == [{"id": "cat"}]
+
+
+@on_a_loop
+async def test_what_is_recorded_besides_a_result_hides_what_the_tool_hides(shop: Shop) -> None:
+    def pay(card: str) -> Any:
+        return ToolReturn(return_value="paid", content=f"with {card}", metadata={"card": card})
+
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("pay", kind="pivot", redact=["card"])]) as rt:
+        agent: Any = Agent(
+            calls_once(("pay", {"card": "4111-1111-1111"}), "c1"), tools=[pay], capabilities=[AmendsCapability(rt)]
+        )
+        await agent.run("go on", run_id="r")
+        again = await agent.run("go on", run_id="r")
+    assert "paid" in str(told_of("pay", again.all_messages()))
+    assert b"4111-1111" not in b"".join(one.read_bytes() for one in shop.folder.glob("ledger.db*"))
+
+
+@on_a_loop
+async def test_what_is_besides_a_result_is_replayed(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("draw", kind="pivot")]) as rt:
+        agent: Any = Agent(calls_once(DRAW, "c1"), tools=[rich(shop, "wrapped")], capabilities=[AmendsCapability(rt)])
+        first = await agent.run("go on", run_id="r")
+        replayed = await rt.replay("r", agent.run, "go on", run_id="r")
+        for done in (first, replayed):
+            result, metadata, content = told_of("draw", done.all_messages())
+            assert (result, metadata["cost"], content[1].data) == ({"id": "cat"}, Decimal("1.50"), b"\x00\xffpng")
+    assert shop.effects() == ["draw cat"]
+
+
+@on_a_loop
+async def test_an_agent_that_returns_more_than_a_result_is_answered_with_all_of_it(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        artist: Any = Agent(model_saying(["a cat"]), capabilities=[AmendsCapability(rt)])
+
+        async def draw(what: str) -> ToolReturn[str]:
+            result = await artist.run(what)
+            return ToolReturn(return_value=result.output, content="as agreed", metadata={"cost": 1})
+
+        def boss(call_id: str, *, stops: bool = False) -> Any:
+            model = calls_once(DRAW, call_id, stops=stops)
+            return Agent(model, tools=[draw], capabilities=[AmendsCapability(rt)]).run("go on", run_id="r")
+
+        with pytest.raises(asyncio.CancelledError):
+            await boss("c1", stops=True)
+        again: Any = await boss("c2")
+        result, metadata, content = told_of("draw", again.all_messages())
+        assert ("a cat" in result, metadata, content) == (True, {"cost": 1}, "as agreed")
+
+
+@on_a_loop
+async def test_content_that_the_ledger_cannot_keep_is_said_to_be_lost(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    def draw(what: str) -> Any:
+        return ToolReturn(return_value="drawn", content="x" * 5000, metadata=object())
+
+    tools = [amends.declare("draw", kind="pivot")]
+    async with amends.AsyncRuntime(shop.url, tools=tools, payload_bytes_max=3000) as rt:
+        agent: Any = Agent(calls_once(DRAW, "c1"), tools=[draw], capabilities=[AmendsCapability(rt)])
+        await agent.run("go on", run_id="r")
+        again = await agent.run("go on", run_id="r")
+        assert told_of("draw", again.all_messages())[0] == '"drawn" What it returned besides is not in the record.'
+
+
+@on_a_loop
+async def test_a_staged_tool_that_returns_more_than_a_result_is_done(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    tools = [amends.declare("draw", kind="retriable", idempotent=True)]
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        agent: Any = Agent(
+            calls_once(DRAW, "c1"), tools=[rich(shop, "wrapped")], capabilities=[AmendsCapability(rt, run_id="r")]
+        )
+        await agent.run("go on")
+        assert (await rt.report("r")).calls[0].result == {"id": "cat"}
+    assert shop.effects() == ["draw cat"]
+    assert not caplog.records
 
 
 # ---- two runtimes
@@ -1173,6 +1550,36 @@ async def test_a_tool_that_might_do_more_than_run_an_agent_still_needs_a_person(
 
 
 @on_a_loop
+async def test_what_a_sub_agents_model_said_is_not_recorded_if_a_tool_redacts_it(shop: Shop) -> None:
+    paid: list[str] = []
+
+    def pay(card: str) -> str:
+        paid.append(card)
+        return "paid"
+
+    async with amends.AsyncRuntime(
+        shop.url, tools=[amends.declare("pay", kind="pivot", redact=["card"], needs_approval=True)]
+    ) as rt:
+        payments: Any = Agent(
+            model_saying([[("pay", {"card": "4111-1111-1111"})], "paid"]),
+            tools=[pay],
+            capabilities=[AmendsCapability(rt)],
+        )
+
+        async def ask_payments(request: str) -> str:
+            return str((await payments.run(request)).output)
+
+        boss = boss_of(rt, [ask_payments], [ASKS[0], "done"], shop)
+        paused = await boss.run("please", run_id="r")
+        assert await approve_all(rt) == 1
+        messages = paused.all_messages()
+        done = await boss.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert done.output == "done"
+    assert paid == ["4111-1111-1111"]
+    assert b"4111-1111" not in b"".join(one.read_bytes() for one in shop.folder.glob("ledger.db*"))
+
+
+@on_a_loop
 async def test_a_sub_agent_is_replayed_with_what_its_model_said(shop: Shop) -> None:
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
         payments: Any = Agent(
@@ -1186,6 +1593,25 @@ async def test_a_sub_agent_is_replayed_with_what_its_model_said(shop: Shop) -> N
         await boss.run("please", run_id="r")
         effects = shop.effects()
         replayed = await rt.replay("r", boss.run, "please", run_id="r")
+        assert replayed.output == "done"
+    assert shop.effects() == effects
+
+
+@on_a_loop
+async def test_a_sub_agent_that_paused_is_replayed(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        payments: Any = Agent(rewording(WIRES), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+
+        async def ask_payments(request: str) -> str:
+            return str((await payments.run(request)).output)
+
+        boss = boss_of(rt, [ask_payments], [ASKS[0], "done"], shop)
+        messages = (await boss.run("please", run_id="r")).all_messages()
+        assert await approve_all(rt) == 1
+        woken = {"message_history": messages, "deferred_tool_results": wake(messages)}
+        assert (await boss.run(**woken)).output == "done"
+        effects = shop.effects()
+        replayed = await rt.replay("r", boss.run, **woken)
         assert replayed.output == "done"
     assert shop.effects() == effects
 

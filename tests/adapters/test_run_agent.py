@@ -7,21 +7,47 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import httpx2
 import ollama
 import pytest
 from google import genai
+from openai import OpenAI
 
 import amends
 from amends.errors import Suspended
 from amends.llm import Finished, ModelServer, Reply, ScriptedModel, run_agent, run_agent_async
 from amends.llm.wire import Api
-from tests.adapters.conformance import Conformance, Outcome, RichResults, SameRequest, Stopped, Turn, TwoRuntimes
-from tests.adapters.sdks import Played, run_id, script_of
+from tests.adapters.cells import Absent, Cells, Impossible, Tested
+from tests.adapters.conformance import (
+    Conformance,
+    Outcome,
+    Retried,
+    RichResults,
+    SameRequest,
+    Stopped,
+    Turn,
+    TwoRuntimes,
+)
+from tests.adapters.sdks import Played, down_once, run_id, script_of
 from tests.adapters.shop import Shop
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
 
 LLAMA = "llama3.2"
+CELLS: Cells = {
+    "lost server": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "server's error": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "not yet": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
+    "sub-agent": Impossible(
+        "amends 0.1",
+        "`run_agent` opens a run of its own, and is refused inside another run of its runtime. Write the inner agent as a "
+        'loop over `run.answer`, in a tool with `kind="agent"`.',
+        "test_an_agent_inside_a_run_of_its_own_runtime_is_refused_before_its_model_is_asked",
+    ),
+    "several agents": Absent("`run_agent` is one agent, in a run of its own."),
+    "unguarded": Absent("The model is offered the tools of the runtime, and nothing else."),
+    "no name": Tested("test_an_agents_run_without_a_name_is_warned_of_once"),
+}
 
 
 class RunAgentHarness:
@@ -30,12 +56,15 @@ class RunAgentHarness:
     api: Api = "chat.completions"
     model = "gpt-4o-mini"
 
+    def script(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+        return script_of(turns)
+
     @contextmanager
     def client(self, model: ScriptedModel) -> Iterator[Any]:
         yield model
 
     def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
-        script = script_of(turns)
+        script = self.script(shop, turns)
         played = Played(self.api, script)
         with (
             self.client(script) as client,
@@ -69,6 +98,20 @@ class GeminiHarness(RunAgentHarness):
     @contextmanager
     def client(self, model: ScriptedModel) -> Iterator[Any]:
         with ModelServer(model) as server, genai.Client(**server.gemini) as client:
+            yield client
+
+
+class RunAgentRetried(RunAgentHarness):
+    """With a client that asks again by itself when the model is down."""
+
+    def script(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+        return down_once(shop, turns)
+
+    @contextmanager
+    def client(self, model: ScriptedModel) -> Iterator[Any]:
+        http = httpx2.Client(verify=False)
+        with ModelServer(model) as server, OpenAI(**{**server.openai, "max_retries": 2}, http_client=http) as client:
+            client._calculate_retry_timeout = lambda *_, **__: 0.001  # type: ignore[method-assign]
             yield client
 
 
@@ -146,6 +189,10 @@ class TestRunAgent(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
     harness = RunAgentHarness()
 
 
+class TestRunAgentRetried(Retried):
+    harness = RunAgentRetried()
+
+
 @pytest.mark.rest  # the same through a client
 class TestGemini(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
     harness = GeminiHarness()
@@ -154,3 +201,37 @@ class TestGemini(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
 @pytest.mark.rest  # the other client, in the other colour
 class TestOllama(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
     harness = OllamaHarness()
+
+
+# ---- its own ------------------------------------------------------------------------------
+
+
+def test_an_agents_run_without_a_name_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    warned: list[bool] = []
+
+    def says(heard: Any) -> str:
+        warned.append("no name of yours" in caplog.text)
+        return "Done."
+
+    with amends.Runtime("memory:") as rt:
+        for name in ("named", None, None):
+            run_agent(rt, "Do it.", client=ScriptedModel(says), model="gpt-4o-mini", id=name)
+    assert warned == [False, True, True], "before the model is asked, since the process may be killed then"
+    assert caplog.text.count("no name of yours") == 1
+
+
+def test_an_agent_inside_a_run_of_its_own_runtime_is_refused_before_its_model_is_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inner = ScriptedModel("paid")
+
+    @amends.tool(kind="agent")
+    def ask_clerk(request: str) -> str:
+        return run_agent(rt, request, client=inner, model="gpt-4o-mini").text
+
+    outer = ScriptedModel(("ask_clerk", {"request": "pay"}), "then not")
+    with amends.Runtime("memory:", tools=[ask_clerk]) as rt:
+        done = run_agent(rt, "Do it.", client=outer, model="gpt-4o-mini", id="o")
+    assert inner.asked == []
+    assert "has a fault (UsageError)" in str(done.messages)
+    assert "use run.child() for work that belongs to this run" in caplog.text

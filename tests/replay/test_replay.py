@@ -508,3 +508,23 @@ def test_plain_calls_are_answered_from_the_record_without_making_a_request(
         assert made == ["note"], "what the record does not have is a request, which ends the replay"
         with pytest.raises(Diverged):
             rt.replay("plain", program, 4)
+
+
+def test_a_report_in_a_replay_has_the_calls_that_bodies_made(tmp_path: Path) -> None:
+    @tool(kind="read")
+    def look() -> int:
+        return 7
+
+    @tool(kind="pivot")
+    def act() -> int:
+        return look() + 1
+
+    def program() -> list[str]:
+        act()
+        return [call.tool for call in current_run().report().calls]
+
+    with Runtime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=[look, act]) as rt:
+        with rt.run("r"):
+            told = program()
+        assert told == ["act", "look"]
+        assert rt.replay("r", program) == told

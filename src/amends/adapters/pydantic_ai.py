@@ -18,8 +18,9 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from hashlib import sha256
-from typing import Any, Final, Generic, Literal, get_type_hints
+from typing import Any, Final, Generic, Literal, get_args, get_origin, get_type_hints
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_ai import AgentRunResult, RunContext, ToolReturn
@@ -30,6 +31,7 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
+    ModelRequestPart,
     ModelResponse,
     ToolCallPart,
     ToolReturnPart,
@@ -38,7 +40,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.output import NativeOutput, OutputContext, PromptedOutput, TextOutput, ToolOutput
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_core import to_json, to_jsonable_python
 
 import amends
@@ -51,10 +53,10 @@ REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 CAUSES_MAX: Final = 20
 """How many causes of an error are searched for a timeout."""
+DEPTH_MAX: Final = 32
+"""How deep an argument, or a result's metadata, is read."""
 CALLS_READ_MAX: Final = 10_000
 """How many calls are read, newest first, to find the run of a history whose messages do not name it."""
-DEPTH_MAX: Final = 32
-"""How deep a request is bound by its schema; what is below is taken as it was sent."""
 ENDED: Final = ("committed", "rolled_back", "abandoned")
 HARMLESS: Final = frozenset(
     {
@@ -148,6 +150,7 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
                     left = error
                     raise paused from None  # the framework refuses this history: nobody has touched what waits
                 if isinstance(result.output, DeferredToolRequests):
+                    await _note_requests(run, [(one.tool_call_id, one.tool_name) for one in result.output.calls])
                     raise paused  # a pause is not an end: release the run as it is
                 if run.resumed and turn.ctx is not None:
                     await _reach_staged(run, turn.ctx)
@@ -225,8 +228,8 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         """Run the call at most once."""
         _turn.get().has_begun = True
         again = call.args_as_dict().get(REPEAT) if self._offers(tool_def.name) else None
-        is_agent = self.rt.kind_of(tool_def.name) is None and self._is_agent(ctx, tool_def.name)
         tool = None if ctx.tool_manager is None else (ctx.tool_manager.tools or {}).get(tool_def.name)
+        is_agent = self.rt.kind_of(tool_def.name) is None and self._is_agent(tool)
         bound = _Bound(args, tool, tool_def, ctx)
         with _turn.get().calling():
             return await _guarded(tool_def.name, bound, ctx.tool_call_id, handler, again=again, agent=is_agent)
@@ -240,17 +243,9 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             return await handler(request_context)
         return await sub_agent.say(ctx.run_id, lambda: handler(request_context))
 
-    def _is_agent(self, ctx: RunContext[AgentDepsT], tool: str) -> bool:
+    def _is_agent(self, tool: ToolsetTool[Any] | None) -> bool:
         """Return whether this tool does nothing but run agents that have this capability, too."""
-        functions: list[Any] = []
-
-        def look(toolset: AbstractToolset[Any]) -> None:
-            if isinstance(toolset, FunctionToolset) and tool in toolset.tools:
-                functions.append(toolset.tools[tool].function)
-
-        for toolset in () if ctx.agent is None else ctx.agent.toolsets:
-            toolset.apply(look)
-        return len(functions) == 1 and bool(agents_run_by(functions[0], self._guards))
+        return bool(agents_run_by(_function_of(tool), self._guards))
 
     def _guards(self, value: object) -> bool:
         if not isinstance(value, AbstractAgent):
@@ -316,6 +311,12 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             found = await self._run_of(turn, thread)
             if found is not None:
                 return found, True
+            if _is_unnamed(ctx.run_id) and _calls_in(turn) and not any(one.run_id for one in turn):
+                raise amends.UsageError(
+                    "no run has the calls of this history, and its messages have no ids: a new run would do again what "
+                    "they did",
+                    hint="keep the framework's messages as they are, or name the run: agent.run(run_id=...)",
+                )
         elif turn and _is_unnamed(ctx.run_id):
             # After a stop the user says something new: the run goes on. One that has ended does not.
             info = await self._known(turn)
@@ -340,20 +341,16 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         known = await self._known(turn)
         if known is not None:
             return known.id
-        wanted = {
-            call.tool_call_id: call.tool_name
-            for one in turn
-            if isinstance(one, ModelResponse)
-            for call in one.tool_calls
-        }
+        wanted = _calls_in(turn)
         if not wanted:
             return None
         found: Counter[str] = Counter()
         seen = 0
         async for call in self.rt.calls():
             seen += 1
-            if call.tool_call_id and wanted.get(call.tool_call_id) == call.tool:
-                above, _, _ = call.run_id.rpartition(f"/{call.tool}:")  # an undeclared tool has a run of its own
+            asked, tool = _request_of(call)
+            if asked and wanted.get(asked) == tool:
+                above, _, _ = call.run_id.rpartition(f"/{tool}:")  # an undeclared tool, or an agent, has its own run
                 found[above or call.run_id] += 1
             if seen == CALLS_READ_MAX:
                 break
@@ -448,6 +445,7 @@ async def _guarded(
     async def body(**given: Any) -> Any:
         if not _is_body_of(name, call_id):  # it is an agent, in a child run of its own
             returned.append(await _as_sub_agent(name, call_id, lambda: execute(bound.rebuilt(given))))
+            await _keep_content(run, {"agent": name}, returned[-1])
             return to_jsonable_python(_returned(returned[-1]), fallback=str)
         try:
             returned.append(await execute(bound.rebuilt(given)))
@@ -458,10 +456,14 @@ async def _guarded(
             if _timed_out(error):  # the framework says "try again", but the call may have happened
                 raise TimeoutError(str(error)) from error
             raise
+        await _keep_content(run, {"call": amends.current_call().id}, returned[-1])
         return _returned(returned[-1])
 
+    body.__annotations__["return"] = bound.returns
     run = _current()
-    answer = await run.answer(name, bound.asked, handler=body, tool_call_id=call_id, again=again, agent=agent)
+    answer = await run.answer(
+        name, bound.asked, handler=body, tool_call_id=call_id, again=again, schema=bound.schema, agent=agent
+    )
     around = _sub_agent_here()
     if around is not None and isinstance(answer.error, amends.Waiting):
         around.waits = answer.error
@@ -469,9 +471,9 @@ async def _guarded(
         if around is not None:
             around.waits = amends.Waiting(f"{name} asked to be called later", run_id=run.id)
         raise deferred[-1]
-    if answer.status == "done" or (answer.status == "replayed" and returned):
-        return returned[-1] if returned else answer.value
-    if answer.status in ("replayed", "staged"):
+    if answer.status in ("done", "replayed"):
+        return returned[-1] if returned else await _as_recorded(run, answer, name, bound.asked, call_id)
+    if answer.status == "staged":
         return answer.text
     if answer.error is not None and not isinstance(answer.error, amends.Error):
         raise answer.error
@@ -486,6 +488,112 @@ async def _guarded(
 def _returned(value: Any) -> Any:
     """Return a tool's own result: a ``ToolReturn`` has content for the model besides."""
     return value.return_value if isinstance(value, ToolReturn) else value
+
+
+# ---- What a tool returned besides its result
+
+
+CONTENT: Final = "content:pydantic_ai"
+"""The name under which is recorded what a tool returned besides its result: content, files and metadata."""
+NOT_KEPT: Final = "What it returned besides is not in the record."
+_contents: WeakKeyDictionary[amends.AsyncRun, dict[str, Any]] = WeakKeyDictionary()
+"""Of each open run: what is recorded, by call or child run. Read once: nobody else adds to a run that is open here."""
+
+
+async def _keep_content(run: amends.AsyncRun, of: dict[str, str], value: Any) -> None:
+    """Record what a tool returned besides its result, before that: a process that is lost then must not lose it."""
+    try:
+        here = _current()
+        packed = _packed(value, here.holds_secret)
+        if packed is None:
+            return
+        async with await here.begin(CONTENT, of, kind="read") as attempt:
+            if not attempt.replayed:
+                await attempt.succeed(packed)
+    except Exception as error:  # the tool has run: this is a loss, not its failure
+        log.warning("what %s returned besides its result is not recorded: %s", next(iter(of.values())), error)
+        return
+    if run in _contents:
+        _contents[run][of.get("call") or here.id] = packed
+
+
+def _packed(value: Any, tells_secret: Callable[[str], bool]) -> dict[str, Any] | None:
+    """Return the content, files and metadata of a result as they are recorded; None: it has none."""
+    whole = value if isinstance(value, ToolReturn) else ToolReturn(return_value=value)
+    shown = ToolReturnPart("", whole.return_value, "")
+    if not (shown.files or whole.content or whole.metadata is not None or whole.tools):
+        return None
+    packed: dict[str, Any] = {"tools": whole.tools}
+    with suppress(Exception):  # an object of the program's own
+        kept = _plain(whole.metadata)
+        if not tells_secret(to_json(kept, fallback=str, bytes_mode="base64").decode()):
+            packed["metadata"] = kept
+    with suppress(Exception):  # as the framework itself keeps messages
+        parts: list[ModelRequestPart] = [
+            shown if shown.files else ToolReturnPart("", None, ""),
+            UserPromptPart(whole.content or ""),
+        ]
+        text = ModelMessagesTypeAdapter.dump_json([ModelRequest(parts=parts)]).decode()
+        if not tells_secret(text):
+            packed |= {"parts": text, "sha256": sha256(text.encode()).hexdigest()}
+    return packed
+
+
+async def _as_recorded(run: amends.AsyncRun, answer: amends.Answer, tool: str, asked: Any, call_id: str | None) -> Any:
+    """Return what the framework gets of a call that the record answers.
+
+    If this very request was made before a crash, or in a replay, it is what the tool returned; else the model is told
+    that it was done. Content and metadata are given each time: nobody else may have them.
+    """
+    call = answer.call
+    is_first = answer.status == "done" or (run.resumed and call is not None and call.tool_call_id == call_id)
+    is_open = answer.status == "done" or (call is not None and call.loss is None and answer.value == call.result)
+    said = answer.value if is_first and is_open else answer.text
+    recorded = await _content_of(run, answer, tool, asked)
+    if recorded is None:
+        return said
+    parts = _parts_of(recorded)
+    if parts is None:
+        return ToolReturn(return_value=f"{answer.text} {NOT_KEPT}", metadata=recorded.get("metadata"))
+    whole, besides = parts
+    if whole is not None:
+        files = whole if isinstance(whole, list) else [whole]
+        said = whole if is_first else ["Already done in this task; the same result:", *files]
+    return ToolReturn(
+        return_value=said, content=besides or None, metadata=recorded.get("metadata"), tools=recorded.get("tools")
+    )
+
+
+def _parts_of(recorded: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Return recorded files and content; None if they were not kept as they were (redacted, or too long)."""
+    text = recorded.get("parts")
+    if not isinstance(text, str) or sha256(text.encode()).hexdigest() != recorded.get("sha256"):
+        return None
+    [request] = ModelMessagesTypeAdapter.validate_json(text)
+    shown, besides = request.parts
+    return getattr(shown, "content", None), getattr(besides, "content", None)
+
+
+async def _content_of(run: amends.AsyncRun, answer: amends.Answer, tool: str, asked: Any) -> Mapping[str, Any] | None:
+    """Return what was recorded besides the result of a call, or of an agent that was asked for this."""
+    if run not in _contents:
+        _contents[run] = dict(_contents_in(await run.report()))
+    found = _contents[run]
+    if answer.call is not None:
+        return found.get(answer.call.id)
+    for child in (await run.report()).children:
+        if child.run.id in found and child.run.id.startswith(f"{run.id}/{tool}:") and child.run.input == asked:
+            of_agent: Mapping[str, Any] = found[child.run.id]
+            return of_agent
+    return None
+
+
+def _contents_in(report: amends.Report) -> Iterator[tuple[str, Any]]:
+    for call in report.calls:
+        if call.tool == CONTENT and call.state == "succeeded":
+            yield call.args.get("call") or report.run.id, call.result if isinstance(call.result, Mapping) else {}
+    for child in report.children:
+        yield from _contents_in(child)
 
 
 # ---- An agent as a tool: a child run
@@ -526,7 +634,7 @@ class _SubAgent:
                 return known
             response = await ask()
             if not attempt.replayed:
-                await attempt.succeed(_recorded(response))
+                await attempt.succeed(_recorded(self.run, response))
         return response
 
 
@@ -550,12 +658,35 @@ async def _as_sub_agent(tool: str, call_id: str | None, work: Callable[[], Await
     """Run a tool that is an agent, inside its child run, which is the current one."""
     run = _current()
     found = _SubAgent(run, tool, call_id, _said_in(await run.report()))
+    if call_id is not None:
+        await _note_requests(run, [(call_id, tool)])
     before = _sub_agent.get()
     _sub_agent.set(found)
     try:
         return await work()
     finally:
         _sub_agent.set(before)
+
+
+ASKED: Final = "asked:pydantic_ai"
+"""The name under which is recorded which request of a model no call stands for: to an agent, or to the program."""
+
+
+async def _note_requests(run: amends.AsyncRun, asked: Sequence[tuple[str, str]]) -> None:
+    """Record the ids of requests that are no calls, so that a history with nothing but such requests names its run."""
+    known = [_request_of(call) for call in (await run.report()).calls if call.tool == ASKED]
+    for call_id, tool in asked:
+        if (call_id, tool) in known:
+            continue
+        async with await run.begin(ASKED, {"tool": tool, "number": len(known)}, kind="read") as attempt:
+            if not attempt.replayed:
+                await attempt.succeed(call_id)
+        known.append((call_id, tool))
+
+
+def _request_of(call: amends.Call) -> tuple[str | None, str]:
+    """Return the id and the tool of the model's request that a call, or such a record, stands for."""
+    return (call.result, call.args["tool"]) if call.tool == ASKED else (call.tool_call_id, call.tool)
 
 
 def _is_agent_of(tool: str, call_id: str | None) -> bool:
@@ -572,8 +703,12 @@ def _said_in(report: amends.Report) -> dict[Place, Any]:
     }
 
 
-def _recorded(response: ModelResponse) -> dict[str, str]:
+def _recorded(run: amends.AsyncRun, response: ModelResponse) -> dict[str, str] | None:
+    """Return a response as it is recorded; None if a tool that it calls redacts what it says."""
     text = ModelMessagesTypeAdapter.dump_json([response]).decode()
+    asked = [amends.ToolCall(call.tool_name, call.args or {}) for call in response.tool_calls]
+    if run.holds_secret(text, asked):
+        return None
     return {"response": text, "sha256": sha256(text.encode()).hexdigest()}
 
 
@@ -601,6 +736,10 @@ class _Bound:
         self, args: dict[str, Any], tool: ToolsetTool[Any] | None, tool_def: ToolDefinition, ctx: RunContext[Any]
     ) -> None:
         self.args = self.asked = args
+        self.schema: Mapping[str, Any] | None = None
+        """What amends reads them by, if the tool has no more than that."""
+        self.returns = _returned_by(tool)
+        """What the tool is annotated to return."""
         self._validate: Callable[[dict[str, Any]], dict[str, Any]] | None = None
         if tool is None:
             return
@@ -609,10 +748,9 @@ class _Bound:
             found: dict[str, Any] = tool.args_validator.validate_python(given, context=ctx.validation_context)
             return found
 
-        schema = tool_def.parameters_json_schema
         with suppress(Exception):  # what cannot be written plainly is recorded as it is
             if _takes_anything(validate):  # a tool that has only a schema, as those of MCP servers
-                self.asked = _fill(schema, args, schema)
+                self.schema = tool_def.parameters_json_schema
             elif (found := validate(plain := _plain(args))) == args or plain == args:
                 self.args, self.asked, self._validate = found, plain, validate
 
@@ -624,6 +762,29 @@ class _Bound:
             return self._validate(given)
         except Exception as error:  # a person has approved others than the tool takes
             raise amends.NoEffect(f"the tool does not take these arguments: {error}") from error
+
+
+def _function_of(tool: ToolsetTool[Any] | None) -> Callable[..., Any] | None:
+    """Return the function of a function tool, whatever its toolset calls it; None for any other tool."""
+    found: Any = tool
+    while found is not None and not hasattr(found, "call_func"):
+        found = getattr(found, "source_tool", None)  # of toolsets that were combined
+    schema = getattr(getattr(found, "call_func", None), "__self__", None)
+    function: Callable[..., Any] | None = getattr(schema, "function", None)
+    return function
+
+
+def _returned_by(tool: ToolsetTool[Any] | None) -> Any:
+    """Return the class that the record of a tool's result is read as, if its function says one."""
+    try:
+        hint = get_type_hints(_function_of(tool), include_extras=True).get("return", Any)
+    except Exception:  # it has no function, or an annotation that names something unknown here
+        return Any
+    if isinstance(hint, type) and issubclass(hint, ToolReturn):
+        return Any
+    if get_origin(hint) is ToolReturn:
+        [hint] = get_args(hint)
+    return Any if "ToolReturn" in str(hint) else hint
 
 
 def _takes_anything(validate: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
@@ -654,51 +815,6 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
         return {name: _plain(one, depth + 1) for name, one in value.items()}
     raise TypeError(f"{type(value).__name__} has no plain form")
-
-
-def _fill(schema: Any, value: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
-    """Return a value as its JSON schema means it: with defaults, with numbers as numbers, without what it does not have."""
-    if not isinstance(schema, Mapping) or depth == DEPTH_MAX:
-        return value
-    if isinstance(ref := schema.get("$ref"), str):
-        found: Any = root
-        for part in ref.removeprefix("#/").split("/"):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return _fill(found, value, root, depth + 1)
-    choices = [one for one in schema.get("anyOf") or schema.get("oneOf") or () if one.get("type") != "null"]
-    if len(choices) == 1 and value is not None:
-        return _fill(choices[0], value, root, depth + 1)
-    if isinstance(value, dict) and "properties" in schema:
-        known, needed = schema["properties"], schema.get("required", ())
-        filled = {
-            name: _fill(known.get(name), one, root, depth + 1)
-            for name, one in value.items()
-            if name in known or schema.get("additionalProperties") is not False
-        }
-        for name, one in known.items():
-            if filled.get(name) is None and name not in needed and "default" not in one:
-                filled.pop(name, None)  # null, for an argument that may be left out, is an argument left out
-            elif name not in value and "default" in one:
-                filled[name] = _fill(one, one["default"], root, depth + 1)
-        return filled
-    if isinstance(value, list):
-        return [_fill(schema.get("items"), one, root, depth + 1) for one in value]
-    return _number(value, schema.get("type")) if isinstance(value, str) else value
-
-
-def _number(text: str, kind: Any) -> Any:
-    """Return a number that was sent as text, where the schema takes no text."""
-    kinds = {kind} if isinstance(kind, str) else set(kind or ())
-    if "string" in kinds or not kinds & {"integer", "number", "boolean"}:
-        return text
-    with suppress(ValueError, ArithmeticError):
-        if "boolean" in kinds and text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        if "integer" in kinds and text.strip().lstrip("+-").isdecimal():
-            return int(text)
-        if "number" in kinds:
-            return Decimal(text.strip())
-    return text
 
 
 # ---- Output functions
@@ -774,6 +890,12 @@ def _is_unnamed(run_id: str | None) -> bool:
     with suppress(ValueError):
         return _unnamed.get() and UUID(run_id or "").version == 7
     return False
+
+
+def _calls_in(turn: Sequence[ModelMessage]) -> dict[str, str]:
+    """Return the tools that a model requested in these messages, by the ids of its requests."""
+    responses = [one for one in turn if isinstance(one, ModelResponse)]
+    return {call.tool_call_id: call.tool_name for one in responses for call in one.tool_calls}
 
 
 def _last_turn(messages: Sequence[ModelMessage]) -> list[ModelMessage]:

@@ -177,6 +177,7 @@ def run_agent(
             **run,
         ) as opened:
             end.run_id = opened.id
+            opened.for_agent()
             if opened is not replayed:
                 conversation.recall(opened.report())
             if opened.state == "committed":
@@ -232,6 +233,7 @@ async def run_agent_async(
             **run,
         ) as opened:
             end.run_id = opened.id
+            opened.for_agent()
             if opened is not replayed:
                 conversation.recall(await opened.report())
             if opened.state == "committed":

@@ -121,7 +121,7 @@ class Replay:
         This is the choice of ``ledger/admission.py``: in a resumed run the nth request gets the nth generation.
         """
         recorded = self.record.by_key.get(ask.key) or [one for one in alike if one.row is not None]
-        known = [entry for entry in recorded if self._is_there(entry)]
+        known = [entry for entry in recorded if self.is_there(entry)]
         if not known:
             return None
         newest = known[-1]
@@ -145,7 +145,7 @@ class Replay:
         same = entry.row is not None and entry.row.ident == ask.ident
         return state not in ("dropped", "compensated") and (state not in FREES_KEY or same)
 
-    def _is_there(self, entry: Entry) -> bool:
+    def is_there(self, entry: Entry) -> bool:
         """Return whether the call existed at the place that the program has reached."""
         return entry.old or bool(entry.asks) or (entry.nested and self._is_inside(entry))
 
@@ -304,7 +304,7 @@ class Replay:
         pivots = (
             one for one in self.record.entries if one.run == run and one.row is not None and one.row.kind == "pivot"
         )
-        return any(self._is_there(one) and self.state_of(one) in ("started", "in_doubt") for one in pivots)
+        return any(self.is_there(one) and self.state_of(one) in ("started", "in_doubt") for one in pivots)
 
     def run_state(self, run: str) -> str:
         """Return the state of a run at the place that the program has reached."""

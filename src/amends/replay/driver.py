@@ -415,7 +415,7 @@ def tree_now(replay: Replay) -> Tree:
     """Return the tree of the run at the place that its program has reached; after its end, as it is recorded."""
     record, tree = replay.record, replay.record.tree
     if not replay.over:
-        seen = {entry.row.id for entry in record.entries if entry.row is not None and (entry.old or entry.asks)}
+        seen = {entry.row.id for entry in record.entries if entry.row is not None and replay.is_there(entry)}
         runs = tuple(run for run in tree.runs if not run.parent or replay.move_of(run.uid) is not None)
         root = changed(runs[0], {"state": state_now(replay, runs[0].uid), "output": "", "goal": "", "closed_at": None})
         calls = tuple(row for row in tree.calls if row.id in seen)
