@@ -30,6 +30,7 @@ from agents import (
     ToolOutputGuardrail,
     ToolOutputGuardrailTripwireTriggered,
     ToolsToFinalOutputResult,
+    UserError,
     function_tool,
     handoff,
     set_tracing_disabled,
@@ -442,8 +443,9 @@ async def test_a_hook_that_fails_after_the_effect_takes_it_back(shop: Shop, stre
             raise ZeroDivisionError
 
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(UserError) as failed:
             await _run(AmendsRunner(rt), clerk(shop, CHARGED), streamed, hooks=Hooks())
+        assert isinstance(failed.value.__cause__, ZeroDivisionError)
     assert shop.effects() == ["charge A1 5", "refund ch_A1"]
     assert shop.states() == ["rolled_back"]
 
