@@ -214,6 +214,10 @@ class AmendsRunner:
     def _look_at(self, agent: Agent[Any]) -> None:
         """Guard what the agent and those behind it have; warn of what cannot be guarded, or raise with ``strict``."""
         agents = _agents_from(agent)
+        for text in _same_names(agents):
+            if self._strict:
+                raise amends.UsageError(text, hint="function_tool(name_override=...)")
+            self._warn(text)
         for one in agents:
             unguarded = _guard_agent(one, self._rt)
             if unguarded and self._strict:
@@ -251,7 +255,8 @@ class AmendsRunner:
                 found.add(await self._root_of(asked.call))
             if seen == APPROVALS_READ_MAX:
                 break
-        return _only(found)
+        # A pause that only the SDK knows is that of a run that has made calls before.
+        return _only(found) if found else await self._stopped_run_of(state)
 
     async def _stopped_run_of(self, state: RunState[Any]) -> str | None:
         """Return the id of the run that has made the calls of this state; None: it has made none."""
@@ -371,6 +376,7 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
     alone.__annotations__ = {"return": returns}  # so that a compensation gets what the tool returned
     invoke.__amends__ = alone  # type: ignore[attr-defined]
     setattr(invoke, _SERVER, server)
+    setattr(invoke, _FUNCTION, _function_of(tool))
     # Wrapped as the SDK does it: the program's own `failure_error_function` is kept, and None still ends the run.
     wraps = hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__")
     on_invoke = with_function_tool_failure_error_handler(invoke, _no_message) if wraps else invoke
@@ -487,6 +493,32 @@ def _shows_repeat(tool: FunctionTool) -> bool:
 
 def _is_guarded(tool: FunctionTool) -> bool:
     return hasattr(getattr(tool.on_invoke_tool, "_invoke_tool_impl", tool.on_invoke_tool), "__amends__")
+
+
+_FUNCTION: Final = "__amends_function__"
+
+
+def _function_of(tool: FunctionTool) -> str | None:
+    """Return the name of the function that the tool was made of; None if that is not known."""
+    call = getattr(tool.on_invoke_tool, "_invoke_tool_impl", tool.on_invoke_tool)
+    if hasattr(call, _FUNCTION):
+        return getattr(call, _FUNCTION)  # type: ignore[no-any-return]
+    found = getattr(tool, "__wrapped__", None)
+    return None if found is None else f"{found.__module__}.{getattr(found, '__qualname__', found)}"
+
+
+def _same_names(agents: Iterable[Agent[Any]]) -> list[str]:
+    """Return a text for each name that tools of different functions share: the record of one would answer for the other."""
+    found: dict[str, set[str]] = {}
+    for tool in [tool for one in agents for tool in one.tools if isinstance(tool, FunctionTool)]:
+        if (function := _function_of(tool)) is not None:
+            found.setdefault(tool.name, set()).add(function)
+    return [
+        f"two tools are called {name} ({', '.join(sorted(functions))}). A record is found by the name of its tool, so that"
+        " what one has done would be the answer to the other: give one of them another name"
+        for name, functions in sorted(found.items())
+        if len(functions) > 1
+    ]
 
 
 def _bodies(tools: Iterable[Tool]) -> dict[str, Callable[..., Any]]:
