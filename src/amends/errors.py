@@ -43,6 +43,8 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     StalePlan                    .plan .now
     CannotFork                   .calls .why
     LinkVoid                     .why
+    Unauthorized                 .why
+    Forbidden                    .needs .why
   ToolError                      a tool failed
     ToolFailed                   .call .type_name .message .final
     InDoubt                      .call .why
@@ -774,6 +776,34 @@ class LinkVoid(Refused):
     def __init__(self, message: str, *, why: str) -> None:
         super().__init__(message)
         self.why = why
+
+
+class Unauthorized(Refused):
+    """Nobody knows who asks: no token or login was given, or it is not valid (``why``); nothing was done.
+
+    ``why``: missing, malformed, unknown, expired or revoked.
+    """
+
+    default_hint = "send Authorization: Bearer TOKEN, with a token from amends tokens create, or log in"
+    _model_text = "Not run: the program around you may not do this (no valid token). Stop and tell the user."
+
+    def __init__(self, message: str, *, why: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.why = why
+
+
+class Forbidden(Refused):
+    """Whoever asks is known, and may not do this; nothing was done.
+
+    ``needs``: the scopes of which one would allow it. ``why``: scope, csrf or origin.
+    """
+
+    default_hint = "use a token that has one of the scopes that the message names: amends tokens create --scope"
+    _model_text = "Not run: the program around you may not do this. Stop and tell the user."
+
+    def __init__(self, message: str, *, needs: Sequence[str] = (), why: str = "scope", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.needs, self.why = tuple(needs), why
 
 
 # ---- ToolError: a tool failed, or may have failed

@@ -1,0 +1,1 @@
+"""The service: a runtime behind HTTP."""
