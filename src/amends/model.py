@@ -118,6 +118,8 @@ class RunInfo:
     forked_at: str | None = None
     now: Now | None = None
     """What happens to it at this moment; only with ``rt.runs(now=True)``, and None once it has ended."""
+    place: str = ""
+    """Its place in the listing of runs, for ``rt.runs(after=...)``."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""

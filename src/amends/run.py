@@ -263,6 +263,11 @@ class OpenRun:
         return False
 
     @property
+    def is_over(self) -> bool:
+        """Whether the run has ended or was left: it only answers from its record, and accepts no call."""
+        return self._over
+
+    @property
     def output(self) -> Any:
         """The output of the run. Raises ``ResultGone`` if the run ended long ago and gc removed it."""
         if self._output_gone is not None:

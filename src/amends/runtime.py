@@ -339,6 +339,10 @@ class Runtime:
         view._view = self._view.narrowed(tenant, agent, principal)
         return view
 
+    def as_async(self) -> AsyncRuntime:
+        """Return this runtime for an event loop: the same tools, ledger, settings and heartbeat. Close one of them."""
+        return self._on_a_loop()
+
     add = direct(lambda: declared_tools.add)
     reach = direct(lambda: declared_tools.reach)
     check = direct(lambda: declared_tools.check)
@@ -854,6 +858,10 @@ class AsyncRuntime:
         view.__dict__.update(self.__dict__)
         view._view = self._view.narrowed(tenant, agent, principal)
         return view
+
+    def as_async(self) -> AsyncRuntime:
+        """Return this runtime itself; a blocking one returns its counterpart for an event loop."""
+        return self
 
     add = direct(lambda: declared_tools.add)
     reach = direct(lambda: declared_tools.reach)

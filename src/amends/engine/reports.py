@@ -46,6 +46,7 @@ def info_of(run: RunRow, parent: str = "") -> RunInfo:
         origin=run.origin or None,
         forked_from=None if point is None else point.run_id,
         forked_at=None if point is None else point.call,
+        place=f"{run.created_at!r}/{run.uid}",
     )
 
 

@@ -46,8 +46,11 @@ YOUR_WHY: Final = "..."
 # ---- Listing doubts
 
 
-def doubts(host: Host, view: View, filter: str = "") -> Pages[Doubt]:
-    """List calls whose outcome is unknown, newest first: what was sent, when it was lost, and what is known."""
+def doubts(host: Host, view: View, filter: str = "", *, after: str = "") -> Pages[Doubt]:
+    """List calls whose outcome is unknown, newest first: what was sent, when it was lost, and what is known.
+
+    ``after``: the id of the last call that was listed.
+    """
     wanted = parse_filter(filter, CALL_FIELDS)
     states = tuple(state for state in DOUBTFUL if not wanted.states or state in wanted.states)
     tenant = view.tenant or ""
@@ -63,7 +66,7 @@ def doubts(host: Host, view: View, filter: str = "") -> Pages[Doubt]:
     def takes(row: CallRow) -> bool:
         return not row.is_loaded and wanted.takes_call(row)  # a doubt of another ledger is settled there
 
-    first = SearchCalls(tenant, states, None, PAGE)
+    first = SearchCalls(tenant, states, after or None, PAGE)
     return Pages(first, then, takes, make, narrow=narrowing(wanted, "tag"))
 
 

@@ -1,1 +1,32 @@
-"""The service: a runtime behind HTTP."""
+"""The service: a runtime behind HTTP (extra ``serve``).
+
+``app(rt)`` returns the ASGI application: serve it with uvicorn, or mount it into a Starlette or FastAPI program.
+"""
+
+from __future__ import annotations
+
+from amends import AsyncRuntime, Runtime
+from amends.serve.access import Access, Accessor, Who
+from amends.serve.limits import Limits
+from amends.serve.service import Service
+
+__all__ = ["Access", "Limits", "Service", "Who", "app"]
+
+
+def app(
+    rt: Runtime | AsyncRuntime,
+    *,
+    access: Accessor | None = None,
+    limits: Limits | None = None,
+    worker: bool = True,
+    read_only: bool = False,
+) -> Service:
+    """Return the ASGI application that serves this runtime, of either colour.
+
+    ``access``: from a request to a ``Who``; by default the tokens of the ledger (``amends tokens create``). ``limits``:
+    sizes, times and rates. ``worker``: recover runs in this process too. ``read_only``: refuse whatever changes
+    something. The application starts with the server's lifespan, or with its first request where it is mounted. It never
+    closes the runtime.
+    """
+    served = rt.as_async()
+    return Service(served, access=access or Access(served), limits=limits, worker=worker, read_only=read_only)
