@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Staged,
         ToolCall,
         Unknown,
+        WorkLost,
         Yes,
     )
     from amends.report import (
@@ -140,6 +141,7 @@ __all__ = [
     "UsageError",
     "Verified",
     "Waiting",
+    "WorkLost",
     "Yes",
     "current_call",
     "current_run",
@@ -200,6 +202,7 @@ _WHERE: Final = {
         "Staged",
         "ToolCall",
         "Unknown",
+        "WorkLost",
         "Yes",
     ),
     "report": (

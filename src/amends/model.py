@@ -100,6 +100,8 @@ class RunInfo:
     recover: Policy = "rollback"
     interrupted: Interrupted = "block"
     """What recovery does if its block ends early after the pivot and nothing is pending: ask a person, or commit."""
+    client_lease: float | None = None
+    """How many seconds recovery leaves it to its client after the last sign of its owner; None: it has no client lease."""
     input: Any = None
     output: Any = None
     tags: tuple[str, ...] = ()
@@ -670,6 +672,13 @@ class NoEffect(Exception):
     def __init__(self, *args: object, final: bool = False) -> None:
         super().__init__(*args)
         self.final = final
+
+
+class WorkLost(TimeoutError):
+    """Raise it in the body of a tool that another process performs: its work lease has ended, and nobody has reported.
+
+    The call is in doubt, and nothing more is sent.
+    """
 
 
 # ---- Retries

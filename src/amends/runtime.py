@@ -201,6 +201,7 @@ class Runtime:
         on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
+        client_lease: float | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -221,6 +222,8 @@ class Runtime:
         ``history``: after a resume the model still has the earlier results, so do not suspect its new requests to be
         repeats of old ones. ``reads``: after a resume, what was read before is answered from the record until the first
         call that the record does not have; with ``"again"`` (said when the run is first opened) every read runs.
+        ``client_lease``: said when the run is first opened by a server for its client: if the server dies, recovery leaves
+        the run alone for so many seconds after its last sign, so that the client can go on through another server.
         ``tenant``, ``agent``, ``principal``: for whom the run acts, instead of the settings.
         """
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
@@ -243,6 +246,7 @@ class Runtime:
         on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
+        client_lease: float | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -734,6 +738,7 @@ class AsyncRuntime:
         on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
+        client_lease: float | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -762,6 +767,7 @@ class AsyncRuntime:
         on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
+        client_lease: float | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,

@@ -36,10 +36,11 @@ from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
 from amends.host.redaction import Hiding, recorded_input
 from amends.host.settings import APPLICATION, Setting, settle_settings
+from amends.host.work_leases import WorkLeases
 from amends.ledger.leases import Lease
 from amends.ledger.operations import Opened
 from amends.ledger.plain import PlainRun
-from amends.ledger.rows import RunRow, counterparts_of, point_of
+from amends.ledger.rows import CLIENT, RunRow, counterparts_of, point_of
 from amends.ledger.store import Store
 from amends.model import Order
 from amends.stores import store_for
@@ -103,6 +104,7 @@ class Host:
         self.agents: dict[str, Callable[[Any], object]] = {}
         self.live = Live(self.store)
         self.heartbeat = Heartbeat(self.store.perform, self.lease_s)
+        self.work_leases = WorkLeases()
         self.new_id: Callable[[str], str] = process.new_id
         self.new_number: Callable[[], int] = new_number
         """Makes the numbers of plain calls; ``new_id`` makes all other ids."""
@@ -280,6 +282,7 @@ class Host:
 
     def close(self) -> None:
         """Release everything; runs that are still open are recovered by their policy."""
+        self.work_leases.close()
         self.heartbeat.close()
         self.checkpointer.close()
         self.store.close()
@@ -378,7 +381,9 @@ class Host:
         recover: str = options.get("recover", "rollback")
         interrupted = options.get("interrupted") or self.value("interrupted")
         again = "+again" if options.get("reads") == "again" else ""
-        return f"{recover}{'+commit' if interrupted == 'commit' else ''}{again}"
+        client = options.get("client_lease")
+        lease = "" if client is None else f"{CLIENT}{float(client)!r}"
+        return f"{recover}{'+commit' if interrupted == 'commit' else ''}{again}{lease}"
 
     def completion(self, options: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
         """Return ``requires`` and ``on_open_failure`` as they are recorded, and the functions among them."""

@@ -359,7 +359,7 @@ def _waits_for(row: RunRow, tree: Tree) -> tuple[str | None, datetime | None]:
 
 def _continued_by(root: RunRow, now: float) -> str:
     """Return who continues a run that no process has."""
-    is_workers = root.goal or root.phase != "open" or (root.policy == "resume" and root.agent)
+    is_workers = root.goal or root.phase != "open" or (root.recover == "resume" and root.agent)
     is_due = root.wake_at is not None and root.wake_at <= now
     return "a worker" if is_workers or is_due else "its program"
 

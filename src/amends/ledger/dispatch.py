@@ -44,7 +44,7 @@ async def admit(op: operations.AdmitCall) -> operations.Admission:
         call, _ = await permits.approve_by(permit, call, asked, by=op.owner)
         return answer if call.is_staged else operations.Admission("retry", call)
     terms = Terms(op.version, op.need, op.after, op.advise, op.permits)
-    start = operations.StartCall(call.id, op.owner, op.epoch, call.attempt + 1, terms, op.outbox)
+    start = operations.StartCall(call.id, op.owner, op.epoch, call.attempt + 1, terms, op.outbox, remote_s=op.remote_s)
     started = await settlement.start_call(start)
     match started:
         case CallRow():

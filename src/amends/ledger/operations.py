@@ -301,6 +301,11 @@ class ReleaseLease(StoreOp[RunRow]):
     wake_s: float | None
     suspended: bool = False
     replays: Mapping[str, int] = field(default_factory=dict)
+    silent_boot: str = ""
+    mono: float = 0.0
+    silent_s: float = 0.0
+    """Of a run with a client lease: how long its client has been silent, and the clock of this boot; empty: it is not left
+    to its client."""
 
 
 @dataclass(slots=True)
@@ -370,6 +375,8 @@ class AdmitCall(StoreOp[Admission]):
     tenant: str = ""
     """``run_id`` and ``tenant`` of the run, if the caller knows them: events carry them, and the store need not read
     them first."""
+    remote_s: float = 0.0
+    """See ``CallRow.remote_s``: of the attempt that this starts."""
 
 
 @dataclass(slots=True)
@@ -388,6 +395,8 @@ class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | DirectiveR
     """See ``AdmitCall.outbox``."""
     before: str | None = None
     """What is there before the call, read since it was prepared; recorded with its first start."""
+    remote_s: float = 0.0
+    """See ``CallRow.remote_s``."""
 
 
 @dataclass(slots=True)
@@ -554,6 +563,8 @@ class BeginCompensation(StoreOp["CallRow | None"]):
     from_doubt: bool = False
     seen: CallRow | None = None
     """See ``SettleCall.seen``: the call as the rollback read it."""
+    remote_s: float = 0.0
+    """See ``CallRow.remote_s``: of the compensation."""
 
 
 @dataclass(slots=True)

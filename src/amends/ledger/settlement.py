@@ -124,8 +124,11 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
         paid["before"], facts["before"] = op.before, proof_of(op, op.before)
     if call.is_reading:
         paid["reason"] = ""
+    # The performer of a start that was lost may still act: the doubt of this one covers both.
+    remote_s = max(op.remote_s, call.remote_s) if call.state == "in_doubt" else op.remote_s
+    facts["remote"] = remote_s or None
     return await move_call(
-        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts=facts, **paid,
+        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts=facts, **paid, remote_s=remote_s,
         attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
         quiet_boot="", quiet_mono=None, quiet_left=None, why="", evidence="", probe_at=None,
     )  # fmt: skip
