@@ -112,6 +112,15 @@ class ClaimRecord(Record):
     result: Any = None
 
 
+class ReportedRecord(Record):
+    """A claimed call after a report, or a renewal."""
+
+    call: str
+    attempt: int
+    state: str
+    lease: float | None = Field(None, description="Seconds from now, if it was renewed")
+
+
 class CallRefRecord(Record):
     """A call, by its id."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic import BaseModel
 
 from amends import RunInfo
-from amends.serve import metrics, records, runs
+from amends.serve import claims, metrics, records, runs
 from amends.serve.exchange import Exchange, FilterQuery, NoBody, Query, Reply
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[Reply]]
@@ -20,6 +20,7 @@ Thing: TypeAlias = Literal["nothing", "tenant", "run", "call", "approval", "clai
 READ: Final = ("viewer",)
 READ_OWN: Final = ("viewer", "agent")
 DRIVE: Final = ("agent",)
+REPORT: Final = ("agent", "worker")
 DECIDE: Final = ("approver",)
 OPERATE: Final = ("operator",)
 COMMON: Final = (400, 401, 403, 404, 405, 422, 429, 503)
@@ -89,6 +90,19 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/runs/{id}/suspend", "suspend", "Let the run go as it is, to be opened again", DRIVE, "run",
           runs.suspend, {200: records.ReportRecord, 202: records.ReportRecord}, body=NoBody, problems=(409,),
           tags=AGENTS),
+    Route("POST", "/v1/runs/{id}/claims", "begin", "Claim a call, to make it oneself", DRIVE, "run", claims.begin,
+          {201: records.ClaimRecord, 200: records.ClaimRecord, 202: records.AnswerRecord}, body=claims.MakeClaim,
+          problems=(409,), takes_key=True, tags=AGENTS,
+          example={"tool": "charge", "args": {"order": "1042", "cents": 4200}, "lease": 30}),
+    Route("POST", "/v1/claims/{call}/succeed", "succeed", "Report that a claimed call happened", REPORT, "claim",
+          claims.succeed, {200: records.ReportedRecord}, body=claims.Succeed, problems=(409,), tags=AGENTS,
+          example={"token": "WyIiLC…", "result": "ch_1042"}),
+    Route("POST", "/v1/claims/{call}/fail", "fail", "Report that a claimed call ended with an error", REPORT, "claim",
+          claims.fail, {200: records.ReportedRecord}, body=claims.Fail, problems=(409,), tags=AGENTS,
+          example={"token": "WyIiLC…", "error": "card declined", "no_effect": True}),
+    Route("POST", "/v1/claims/{call}/renew", "renew_claim", "Renew the work lease of a claimed call", REPORT, "claim",
+          claims.renew, {200: records.ReportedRecord}, body=claims.RenewClaim, problems=(409,), tags=AGENTS,
+          example={"token": "WyIiLC…"}),
     Route("GET", "/v1/openapi.json", "openapi", "Describe every route", None, "nothing", metrics.openapi, {200: dict},
           tags=MACHINES),
     Route("GET", "/health", "health", "Say that the process runs", None, "nothing", metrics.health,

@@ -115,7 +115,7 @@ async def _report(x: Exchange) -> Any:
 async def open(x: Exchange) -> Reply:
     """Open a run, or take up the run of this id."""
     said: OpenRun = x.body
-    id = said.id or _key_of(x)
+    id = said.id or key_of(x)
     if id is None:
         raise KeyMissing("a run that is opened over HTTP needs an id, or the header Idempotency-Key")
     if said.agent and x.who.agent and said.agent != x.who.agent:
@@ -168,7 +168,7 @@ async def session_of(x: Exchange, id: str) -> Session:
         raise RunNotFound(id)
     rt = x.service.runtime(tenant).scoped(agent=info.agent, principal=info.principal)
     session, _ = await x.service.sessions.open(
-        rt, tenant, id, options={"if_rolled_back": "raise", "input": info.input}, lease_s=None,
+        rt, tenant, id, options={"if_rolled_back": "raise", "input": info.input}, lease_s=info.client_lease or None,
         agent=info.agent or "", principal=info.principal or "",
     )  # fmt: skip
     return session
@@ -180,7 +180,7 @@ async def session_of(x: Exchange, id: str) -> Session:
 async def answer(x: Exchange) -> Reply:
     """Do what a model asked for, and say the outcome in words for the model."""
     said: MakeCall = x.body
-    key = said.key or _key_of(x)
+    key = said.key or key_of(x)
     session = await session_of(x, x.path["id"])
     given: dict[str, Any] = {"tool_call_id": said.tool_call_id, "again": said.again}
     if key is not None:
@@ -200,7 +200,7 @@ def answered(x: Exchange, made: Answer) -> Reply:
     return Reply(made.to_dict(), 200, REPLAYED if made.status == "replayed" else {})
 
 
-def _key_of(x: Exchange) -> str | None:
+def key_of(x: Exchange) -> str | None:
     """Return the value of the header Idempotency-Key: a string of RFC 8941, or bare."""
     said = x.request.headers.get(KEY_HEADER)
     if said is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from secrets import token_urlsafe
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
@@ -57,11 +58,14 @@ class Service:
         limits: Limits | None = None,
         worker: bool = True,
         read_only: bool = False,
+        secrets: Sequence[str] = (),
         routes: Iterable[Route] = ROUTES,
     ) -> None:
         self.rt = rt.as_async()
         self.limits = limits or Limits()
         self.sessions = Sessions(self.limits)
+        self.secrets = tuple(secrets) or (token_urlsafe(32),)
+        """What claims are signed with: the first signs, all are accepted. Made up, they are good for this process only."""
         self._access, self._has_worker, self._is_read_only = access, worker, read_only
         self._rates = Rates(self.limits.requests_per_s)
         self.routes = tuple(routes)
@@ -256,9 +260,13 @@ class Service:
         """Return the runtime for this tenant, without the names of whoever asks."""
         return self.rt.scoped(tenant=tenant or None)
 
-    async def finished(self, x: Exchange, session: Session, work: Coroutine[Any, Any, T]) -> T:
-        """Finish work in a run within the time that a client should wait for an answer."""
-        return await self.sessions.within(self.tenant(x), session, work, s_max=self.limits.answer_s_max)
+    async def finished(self, x: Exchange, session: Session, work: Coroutine[Any, Any, T], *, forgets: bool = True) -> T:
+        """Finish work in a run within the time that a client should wait for an answer.
+
+        ``forgets``: a lost lease is that of the run, which is then no longer this server's.
+        """
+        s_max = self.limits.answer_s_max
+        return await self.sessions.within(self.tenant(x), session, work, s_max=s_max, forgets=forgets)
 
     def base(self, request: Request) -> str:
         """Return the path below which the application is served."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from amends import AsyncRun, AsyncRuntime
-from amends.errors import Busy, Error, LeaseLost, RunConflict, Waiting
+from amends.errors import Busy, Error, LeaseLost, RunConflict
 from amends.serve.limits import Limits
 from amends.serve.problems import TooMany
 from amends.visible import visible, visible_log
@@ -27,6 +27,7 @@ class Session:
     def __init__(self, run: AsyncRun, *, agent: str, principal: str, lease_s: float) -> None:
         self.run, self.agent, self.principal, self.lease_s = run, agent, principal, lease_s
         self.claims: dict[str, Any] = {}
+        """The attempts that performers outside have, by the id of their call."""
         self._requests = 0
         self._seen = time.monotonic()
 
@@ -41,9 +42,14 @@ class Session:
             self._seen = time.monotonic()
 
     @property
+    def silent_s(self) -> float:
+        """For how long the client has not asked for anything."""
+        return 0.0 if self._requests else time.monotonic() - self._seen
+
+    @property
     def is_silent(self) -> bool:
         """Whether the client has not asked for anything within its lease."""
-        return not self._requests and time.monotonic() - self._seen > self.lease_s
+        return self.silent_s > self.lease_s
 
 
 class Sessions:
@@ -78,8 +84,9 @@ class Sessions:
                     return known, True
                 if len(self._open) >= self._limits.runs_max:
                     raise TooMany(f"{len(self._open):,} runs are open here, and no more are accepted (runs_max)")
-                run = await rt.open(id, **options)
-                made = Session(run, agent=agent, principal=principal, lease_s=lease_s or self._limits.client_lease_s)
+                lease_s = lease_s or self._limits.client_lease_s
+                run = await rt.open(id, client_lease=lease_s, **options)
+                made = Session(run, agent=agent, principal=principal, lease_s=lease_s)
                 if not run.is_over:
                     self._open[place] = made
                 return made, run.resumed
@@ -99,14 +106,14 @@ class Sessions:
         """Let go of a run that has ended, or that another process has taken over."""
         self._open.pop((tenant, id), None)
 
-    async def within(self, tenant: str, session: Session, work: Coroutine[Any, Any, T], *, s_max: float) -> T:
+    async def within(
+        self, tenant: str, session: Session, work: Coroutine[Any, Any, T], *, s_max: float, forgets: bool = True
+    ) -> T:
         """Finish ``work`` even if the client goes away; raise ``Busy`` if it takes longer than a client should wait.
 
         It then goes on, and the same request is answered with its result.
         """
-        going = asyncio.ensure_future(self._watched(tenant, session, work))
-        self._going_on.add(going)
-        going.add_done_callback(self._going_on.discard)
+        going = self._go_on(self._watched(tenant, session, work, forgets=forgets))
         done, _ = await asyncio.wait({going}, timeout=s_max)
         if not done:
             going.add_done_callback(_retrieve)
@@ -116,30 +123,43 @@ class Sessions:
             )  # fmt: skip
         return going.result()
 
-    async def _watched(self, tenant: str, session: Session, work: Coroutine[Any, Any, T]) -> T:
+    async def _watched(self, tenant: str, session: Session, work: Coroutine[Any, Any, T], *, forgets: bool) -> T:
         try:
             with session.request():
                 return await work
         except LeaseLost:
-            self.forget(tenant, session.run.id)
+            if forgets:
+                self.forget(tenant, session.run.id)
+                self._go_on(self._released(session))
             raise
 
     async def let_go_of_silent(self) -> None:
         """Let go of every run whose client was silent past its lease: recovery then follows the run's policy."""
         for (tenant, id), session in list(self._open.items()):
             if session.is_silent:
-                self.forget(tenant, id)
                 log.warning("run %s is let go: its client was silent for %g s", visible(id), session.lease_s)
-                try:
-                    await session.run.leave(Waiting("its client was silent past its lease", run_id=id))
-                except Error as error:
-                    log.warning("run %s could not be let go: %s", visible(id), error)
+                self.forget(tenant, id)
+                self._go_on(self._released(session))
+
+    async def _released(self, session: Session) -> None:
+        try:
+            await session.run.release(silent=session.silent_s)
+        except Error as error:
+            log.warning("run %s could not be let go, and is recovered later: %s", visible(session.run.id), error)
+
+    def _go_on(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        going = asyncio.ensure_future(work)
+        self._going_on.add(going)
+        going.add_done_callback(self._going_on.discard)
+        return going
 
     async def close(self) -> None:
-        """Wait for what is under way; the runs themselves are left to the next server, or to recovery."""
+        """Wait for what is under way, and let all runs go: their clients continue them through another server."""
         if self._going_on:
             await asyncio.wait(set(self._going_on), timeout=self._limits.answer_s_max)
-        self._open.clear()
+        left, self._open = list(self._open.values()), {}
+        if left:
+            await asyncio.gather(*(self._released(session) for session in left))
 
 
 def _text(value: Any) -> str:
