@@ -12,6 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 
 from amends import __version__
+from amends.serve.events import STREAM
 from amends.serve.problems import MEDIA_TYPE, Problem
 from amends.serve.routes import Route
 
@@ -117,6 +118,8 @@ def _responses(route: Route, refs: dict[int, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if shape is not None:
             answer["content"] = {route.media_type: {"schema": refs[id(shape)]}}
+            if route.streams:
+                answer["content"][STREAM] = {"schema": {"type": "string"}}
         elif status != HTTPStatus.NO_CONTENT:
             answer["content"] = {route.media_type: {"schema": {"type": "string"}}}
         found[str(status)] = answer

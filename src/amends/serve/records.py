@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from amends import Approval, Call, Event, Lock, RunInfo
+from amends import Call, Lock, RunInfo
 from amends.serve.problems import Problem
 
 T = TypeVar("T")
@@ -316,16 +316,25 @@ class VerifiedRecord(Record):
 
 
 class VerificationRecord(Record):
-    """An audit under way, or its end."""
+    """A verification under way, or its end."""
 
     id: str
     state: Literal["running", "done", "failed"]
     runs: int = Field(description="How many runs were checked so far")
-    of: int | None = Field(description="How many there are; null while nobody knows")
+    events: int = Field(description="How many events were checked so far")
     started_at: datetime
     ended_at: datetime | None
     verified: VerifiedRecord | None
     problem: Problem | None
+
+
+class DelegationRecord(Record):
+    """Who decides for whom, and for how long."""
+
+    by: str
+    to: str
+    until: float = Field(description="Seconds from now")
+    why: str
 
 
 class LoadedRecord(Record):
@@ -341,6 +350,3 @@ class HealthRecord(Record):
     version: str
     ledger: str | None = Field(None, description="Whether the ledger answers: ok, or why not")
     runs: int | None = Field(None, description="Runs that clients have open here")
-
-
-__all__ = ["Approval", "Call", "Event", "Lock", "RunInfo"]

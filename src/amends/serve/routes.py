@@ -11,9 +11,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel
 
-from amends import RunInfo
-from amends.serve import claims, metrics, records, runs
-from amends.serve.exchange import Exchange, FilterQuery, NoBody, Query, Reply
+from amends import Approval, Call, Event, Lock, RunInfo
+from amends.serve import audit, claims, events, metrics, people, records, runs
+from amends.serve.exchange import Exchange, FilterQuery, NoBody, PageQuery, Query, Reply
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[Reply]]
 Thing: TypeAlias = Literal["nothing", "tenant", "run", "call", "approval", "claim", "ledger"]
@@ -55,6 +55,8 @@ class Route:
     media_type: str = "application/json"
     """Of the answer."""
     body_type: str = "application/json"
+    streams: bool = False
+    """Whether ``Accept: text/event-stream`` gets a stream instead."""
     tags: tuple[str, ...] = field(default=())
 
     @property
@@ -65,7 +67,7 @@ class Route:
         return tuple(sorted({*common, *with_body, *self.problems} - set(self.answers)))
 
 
-AGENTS, PEOPLE, MACHINES = ("agents",), ("people",), ("machines",)
+AGENTS, PEOPLE, AUDITORS, MACHINES = ("agents",), ("people",), ("auditors",), ("machines",)
 ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/v1/tools", "schemas", "Describe the tools as a model gets them", READ_OWN, "nothing", runs.schemas,
           {200: records.Tools}, query=runs.ToolsQuery, tags=AGENTS),
@@ -103,6 +105,93 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/claims/{call}/renew", "renew_claim", "Renew the work lease of a claimed call", REPORT, "claim",
           claims.renew, {200: records.ReportedRecord}, body=claims.RenewClaim, problems=(409,), tags=AGENTS,
           example={"token": "WyIiLC…"}),
+    # ---- For people
+    Route("GET", "/v1/inbox", "inbox", "List everything that waits for a person", READ, "tenant", people.inbox,
+          {200: records.Page[records.InboxRecord]}, query=FilterQuery, tags=PEOPLE),
+    Route("GET", "/v1/approvals", "approvals", "List requests for approval", READ, "tenant", people.approvals,
+          {200: records.Page[Approval]}, query=people.ApprovalsQuery, tags=PEOPLE),
+    Route("GET", "/v1/approvals/{id}", "approval", "Return one request for approval", READ_OWN, "approval",
+          people.approval, {200: Approval}, tags=PEOPLE),
+    Route("POST", "/v1/approvals/{id}/approve", "approve", "Approve exactly what was shown", DECIDE, "approval",
+          people.approve, {200: Approval}, body=people.Approve, problems=(409,), tags=PEOPLE,
+          example={"digest": "5c1f…", "why": "checked with the customer"}),
+    Route("POST", "/v1/approvals/{id}/reject", "reject", "Reject a request", DECIDE, "approval", people.reject,
+          {200: Approval}, body=people.Reject, problems=(409,), tags=PEOPLE, example={"reason": "too expensive"}),
+    Route("POST", "/v1/approvals/{id}/edit", "edit", "Ask for other arguments instead", DECIDE, "approval",
+          people.edit, {200: Approval}, body=people.Edit, problems=(409,), tags=PEOPLE,
+          example={"args": {"order": "1042", "cents": 4000}, "why": "the discount was missing"}),
+    Route("POST", "/v1/approvals/{id}/withdraw", "withdraw", "Withdraw a request", DECIDE, "approval", people.withdraw,
+          {200: Approval}, body=people.Why, problems=(409,), tags=PEOPLE, example={"why": "not needed any more"}),
+    Route("POST", "/v1/approvals/{id}/ask_again", "ask_again", "Ask again for a request that expired", DECIDE,
+          "approval", people.ask_again, {200: Approval}, body=people.Why, problems=(409,), tags=PEOPLE,
+          example={"why": "nobody was there"}),
+    Route("POST", "/v1/approvals/{id}/bypass", "bypass", "Approve regardless of roles, on the record", OPERATE,
+          "approval", people.bypass, {200: Approval}, body=people.Bypass, problems=(409,), tags=PEOPLE,
+          example={"digest": "5c1f…", "why": "incident 7"}),
+    Route("POST", "/v1/delegations", "delegate", "Let somebody decide for oneself, for a time", DECIDE, "tenant",
+          people.delegate, {201: records.DelegationRecord}, body=people.Delegate, problems=(409,), tags=PEOPLE,
+          example={"to": "ben", "until": 86400, "why": "holiday"}),
+    Route("GET", "/v1/calls", "calls", "List calls, newest first", READ_OWN, "tenant", people.calls,
+          {200: records.Page[Call]}, query=FilterQuery, tags=PEOPLE),
+    Route("GET", "/v1/calls/{id}", "call", "Return one call", READ_OWN, "call", people.call, {200: Call}, tags=PEOPLE),
+    Route("GET", "/v1/calls/{id}/preview", "preview", "Show what each answer to a doubt would lead to", READ, "call",
+          people.preview, {200: records.PreviewRecord}, tags=PEOPLE),
+    Route("POST", "/v1/calls/{id}/probe", "probe", "Ask the outside world about a call", OPERATE, "call", people.probe,
+          {200: records.ProbedRecord}, body=NoBody, problems=(409,), tags=PEOPLE),
+    Route("POST", "/v1/calls/{id}/resolve", "resolve", "Settle a doubt", OPERATE, "call", people.resolve,
+          {200: records.ReportRecord}, body=people.Resolve, problems=(409,), tags=PEOPLE,
+          example={"answer": "happened", "result": "ch_1042", "why": "it is in the bank's list"}),
+    Route("POST", "/v1/calls/{id}/retry", "retry", "Try once more what gave up", OPERATE, "call", people.retry,
+          {200: records.ReportRecord}, body=people.RetryCall, problems=(409,), tags=PEOPLE,
+          example={"why": "the bank is back"}),
+    Route("POST", "/v1/calls/{id}/accept", "accept", "Accept that an effect stays", OPERATE, "call", people.accept,
+          {200: records.ReportRecord}, body=people.Why, problems=(409,), tags=PEOPLE, example={"why": "paid by hand"}),
+    Route("POST", "/v1/calls/{id}/decide", "decide", "Decide a held call", OPERATE, "call", people.decide,
+          {200: records.ReportRecord}, body=people.Decide, problems=(409,), tags=PEOPLE,
+          example={"decision": "replay", "why": "it is the same order"}),
+    Route("GET", "/v1/doubts", "doubts", "List calls whose outcome is unknown", READ, "tenant", people.doubts,
+          {200: records.Page[records.DoubtRecord]}, query=FilterQuery, tags=PEOPLE),
+    Route("GET", "/v1/runs/{id}/plan", "plan_rollback", "Show what a rollback would do", READ, "run",
+          people.plan_rollback, {200: records.PlanRecord}, tags=PEOPLE),
+    Route("POST", "/v1/runs/{id}/abandon", "abandon", "Close a run and leave its effects standing", OPERATE, "run",
+          people.abandon, {200: records.ReportRecord}, body=people.Why, problems=(409,), tags=PEOPLE,
+          example={"why": "settled by hand"}),
+    Route("POST", "/v1/runs/{id}/finish", "finish", "Close an interrupted run as committed", OPERATE, "run",
+          people.finish, {200: records.ReportRecord}, body=people.Why, problems=(409,), tags=PEOPLE,
+          example={"why": "nothing is missing"}),
+    Route("GET", "/v1/budgets", "budgets", "List the state of every budget", READ, "tenant", people.budgets,
+          {200: records.Page[records.BudgetStateRecord]}, query=FilterQuery, tags=PEOPLE),
+    Route("GET", "/v1/costs", "costs", "Sum up what calls have cost", READ, "tenant", people.costs,
+          {200: records.Page[records.CostRecord]}, query=people.CostsQuery, tags=PEOPLE),
+    Route("GET", "/v1/locks", "locks", "List the locks that runs hold", READ, "tenant", people.locks,
+          {200: records.Page[Lock]}, query=PageQuery, tags=PEOPLE),
+    Route("GET", "/v1/halts", "halts", "List the halts that stand", READ, "tenant", people.halts,
+          {200: records.Page[records.HaltRecord]}, query=PageQuery, tags=PEOPLE),
+    Route("POST", "/v1/halts", "halt", "Stop: from now on nothing starts", OPERATE, "tenant", people.halt,
+          {201: records.HaltRecord}, body=people.MakeHalt, problems=(409,), tags=PEOPLE,
+          example={"tool": "wire", "why": "the bank reports doubles"}),
+    Route("DELETE", "/v1/halts", "unhalt", "Lift every halt of exactly this extent", OPERATE, "tenant", people.unhalt,
+          {200: records.Page[records.HaltRecord]}, query=people.UnhaltQuery, tags=PEOPLE),
+    Route("GET", "/v1/permits", "permits", "List the permits that may still be used", READ, "tenant", people.permits,
+          {200: records.Page[records.PermitRecord]}, query=people.PermitsQuery, tags=PEOPLE),
+    Route("POST", "/v1/permits", "permit", "Approve calls before they are asked for", DECIDE, "tenant", people.permit,
+          {201: records.PermitRecord}, body=people.MakePermit, problems=(409,), tags=PEOPLE,
+          example={"tool": "wire", "args": {"order": "1042", "cents": 4200}, "why": "agreed by phone"}),
+    Route("DELETE", "/v1/permits/{id}", "revoke", "End a permit", DECIDE, "tenant", people.revoke,
+          {200: records.PermitRecord}, query=people.RevokeQuery, tags=PEOPLE),
+    # ---- For auditors
+    Route("GET", "/v1/events", "events", "List events, or follow them as a stream", READ_OWN, "tenant", events.events,
+          {200: records.Page[Event]}, query=events.EventsQuery, streams=True, tags=AUDITORS),
+    Route("POST", "/v1/audit/verify", "verify", "Begin to verify the record", OPERATE, "tenant", audit.verify,
+          {202: records.VerificationRecord}, body=audit.Verify, tags=AUDITORS, example={}),
+    Route("GET", "/v1/jobs/{id}", "verification", "Tell how far a verification is", OPERATE, "tenant",
+          audit.verification, {200: records.VerificationRecord}, tags=AUDITORS),
+    Route("POST", "/v1/export", "export", "Export runs as a file that anybody can check", OPERATE, "tenant",
+          audit.export, {200: None}, body=audit.Export, problems=(409,), media_type="application/zip", tags=AUDITORS,
+          example={"runs": ["order-1042"]}),
+    Route("POST", "/v1/load", "load", "Load the runs of a bundle as records", OPERATE, "tenant", audit.load,
+          {200: records.LoadedRecord}, problems=(409,), body_type="application/zip", tags=AUDITORS),
+    # ---- For machines
     Route("GET", "/v1/openapi.json", "openapi", "Describe every route", None, "nothing", metrics.openapi, {200: dict},
           tags=MACHINES),
     Route("GET", "/health", "health", "Say that the process runs", None, "nothing", metrics.health,

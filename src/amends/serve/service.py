@@ -20,6 +20,7 @@ from amends import Approval, AsyncRuntime, Runtime
 from amends.errors import Error, Forbidden, Unauthorized, UsageError, log_error
 from amends.serve import openapi
 from amends.serve.access import Accessor, Who, allows, check_scope
+from amends.serve.audit import Verifications
 from amends.serve.exchange import Exchange, Reply, encoded
 from amends.serve.limits import Limits, Rates, read_body
 from amends.serve.problems import (
@@ -66,6 +67,10 @@ class Service:
         self.sessions = Sessions(self.limits)
         self.secrets = tuple(secrets) or (token_urlsafe(32),)
         """What claims are signed with: the first signs, all are accepted. Made up, they are good for this process only."""
+        self.verifications = Verifications()
+        self.streams = 0
+        """How many event streams are open."""
+        self.is_closing = False
         self._access, self._has_worker, self._is_read_only = access, worker, read_only
         self._rates = Rates(self.limits.requests_per_s)
         self.routes = tuple(routes)
@@ -94,6 +99,8 @@ class Service:
 
     async def close(self) -> None:
         """End what ``start`` began, after the requests under way. The runtime stays open: whoever made it closes it."""
+        self.is_closing = True
+        await self.verifications.close()
         await self.sessions.close()
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
@@ -256,6 +263,14 @@ class Service:
         """Return the tenant that a request is about."""
         return (x.who.tenant or x.request.query_params.get("tenant")) or ""
 
+    def own_tenant(self, x: Exchange) -> str | None:
+        """Return the tenant that a request is limited to, "" for the one without a name; None: every tenant."""
+        return x.who.tenant if x.who.tenant is not None else x.request.query_params.get("tenant")
+
+    def new_id(self, what: str) -> str:
+        """Return a new id for something that lives in this process only."""
+        return f"{what}_{token_urlsafe(12)}"
+
     def runtime(self, tenant: str) -> AsyncRuntime:
         """Return the runtime for this tenant, without the names of whoever asks."""
         return self.rt.scoped(tenant=tenant or None)
@@ -267,6 +282,10 @@ class Service:
         """
         s_max = self.limits.answer_s_max
         return await self.sessions.within(self.tenant(x), session, work, s_max=s_max, forgets=forgets)
+
+    async def check(self, x: Exchange) -> None:
+        """Raise ``Unauthorized`` if whoever asked may not ask any more."""
+        await self._who(x.request)
 
     def base(self, request: Request) -> str:
         """Return the path below which the application is served."""
