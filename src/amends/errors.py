@@ -10,6 +10,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     TooLarge                     .path .size .limit
     RunEnded                     .state
     RunConflict                  .recorded .given
+    ReportConflict               .call_id .attempt
     NotFound                     the ledger, or this runtime, has none of that name
       RunNotFound                .run_id
       CallNotFound               .call_id
@@ -291,6 +292,16 @@ class RunConflict(UsageError):
     ) -> None:
         super().__init__(message, run_id=run_id, hint=hint)
         self.recorded, self.given = recorded, given
+
+
+class ReportConflict(UsageError):
+    """Whoever performed an attempt reported something else about it before."""
+
+    default_hint = "the first report counts: see rt.call(...), and what happened with rt.events(...)"
+
+    def __init__(self, message: str, *, call_id: str, attempt: int, run_id: str | None = None) -> None:
+        super().__init__(message, run_id=run_id)
+        self.call_id, self.attempt = call_id, attempt
 
 
 class NotFound(UsageError):

@@ -736,7 +736,7 @@ class Subject:
 
     __slots__ = (
         "attempt", "causes", "comp_attempt", "comp_error", "created_at", "facts", "first", "last", "passed",
-        "settled_seq", "state", "why",
+        "remote_s", "settled_seq", "state", "why",
     )  # fmt: skip
 
     def __init__(self, event: EventRow, facts: dict[str, Any]) -> None:
@@ -745,6 +745,7 @@ class Subject:
         self.facts = facts
         """The newest fact of each name."""
         self.attempt = self.comp_attempt = self.settled_seq = 0
+        self.remote_s = 0.0
         self.passed = False
         self.why = str(facts.get("why", "")) if event.what == "call" else ""
         self.comp_error = ""
@@ -1023,6 +1024,8 @@ class Standing:
         counts = (row.attempt, row.comp_attempt, row.settled_seq)
         if counts != (subject.attempt, subject.comp_attempt, subject.settled_seq):
             yield "row_changed", "the attempts or the order of settlement were changed"
+        if row.remote_s != subject.remote_s:
+            yield "row_changed", "its work lease was changed"
         if "row" in facts:
             yield from self._payload("args", row.args, facts.get("args"), row.id)
             yield from self._payload("result", row.result, facts.get("result"), row.id)
@@ -1121,6 +1124,8 @@ def _forgotten(subject: Subject, event: EventRow) -> None:
 
 def _counted(subject: Subject, event: EventRow, facts: dict[str, Any]) -> None:
     to = event.to_state
+    if to in ("started", "compensating"):
+        subject.remote_s = facts.get("remote", 0.0)
     if event.what == "shared" or to == "started":
         subject.attempt = facts.get("attempt", 1)
         subject.settled_seq = event.n if to == "succeeded" else subject.settled_seq

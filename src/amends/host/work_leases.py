@@ -59,6 +59,11 @@ class WorkLeases:
         with self._changed:
             self._work.pop(work, None)
 
+    def clear(self) -> None:
+        """Forget every attempt, as another process would not know them; for tests."""
+        with self._changed:
+            self._work.clear()
+
     def close(self) -> None:
         """Stop the thread; whoever takes the runs over makes the attempts doubt."""
         self._reset_after_fork()
@@ -75,20 +80,28 @@ class WorkLeases:
             self._pid, self._work, self._thread = os.getpid(), {}, None
             self._changed = threading.Condition()
 
+    def look(self) -> None:
+        """End the attempts whose lease and margin are over."""
+        self._reset_after_fork()
+        now = self._mono()
+        with self._changed:
+            over = [work for work, at in self._due().items() if at <= now]
+        for work in over:
+            self._end(work)
+
+    def _due(self) -> dict[Work, float]:
+        return {work: max(work.over_at(), later) for work, later in self._work.items()}
+
     def _run(self) -> None:
         while True:
+            self.look()
             with self._changed:
                 if self._closed or not self._work:
                     self._thread = None
                     return
-                now = self._mono()
-                due = {work: max(work.over_at(), later) for work, later in self._work.items()}
-                over = [work for work, at in due.items() if at <= now]
-                if not over:
-                    self._changed.wait(min(due.values()) - now)
-                    continue
-            for work in over:
-                self._end(work)
+                left = min(self._due().values()) - self._mono()
+                if left > 0:
+                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
 
     def _end(self, work: Work) -> None:
         try:

@@ -467,6 +467,29 @@ class NoteEvidence(StoreOp["CallRow | None"]):
 
 
 @dataclass(slots=True)
+class NoteReport(StoreOp[CallRow]):
+    """Keep what the performer of an attempt reported too late to settle it: evidence, which settles the doubt if it can.
+
+    ``ReportConflict`` if it reported something else about the same attempt before. The same report again changes nothing.
+    """
+
+    call_id: str
+    phase: Literal["execute", "compensate"]
+    attempt: int
+    epoch: int
+    """Under which the attempt was handed out; recorded."""
+    by: str
+    happened: bool
+    result: str | None
+    error: str
+    boot: str
+    mono: float
+    loss: str = ""
+    certain: bool = False
+    """See ``NoteEvidence.certain``. The error of a compensation: nothing happened, and it may be tried again."""
+
+
+@dataclass(slots=True)
 class NoteProbe(StoreOp[CallRow]):
     """Record a probe's answer that decided nothing, and when to probe again."""
 
