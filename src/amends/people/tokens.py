@@ -98,15 +98,21 @@ async def tokens(_host: Host, view: View, *, kind: TokenKind | Literal["all"] = 
 
 
 async def revoke_token(_host: Host, view: View, token_id: str, *, by: str, why: str) -> Token:
-    """End a token: in this process it counts no more at once, elsewhere within the setting ``token_cache``."""
+    """End a token: in this process it counts no more at once, elsewhere within the setting ``token_cache``.
+
+    ``token_id``: its id, or the text of a token that somebody found.
+    """
     check_reason(by, why)
-    if not isinstance(token_id, str) or not token_id:
+    given: Any = token_id
+    if not isinstance(given, str) or not given:
         raise UsageError("a token is revoked by its id: rt.tokens() lists them")
-    row = await EndToken(token_id, view.tenant or None, by, why)
-    forget_token(token_id)
+    found = TEXT.fullmatch(given)
+    id = given if found is None else f"{ID}{found[1]}"
+    row = await EndToken(id, view.tenant or None, by, why)
+    forget_token(id)
     if row is None:
-        shown = "that is a token, and its id is wanted" if token_id.startswith(PREFIX) else f"{token_id!r}"
-        raise NotFound(f"there is no such token in this ledger: {shown}", hint="rt.tokens() lists them")
+        shown = "" if given.startswith(PREFIX) else f" {id!r}"
+        raise NotFound(f"there is no token{shown} in this ledger", hint="rt.tokens() lists them")
     return token_of(row)
 
 
@@ -115,21 +121,22 @@ async def check_token(host: Host, view: View, text: str) -> Token:
 
     What the ledger said is remembered for the setting ``token_cache``.
     """
-    found = TEXT.fullmatch(text) if isinstance(text, str) else None
+    given: Any = text
+    found = TEXT.fullmatch(given) if isinstance(given, str) else None
     if found is None or not hmac.compare_digest(_checksum(found[1], found[2]), found[3]):
         raise Unauthorized(
             "that is not a token: a part is missing or was changed", why="malformed",
             hint="send the whole text that amends tokens create printed: amt_...",
         )  # fmt: skip
-    id, given = f"{ID}{found[1]}", _digest(found[2])
+    id, digest = f"{ID}{found[1]}", _digest(found[2])
     clocks = await ReadClocks()
     row = host.token_cache.get(id, clocks.mono)
     if row is not None:
-        _check_digest(row, given)
+        _check_digest(row, digest)
     else:
         begun = host.token_cache.begin()
         row, now = await ReadToken(id)
-        _check_digest(row, given)
+        _check_digest(row, digest)
         assert row is not None, "nothing has the digest of nothing"
         if row.closed_at is not None:
             raise _ended(row)
