@@ -611,6 +611,46 @@ class Permit:
         return facts | covers | {"roles": list(self.roles)} | left
 
 
+TokenScope: TypeAlias = Literal["viewer", "agent", "worker", "approver", "operator"]
+TokenKind: TypeAlias = Literal["token", "login", "link"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """By which somebody may ask the service, until it expires or is revoked. The ledger has no secret of it."""
+
+    id: str
+    name: str
+    """What people call it."""
+    principal: str
+    """For whom it acts: decisions and runs are recorded under this name."""
+    scopes: tuple[TokenScope, ...]
+    tenant: str | None
+    """None: every tenant, which only an operator's may be for."""
+    agent: str
+    """The agent that an agent's token speaks for; else empty."""
+    kind: TokenKind
+    """``token``, or how its cookie came about: by a company's ``login``, or by a one-time ``link``."""
+    by: str
+    why: str
+    at: datetime
+    expires_at: datetime
+    ended_at: datetime | None = None
+    """When it was revoked, or first used after its end."""
+    text: str | None = None
+    """The token itself. Only ``create_token`` returns it, once; neither ``repr`` nor ``to_dict`` shows it."""
+
+    def __repr__(self) -> str:
+        return f"<Token {self.id} {visible(self.name)!r} ({', '.join(self.scopes)}) of {visible(self.principal)!r}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data, without its secret."""
+        ended = None if self.ended_at is None else self.ended_at.isoformat()
+        whose = {"id": self.id, "name": self.name, "principal": self.principal, "scopes": list(self.scopes)}
+        place = {"tenant": self.tenant, "agent": self.agent, "kind": self.kind, "by": self.by, "why": self.why}
+        return whose | place | {"at": self.at.isoformat(), "expires_at": self.expires_at.isoformat(), "ended_at": ended}
+
+
 # ---- Answers of a probe
 
 

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from amends.people import reconcile as reconciliation
     from amends.people import rollback as rollback_plans
     from amends.people import runs as decisions
+    from amends.people import tokens as token_verbs
     from amends.replay import comparison, forks
     from amends.replay import driver as replay_driver
     from amends.replay.answers import Replay
@@ -95,6 +96,7 @@ else:
         restore="amends.people.restore",
         reconciliation="amends.people.reconcile",
         rollback_plans="amends.people.rollback",
+        token_verbs="amends.people.tokens",
         decisions="amends.people.runs",
         comparison="amends.replay.comparison",
         forks="amends.replay.forks",
@@ -164,6 +166,7 @@ class Runtime:
         redact: Sequence[str] | None = None,
         secret_key: str | None = None,
         encrypt: str | Sequence[str] | None = None,
+        token_cache: float | None = None,
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
@@ -266,7 +269,7 @@ class Runtime:
         self._host.ready(run_id=id)
         wanted = self._host.opening(self._view, id, input, options)
         while True:
-            opened, lease = self._driver.run(opening.take(wanted))
+            opened, lease = self._driver.run(self._view.signed(opening.take(wanted)))
             if opened.how == "ended":
                 over = self._host.session(opened.run, lease, resumed=True, given=input)
                 return Run(self._host, self._driver, over, opened.run, over=True)
@@ -336,11 +339,22 @@ class Runtime:
                 run.output = fn(run)
         return run.output
 
-    def scoped(self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None) -> Runtime:
-        """Return a view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
+    def scoped(
+        self,
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        principal: str | None = None,
+        token: str | None = None,
+    ) -> Runtime:
+        """Return a view that acts for, and sees, only these; it shares the ledger and the heartbeat.
+
+        ``token``: the id of the token by which somebody asks for it; what is then decided, and the runs that are then
+        opened, say so in their events.
+        """
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__)
-        view._view = self._view.narrowed(tenant, agent, principal)
+        view._view = self._view.narrowed(tenant, agent, principal, token)
         return view
 
     def as_async(self) -> AsyncRuntime:
@@ -538,6 +552,13 @@ class Runtime:
     permits = blocking(lambda: permit_verbs.permits)
     revoke = blocking(lambda: permit_verbs.revoke)
 
+    # ---- Tokens of the service
+
+    create_token = blocking(lambda: token_verbs.create_token)
+    tokens = blocking(lambda: token_verbs.tokens)
+    revoke_token = blocking(lambda: token_verbs.revoke_token)
+    check_token = blocking(lambda: token_verbs.check_token)
+
     # ---- Doubts, and other decisions about a run
 
     doubts = listed(lambda: doubt_verbs.doubts)
@@ -617,7 +638,7 @@ class Runtime:
         except BaseException:
             flow.close()  # otherwise Python warns that a coroutine was never awaited
             raise
-        return self._driver.run(flow)
+        return self._driver.run(self._view.signed(flow))
 
     def close(self) -> None:
         """Release threads and connections; runs that are still open are recovered by their policy."""
@@ -700,6 +721,7 @@ class AsyncRuntime:
         redact: Sequence[str] | None = None,
         secret_key: str | None = None,
         encrypt: str | Sequence[str] | None = None,
+        token_cache: float | None = None,
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
@@ -788,7 +810,7 @@ class AsyncRuntime:
         await self._ready(id)
         wanted = self._host.opening(self._view, id, input, options)
         while True:
-            opened, lease = await self._driver.run(opening.take(wanted))
+            opened, lease = await self._driver.run(self._view.signed(opening.take(wanted)))
             if opened.how == "ended":
                 over = self._host.session(opened.run, lease, resumed=True, given=input)
                 return AsyncRun(self._host, self._driver, over, opened.run, over=True)
@@ -858,12 +880,21 @@ class AsyncRuntime:
         return run.output
 
     def scoped(
-        self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None
+        self,
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        principal: str | None = None,
+        token: str | None = None,
     ) -> AsyncRuntime:
-        """Return a view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
+        """Return a view that acts for, and sees, only these; it shares the ledger and the heartbeat.
+
+        ``token``: the id of the token by which somebody asks for it; what is then decided, and the runs that are then
+        opened, say so in their events.
+        """
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__)
-        view._view = self._view.narrowed(tenant, agent, principal)
+        view._view = self._view.narrowed(tenant, agent, principal, token)
         return view
 
     def as_async(self) -> AsyncRuntime:
@@ -1053,6 +1084,13 @@ class AsyncRuntime:
     permits = awaited(lambda: permit_verbs.permits)
     revoke = awaited(lambda: permit_verbs.revoke)
 
+    # ---- Tokens of the service
+
+    create_token = awaited(lambda: token_verbs.create_token)
+    tokens = awaited(lambda: token_verbs.tokens)
+    revoke_token = awaited(lambda: token_verbs.revoke_token)
+    check_token = awaited(lambda: token_verbs.check_token)
+
     # ---- Doubts, and other decisions about a run
 
     doubts = listed_async(lambda: doubt_verbs.doubts)
@@ -1139,7 +1177,7 @@ class AsyncRuntime:
         except BaseException:
             flow.close()  # otherwise Python warns that a coroutine was never awaited
             raise
-        return await self._driver.run(flow)
+        return await self._driver.run(self._view.signed(flow))
 
     async def _ready(self, run_id: str | None = None) -> None:
         if not self._host.is_open:

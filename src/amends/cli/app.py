@@ -46,6 +46,7 @@ VERBS: Final = {
     "calls": ("runs", "List and show calls, and decide what happens to one."),
     "approvals": ("approvals", "List, show, approve or reject calls that wait."),
     "permits": ("permits", "Approve calls before they are asked for."),
+    "tokens": ("tokens", "Create, list and revoke tokens of the service."),
     "doubts": ("doubts", "List and resolve calls that may or may not have happened."),
     "rules": ("rules", "Test which rule decides about a call."),
     "audit": ("audit", "Verify, sign, export and import the record."),

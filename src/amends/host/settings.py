@@ -49,6 +49,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "tools": (),
     "link_secret": None,
     "link_url": None,
+    "token_cache": 5.0,
     "redact": None,
     "secret_key": None,
     "encrypt": None,
@@ -68,7 +69,13 @@ CONFIG: Final = "AMENDS_CONFIG"
 """The variable that names the only file to read. The user who sets it trusts that file, whoever owns it."""
 LOWEST: Final = {"lease": 0.05, "poll": 0.001, "poll_approval": 0.001, "poll_worker": 0.01, "payload_bytes_max": 1_024}
 """The smallest value of a number; 0 for those that are not named."""
-HIGHEST: Final = {"poll": 3_600.0, "poll_approval": 3_600.0, "poll_worker": 3_600.0, "payload_bytes_max": 1 << 26}
+HIGHEST: Final = {
+    "poll": 3_600.0,
+    "poll_approval": 3_600.0,
+    "poll_worker": 3_600.0,
+    "payload_bytes_max": 1 << 26,
+    "token_cache": 300.0,
+}
 """The largest value of a number, where there is one: who looks never again waits for ever."""
 SWITCHED: Final = ("checkpoint",)
 """Settings that are a number or ``off``."""

@@ -27,6 +27,7 @@ from amends.ledger import (
     records,
     retention,
     settlement,
+    tokens,
 )
 from amends.ledger.flow import Flow
 from amends.ledger.rows import CallRow, Overrun, Terms, Unapproved
@@ -125,6 +126,10 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.Permit: permits.permit,
     operations.RevokePermit: permits.revoke_permit,
     operations.ListPermits: permits.list_permits,
+    operations.MakeToken: tokens.make_token,
+    operations.EndToken: tokens.end_token,
+    operations.ReadToken: tokens.read_token,
+    operations.ListTokens: tokens.list_tokens,
     operations.Halt: halts.halt,
     operations.Unhalt: halts.unhalt,
     operations.ListHalts: halts.list_halts,
@@ -164,6 +169,8 @@ READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
         operations.SearchApprovals,
         operations.ListHalts,
         operations.ListPermits,
+        operations.ReadToken,
+        operations.ListTokens,
         operations.DueNotices,
         operations.DraftCheckpoint,
         operations.ReadCheckpoints,
@@ -175,4 +182,5 @@ READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
 
 def intent(op: operations.StoreOp[Any]) -> Flow[Any]:
     """Return the flow that performs ``op``, over the rows of one transaction."""
-    return INTENTS[type(op)](op)
+    flow = INTENTS[type(op)](op)
+    return flow if not op.token else tokens.signed(flow, op.token)

@@ -216,6 +216,8 @@ class StoreOp(Op[T]):
     proof: str = field(default="", kw_only=True)
     """The digest of its payload if that is encrypted on the way (``amends.ledger.changes``); empty: the ledger
     makes it."""
+    token: str = field(default="", kw_only=True)
+    """The id of the token by which somebody asked for it over the network: each of its events says so."""
 
 
 @dataclass(slots=True)
@@ -871,6 +873,55 @@ class ListPermits(StoreOp[tuple[list[DirectiveRow], float]]):
 
     tenant: str
     tool: str = ""
+
+
+# ---- Operations of tokens
+
+
+@dataclass(slots=True)
+class MakeToken(StoreOp["DirectiveRow | None"]):
+    """Let somebody ask over the network by a token, until a time; None: another token has this id.
+
+    ``tenant`` None: for every tenant. ``words``: its name, its scopes, for whom it acts and the digest of its secret, as
+    JSON.
+    """
+
+    id: str
+    tenant: str | None
+    agent: str
+    words: str
+    by: str
+    why: str
+    until_at: float
+
+
+@dataclass(slots=True)
+class EndToken(StoreOp["DirectiveRow | None"]):
+    """End a token by a person's word; None: there is no such token. One that has ended stays as it is.
+
+    ``tenant``: of this tenant only; None: of any. ``expired``: nobody said so, but its time is over. If it is not, by
+    the ledger's time, nothing is changed.
+    """
+
+    id: str
+    tenant: str | None
+    by: str
+    why: str
+    expired: bool = False
+
+
+@dataclass(slots=True)
+class ReadToken(StoreOp["tuple[DirectiveRow | None, float]"]):
+    """Read a token, whatever became of it, and the ledger's time."""
+
+    id: str
+
+
+@dataclass(slots=True)
+class ListTokens(StoreOp[tuple[list[DirectiveRow], float]]):
+    """Read tokens that have not been ended, oldest first, and the ledger's time: of a tenant, or (None) of all."""
+
+    tenant: str | None
 
 
 # ---- Operations of halts

@@ -510,16 +510,16 @@ class DelegationRow:
 DELEGATIONS: Final = Table("delegation", DelegationRow, "id")
 
 
-# ---- Directives: what a person ordered for calls to come
+# ---- Directives: what a person ordered for what is to come
 
 
 @dataclass(frozen=True, slots=True)
 class DirectiveRow:
-    """One order of a person about calls to come: a halt, or a permit. Its events are a chain of its own."""
+    """One order of a person for what is to come: a halt, a permit, or a token. Its events are a chain of its own."""
 
     id: str
     kind: str
-    """``halt`` or ``permit``."""
+    """``halt``, ``permit`` or ``token``."""
     tenant: str
     wide: int
     """It counts for every tenant; ``tenant`` is then empty."""
@@ -536,7 +536,7 @@ class DirectiveRow:
     uses: int
     """How many uses are left of a permit."""
     closed_at: float | None
-    """When it was lifted, revoked or used up; None: it stands."""
+    """When it was lifted, revoked, used up or found expired; None: it stands."""
     seq: int
     """The number of its newest event."""
 

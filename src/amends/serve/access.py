@@ -57,7 +57,7 @@ class Who:
     kind: Kind = "token"
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.name, str) and self.name.strip()):
+        if not self.name.strip():
             raise ValueError("whoever asks has a name")
         unknown = sorted(set(self.scopes) - set(SCOPES))
         if unknown or not self.scopes:

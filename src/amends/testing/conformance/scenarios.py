@@ -634,6 +634,39 @@ def revoke_permit(ledger: Ledger) -> ops.StoreOp[Any]:
     return operations.RevokePermit(ledger(permit(ledger)).id, "acme", "ben", "no")
 
 
+def make_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    until = ledger.clock.now + EXPIRES_S
+    return operations.MakeToken(ledger.new("tok"), "acme", "clerk", '{"digest": "d"}', "ann", "the build", until)
+
+
+def make_wide_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    op = make_token(ledger)
+    assert isinstance(op, operations.MakeToken)
+    return replace(op, tenant=None, agent="")
+
+
+def end_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    return operations.EndToken(ledger(make_token(ledger)).id, "acme", "ben", "it leaked")
+
+
+def end_expired_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    made = ledger(make_token(ledger))
+    ledger.clock.now += EXPIRES_S + 1
+    return operations.EndToken(made.id, None, "clock", "expired", expired=True)
+
+
+def halt_by_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    op = halt(ledger)
+    op.token = "tok_1"
+    return op
+
+
+def open_by_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    op = ledger.open_op("order")
+    op.token = "tok_1"
+    return op
+
+
 def admit_permitted(ledger: Ledger) -> ops.StoreOp[Any]:
     given = ledger(permit(ledger))
     return ledger.admit_op(ledger.run(), need=need(ledger), permits=(given.id,))
@@ -679,6 +712,7 @@ ASKING: Final = (
     admit_asked, admit_asked_read, admit_asked_staged, admit_changed, admit_expired, admit_pivot_over_asked,
     start_approved, start_expired, approve, approve_first_of_two, reject, reject_pivot, withdraw, let_go_asked,
     ask_again, edit, expire, void, delegate, halt, halt_again, unhalt, permit, revoke_permit, admit_permitted,
+    make_token, make_wide_token, end_token, end_expired_token, halt_by_token, open_by_token,
     commit_over_asked, roll_back_asked,
     claim_notice, claim_late, note_told, note_not_told,
 )  # fmt: skip
