@@ -109,3 +109,19 @@ def test_a_run_whose_client_is_silent_is_taken_back() -> None:
         assert world.charges == {}
         ended = post(client, "/v1/runs/r/calls", CHARGE)
         assert (ended.status_code, ended.json()["code"]) == (409, "RunEnded")
+
+
+def test_a_report_to_a_server_that_started_later_settles_the_doubt(tmp_path: Any) -> None:
+    url, secrets = f"sqlite:///{tmp_path}/l.db", ["a shared secret"]
+    with served(url, secrets=["an older secret"], lease=0.3) as (client, service, _world):
+        post(client, "/v1/runs", {"id": "r", "client_lease": 60, "recover": "wait"})
+        claim = post(client, "/v1/runs/r/claims", {"tool": "ship", "kind": "pivot", "lease": 60}).json()
+        assert service.secrets == ("an older secret",)
+    with served(url, secrets=[*secrets, "an older secret"], lease=0.3) as (client, _, _world):
+        at = f"/v1/claims/{claim['call']}"
+        for _ in range(2):
+            done = post(client, f"{at}/succeed", {"token": claim["token"], "result": "sent"})
+            assert (done.status_code, done.json()["state"]) == (200, "succeeded"), done.text
+        other = post(client, f"{at}/fail", {"token": claim["token"], "error": "no", "no_effect": True})
+        assert (other.status_code, other.json()["code"]) == (409, "ReportConflict")
+        assert post(client, f"{at}/renew", {"token": claim["token"]}).json()["code"] == "LeaseLost"

@@ -162,3 +162,31 @@ def test_an_operator_of_every_tenant_names_one() -> None:
         assert client.get("/v1/runs/r", headers=eve).status_code == 404
         assert client.get("/v1/runs/r", params={"tenant": "other"}, headers=eve).json()["tenant"] == "other"
         assert client.get("/v1/runs/r", params={"tenant": "other"}, headers=OLGA).status_code == 403
+
+
+def test_a_token_is_shown_once_used_and_revoked() -> None:
+    from starlette.testclient import TestClient
+
+    from amends import Runtime
+    from amends.serve import app
+
+    rt = Runtime("memory:")
+    first = rt.create_token("root", scopes="operator", by="me", why="first").text
+    with TestClient(app(rt, worker=False)) as client:
+        root = {"Authorization": f"Bearer {first}"}
+        said = {"name": "bot", "scopes": ["agent"], "agent": "shopper", "why": "new"}
+        made = post(client, "/v1/tokens", said, root)
+        assert (made.status_code, made.json()["by"]) == (201, "root")
+        bot = {"Authorization": f"Bearer {made.json()['text']}"}
+        assert post(client, "/v1/runs", {"id": "r"}, bot).status_code == 201
+        assert "text" not in client.get("/v1/tokens", headers=root).json()["items"][0]
+        assert client.get("/v1/tokens", headers=bot).status_code == 403
+        at = f"/v1/tokens/{made.json()['id']}"
+        assert client.delete(at, params={"why": "lost"}, headers=root).json()["ended_at"]
+        gone = client.get("/v1/runs/r", headers=bot)
+        assert (gone.status_code, gone.json()["code"]) == (401, "Unauthorized")
+        assert made.json()["text"] not in gone.text
+        text = client.get("/v1/events", headers=root).text
+        assert made.json()["id"] in text
+        assert made.json()["text"] not in text
+    rt.close()

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from amends import AsyncAttempt
-from amends.errors import Busy, CallNotFound, Held, LeaseLost, Refused, UsageError
+from amends import Absent, AsyncAttempt, Happened, Unknown
+from amends.errors import Busy, CallNotFound, Held, LeaseLost, ReportConflict, UsageError
 from amends.serve.exchange import Body, Exchange, Reply, encoded
 from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, key_of, session_of, tenant_of
 from amends.serve.sessions import Session
@@ -65,12 +65,6 @@ class RenewClaim(Body):
 
 class PerformerFailed(Exception):
     """Whoever performed the call reported an error."""
-
-
-class ReportConflict(Refused):
-    """Another report about the same attempt was recorded; nothing was changed."""
-
-    default_hint = "the first report counts; look at the call: GET /v1/calls/{id}"
 
 
 # ---- Tokens
@@ -231,7 +225,11 @@ async def _reported(x: Exchange, token: str, report: list[Any]) -> Reply:
 
 def _repeated(claim: Claim, digest: str) -> Reply:
     if claim.report != digest:
-        raise ReportConflict(f"attempt {claim.attempt.call.attempt} of this call was reported otherwise before")
+        call = claim.attempt.call
+        raise ReportConflict(
+            f"attempt {call.attempt} of call {call.id} was reported otherwise before",
+            call_id=call.id, attempt=call.attempt, run_id=call.run_id,
+        )  # fmt: skip
     if claim.answer is None:
         raise Busy("the same report is being recorded", owner="this server", retry_after=1.0)
     return Reply(claim.answer, 200, REPLAYED)
@@ -249,8 +247,15 @@ async def _ended(attempt: AsyncAttempt, how: str, what: Any) -> None:
             await attempt.raised(PerformerFailed(what))
 
 
-async def _late(_x: Exchange, work: Work, _report: list[Any]) -> Reply:
+async def _late(x: Exchange, work: Work, report: list[Any]) -> Reply:
     """Keep a report about an attempt that this server has not started, or no longer owns, as evidence."""
-    raise LeaseLost(
-        f"attempt {work.attempt} of call {work.call} is not this server's any more; the report was not recorded"
+    how, what = report
+    answers: dict[str, Any] = {"succeed": Happened(what), "no_effect": Absent(), "doubt": Unknown(str(what))}
+    answer = answers.get(how) or PerformerFailed(what)
+    found = await x.rt.call(work.call)
+    if "agent" in x.who.scopes and not x.owns(found):
+        raise CallNotFound(work.call)
+    call = await x.rt.report_late(
+        work.call, answer, attempt=work.attempt, epoch=work.epoch, by=x.who.name, phase=work.phase
     )
+    return Reply({"call": call.id, "attempt": call.attempt, "state": call.state})

@@ -113,6 +113,7 @@ STATUS: Final[Mapping[type[Error], int]] = {
     errors.BadBundle: 422,
     errors.NotStorable: 422,
     errors.TooLarge: 413,
+    errors.ReportConflict: 409,
     errors.RunEnded: 409,
     errors.RunTaken: 409,
     errors.RunIsRecord: 409,

@@ -293,6 +293,24 @@ class PermitRecord(Record):
     ended_at: datetime | None
 
 
+class TokenRecord(Record):
+    """By which somebody may ask the service."""
+
+    id: str
+    name: str
+    principal: str
+    scopes: list[str]
+    tenant: str | None
+    agent: str
+    kind: str
+    by: str
+    why: str
+    at: datetime
+    expires_at: datetime
+    ended_at: datetime | None
+    text: str | None = Field(None, description="The token itself: only in the answer that created it")
+
+
 class TamperingRecord(Record):
     """One place where the record was changed."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic import BaseModel
 
 from amends import Approval, Call, Event, Lock, RunInfo
-from amends.serve import audit, claims, events, metrics, people, records, runs
+from amends.serve import audit, claims, events, metrics, people, records, runs, tokens
 from amends.serve.exchange import Exchange, FilterQuery, NoBody, PageQuery, Query, Reply
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[Reply]]
@@ -179,6 +179,13 @@ ROUTES: Final[tuple[Route, ...]] = (
           example={"tool": "wire", "args": {"order": "1042", "cents": 4200}, "why": "agreed by phone"}),
     Route("DELETE", "/v1/permits/{id}", "revoke", "End a permit", DECIDE, "tenant", people.revoke,
           {200: records.PermitRecord}, query=people.RevokeQuery, tags=PEOPLE),
+    Route("GET", "/v1/tokens", "tokens", "List the tokens that are valid now", OPERATE, "tenant", tokens.tokens,
+          {200: records.Page[records.TokenRecord]}, query=PageQuery, tags=PEOPLE),
+    Route("POST", "/v1/tokens", "create_token", "Create a token, whose text is shown once", OPERATE, "tenant",
+          tokens.create_token, {201: records.TokenRecord}, body=tokens.MakeToken, problems=(409,), tags=PEOPLE,
+          example={"name": "shop bot", "scopes": ["agent"], "agent": "shopper", "why": "the new shop"}),
+    Route("DELETE", "/v1/tokens/{id}", "revoke_token", "End a token at once", OPERATE, "tenant", tokens.revoke_token,
+          {200: records.TokenRecord}, query=tokens.RevokeTokenQuery, tags=PEOPLE),
     # ---- For auditors
     Route("GET", "/v1/events", "events", "List events, or follow them as a stream", READ_OWN, "tenant", events.events,
           {200: records.Page[Event]}, query=events.EventsQuery, streams=True, tags=AUDITORS),

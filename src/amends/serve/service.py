@@ -253,7 +253,10 @@ class Service:
         if who.tenant is not None and tenant not in (None, who.tenant):
             raise Forbidden("this token belongs to one tenant, and the request names another", why="tenant")
         try:
-            return self.rt.scoped(tenant=(who.tenant or tenant) or None, agent=who.agent or None, principal=who.name)
+            return self.rt.scoped(
+                tenant=(who.tenant or tenant) or None, agent=who.agent or None, principal=who.name,
+                token=who.token or None,
+            )  # fmt: skip
         except UsageError:
             raise Forbidden("this service does not act for the token's tenant", why="tenant") from None
 
