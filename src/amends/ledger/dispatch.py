@@ -183,4 +183,6 @@ READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
 def intent(op: operations.StoreOp[Any]) -> Flow[Any]:
     """Return the flow that performs ``op``, over the rows of one transaction."""
     flow = INTENTS[type(op)](op)
-    return flow if not op.token else tokens.signed(flow, op.token)
+    if not op.token:
+        return flow
+    return tokens.signed(flow, op.token, only=op.uid if isinstance(op, operations.LoadRecords) else "")

@@ -68,13 +68,16 @@ def _is_of(row: DirectiveRow, tenant: str | None) -> bool:
     return tenant is None or (row.tenant == tenant and not row.wide)
 
 
-async def signed(flow: Flow[T], token: str) -> T:
-    """Run the flow of an operation; each event that it writes also says by which token it was asked for."""
+async def signed(flow: Flow[T], token: str, *, only: str = "") -> T:
+    """Run the flow of an operation; each event that it writes also says by which token it was asked for.
+
+    ``only``: the tree whose events say so. What a load copies from another ledger stays as it was written there.
+    """
     answer: Any = None
     try:
         op = flow.send(None)
         while True:
-            if isinstance(op, AddEvent):
+            if isinstance(op, AddEvent) and only in ("", op.root):
                 op = changed(op, {"facts": with_token(op.facts, token)})
             try:
                 answer = await op
