@@ -174,8 +174,13 @@ def _refusal_inside(layer: str, below: str) -> str | None:
     return LAYERS[layer].why
 
 
+# The command that starts the service imports it: an edge that is served has to be started by somebody, and the program
+# that people know is `amends`. Nothing else of the CLI may, so that the CLI works without the extra.
+STARTS: dict[str, str] = {"cli.serve": "serve"}
+
+
 def _refusal_edge(module: str, below: str) -> str | None:
-    if below in PUBLIC:
+    if below in PUBLIC or below.partition(".")[0] == STARTS.get(module):
         return None
     own = module.split(".")
     # One framework's adapter is an edge of its own: adapters.a may not see adapters.b.
@@ -233,6 +238,8 @@ def _bound_names(tree: ast.Module) -> frozenset[str]:
         ("cli.main", "from amends.cli.demo import demo", True),
         ("cli.main", "from amends.engine.call import guarded", False),
         ("cli.main", "from amends.serve import app", False),
+        ("cli.serve", "from amends.serve import app, server", True),
+        ("cli.serve", "from amends.adapters.mcp import guarded", False),
         ("cli.main", "import httpx", False),
         ("adapters.langgraph", "from amends.adapters.openai import guarded", False),
         ("adapters.langgraph", "import langgraph\nfrom amends import Runtime", True),

@@ -28,6 +28,7 @@ VERBS: Final = {
     "inbox": ("inbox", "List everything that waits for a person."),
     "worker": ("runs", "Recover unfinished runs, until SIGTERM or Ctrl-C."),
     "recover": ("runs", "Recover unfinished runs once, and show each. For cron."),
+    "serve": ("serve", "Serve a runtime over HTTP, until SIGTERM or Ctrl-C."),
     "rollback": ("runs", "Roll a run back: show the plan, then do exactly that."),
     "replay": ("replay", "Check new code against recorded runs; run no tool."),
     "fork": ("replay", "Copy a run up to one call, and continue differently."),

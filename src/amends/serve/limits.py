@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -23,6 +22,10 @@ class Limits:
     body_bytes_max: int = 1 << 20
     bundle_bytes_max: int = 64 << 20
     """Of ``POST /v1/load``."""
+    head_s_max: float = 15.0
+    """How long the head of a request may take to arrive, where ``amends serve`` serves."""
+    connections_max: int = 2_000
+    """Connections at once, where ``amends serve`` serves."""
     body_s_max: float = 15.0
     """How long a request's body may take to arrive."""
     answer_s_max: float = 30.0
@@ -79,8 +82,3 @@ async def read_body(request: Request, *, bytes_max: int, s_max: float) -> bytes:
     except ClientDisconnect:
         raise BadRequest("the client went away before the body was complete") from None
     return bytes(body)
-
-
-def limits_from(given: Mapping[str, Any]) -> Limits:
-    """Return the limits with these values in place of the defaults."""
-    return Limits(**given)
