@@ -67,7 +67,7 @@ LAYERS: dict[str, Layer] = {
     ),
 }
 EDGES = ("llm", "adapters", "cli", "serve", "gateway")
-PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "testing", "visible", "worker")
+PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "telemetry", "testing", "visible", "worker")
 EDGE_WHY = "an edge stands on amends and its public modules alone, so that each can be removed"
 
 # Third-party packages, by module; an edge brings its own as an extra, the CLI's are always there.

@@ -15,7 +15,7 @@ READERS = "viewer approver operator"
 RULES = {
     "": "openapi health ready",
     f"{READERS} agent": "schemas runs run report approval calls call events",
-    READERS: "inbox approvals preview doubts plan_rollback budgets costs locks halts permits",
+    READERS: "inbox approvals preview doubts plan_rollback budgets costs locks halts permits metrics",
     "agent operator": "open answer commit rollback renew suspend begin",
     "agent worker operator": "succeed fail renew_claim",
     "approver operator": "approve reject edit withdraw ask_again delegate permit revoke",

@@ -23,16 +23,19 @@ def app(
     worker: bool = True,
     read_only: bool = False,
     secrets: Sequence[str] = (),
+    metrics: bool = True,
 ) -> Service:
     """Return the ASGI application that serves this runtime, of either colour.
 
     ``access``: from a request to a ``Who``; by default the tokens of the ledger (``amends tokens create``). ``limits``:
     sizes, times and rates. ``worker``: recover runs in this process too. ``read_only``: refuse whatever changes
     something. ``secrets``: what the tokens of claims are signed with; all servers of one ledger share them, the first
-    signs, and all are accepted. The application starts with the server's lifespan, or with its first request where it
+    signs, and all are accepted. ``metrics``: count for Prometheus, if the package opentelemetry-sdk is installed. The
+    application starts with the server's lifespan, or with its first request where it
     is mounted. It never closes the runtime.
     """
     served = rt.as_async()
     return Service(
-        served, access=access or Access(served), limits=limits, worker=worker, read_only=read_only, secrets=secrets
-    )
+        served, access=access or Access(served), limits=limits, worker=worker, read_only=read_only, secrets=secrets,
+        metrics=metrics,
+    )  # fmt: skip

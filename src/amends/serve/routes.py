@@ -205,5 +205,7 @@ ROUTES: Final[tuple[Route, ...]] = (
           {200: records.HealthRecord}, tags=MACHINES),
     Route("GET", "/ready", "ready", "Say whether the ledger answers", None, "nothing", metrics.ready,
           {200: records.HealthRecord, 503: records.HealthRecord}, tags=MACHINES),
+    Route("GET", "/metrics", "metrics", "Return metrics for Prometheus", READ, "nothing", metrics.metrics, {200: None},
+          media_type="text/plain", tags=MACHINES),
 )  # fmt: skip
 """Every route of the service."""

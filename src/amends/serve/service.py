@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from secrets import token_urlsafe
 from typing import Any, Final, TypeVar
@@ -23,6 +24,7 @@ from amends.serve.access import Accessor, Who, allows, check_scope
 from amends.serve.audit import Verifications
 from amends.serve.exchange import Exchange, Reply, encoded
 from amends.serve.limits import Limits, Rates, read_body
+from amends.serve.metrics import Meters
 from amends.serve.problems import (
     MEDIA_TYPE,
     BadRequest,
@@ -44,6 +46,8 @@ NOBODY: Final = Who("nobody", frozenset({"viewer"}))
 """Who makes a request to a public route."""
 OWN_ONLY: Final = ("agent", "worker")
 """Scopes that show only what belongs to the own runs."""
+ROUTE: Final = "amends.route"
+"""Where the scope of a request has the path of its route, for the metrics."""
 PROBLEMS_MAX: Final = 20
 """How many wrong fields a problem names."""
 
@@ -60,6 +64,7 @@ class Service:
         worker: bool = True,
         read_only: bool = False,
         secrets: Sequence[str] = (),
+        metrics: bool = True,
         routes: Iterable[Route] = ROUTES,
     ) -> None:
         self.rt = rt.as_async()
@@ -77,8 +82,15 @@ class Service:
         self._by_shape: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
         for route in self.routes:
             self._add(route)
+        self.meters = self._meters() if metrics else None
         self._keeper: asyncio.Task[None] | None = None
         self._document: dict[str, Any] | None = None
+
+    def _meters(self) -> Meters | None:
+        try:
+            return Meters(self)
+        except ModuleNotFoundError:
+            return None  # the answer at /metrics says so
 
     def _add(self, route: Route) -> None:
         parts = tuple(route.path.strip("/").split("/"))
@@ -133,7 +145,10 @@ class Service:
             await send({"type": "websocket.close", "code": 1000})
             return
         request = Request(scope, receive, send)
+        begun = time.monotonic()
         response = await self._answered(request)
+        if self.meters is not None:
+            self.meters.answered(scope.get(ROUTE, ""), response.status_code, time.monotonic() - begun)
         await response(scope, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
@@ -173,6 +188,7 @@ class Service:
     async def _carried_out(self, request: Request) -> Reply:
         await self.start()
         route, path = self._found(request)
+        request.scope[ROUTE] = route.path
         if route.scopes is None:
             who, is_wide = NOBODY, False
         else:
