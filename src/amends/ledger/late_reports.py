@@ -30,15 +30,20 @@ async def note_report(op: NoteReport) -> CallRow:
         proved = proof_of(op, op.result)
         if known["happened"] != op.happened or (op.happened and known.get("proof") != proved):
             raise conflict(call, op.attempt)
-        return call
+        return await _settled(op, call)
     kept = await keep_evidence(
         call, op.attempt, happened=op.happened, certain=op.certain, result=op.result, proved=proof_of(op, op.result),
         error=op.error, source=op.by, boot=op.boot, mono=op.mono, repeated=op.repeated, reported=op.epoch,
     )  # fmt: skip
-    if op.happened and kept.state == "in_doubt":
-        happened = ResolveCall(op.call_id, "succeeded", op.by, "", result=op.result, loss=op.loss, proof=op.proof)
-        return await resolve_call(happened)
-    return kept
+    return await _settled(op, kept)
+
+
+async def _settled(op: NoteReport, call: CallRow) -> CallRow:
+    """Settle the doubt about a call that happened; that nothing happened is for whoever goes on with the run to judge."""
+    if not op.happened or call.state != "in_doubt":
+        return call
+    happened = ResolveCall(op.call_id, "succeeded", op.by, "", result=op.result, loss=op.loss, proof=op.proof)
+    return await resolve_call(happened)
 
 
 def known_report(call: CallRow, attempt: int) -> dict[str, Any] | None:

@@ -130,7 +130,7 @@ async def claim_run(op: ClaimRun) -> RunRow | None:
         return None
     left = client_left_s(root, op.boot, op.mono, await Now(None)) if root.client_lease_s else 0.0
     if left > 0:
-        if root.wake_at is None or root.wake_at < now + left / 2:
+        if root.wake_at is None or root.wake_at < now + left - STILL_S:
             await Change(RUNS, root, {"wake_at": now + left})  # recovery need not look at it before
         return None
     due = root.wake_at is not None and root.wake_at <= now

@@ -256,7 +256,7 @@ def _is_known(row: CallRow, report: NoteReport) -> bool:
         return row.state == "failed" and row.attempt == report.attempt and not report.happened
     if not same:
         raise conflict(row, report.attempt)
-    return True
+    return row.state != "in_doubt" or not report.happened  # else the doubt is still to be settled by it
 
 
 _HAPPENED: Final = ("succeeded", "compensating", "compensated", "compensation_failed", "compensation_in_doubt")

@@ -255,6 +255,47 @@ def evidence(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.NoteEvidence(call.id, 1, True, '"late"', "", "boot", 700.0, "late return")
 
 
+def report_late(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = doubt(ledger, ledger.run(), remote_s=20.0)
+    return ops.NoteReport(call.id, "execute", 1, 1, "worker", True, '"late"', "", "boot", 700.0)
+
+
+def report_late_failure(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = doubt(ledger, ledger.run(), remote_s=20.0)
+    error = '["ValueError", "sold out"]'
+    return ops.NoteReport(call.id, "execute", 1, 1, "worker", False, None, error, "boot", 700.0, certain=True)
+
+
+def report_late_compensation(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    call = ledger.do(run)
+    ledger.roll_back(run)
+    ledger(ledger.compensate_op(call, remote_s=20.0))
+    ledger.take_over(run)
+    return ops.NoteReport(call.id, "compensate", 1, 1, "worker", True, None, "", "boot", 700.0)
+
+
+def admit_remote(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ledger.admit_op(ledger.run(), remote_s=20.0)
+
+
+def compensate_remote(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    call = ledger.do(run, remote_s=20.0)
+    ledger.roll_back(run)
+    return ledger.compensate_op(ledger.look(call), remote_s=30.0)
+
+
+def let_go_to_client(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run(policy="rollback+client60.0")
+    return ops.ReleaseLease(run.uid, "a", 1, 50.0, silent_boot="boot", mono=700.0, silent_s=10.0)
+
+
+def claim_clients(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run(policy="rollback+client600.0")
+    return ledger.claim_op(run, dead_owner="a")
+
+
 def probe(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.NoteProbe(doubt(ledger, ledger.run()).id, 1, 1, "unknown", "no answer", 4.0)
 
@@ -838,6 +879,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         admit_beside_put, compensate_held_back, start, start_staged, settle,
         admit_plain, admit_plain_read, admit_plain_late, settle_plain,
         settle_plain_fenced, settle_pivot, settle_doomed, settle_fenced, evidence,
+        report_late, report_late_failure, report_late_compensation, admit_remote, compensate_remote, let_go_to_client,
+        claim_clients,
         probe, watch, resolve_by_probe, resolve_by_person, asked_by_person, accept, decide, retry, roll_back, roll_back_by_person,
         roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
