@@ -167,6 +167,10 @@ class Runtime:
         secret_key: str | None = None,
         encrypt: str | Sequence[str] | None = None,
         token_cache: float | None = None,
+        secret: str | None = None,
+        secret_file: str | None = None,
+        login: Mapping[str, Any] | None = None,
+        login_secret: str | None = None,
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
@@ -722,6 +726,10 @@ class AsyncRuntime:
         secret_key: str | None = None,
         encrypt: str | Sequence[str] | None = None,
         token_cache: float | None = None,
+        secret: str | None = None,
+        secret_file: str | None = None,
+        login: Mapping[str, Any] | None = None,
+        login_secret: str | None = None,
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}

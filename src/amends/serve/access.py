@@ -132,11 +132,14 @@ class Access:
         """
         token = bearer(headers)
         if token is not None:
-            return who_of(await self._rt.check_token(token))
+            found = await self._rt.check_token(token)
+            if found.kind != "token":  # it belongs into a cookie, whose requests other sites cannot forge
+                raise Unauthorized("this token is that of a login, and counts in its cookie only", why="unknown")
+            return who_of(found)
         if self._logins is not None and cookies:
-            found = await self._logins.who(headers, cookies, method=method)
-            if found is not None:
-                return found  # type: ignore[no-any-return]
+            who: Who | None = await self._logins.who(headers, cookies, method=method)
+            if who is not None:
+                return who
         raise Unauthorized("this needs a token, and none was sent", why="missing")
 
 
