@@ -12,6 +12,7 @@ from amends import Absent, AsyncRuntime, Happened, NoEffect, Runtime, tool
 from amends.errors import Unauthorized
 from amends.serve import Limits, Service, Who, app
 
+SECRET = "s" * 40
 TOKENS = {
     "viewer": Who("vera", frozenset({"viewer"}), token="tok-viewer"),
     "agent": Who("bot", frozenset({"agent"}), agent="shopper", token="tok-agent"),
@@ -92,6 +93,6 @@ def served(
     world = world or World()
     settings = {name: given.pop(name) for name in ("lease", "wait", "budgets", "rules") if name in given}
     rt: Runtime | AsyncRuntime = colour(url, tools=tools_of(world), **{"lease": 5.0, "wait": 2.0} | settings)
-    service = app(rt, access=access, limits=limits, **given)
+    service = app(rt, access=access, limits=limits, **{"secrets": SECRET} | given)
     with TestClient(service) as client:
         yield client, service, world

@@ -8,7 +8,7 @@ import pytest
 from amends import AsyncRuntime
 from amends.errors import LedgerUnavailable
 from amends.serve import Limits, app
-from tests.serve.shop import access, as_, served
+from tests.serve.shop import SECRET, access, as_, served
 
 BOT, VERA = as_("agent"), as_("viewer")
 
@@ -45,7 +45,9 @@ async def asked(service: Any, messages: list[dict[str, Any]], *, method: str = "
 def test_half_and_slow_and_endless_bodies_are_4xx_and_nothing_is_opened(messages: Any, status: int) -> None:
     async def main() -> None:
         rt = AsyncRuntime("memory:")
-        service = app(rt, access=access, limits=Limits(body_s_max=0.05, body_bytes_max=1_000), worker=False)
+        service = app(
+            rt, access=access, secrets=SECRET, limits=Limits(body_s_max=0.05, body_bytes_max=1_000), worker=False
+        )
         assert await asked(service, messages) == status
         assert [one async for one in rt.runs()] == []
         await service.close()
@@ -84,7 +86,9 @@ def test_a_call_that_takes_long_is_409_and_its_repeat_gets_the_result() -> None:
         go.wait(10)
         return "done"
 
-    service = app(Runtime("memory:", tools=[slow]), access=access, limits=Limits(answer_s_max=0.1), worker=False)
+    service = app(
+        Runtime("memory:", tools=[slow]), access=access, secrets=SECRET, limits=Limits(answer_s_max=0.1), worker=False
+    )
     with TestClient(service) as client:
         client.post("/v1/runs", json={"id": "r"}, headers=BOT)
         first = client.post("/v1/runs/r/calls", json={"tool": "slow"}, headers=BOT)

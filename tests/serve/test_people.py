@@ -4,7 +4,7 @@ import json
 import time
 from typing import Any
 
-from tests.serve.shop import as_, served
+from tests.serve.shop import SECRET, as_, served
 
 BOT, ANA, OLGA, VERA = as_("agent"), as_("approver"), as_("operator"), as_("viewer")
 WIRE = {"tool": "wire", "args": {"order": "1", "cents": 5}}
@@ -172,7 +172,7 @@ def test_a_token_is_shown_once_used_and_revoked() -> None:
 
     rt = Runtime("memory:")
     first = rt.create_token("root", scopes="operator", by="me", why="first").text
-    with TestClient(app(rt, worker=False)) as client:
+    with TestClient(app(rt, worker=False, secrets=SECRET)) as client:
         root = {"Authorization": f"Bearer {first}"}
         said = {"name": "bot", "scopes": ["agent"], "agent": "shopper", "why": "new"}
         made = post(client, "/v1/tokens", said, root)

@@ -35,7 +35,8 @@ rt = Runtime({url!r}, tools=[charge], lease=2.0)
 @contextmanager
 def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     command = [sys.executable, "-m", "amends", "serve", "app.py:rt", "--port", "0", "--json", *options]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+    env = os.environ | {"XDG_STATE_HOME": str(folder / "state")}
+    with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
         try:
             assert started.stdout is not None
             line = started.stdout.readline()
@@ -139,11 +140,13 @@ def test_a_head_that_never_ends_is_answered_with_408() -> None:
     from amends import AsyncRuntime
     from amends.serve import Limits, app
     from amends.serve.server import address, bind, serve
-    from tests.serve.shop import access
+    from tests.serve.shop import SECRET, access
 
     async def main() -> bytes:
         listening = bind("127.0.0.1", 0)
-        service = app(AsyncRuntime("memory:"), access=access, limits=Limits(head_s_max=0.2), worker=False)
+        service = app(
+            AsyncRuntime("memory:"), access=access, secrets=SECRET, limits=Limits(head_s_max=0.2), worker=False
+        )
         going = asyncio.create_task(serve(service, listening))
         host, port = address(listening).removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))

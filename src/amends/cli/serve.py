@@ -6,12 +6,13 @@ import asyncio
 import logging
 import os
 import sys
+import webbrowser
 from typing import Annotated, Any, Final
 
 import typer
 
 from amends import AsyncRuntime
-from amends.cli.access import load_runtime, required_app
+from amends.cli.access import load_runtime, required_app, who
 from amends.cli.exit_codes import DONE
 from amends.cli.options import App, Json, Place, Url, group
 from amends.cli.output import put, put_json, say
@@ -30,6 +31,9 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="0: any that is free.")] = PORT,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse whatever changes something.")] = False,
+    opens: Annotated[
+        bool, typer.Option("--open", help="Print a link that lets your browser in once, and open it.")
+    ] = False,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Do not recover runs in this process too.")] = False,
     app: App = None,
     url: Url = None,
@@ -38,7 +42,7 @@ def serve(
     """Serve a runtime over HTTP for agents and people in any language, until SIGTERM or Ctrl-C."""
     try:
         from amends.serve import app as application
-        from amends.serve import server
+        from amends.serve import secrets, server
     except ModuleNotFoundError as missing:
         if missing.name not in ("starlette", "uvicorn", "anyio", "h11"):
             raise
@@ -52,10 +56,17 @@ def serve(
     async def main() -> None:
         served: AsyncRuntime = rt.as_async()
         try:
-            await _check(served, named, host=host, is_loopback=server.is_loopback(host))
+            await _check(served, named)
+            await secrets.check_bind(served, host)
+            known = secrets.secrets_of(served, host=host)
+            service = application(served, worker=not no_worker, read_only=read_only, secrets=known)
             with server.bind(host, port) as listening:
-                _tell(served, server.address(listening), as_json=as_json)
-                await server.serve(application(served, worker=not no_worker, read_only=read_only), listening)
+                address = server.address(listening)
+                link = (
+                    "" if not opens or service.logins is None else service.logins.new_link(address, name=who(None, rt))
+                )
+                _tell(served, address, link, as_json=as_json)
+                await server.serve(service, listening)
         finally:
             await served.close()
 
@@ -65,28 +76,26 @@ def serve(
     return DONE
 
 
-async def _check(rt: AsyncRuntime, named: str, *, host: str, is_loopback: bool) -> None:
-    """Refuse a ledger that does not exist, and a public address that nobody has a token for."""
+async def _check(rt: AsyncRuntime, named: str) -> None:
+    """Refuse a ledger that does not exist; say so if nobody can ask."""
     ledger = visible(str(rt.settings["url"].value), prose=True)
     if (await rt.schema()).version == 0 and not ledger.startswith("memory:"):
         hint = f"make it: amends db migrate --app {named}"
         raise LedgerMissing(f"no ledger at {ledger}, which {named} uses", hint=hint)
-    if await rt.tokens():
-        return
-    create = f"amends tokens create NAME --scope operator --why ... --app {named}"
-    if not is_loopback:
-        raise UsageError(
-            f"nobody has a token yet, and {host} can be reached from other machines: nothing is served", hint=create
-        )
-    say(f"nobody has a token yet, so nobody can ask: {create}")
+    if not await rt.tokens() and not rt.settings["login"].value:
+        say(f"nobody has a token yet: amends tokens create NAME --scope operator --why ... --app {named}")
 
 
-def _tell(rt: AsyncRuntime, address: str, *, as_json: bool) -> None:
+def _tell(rt: AsyncRuntime, address: str, link: str, *, as_json: bool) -> None:
     ledger = str(rt.settings["url"].value)
     if as_json:
-        put_json({"url": address, "ledger": ledger, "pid": os.getpid()}, id=address)
-        return
-    put(f"serving {visible(ledger, prose=True)} on {address}")
+        put_json({"url": address, "ledger": ledger, "pid": os.getpid(), "link": link or None}, id=address)
+    else:
+        put(f"serving {visible(ledger, prose=True)} on {address}")
+        if link:
+            put(f"open within five minutes: {link}", fold=False)
+    if link:
+        webbrowser.open(link)
 
 
 def _log(as_json: bool) -> None:

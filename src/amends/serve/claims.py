@@ -7,11 +7,7 @@ the right to report about this attempt and to renew its lease, and no other righ
 from __future__ import annotations
 
 import hashlib
-import hmac
-import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from pydantic import Field
@@ -20,6 +16,7 @@ from amends import Absent, AsyncAttempt, Happened, Unknown
 from amends.errors import Busy, CallNotFound, Held, LeaseLost, ReportConflict, UsageError
 from amends.serve.exchange import Body, Exchange, Reply, encoded
 from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, key_of, session_of, tenant_of
+from amends.serve.secrets import BadSignature, Secrets
 from amends.serve.sessions import Session
 
 LEASE_S: Final = 60.0
@@ -82,35 +79,17 @@ class Work:
     phase: Literal["execute"] = "execute"
 
 
-def sign(work: Work, secret: str) -> str:
+def sign(work: Work, secrets: Secrets) -> str:
     """Return the token of a piece of work."""
-    named = json.dumps([work.tenant, work.run, work.epoch, work.call, work.phase, work.attempt]).encode()
-    return f"{_text(named)}.{_text(_mark(named, secret))}"
+    return secrets.sign("claim", asdict(work))
 
 
-def read(token: str, secrets: Sequence[str]) -> Work | None:
-    """Return the piece of work that this token names; None: none of these secrets has signed it."""
-    named, _, mark = token.partition(".")
+def read(token: str, secrets: Secrets) -> Work | None:
+    """Return the piece of work that this token names; None: it was not signed here."""
     try:
-        raw, given = urlsafe_b64decode(_padded(named)), urlsafe_b64decode(_padded(mark))
-        if not any(hmac.compare_digest(_mark(raw, secret), given) for secret in secrets):
-            return None
-        tenant, run, epoch, call, phase, attempt = json.loads(raw)
-    except ValueError:
+        return Work(**secrets.read("claim", token))
+    except BadSignature:
         return None
-    return Work(tenant, run, epoch, call, attempt, phase)
-
-
-def _mark(named: bytes, secret: str) -> bytes:
-    return hmac.digest(hashlib.sha256(secret.encode()).digest(), b"amends claim\0" + named, "sha256")
-
-
-def _text(raw: bytes) -> str:
-    return urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
-
-
-def _padded(text: str) -> bytes:
-    return text.encode("utf-8") + b"=" * (-len(text) % 4)
 
 
 # ---- Claiming
@@ -142,13 +121,13 @@ async def begin(x: Exchange) -> Reply:
         told = {"status": "held", "text": held.for_model(), "call": None, "error": held.to_dict(), "value": None}
         return Reply(told | {"is_error": False, "waits": True}, 202, place | {"Retry-After": "5"})
     call = attempt.call
-    facts = {"call": call.id, "key": call.key, "attempt": call.attempt, "state": call.state}
+    facts: dict[str, Any] = {"call": call.id, "key": call.key, "attempt": call.attempt, "state": call.state}
     if attempt.replayed:
-        told = {"replayed": True, "token": None, "lease": None, "result": call.to_dict()["result"]}
-        return Reply(facts | told, 200, REPLAYED)
+        facts |= {"replayed": True, "token": None, "lease": None, "result": call.to_dict()["result"]}
+        return Reply(facts, 200, REPLAYED)
     _remember(session, call.id, Claim(attempt, attempt.epoch))
     work = Work(tenant_of(x), session.run.id, attempt.epoch, call.id, call.attempt)
-    token = sign(work, x.service.secrets[0])
+    token = sign(work, x.service.secrets)
     return Reply(facts | {"replayed": False, "token": token, "lease": attempt.lease, "result": None}, 201)
 
 

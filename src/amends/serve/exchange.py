@@ -39,6 +39,12 @@ class Query(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class AnyQuery(BaseModel):
+    """Whatever a browser or a provider of logins sends: the handler reads it."""
+
+    model_config = ConfigDict(extra="allow")
+
+
 class PageQuery(Query):
     """One page of a listing."""
 

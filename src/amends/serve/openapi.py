@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from amends import __version__
@@ -36,7 +36,7 @@ class Shapes(GenerateJsonSchema):
 def document(routes: Iterable[Route], *, server: str = "") -> dict[str, Any]:
     """Return the document for these routes. ``server``: the address below which they are served."""
     routes = tuple(routes)
-    inputs: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]] = []
+    inputs: list[tuple[Any, Any, TypeAdapter[Any]]] = []
     kept: dict[int, TypeAdapter[Any]] = {}
 
     def adapter(shape: Any) -> TypeAdapter[Any]:
@@ -46,7 +46,7 @@ def document(routes: Iterable[Route], *, server: str = "") -> dict[str, Any]:
     shapes += [(one, "serialization") for route in routes for one in route.answers.values() if one is not None]
     shapes.append((Problem, "serialization"))
     for shape, mode in shapes:
-        inputs.append(((id(shape), mode), mode, adapter(shape)))  # type: ignore[arg-type]
+        inputs.append(((id(shape), mode), mode, adapter(shape)))
     found, defs = TypeAdapter.json_schemas(
         [((key, mode, made)) for key, mode, made in inputs], ref_template=REF, schema_generator=Shapes
     )
@@ -101,7 +101,9 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
     schema = route.query.model_json_schema(schema_generator=Shapes)
     for name, one in schema.get("properties", {}).items():
         shape = {key: value for key, value in one.items() if key not in ("title", "description")}
-        found.append({"name": name, "in": "query", "description": one.get("description", ""), "schema": shape})
+        is_needed = name in schema.get("required", ())
+        words = one.get("description", "")
+        found.append({"name": name, "in": "query", "required": is_needed, "description": words, "schema": shape})
     if route.scopes is not None:
         words = "Which tenant: only for an operator's token without a tenant of its own"
         found.append({"name": "tenant", "in": "query", "description": words, "schema": {"type": "string"}})
@@ -120,7 +122,7 @@ def _responses(route: Route, refs: dict[int, Any]) -> dict[str, Any]:
             answer["content"] = {route.media_type: {"schema": refs[id(shape)]}}
             if route.streams:
                 answer["content"][STREAM] = {"schema": {"type": "string"}}
-        elif status != HTTPStatus.NO_CONTENT:
+        elif status < 300:
             answer["content"] = {route.media_type: {"schema": {"type": "string"}}}
         found[str(status)] = answer
     for status in route.statuses:

@@ -324,7 +324,7 @@ async def unhalt(x: Exchange) -> Reply:
     said: UnhaltQuery = x.query
     tenant = x.service.own_tenant(x)
     lifted = await x.rt.unhalt(by=x.who.name, why=said.why, tenant=tenant, agent=said.agent, tool=said.tool)
-    return part_of(lifted, PageQuery())
+    return Reply({"items": [one.to_dict() for one in lifted], "next": None})
 
 
 async def permits(x: Exchange) -> Reply:

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from amends import errors
 from amends.errors import Error, Forbidden, Unauthorized
+from amends.serve.access import CHALLENGE
+from amends.serve.oidc import LoginRefused
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1.0
@@ -106,6 +108,8 @@ STATUS: Final[Mapping[type[Error], int]] = {
     TooSlow: 408,
     TooMany: 429,
     Internal: 500,
+    errors.LinkVoid: 403,
+    LoginRefused: 403,
     errors.BadArguments: 422,
     errors.UnknownTool: 422,
     errors.KeyConflict: 422,
@@ -180,7 +184,7 @@ def headers_of(error: Error) -> dict[str, str]:
     """Return the headers that belong to the document."""
     found = {"Cache-Control": "no-store"}
     if isinstance(error, Unauthorized):
-        found["WWW-Authenticate"] = "Bearer"
+        found |= CHALLENGE
     if isinstance(error, WrongMethod):
         found["Allow"] = error.allow
     if (after := retry_after(error)) is not None:

@@ -361,6 +361,23 @@ class LoadedRecord(Record):
     runs: list[str]
 
 
+class LoginRecord(Record):
+    """Who is logged in with this browser."""
+
+    name: str
+    scopes: list[str]
+    tenant: str | None
+    kind: str
+    expires_at: datetime
+    csrf: str = Field(description="The value of X-CSRF-Token for requests that change something")
+
+
+class LogoutRecord(Record):
+    """Where to log out at the provider of the login, if there is such an address."""
+
+    provider: str | None
+
+
 class HealthRecord(Record):
     """Whether the process runs, or the service can work."""
 

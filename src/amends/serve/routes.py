@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel
+from starlette.responses import Response
 
 from amends import Approval, Call, Event, Lock, RunInfo
 from amends.serve import audit, claims, events, metrics, people, records, runs, tokens
-from amends.serve.exchange import Exchange, FilterQuery, NoBody, PageQuery, Query, Reply
+from amends.serve.exchange import AnyQuery, Exchange, FilterQuery, NoBody, PageQuery, Query, Reply
+from amends.serve.login import Logins
+from amends.serve.problems import NoSuchRoute
 
-Handler: TypeAlias = Callable[[Exchange], Awaitable[Reply]]
+Handler: TypeAlias = Callable[[Exchange], Awaitable[Reply | Response]]
 Thing: TypeAlias = Literal["nothing", "tenant", "run", "call", "approval", "claim", "ledger"]
 READ: Final = ("viewer",)
 READ_OWN: Final = ("viewer", "agent")
@@ -67,7 +70,21 @@ class Route:
         return tuple(sorted({*common, *with_body, *self.problems} - set(self.answers)))
 
 
-AGENTS, PEOPLE, AUDITORS, MACHINES = ("agents",), ("people",), ("auditors",), ("machines",)
+def _login(name: str) -> Handler:
+    """Return the handler of one address of the login (``amends.serve.login``)."""
+
+    async def handler(x: Exchange) -> Response:
+        if x.service.logins is None:
+            raise NoSuchRoute("the program that serves this has its own way to log in")
+        found: Response = await getattr(x.service.logins, name)(x.request)
+        return found
+
+    handler.__doc__ = getattr(Logins, name).__doc__
+    return handler
+
+
+AGENTS, PEOPLE, AUDITORS, MACHINES, BROWSERS = ("agents",), ("people",), ("auditors",), ("machines",), ("browsers",)
+LOGIN: Final = (401, 403, 404)
 ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/v1/tools", "schemas", "Describe the tools as a model gets them", READ_OWN, "nothing", runs.schemas,
           {200: records.Tools}, query=runs.ToolsQuery, tags=AGENTS),
@@ -198,6 +215,19 @@ ROUTES: Final[tuple[Route, ...]] = (
           example={"runs": ["order-1042"]}),
     Route("POST", "/v1/load", "load", "Load the runs of a bundle as records", OPERATE, "tenant", audit.load,
           {200: records.LoadedRecord}, problems=(409,), body_type="application/zip", tags=AUDITORS),
+    # ---- For browsers
+    Route("GET", "/login", "login", "Say how to log in", None, "nothing", _login("page"), {200: None, 303: None},
+          query=AnyQuery, problems=LOGIN, media_type="text/html", tags=BROWSERS),
+    Route("GET", "/login/start", "login_start", "Begin the company's login", None, "nothing", _login("start"),
+          {303: None}, query=AnyQuery, problems=LOGIN, tags=BROWSERS),
+    Route("GET", "/login/callback", "login_callback", "End the company's login", None, "nothing", _login("callback"),
+          {303: None}, query=AnyQuery, problems=LOGIN, tags=BROWSERS),
+    Route("GET", "/login/link", "login_link", "Exchange a one-time link for a cookie", None, "nothing", _login("link"),
+          {303: None}, query=AnyQuery, problems=LOGIN, tags=BROWSERS),
+    Route("GET", "/login/session", "login_session", "Tell who is logged in", None, "nothing", _login("session"),
+          {200: records.LoginRecord}, query=AnyQuery, problems=LOGIN, tags=BROWSERS),
+    Route("POST", "/login/logout", "logout", "End the login", None, "nothing", _login("logout"),
+          {200: records.LogoutRecord}, query=AnyQuery, problems=LOGIN, tags=BROWSERS),
     # ---- For machines
     Route("GET", "/v1/openapi.json", "openapi", "Describe every route", None, "nothing", metrics.openapi, {200: dict},
           tags=MACHINES),

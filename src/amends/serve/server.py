@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from types import FrameType
 from typing import Any, Final
@@ -12,6 +11,7 @@ import uvicorn
 
 from amends.errors import UsageError
 from amends.serve.limits import Limits
+from amends.serve.login import keep_out_of_logs
 from amends.serve.service import Service
 
 BACKLOG: Final = 2_048
@@ -34,19 +34,11 @@ def bind(host: str, port: int) -> socket.socket:
         [(family, _, _, _, place), *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        return socket.create_server(place[:2], family=family, backlog=BACKLOG)  # type: ignore[arg-type]
+        return socket.create_server(place[:2], family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
         hint = "is another server running there? Choose another one: --port 0 takes any that is free"
         raise UsageError(f"nothing can be served on {host}:{port}: {why}", hint=hint) from error
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach that address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def address(listening: socket.socket) -> str:
@@ -62,6 +54,7 @@ async def serve(service: Service, listening: socket.socket) -> None:
         limit_concurrency=service.limits.connections_max, timeout_keep_alive=75, timeout_graceful_shutdown=int(STOP_S_MAX),
     )  # fmt: skip
     config.load()
+    keep_out_of_logs()
     config.http_protocol_class = patient(config.http_protocol_class, service.limits)
     await Server(config, service).serve(sockets=[listening])
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping
 from secrets import token_urlsafe
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
@@ -20,10 +20,11 @@ from starlette.types import Receive, Scope, Send
 from amends import Approval, AsyncRuntime, Runtime
 from amends.errors import Error, Forbidden, Unauthorized, UsageError, log_error
 from amends.serve import openapi
-from amends.serve.access import Accessor, Who, allows, check_scope
+from amends.serve.access import Access, Accessor, Who, allows, check_scope
 from amends.serve.audit import Verifications
 from amends.serve.exchange import Exchange, Reply, encoded
 from amends.serve.limits import Limits, Rates, read_body
+from amends.serve.login import Logins, redacted
 from amends.serve.metrics import Meters
 from amends.serve.problems import (
     MEDIA_TYPE,
@@ -37,6 +38,7 @@ from amends.serve.problems import (
     problem_of,
 )
 from amends.serve.routes import ROUTES, Route
+from amends.serve.secrets import Secrets, secrets_of
 from amends.serve.sessions import SWEEP_S, Session, Sessions
 from amends.visible import visible_log
 
@@ -59,24 +61,25 @@ class Service:
         self,
         rt: Runtime | AsyncRuntime,
         *,
-        access: Accessor,
+        access: Accessor | None = None,
         limits: Limits | None = None,
         worker: bool = True,
         read_only: bool = False,
-        secrets: Sequence[str] = (),
+        secrets: Secrets | None = None,
         metrics: bool = True,
         routes: Iterable[Route] = ROUTES,
     ) -> None:
         self.rt = rt.as_async()
         self.limits = limits or Limits()
         self.sessions = Sessions(self.limits)
-        self.secrets = tuple(secrets) or (token_urlsafe(32),)
-        """What claims are signed with: the first signs, all are accepted. Made up, they are good for this process only."""
+        self._secrets = secrets
         self.verifications = Verifications()
         self.streams = 0
         """How many event streams are open."""
         self.is_closing = False
-        self._access, self._has_worker, self._is_read_only = access, worker, read_only
+        self._access, self._has_own_access = access, access is not None
+        self._logins: Logins | None = None
+        self._has_worker, self._is_read_only = worker, read_only
         self._rates = Rates(self.limits.requests_per_s)
         self.routes = tuple(routes)
         self._by_shape: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
@@ -134,6 +137,20 @@ class Service:
             except Exception as error:  # the next sweep tries again
                 log_error(log, logging.ERROR, "leases of clients could not be looked at", error)
 
+    @property
+    def secrets(self) -> Secrets:
+        """What cookies and the tokens of claims are signed with; read from the settings when they are first needed."""
+        if self._secrets is None:
+            self._secrets = secrets_of(self.rt)
+        return self._secrets
+
+    @property
+    def logins(self) -> Logins | None:
+        """How people log in with a browser; None: the program that mounts the service has its own way (``access=``)."""
+        if self._logins is None and not self._has_own_access:
+            self._logins = Logins.of(self.rt, self.secrets)
+        return self._logins
+
     # ---- Requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -174,6 +191,8 @@ class Service:
         except Exception as error:
             log_error(log, logging.ERROR, f"{request.method} {request.url.path.partition('?')[0]} failed", error)
             return self._problem(Internal("the service failed"))
+        if isinstance(reply, Response):
+            return reply
         if reply.stream is not None:
             return StreamingResponse(reply.stream, reply.status, dict(reply.headers), reply.media_type)
         body = reply.data if isinstance(reply.data, bytes) else encoded(reply.data)
@@ -182,10 +201,14 @@ class Service:
 
     def _problem(self, error: Error) -> Response:
         found = problem_of(error)
-        found["text"] = error.for_model()
+        found |= {
+            "detail": redacted(found["detail"]),
+            "hint": redacted(found["hint"]),
+            "text": redacted(error.for_model()),
+        }
         return Response(encoded(found), found["status"], headers_of(error), MEDIA_TYPE)
 
-    async def _carried_out(self, request: Request) -> Reply:
+    async def _carried_out(self, request: Request) -> Reply | Response:
         await self.start()
         route, path = self._found(request)
         request.scope[ROUTE] = route.path
@@ -240,6 +263,8 @@ class Service:
             raise BadRequest("the address is not UTF-8") from None
 
     async def _who(self, request: Request) -> Who:
+        if self._access is None:
+            self._access = Access(self.rt, logins=self.logins)
         found = self._access(request)
         who = await found if inspect.isawaitable(found) else found
         if not isinstance(who, Who):

@@ -130,7 +130,7 @@ class Sessions:
         except LeaseLost:
             if forgets:
                 self.forget(tenant, session.run.id)
-                self._go_on(self._released(session))
+                _ = self._go_on(self._released(session))
             raise
 
     async def let_go_of_silent(self) -> None:
@@ -139,7 +139,7 @@ class Sessions:
             if session.is_silent:
                 log.warning("run %s is let go: its client was silent for %g s", visible(id), session.lease_s)
                 self.forget(tenant, id)
-                self._go_on(self._released(session))
+                _ = self._go_on(self._released(session))
 
     async def _released(self, session: Session) -> None:
         try:
