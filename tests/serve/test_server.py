@@ -36,7 +36,9 @@ rt = Runtime({url!r}, tools=[charge], lease=2.0)
 def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     command = [sys.executable, "-m", "amends", "serve", "app.py:rt", "--port", "0", "--json", *options]
     env = os.environ | {"XDG_STATE_HOME": str(folder / "state")}
-    with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+    with subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
         try:
             assert started.stdout is not None
             line = started.stdout.readline()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -124,6 +124,8 @@ def _responses(route: Route, refs: dict[int, Any]) -> dict[str, Any]:
                 answer["content"][STREAM] = {"schema": {"type": "string"}}
         elif status < 300:
             answer["content"] = {route.media_type: {"schema": {"type": "string"}}}
+        if route.links:
+            answer["links"] = {name: _link(name, said) for name, said in route.links.items()}
         found[str(status)] = answer
     for status in route.statuses:
         answer = {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": refs[id(Problem)]}}}
@@ -131,3 +133,9 @@ def _responses(route: Route, refs: dict[int, Any]) -> dict[str, Any]:
             answer["headers"] = {"Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}}
         found[str(status)] = answer
     return found
+
+
+def _link(name: str, said: Mapping[str, str]) -> dict[str, Any]:
+    named = {key: value for key, value in said.items() if not key.startswith("body.")}
+    body = {key.removeprefix("body."): value for key, value in said.items() if key.startswith("body.")}
+    return {"operationId": name, "parameters": named} | ({"requestBody": body} if body else {})

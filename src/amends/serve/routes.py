@@ -60,6 +60,8 @@ class Route:
     body_type: str = "application/json"
     streams: bool = False
     """Whether ``Accept: text/event-stream`` gets a stream instead."""
+    links: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The routes that follow, by name: which of their parameters this route's answer has, and where."""
     tags: tuple[str, ...] = field(default=())
 
     @property
@@ -83,6 +85,21 @@ def _login(name: str) -> Handler:
     return handler
 
 
+OF_RUN: Final = {
+    name: {"id": "$response.body#/id"}
+    for name in ("answer", "begin", "commit", "rollback", "renew", "suspend", "report", "run", "plan_rollback")
+}
+OF_CLAIM: Final = {
+    name: {"call": "$response.body#/call", "body.token": "$response.body#/token"}
+    for name in ("succeed", "fail", "renew_claim")
+}
+OF_CALL: Final = {
+    "call": {"id": "$response.body#/call/id"},
+    "probe": {"id": "$response.body#/call/id"},
+    "approval": {"id": "$response.body#/error/approval/id"},
+    "approve": {"id": "$response.body#/error/approval/id", "body.digest": "$response.body#/error/approval/digest"},
+    "reject": {"id": "$response.body#/error/approval/id"},
+}
 AGENTS, PEOPLE, AUDITORS, MACHINES, BROWSERS = ("agents",), ("people",), ("auditors",), ("machines",), ("browsers",)
 LOGIN: Final = (401, 403, 404)
 ROUTES: Final[tuple[Route, ...]] = (
@@ -90,7 +107,7 @@ ROUTES: Final[tuple[Route, ...]] = (
           {200: records.Tools}, query=runs.ToolsQuery, tags=AGENTS),
     Route("POST", "/v1/runs", "open", "Open a run, or take up the run of this id", DRIVE, "tenant", runs.open,
           {201: records.OpenedRun, 200: records.OpenedRun}, body=runs.OpenRun, problems=(409,), takes_key=True,
-          example={"id": "order-1042", "input": {"order": "1042"}, "recover": "rollback"}, tags=AGENTS),
+          example={"id": "order-1042", "input": {"order": "1042"}, "recover": "rollback"}, links=OF_RUN, tags=AGENTS),
     Route("GET", "/v1/runs", "runs", "List runs, newest first", READ_OWN, "tenant", runs.runs,
           {200: records.Page[RunInfo]}, query=FilterQuery, tags=AGENTS),
     Route("GET", "/v1/runs/{id}", "run", "Return one run", READ_OWN, "run", runs.run, {200: RunInfo}, tags=AGENTS),
@@ -98,7 +115,7 @@ ROUTES: Final[tuple[Route, ...]] = (
           {200: records.ReportRecord}, tags=AGENTS),
     Route("POST", "/v1/runs/{id}/calls", "answer", "Do the call that a model asked for", DRIVE, "run", runs.answer,
           {200: records.AnswerRecord, 202: records.AnswerRecord}, body=runs.MakeCall, problems=(409,), takes_key=True,
-          example={"tool": "charge", "args": {"order": "1042", "cents": 4200}}, tags=AGENTS),
+          example={"tool": "charge", "args": {"order": "1042", "cents": 4200}}, links=OF_CALL, tags=AGENTS),
     Route("POST", "/v1/runs/{id}/commit", "commit", "Commit the run: its effects stay", DRIVE, "run", runs.commit,
           {200: records.ReportRecord, 202: records.ReportRecord}, body=NoBody, problems=(409,), tags=AGENTS),
     Route("POST", "/v1/runs/{id}/rollback", "rollback", "Take the run back", DRIVE, "run", runs.rollback,
@@ -111,7 +128,7 @@ ROUTES: Final[tuple[Route, ...]] = (
           tags=AGENTS),
     Route("POST", "/v1/runs/{id}/claims", "begin", "Claim a call, to make it oneself", DRIVE, "run", claims.begin,
           {201: records.ClaimRecord, 200: records.ClaimRecord, 202: records.AnswerRecord}, body=claims.MakeClaim,
-          problems=(409,), takes_key=True, tags=AGENTS,
+          problems=(409,), takes_key=True, links=OF_CLAIM, tags=AGENTS,
           example={"tool": "charge", "args": {"order": "1042", "cents": 4200}, "lease": 30}),
     Route("POST", "/v1/claims/{call}/succeed", "succeed", "Report that a claimed call happened", REPORT, "claim",
           claims.succeed, {200: records.ReportedRecord}, body=claims.Succeed, problems=(409,), tags=AGENTS,
@@ -193,6 +210,7 @@ ROUTES: Final[tuple[Route, ...]] = (
           {200: records.Page[records.PermitRecord]}, query=people.PermitsQuery, tags=PEOPLE),
     Route("POST", "/v1/permits", "permit", "Approve calls before they are asked for", DECIDE, "tenant", people.permit,
           {201: records.PermitRecord}, body=people.MakePermit, problems=(409,), tags=PEOPLE,
+          links={"revoke": {"id": "$response.body#/id"}},
           example={"tool": "wire", "args": {"order": "1042", "cents": 4200}, "why": "agreed by phone"}),
     Route("DELETE", "/v1/permits/{id}", "revoke", "End a permit", DECIDE, "tenant", people.revoke,
           {200: records.PermitRecord}, query=people.RevokeQuery, tags=PEOPLE),
@@ -200,6 +218,7 @@ ROUTES: Final[tuple[Route, ...]] = (
           {200: records.Page[records.TokenRecord]}, query=PageQuery, tags=PEOPLE),
     Route("POST", "/v1/tokens", "create_token", "Create a token, whose text is shown once", OPERATE, "tenant",
           tokens.create_token, {201: records.TokenRecord}, body=tokens.MakeToken, problems=(409,), tags=PEOPLE,
+          links={"revoke_token": {"id": "$response.body#/id"}},
           example={"name": "shop bot", "scopes": ["agent"], "agent": "shopper", "why": "the new shop"}),
     Route("DELETE", "/v1/tokens/{id}", "revoke_token", "End a token at once", OPERATE, "tenant", tokens.revoke_token,
           {200: records.TokenRecord}, query=tokens.RevokeTokenQuery, tags=PEOPLE),
@@ -207,7 +226,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/v1/events", "events", "List events, or follow them as a stream", READ_OWN, "tenant", events.events,
           {200: records.Page[Event]}, query=events.EventsQuery, streams=True, tags=AUDITORS),
     Route("POST", "/v1/audit/verify", "verify", "Begin to verify the record", OPERATE, "tenant", audit.verify,
-          {202: records.VerificationRecord}, body=audit.Verify, tags=AUDITORS, example={}),
+          {202: records.VerificationRecord}, body=audit.Verify, tags=AUDITORS, example={},
+          links={"verification": {"id": "$response.body#/id"}}),
     Route("GET", "/v1/jobs/{id}", "verification", "Tell how far a verification is", OPERATE, "tenant",
           audit.verification, {200: records.VerificationRecord}, tags=AUDITORS),
     Route("POST", "/v1/export", "export", "Export runs as a file that anybody can check", OPERATE, "tenant",
