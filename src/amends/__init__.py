@@ -44,8 +44,10 @@ if TYPE_CHECKING:
         RunInfo,
         Schema,
         Staged,
+        Token,
         ToolCall,
         Unknown,
+        WorkLost,
         Yes,
     )
     from amends.report import (
@@ -133,6 +135,7 @@ __all__ = [
     "Schema",
     "Secret",
     "Staged",
+    "Token",
     "Tool",
     "ToolCall",
     "ToolError",
@@ -140,6 +143,7 @@ __all__ = [
     "UsageError",
     "Verified",
     "Waiting",
+    "WorkLost",
     "Yes",
     "current_call",
     "current_run",
@@ -198,8 +202,10 @@ _WHERE: Final = {
         "RunInfo",
         "Schema",
         "Staged",
+        "Token",
         "ToolCall",
         "Unknown",
+        "WorkLost",
         "Yes",
     ),
     "report": (

@@ -10,6 +10,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     TooLarge                     .path .size .limit
     RunEnded                     .state
     RunConflict                  .recorded .given
+    ReportConflict               .call_id .attempt
     NotFound                     the ledger, or this runtime, has none of that name
       RunNotFound                .run_id
       CallNotFound               .call_id
@@ -43,6 +44,8 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     StalePlan                    .plan .now
     CannotFork                   .calls .why
     LinkVoid                     .why
+    Unauthorized                 .why
+    Forbidden                    .needs .why
   ToolError                      a tool failed
     ToolFailed                   .call .type_name .message .final
     InDoubt                      .call .why
@@ -289,6 +292,16 @@ class RunConflict(UsageError):
     ) -> None:
         super().__init__(message, run_id=run_id, hint=hint)
         self.recorded, self.given = recorded, given
+
+
+class ReportConflict(UsageError):
+    """Whoever performed an attempt reported something else about it before."""
+
+    default_hint = "the first report counts: see rt.call(...), and what happened with rt.events(...)"
+
+    def __init__(self, message: str, *, call_id: str, attempt: int, run_id: str | None = None) -> None:
+        super().__init__(message, run_id=run_id)
+        self.call_id, self.attempt = call_id, attempt
 
 
 class NotFound(UsageError):
@@ -774,6 +787,34 @@ class LinkVoid(Refused):
     def __init__(self, message: str, *, why: str) -> None:
         super().__init__(message)
         self.why = why
+
+
+class Unauthorized(Refused):
+    """Nobody knows who asks: no token or login was given, or it is not valid (``why``); nothing was done.
+
+    ``why``: missing, malformed, unknown, expired or revoked.
+    """
+
+    default_hint = "send Authorization: Bearer TOKEN, with a token from amends tokens create, or log in"
+    _model_text = "Not run: the program around you may not do this (no valid token). Stop and tell the user."
+
+    def __init__(self, message: str, *, why: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.why = why
+
+
+class Forbidden(Refused):
+    """Whoever asks is known, and may not do this; nothing was done.
+
+    ``needs``: the scopes of which one would allow it. ``why``: scope, csrf or origin.
+    """
+
+    default_hint = "use a token that has one of the scopes that the message names: amends tokens create --scope"
+    _model_text = "Not run: the program around you may not do this. Stop and tell the user."
+
+    def __init__(self, message: str, *, needs: Sequence[str] = (), why: str = "scope", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.needs, self.why = tuple(needs), why
 
 
 # ---- ToolError: a tool failed, or may have failed

@@ -100,6 +100,8 @@ class RunInfo:
     recover: Policy = "rollback"
     interrupted: Interrupted = "block"
     """What recovery does if its block ends early after the pivot and nothing is pending: ask a person, or commit."""
+    client_lease: float | None = None
+    """How many seconds recovery leaves it to its client after the last sign of its owner; None: it has no client lease."""
     input: Any = None
     output: Any = None
     tags: tuple[str, ...] = ()
@@ -118,6 +120,8 @@ class RunInfo:
     forked_at: str | None = None
     now: Now | None = None
     """What happens to it at this moment; only with ``rt.runs(now=True)``, and None once it has ended."""
+    place: str = ""
+    """Its place in the listing of runs, for ``rt.runs(after=...)``."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -607,6 +611,46 @@ class Permit:
         return facts | covers | {"roles": list(self.roles)} | left
 
 
+TokenScope: TypeAlias = Literal["viewer", "agent", "worker", "approver", "operator"]
+TokenKind: TypeAlias = Literal["token", "login", "link"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """By which somebody may ask the service, until it expires or is revoked. The ledger has no secret of it."""
+
+    id: str
+    name: str
+    """What people call it."""
+    principal: str
+    """For whom it acts: decisions and runs are recorded under this name."""
+    scopes: tuple[TokenScope, ...]
+    tenant: str | None
+    """None: every tenant, which only an operator's may be for."""
+    agent: str
+    """The agent that an agent's token speaks for; else empty."""
+    kind: TokenKind
+    """``token``, or how its cookie came about: by a company's ``login``, or by a one-time ``link``."""
+    by: str
+    why: str
+    at: datetime
+    expires_at: datetime
+    ended_at: datetime | None = None
+    """When it was revoked, or first used after its end."""
+    text: str | None = None
+    """The token itself. Only ``create_token`` returns it, once; neither ``repr`` nor ``to_dict`` shows it."""
+
+    def __repr__(self) -> str:
+        return f"<Token {self.id} {visible(self.name)!r} ({', '.join(self.scopes)}) of {visible(self.principal)!r}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data, without its secret."""
+        ended = None if self.ended_at is None else self.ended_at.isoformat()
+        whose = {"id": self.id, "name": self.name, "principal": self.principal, "scopes": list(self.scopes)}
+        place = {"tenant": self.tenant, "agent": self.agent, "kind": self.kind, "by": self.by, "why": self.why}
+        return whose | place | {"at": self.at.isoformat(), "expires_at": self.expires_at.isoformat(), "ended_at": ended}
+
+
 # ---- Answers of a probe
 
 
@@ -668,6 +712,13 @@ class NoEffect(Exception):
     def __init__(self, *args: object, final: bool = False) -> None:
         super().__init__(*args)
         self.final = final
+
+
+class WorkLost(TimeoutError):
+    """Raise it in the body of a tool that another process performs: its work lease has ended, and nobody has reported.
+
+    The call is in doubt, and nothing more is sent.
+    """
 
 
 # ---- Retries

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -45,6 +46,7 @@ from amends.errors import (
     STILL_OPEN,
     Busy,
     Held,
+    LeaseLost,
     LedgerError,
     NotAwaited,
     Suspended,
@@ -52,6 +54,7 @@ from amends.errors import (
     UsageError,
     Waiting,
     WrongColour,
+    clean,
     is_a,
     log_error,
     note_on,
@@ -75,6 +78,7 @@ from amends.host.requests import (
 )
 from amends.ledger.flow import Flow, finish
 from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits_for_itself
+from amends.ledger.leases import WorkLease
 from amends.ledger.operations import Tree
 from amends.ledger.rows import RunRow
 from amends.ledger.world import Ended, Flight
@@ -94,7 +98,7 @@ if TYPE_CHECKING:  # what the first call of a blocking program does not need
     from uuid import UUID
 
     from amends.drivers import event_loop
-    from amends.engine import agents, completion, model_answers, model_plans, turns
+    from amends.engine import agents, completion, model_answers, model_plans, turns, work
     from amends.engine import joined as joined_flows
     from amends.host import joined as joined_calls
     from amends.host import random as recorded_random
@@ -110,6 +114,7 @@ else:
         model_answers="amends.engine.model_answers",
         model_plans="amends.engine.model_plans",
         turns="amends.engine.turns",
+        work="amends.engine.work",
         joined_calls="amends.host.joined",
         recorded_random="amends.host.random",
     )
@@ -126,6 +131,10 @@ MADE_ID: Final = re.compile(r"run_[0-9a-f]{23,}")
 """What ``rt.run()`` names a run by, if its caller does not."""
 TICKS_MAX: Final = 3
 """How many iterations of the event loop a call has to start when the block that made it ends."""
+
+
+_NO_LOCK: Final = threading.Lock()
+"""Of attempts without a work lease: nothing is decided there."""
 
 
 # ---- One verb, two colours
@@ -261,6 +270,11 @@ class OpenRun:
     def awaits_opening(self) -> bool:
         """Whether this is a replay that its program has not opened yet: ``rt.run`` with its id returns this run."""
         return False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended or was left: it only answers from its record, and accepts no call."""
+        return self._over
 
     @property
     def output(self) -> Any:
@@ -575,11 +589,14 @@ class OpenRun:
         return Once(self._value(done), done.replayed, call_of(done.row, ask.spec))
 
     async def _begin(
-        self, tool: str, args: Mapping[str, Any], key: Any, kind: str | None, cost: Costs | None
-    ) -> tuple[Ask, Done]:
+        self, tool: str, args: Mapping[str, Any], key: Any, kind: str | None, cost: Costs | None, lease: float | None
+    ) -> tuple[Ask, Done, WorkLease | None]:
         await self._check_usable()
-        ask = runs.hand_ask(self._host, self._session, tool, args, key=key, kind=kind, cost=cost)
-        return ask, await self._drive(ending.begin_by_hand(self._session, ask))
+        ask = runs.hand_ask(self._host, self._session, tool, args, key=key, kind=kind, cost=cost, lease=lease)
+        done = await self._drive(ending.begin_by_hand(self._session, ask))
+        if not ask.spec.remote or done.replayed:
+            return ask, done, None
+        return ask, done, await self._drive(work.grant(ask.spec.remote))
 
     async def _open_child(self, id: str | None, input: object) -> Self:
         await self._check_usable()
@@ -839,6 +856,33 @@ async def leave(run: OpenRun, error: BaseException | None = None) -> None:
     await run._close(error, releases=True)
 
 
+async def release(run: OpenRun, *, silent: float = 0.0) -> None:
+    """Let the run go without ending it: whoever opens it by its id goes on with it.
+
+    Recovery leaves it alone until its ``client_lease`` has passed since its client was last heard of, ``silent`` seconds
+    ago; then, or at once if it has no client lease, it follows the policy. What was started and has not ended is in doubt.
+    """
+    runs.refuse_in_body(run.id, "released")
+    refuse_ledger_use(f"the release of run {run.id}")
+    if run._session.above:
+        raise UsageError(f"run {run.id} is a child: it is released with its root", run_id=run.id)
+    runs.check_seconds("silent", silent)
+    if run._over:
+        return
+    runs.refuse_forked(run._pid, run.id)
+    await run._refuse_own_transaction()
+    run._end_threads()
+    await run._end_attempts()
+    try:
+        await run._shield(run._conclude(ending.let_go(run._session, silent_s=float(silent))))
+    except LedgerError:
+        raise  # this process still owns the run, and may release it again
+    except BaseException:
+        await run._release()
+        raise
+    await run._release()
+
+
 async def before_end(run: OpenRun) -> str:
     """Return what to tell a model that is about to stop: what is missing or has failed, and what stopping now does.
 
@@ -958,12 +1002,15 @@ class Run(OpenRun):
         key: Any = None,
         kind: str | None = None,
         cost: Costs | None = None,
+        lease: float | None = None,
     ) -> Attempt:
         """Start a call by hand. End it with ``attempt.succeed(result)`` or ``.fail(error)``; without either it is in doubt.
 
         ``key`` and ``cost`` are those of this call. ``kind``: "pivot" or "read", for a tool that is not declared.
+        ``lease``: another process performs it, and may do so for so many seconds, unless ``attempt.renew()`` extends that;
+        without a report by then it is in doubt.
         """
-        return Attempt(self, *finish(self._begin(tool, args, key, kind, cost)))
+        return Attempt(self, *finish(self._begin(tool, args, key, kind, cost, lease)))
 
     @contextmanager
     def child(self, id: str | None = None, *, input: object = None) -> Iterator[Run]:
@@ -1009,6 +1056,7 @@ class Run(OpenRun):
     before_end = blocking(before_end)
     now = blocking(now)
     leave = blocking(leave)
+    release = blocking(release)
     report = blocking(report)
 
     # ---- for Runtime
@@ -1152,12 +1200,15 @@ class AsyncRun(OpenRun):
         key: Any = None,
         kind: str | None = None,
         cost: Costs | None = None,
+        lease: float | None = None,
     ) -> AsyncAttempt:
         """Start a call by hand. End it with ``attempt.succeed(result)`` or ``.fail(error)``; without either it is in doubt.
 
         ``key`` and ``cost`` are those of this call. ``kind``: "pivot" or "read", for a tool that is not declared.
+        ``lease``: another process performs it, and may do so for so many seconds, unless ``attempt.renew()`` extends that;
+        without a report by then it is in doubt.
         """
-        return AsyncAttempt(self, *await self._begin(tool, args, key, kind, cost))
+        return AsyncAttempt(self, *await self._begin(tool, args, key, kind, cost, lease))
 
     @asynccontextmanager
     async def child(self, id: str | None = None, *, input: object = None) -> AsyncIterator[AsyncRun]:
@@ -1210,6 +1261,7 @@ class AsyncRun(OpenRun):
     before_end = awaited(before_end)
     now = awaited(now)
     leave = awaited(leave)
+    release = awaited(release)
     report = awaited(report)
 
     # ---- for AsyncRuntime
@@ -1321,7 +1373,7 @@ class AsyncRun(OpenRun):
 class OpenAttempt:
     """A call started by hand, of either colour."""
 
-    def __init__(self, run: OpenRun, ask: Ask, done: Done) -> None:
+    def __init__(self, run: OpenRun, ask: Ask, done: Done, lease: WorkLease | None = None) -> None:
         self._run, self._ask, self._row = run, ask, done.row
         self.replayed = done.replayed
         self._value = done.value
@@ -1329,8 +1381,14 @@ class OpenAttempt:
         self._spent: dict[str, int] = {}
         self._around = sys.exception()
         """The exception that the caller was handling at the beginning. It is no part of a later failure."""
+        self._work = lease
+        self._lock = _NO_LOCK if lease is None else threading.Lock()
+        """Held while it is decided whether the work lease is renewed or over."""
+        self._lapsed = False
         if self._open:
             run._attempts.add(self)
+        if lease is not None:
+            run._host.work_leases.watch(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._row.tool!r}, {'open' if self._open else 'ended'}>"
@@ -1345,6 +1403,16 @@ class OpenAttempt:
         """The recorded result, if the call was answered from the record."""
         return self._value
 
+    @property
+    def lease(self) -> float:
+        """The work lease in seconds, if another process performs the call; 0.0: this process does."""
+        return 0.0 if self._work is None else self._work.lease_s
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the run's owner that has started the attempt: a report under another epoch is evidence only."""
+        return self._run._session.lease.epoch
+
     def spent(self, amount: Number, unit: str = "usd") -> None:
         """Record what this attempt really cost; several amounts add up. Call it before the attempt ends."""
         try:
@@ -1354,26 +1422,61 @@ class OpenAttempt:
             raise UsageError(f"spent() of {self._row.tool}: {error}") from error
 
     async def _end(self, ended: Ended) -> None:
-        if not self._open:
+        if not self._open and not self._lapsed:
             raise UsageError(f"the attempt of {self._row.tool} has already ended")
         run = self._run
         await run._refuse_own_transaction()
-        self._row = await run._drive(ending.end_by_hand(run._session, self._ask, self._row, ended, said=self._spent))
-        self._value, self._open = ended.value, False
-        run._attempts.discard(self)
+        if self._work is None:
+            flow = ending.end_by_hand(run._session, self._ask, self._row, ended, said=self._spent)
+        else:
+            flow = work.end(run._session, self._ask, self._row, ended, said=self._spent, is_late=self._lapsed)
+        self._row = await run._drive(flow)
+        self._value, self._lapsed = ended.value, False
+        self._is_over()
 
     async def _leave(self, error: BaseException | None) -> None:
         if not self._open:
             return
-        self._open = False
+        self._is_over()
         run = self._run
-        run._attempts.discard(self)
         if is_a(error, Exception):
             ended = Ended(error=error, around=self._around)
             flow = ending.end_by_hand(run._session, self._ask, self._row, ended, said=self._spent)
         else:
             flow = ending.doubt_by_hand(run._session, self._ask, self._row, said=self._spent)
         self._row = await run._drive(flow)
+
+    def _is_over(self) -> None:
+        """Note that the attempt has ended."""
+        self._open = False
+        self._run._attempts.discard(self)
+        if self._work is not None:
+            self._run._host.work_leases.forget(self)
+
+    # ---- for the thread that watches work leases
+
+    def over_at(self) -> float:
+        """Return when the work lease and its margin have ended; for the runtime."""
+        assert self._work is not None, "only an attempt with a work lease is watched"
+        return self._work.over_at
+
+    def lapse(self) -> None:
+        """Record the attempt as in doubt if its work lease is over and it has not ended; for the runtime."""
+        run, lease = self._run, self._work
+        assert lease is not None, "only an attempt with a work lease is watched"
+        driver = run._driver.blocking if run.is_async else run._driver
+        with self._lock:
+            if not self._open or driver.mono() < lease.over_at:
+                return  # it has ended, or was renewed
+            self._open, self._lapsed = False, True
+        try:
+            self._row = driver.run(work.lapse(run._session, self._ask, self._row, lease, said=self._spent))
+        except LeaseLost:
+            pass  # its outcome came in the same moment, or the next owner has made it doubt
+        except BaseException:
+            self._open, self._lapsed = self._lapsed, False  # unless its outcome came meanwhile
+            raise
+        self._is_over()
 
 
 async def succeed(attempt: OpenAttempt, result: object = None) -> None:
@@ -1386,6 +1489,37 @@ async def fail(attempt: OpenAttempt, error: BaseException | str) -> None:
     await attempt._end(Ended(error=runs.certain(error)))
 
 
+async def raised(attempt: OpenAttempt, error: Exception) -> None:
+    """Record that whoever performed the call ended with this error: it is judged as if the tool's body had raised it."""
+    if not is_a(error, Exception):
+        raise UsageError(f"raised() of {attempt._row.tool} takes an exception, not {type(error).__name__}")
+    await attempt._end(Ended(error=error, around=attempt._around))
+
+
+async def doubt(attempt: OpenAttempt, why: str) -> None:
+    """Record that nobody knows whether the call happened, and why."""
+    await attempt._end(Ended(error=TimeoutError(clean(why))))
+
+
+async def renew(attempt: OpenAttempt) -> float:
+    """Extend the work lease by its length from now; return the seconds.
+
+    Raises ``LeaseLost`` if it is over, the attempt has ended, or the run has another owner: then the performer stops, if
+    it can, and its report is evidence.
+    """
+    lease, run = attempt._work, attempt._run
+    if lease is None:
+        raise UsageError(
+            f"the attempt of {attempt._row.tool} has no work lease to renew", hint="run.begin(..., lease=seconds)"
+        )
+    until = await run._drive(work.renewal(run._session, attempt._row, lease))
+    with attempt._lock:
+        if not attempt._open:
+            raise work.over(attempt._row, lease)
+        lease.until = max(lease.until, until)
+    return lease.lease_s
+
+
 @trims
 class Attempt(OpenAttempt):
     """A call started by hand. As a context manager it is safe: a block that records no end leaves it in doubt."""
@@ -1395,6 +1529,9 @@ class Attempt(OpenAttempt):
 
     succeed = blocking(succeed)
     fail = blocking(fail)
+    raised = blocking(raised)
+    doubt = blocking(doubt)
+    renew = blocking(renew)
 
     def __enter__(self) -> Self:
         return self
@@ -1412,6 +1549,9 @@ class AsyncAttempt(OpenAttempt):
 
     succeed = awaited(succeed)
     fail = awaited(fail)
+    raised = awaited(raised)
+    doubt = awaited(doubt)
+    renew = awaited(renew)
 
     async def __aenter__(self) -> Self:
         return self

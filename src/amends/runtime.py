@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from amends.people import reconcile as reconciliation
     from amends.people import rollback as rollback_plans
     from amends.people import runs as decisions
+    from amends.people import tokens as token_verbs
     from amends.replay import comparison, forks
     from amends.replay import driver as replay_driver
     from amends.replay.answers import Replay
@@ -95,6 +96,7 @@ else:
         restore="amends.people.restore",
         reconciliation="amends.people.reconcile",
         rollback_plans="amends.people.rollback",
+        token_verbs="amends.people.tokens",
         decisions="amends.people.runs",
         comparison="amends.replay.comparison",
         forks="amends.replay.forks",
@@ -164,6 +166,11 @@ class Runtime:
         redact: Sequence[str] | None = None,
         secret_key: str | None = None,
         encrypt: str | Sequence[str] | None = None,
+        token_cache: float | None = None,
+        secret: str | None = None,
+        secret_file: str | None = None,
+        login: Mapping[str, Any] | None = None,
+        login_secret: str | None = None,
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
@@ -201,6 +208,7 @@ class Runtime:
         on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
+        client_lease: float | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -221,6 +229,8 @@ class Runtime:
         ``history``: after a resume the model still has the earlier results, so do not suspect its new requests to be
         repeats of old ones. ``reads``: after a resume, what was read before is answered from the record until the first
         call that the record does not have; with ``"again"`` (said when the run is first opened) every read runs.
+        ``client_lease``: said when the run is first opened by a server for its client: if the server dies, recovery leaves
+        the run alone for so many seconds after its last sign, so that the client can go on through another server.
         ``tenant``, ``agent``, ``principal``: for whom the run acts, instead of the settings.
         """
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
@@ -243,6 +253,7 @@ class Runtime:
         on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
+        client_lease: float | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -262,7 +273,7 @@ class Runtime:
         self._host.ready(run_id=id)
         wanted = self._host.opening(self._view, id, input, options)
         while True:
-            opened, lease = self._driver.run(opening.take(wanted))
+            opened, lease = self._driver.run(self._view.signed(opening.take(wanted)))
             if opened.how == "ended":
                 over = self._host.session(opened.run, lease, resumed=True, given=input)
                 return Run(self._host, self._driver, over, opened.run, over=True)
@@ -332,12 +343,27 @@ class Runtime:
                 run.output = fn(run)
         return run.output
 
-    def scoped(self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None) -> Runtime:
-        """Return a view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
+    def scoped(
+        self,
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        principal: str | None = None,
+        token: str | None = None,
+    ) -> Runtime:
+        """Return a view that acts for, and sees, only these; it shares the ledger and the heartbeat.
+
+        ``token``: the id of the token by which somebody asks for it; what is then decided, and the runs that are then
+        opened, say so in their events.
+        """
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__)
-        view._view = self._view.narrowed(tenant, agent, principal)
+        view._view = self._view.narrowed(tenant, agent, principal, token)
         return view
+
+    def as_async(self) -> AsyncRuntime:
+        """Return this runtime for an event loop: the same tools, ledger, settings and heartbeat. Close one of them."""
+        return self._on_a_loop()
 
     add = direct(lambda: declared_tools.add)
     reach = direct(lambda: declared_tools.reach)
@@ -530,6 +556,13 @@ class Runtime:
     permits = blocking(lambda: permit_verbs.permits)
     revoke = blocking(lambda: permit_verbs.revoke)
 
+    # ---- Tokens of the service
+
+    create_token = blocking(lambda: token_verbs.create_token)
+    tokens = blocking(lambda: token_verbs.tokens)
+    revoke_token = blocking(lambda: token_verbs.revoke_token)
+    check_token = blocking(lambda: token_verbs.check_token)
+
     # ---- Doubts, and other decisions about a run
 
     doubts = listed(lambda: doubt_verbs.doubts)
@@ -537,6 +570,7 @@ class Runtime:
     preview = blocking(lambda: doubt_verbs.preview)
     resolve = recovering(lambda: doubt_verbs.resolve)
     accept = recovering(lambda: doubt_verbs.accept)
+    report_late = blocking(lambda: doubt_verbs.report_late)
     decide = blocking(lambda: decisions.decide)
     retry = recovering(lambda: decisions.retry)
     plan_rollback = blocking(lambda: rollback_plans.plan_rollback)
@@ -608,7 +642,7 @@ class Runtime:
         except BaseException:
             flow.close()  # otherwise Python warns that a coroutine was never awaited
             raise
-        return self._driver.run(flow)
+        return self._driver.run(self._view.signed(flow))
 
     def close(self) -> None:
         """Release threads and connections; runs that are still open are recovered by their policy."""
@@ -691,6 +725,11 @@ class AsyncRuntime:
         redact: Sequence[str] | None = None,
         secret_key: str | None = None,
         encrypt: str | Sequence[str] | None = None,
+        token_cache: float | None = None,
+        secret: str | None = None,
+        secret_file: str | None = None,
+        login: Mapping[str, Any] | None = None,
+        login_secret: str | None = None,
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
@@ -730,6 +769,7 @@ class AsyncRuntime:
         on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
+        client_lease: float | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -758,6 +798,7 @@ class AsyncRuntime:
         on_open_failure: OnOpenFailure | None = None,
         history: bool = False,
         reads: Reads = "record",
+        client_lease: float | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -777,7 +818,7 @@ class AsyncRuntime:
         await self._ready(id)
         wanted = self._host.opening(self._view, id, input, options)
         while True:
-            opened, lease = await self._driver.run(opening.take(wanted))
+            opened, lease = await self._driver.run(self._view.signed(opening.take(wanted)))
             if opened.how == "ended":
                 over = self._host.session(opened.run, lease, resumed=True, given=input)
                 return AsyncRun(self._host, self._driver, over, opened.run, over=True)
@@ -847,13 +888,26 @@ class AsyncRuntime:
         return run.output
 
     def scoped(
-        self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None
+        self,
+        *,
+        tenant: str | None = None,
+        agent: str | None = None,
+        principal: str | None = None,
+        token: str | None = None,
     ) -> AsyncRuntime:
-        """Return a view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
+        """Return a view that acts for, and sees, only these; it shares the ledger and the heartbeat.
+
+        ``token``: the id of the token by which somebody asks for it; what is then decided, and the runs that are then
+        opened, say so in their events.
+        """
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__)
-        view._view = self._view.narrowed(tenant, agent, principal)
+        view._view = self._view.narrowed(tenant, agent, principal, token)
         return view
+
+    def as_async(self) -> AsyncRuntime:
+        """Return this runtime itself; a blocking one returns its counterpart for an event loop."""
+        return self
 
     add = direct(lambda: declared_tools.add)
     reach = direct(lambda: declared_tools.reach)
@@ -1038,6 +1092,13 @@ class AsyncRuntime:
     permits = awaited(lambda: permit_verbs.permits)
     revoke = awaited(lambda: permit_verbs.revoke)
 
+    # ---- Tokens of the service
+
+    create_token = awaited(lambda: token_verbs.create_token)
+    tokens = awaited(lambda: token_verbs.tokens)
+    revoke_token = awaited(lambda: token_verbs.revoke_token)
+    check_token = awaited(lambda: token_verbs.check_token)
+
     # ---- Doubts, and other decisions about a run
 
     doubts = listed_async(lambda: doubt_verbs.doubts)
@@ -1045,6 +1106,7 @@ class AsyncRuntime:
     preview = awaited(lambda: doubt_verbs.preview)
     resolve = recovering_async(lambda: doubt_verbs.resolve)
     accept = recovering_async(lambda: doubt_verbs.accept)
+    report_late = awaited(lambda: doubt_verbs.report_late)
     decide = awaited(lambda: decisions.decide)
     retry = recovering_async(lambda: decisions.retry)
     plan_rollback = awaited(lambda: rollback_plans.plan_rollback)
@@ -1123,7 +1185,7 @@ class AsyncRuntime:
         except BaseException:
             flow.close()  # otherwise Python warns that a coroutine was never awaited
             raise
-        return await self._driver.run(flow)
+        return await self._driver.run(self._view.signed(flow))
 
     async def _ready(self, run_id: str | None = None) -> None:
         if not self._host.is_open:

@@ -9,7 +9,7 @@ from amends import __version__
 from tests.cli.command import environment, here, run
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "cli.md"
-GROUPS = ("runs", "calls", "approvals", "permits", "doubts", "rules", "audit", "config", "db")
+GROUPS = ("runs", "calls", "approvals", "permits", "tokens", "doubts", "rules", "audit", "config", "db")
 HELP_CPU_S_MAX = 0.25
 
 

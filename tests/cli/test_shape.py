@@ -142,6 +142,7 @@ def every_listing(ids: dict[str, str]) -> list[tuple[str, ...]]:
         ("approvals", "list"),
         ("approvals", "show", ids["approval"]),
         ("permits", "list"),
+        ("tokens", "list"),
         ("halts",),
         ("doubts", "list"),
         ("doubts", "show", ids["lost"]),

@@ -67,7 +67,7 @@ LAYERS: dict[str, Layer] = {
     ),
 }
 EDGES = ("llm", "adapters", "cli", "serve", "gateway")
-PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "testing", "visible", "worker")
+PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "telemetry", "testing", "visible", "worker")
 SHARED = frozenset({"adapters.mcp_runs"})
 """What adapters of several frameworks for one protocol share. It knows none of the frameworks."""
 EDGE_WHY = "an edge stands on amends and its public modules alone, so that each can be removed"
@@ -177,9 +177,16 @@ def _refusal_inside(layer: str, below: str) -> str | None:
     return LAYERS[layer].why
 
 
+# The command that starts the service imports it: an edge that is served has to be started by somebody, and the program
+# that people know is `amends`. Nothing else of the CLI may, so that the CLI works without the extra.
+STARTS: dict[str, str] = {"cli.serve": "serve"}
+
+
 def _refusal_edge(module: str, below: str) -> str | None:
     own = module.split(".")
-    if below in PUBLIC or (own[0] == "adapters" and below in SHARED):
+    if below in PUBLIC or below.partition(".")[0] == STARTS.get(module):
+        return None
+    if own[0] == "adapters" and below in SHARED:
         return None
     # One framework's adapter is an edge of its own: adapters.a may not see adapters.b.
     mine = ".".join(own[:2]) if own[0] == "adapters" and len(own) > 1 else own[0]
@@ -236,6 +243,8 @@ def _bound_names(tree: ast.Module) -> frozenset[str]:
         ("cli.main", "from amends.cli.demo import demo", True),
         ("cli.main", "from amends.engine.call import guarded", False),
         ("cli.main", "from amends.serve import app", False),
+        ("cli.serve", "from amends.serve import app, server", True),
+        ("cli.serve", "from amends.adapters.mcp import guarded", False),
         ("cli.main", "import httpx", False),
         ("adapters.langgraph", "from amends.adapters.openai import guarded", False),
         ("adapters.langgraph", "from amends.adapters import openai", False),

@@ -63,12 +63,14 @@ from amends.ledger import (
 from amends.ledger import checkpoints as ledger_checkpoints
 from amends.ledger import ending as store_ending
 from amends.ledger import notices as ledger_notices
+from amends.ledger import tokens as ledger_tokens
 from amends.ledger.leases import Lease
 from amends.ledger.operations import AdmitCall
 from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.ledger.rows import BUDGETS, CALLS, LOCKS, AddEvent, EventRow, LockRequest, Now
 from amends.ledger.tables import Add, Change, List
 from amends.people import rollback as rollback_plans
+from amends.people import tokens as people_tokens
 from amends.replay import answers
 from amends.stores import memory, quick, sql
 from amends.stores.memory import _ROWS, QUICK, MemoryStore
@@ -117,11 +119,13 @@ MODULES = (
     halts,
     permits,
     rollback_plans,
+    people_tokens,
     budgets,
     events,
     forks,
     trees,
     ledger_notices,
+    ledger_tokens,
     notices,
     checkpoints,
     audit,
@@ -683,6 +687,16 @@ BUGS: tuple[Bug, ...] = (
     Bug("FN1", "a final no frees its key",
         lambda: rewritten((admission, "_why_no_next", "and same[-1].why == FINAL_NO", "and False")),
         ("a_final_no_stays",), ("F73",)),
+    Bug("T171", "a token that has ended is ended again",
+        lambda: rewritten((ledger_tokens, "end_token", "if row.closed_at is not None:", "if False:")),
+        ("tokens_end_for_good",), ("F90",)),
+    Bug("T172", "a token expires before its time",
+        lambda: rewritten((ledger_tokens, "end_token", "if op.expired and now < (row.until_at or 0.0):", "if False:")),
+        ("tokens_end_for_good",), ("F90b",)),
+    Bug("T173", "a link that was used lets a second one in",
+        lambda: rewritten((ledger_tokens, "make_token", "return known if op.repeated and known.words == row.words else None", "return known"),
+                          (people_tokens, "create_token", 'assert json.loads(row.words)["digest"] == said["digest"]', "assert True")),
+        ("tokens_end_for_good",), ("F90",)),
     Bug("K1", "locks outlive their run",
         lambda: rewritten((changes, "move_run", "if run.locked and run.uid == run.root:", "if False:")),
         ("locks_end_with_their_run",), ("F24",)),

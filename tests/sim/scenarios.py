@@ -750,6 +750,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.stopping import stopping_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
+    from tests.sim.tokens import token_scenarios
     from tests.sim.undoing import undo_scenarios
     from tests.sim.values import value_scenarios
 
@@ -812,4 +813,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *completing_scenarios(v),
         *stopping_scenarios(v),
         *handled_scenarios(v),
+        *token_scenarios(v),
     ]

@@ -1,4 +1,4 @@
-"""Halts and permits on every store, with many at once: a permit is used as often as it says, and a halt counts at once."""
+"""Halts, permits and tokens on every store, with many at once: each use is counted, and each end counts at once."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amends import Held, Runtime, tool
-from amends.errors import Halted
+from amends.errors import Halted, LinkVoid
 
 USES = 4
 ASKERS = 6
@@ -103,3 +103,33 @@ def test_a_halt_counts_at_once_for_whoever_is_at_work(url: str, extent: dict[str
         with view.run("last", agent="clerk"):
             book(1)
         assert ours.verify().ok
+
+
+def test_a_link_that_many_use_at_once_lets_one_in(url: str) -> None:
+    together = Barrier(ASKERS)
+    with runtime(url) as first, runtime(url) as second:
+
+        def enters(one: int) -> str:
+            rt = (first, second)[one % 2]
+            together.wait(PATIENCE_S)
+            try:
+                made = rt.create_token(
+                    f"b{one}", scopes="viewer", by="link", why="logged in", kind="link", once="nonce"
+                )
+            except LinkVoid as void:
+                return void.why
+            assert made.text is not None
+            return rt.check_token(made.text).name
+
+        with ThreadPoolExecutor(ASKERS) as pool:
+            said = list(pool.map(enters, range(ASKERS)))
+        assert said.count("used") == ASKERS - 1
+        [made] = first.tokens(kind="link")
+        assert made.name in said
+        with ThreadPoolExecutor(ASKERS) as pool:
+            ended = list(
+                pool.map(lambda n: (first, second)[n % 2].revoke_token(made.id, by=f"p{n}", why="out"), range(ASKERS))
+            )
+        assert len({one.ended_at for one in ended}) == 1
+        assert [event.what for event in first.events() if event.run_id == made.id] == ["token made", "token revoked"]
+        assert first.verify().ok

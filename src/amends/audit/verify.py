@@ -69,34 +69,42 @@ NOTHING: Final[Mapping[str, int]] = {}
 
 
 async def verify(
-    host: Host, view: View, *run_ids: str, filter: str = "", anchor: str | None = None, keys: Sequence[str] = ()
+    host: Host,
+    view: View,
+    *run_ids: str,
+    filter: str = "",
+    anchor: str | None = None,
+    keys: Sequence[str] = (),
+    progress: Progress | None = None,
 ) -> Verified:
     """Verify that the record is as it was written: all of it, or these runs and those of the filter. Changes nothing.
 
     ``anchor``: the file of a checkpoint that was kept elsewhere; ``keys``: who must have signed. By default those of
-    the settings.
+    the settings. ``progress``: called now and then with how many runs and events were read so far.
     """
     trusted = [load_key(key) for key in keys] or [key for key in (host.checkpointer.key,) if key is not None]
     known = await _known(host, anchor)
     if not run_ids and not filter.strip():
         seen = await check_checkpoints(trusted, known, demanded=bool(keys))
-        found = await verify_chains(audit_of(host, view, seen.behind))
+        found = await verify_chains(audit_of(host, view, seen.behind, progress))
         return await combined(found.verified(), seen, view.tenant or None)
     roots = await _trees_of(view, run_ids)
     if filter.strip():
         roots |= await _filtered(audit_of(host, view), filter)
     seen = await check_checkpoints(trusted, known, roots=frozenset(roots), demanded=bool(keys))
-    found = Found(audit_of(host, view, seen.behind))
+    found = Found(audit_of(host, view, seen.behind, progress))
     for root in roots:
         await verify_tree(found, root)
     await verify_delegations(found)
     return await combined(found.verified(), seen, view.tenant or None)
 
 
-def audit_of(host: Host, view: View, behind: Mapping[str, int] = NOTHING) -> Audit:
+def audit_of(
+    host: Host, view: View, behind: Mapping[str, int] = NOTHING, progress: Progress | None = None
+) -> Audit:
     """Return how this runtime checks a ledger: with its keys it can also check encrypted payloads."""
     sealing = host.hiding.sealing
-    return Audit(view.tenant or None, plainly if sealing is None else sealing.proves, behind=behind)
+    return Audit(view.tenant or None, plainly if sealing is None else sealing.proves, behind=behind, progress=progress)
 
 
 async def _known(host: Host, copy: str | None) -> Anchored | None:
@@ -135,6 +143,7 @@ async def _filtered(audit: Audit, text: str) -> dict[str, None]:
 # ---- Checking one tree
 
 
+Progress: TypeAlias = Callable[[int, int], object]
 Prove: TypeAlias = Callable[[str, str, str], "bool | None"]
 """Whether a proof matches this payload of the row with this id; None if that cannot be checked here."""
 Heads: TypeAlias = Mapping[int, str]
@@ -299,6 +308,7 @@ class Audit:
     heads_of: Callable[[str], Heads] = lambda _root: NO_HEADS
     behind: Mapping[str, int] = field(default_factory=dict)
     """For each tree the newest event number that a checkpoint names."""
+    progress: Progress | None = None
 
 
 class Found:
@@ -336,6 +346,8 @@ class Found:
             self._tree = None if tree is self._tree else self._tree
             rows = (runs.get(root, []), calls.get(root, []), approvals.get(root, []), delegations.get(root, []))
             self._ended(tree, *rows, directives.get(root, []))
+        if self._audit.progress is not None:
+            self._audit.progress(self.runs, self.events)
 
     def _begun(self, root: str) -> TreeCheck:
         return TreeCheck(root, self._audit.prove, self._audit.heads_of(root))
@@ -724,7 +736,7 @@ class Subject:
 
     __slots__ = (
         "attempt", "causes", "comp_attempt", "comp_error", "created_at", "facts", "first", "last", "passed",
-        "settled_seq", "state", "why",
+        "remote_s", "settled_seq", "state", "why",
     )  # fmt: skip
 
     def __init__(self, event: EventRow, facts: dict[str, Any]) -> None:
@@ -733,6 +745,7 @@ class Subject:
         self.facts = facts
         """The newest fact of each name."""
         self.attempt = self.comp_attempt = self.settled_seq = 0
+        self.remote_s = 0.0
         self.passed = False
         self.why = str(facts.get("why", "")) if event.what == "call" else ""
         self.comp_error = ""
@@ -1011,6 +1024,8 @@ class Standing:
         counts = (row.attempt, row.comp_attempt, row.settled_seq)
         if counts != (subject.attempt, subject.comp_attempt, subject.settled_seq):
             yield "row_changed", "the attempts or the order of settlement were changed"
+        if row.remote_s != subject.remote_s:
+            yield "row_changed", "its work lease was changed"
         if "row" in facts:
             yield from self._payload("args", row.args, facts.get("args"), row.id)
             yield from self._payload("result", row.result, facts.get("result"), row.id)
@@ -1109,6 +1124,8 @@ def _forgotten(subject: Subject, event: EventRow) -> None:
 
 def _counted(subject: Subject, event: EventRow, facts: dict[str, Any]) -> None:
     to = event.to_state
+    if to in ("started", "compensating"):
+        subject.remote_s = facts.get("remote", 0.0)
     if event.what == "shared" or to == "started":
         subject.attempt = facts.get("attempt", 1)
         subject.settled_seq = event.n if to == "succeeded" else subject.settled_seq

@@ -384,6 +384,22 @@ def find_permit(rt: Runtime, text: str) -> str:
     return _find(text, "permit", "amends permits list", rt, exact=exact, found=lambda: begun)
 
 
+def find_token(rt: Runtime, text: str) -> str:
+    """Return the id of the only valid token whose id begins with this text; without one, the text itself.
+
+    That may be the id of a token that has ended, or the text of a token, which no message shows.
+    """
+
+    def exact(id: str) -> None:
+        if begun != [] and id not in begun:
+            raise UsageError("it is the beginning of an id")
+
+    if text.startswith("amt_"):
+        return text
+    begun = [one.id for one in rt.tokens(kind="all") if one.id.startswith(text)] if text else []
+    return _find(text, "token", "amends tokens list", rt, exact=exact, found=lambda: begun)
+
+
 def _find(
     text: str,
     what: str,

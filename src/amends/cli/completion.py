@@ -45,6 +45,7 @@ IDS_OF: Final = {
     "CALL": "call",
     "APPROVAL": "approval",
     "PERMIT": "permit",
+    "TOKEN": "token",
 }
 """Which ids an argument with this metavar takes."""
 

@@ -257,4 +257,6 @@ def _short(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(one) for one in value]
+    if value is not None and not isinstance(value, str | int | float | Mapping) and not is_dataclass(value):
+        return str(value)  # a secret: it shows that it is set
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

@@ -232,6 +232,7 @@ def _run_facts(run: RunInfo) -> dict[str, Any]:
         "goal": run.goal,
         "recover": run.recover,
         "interrupted": run.interrupted,
+        "client_lease": run.client_lease,
         "tags": list(run.tags),
         "causes": [in_commands(cause) for cause in run.causes],
         "owner": run.owner,

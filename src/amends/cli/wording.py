@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "retry": "amends calls retry {CALL}{RESULT}" + WHY,
     "rollback": "amends rollback {RUN}{PLAN}" + WHY,
     "runs": "amends runs list",
+    "tokens": "amends tokens list",
     "unhalt": "amends unhalt" + WHY,
     "withdraw": "amends approvals withdraw {APPROVAL}" + WHY,
     "worker": "amends worker APP:RT",

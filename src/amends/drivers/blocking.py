@@ -23,7 +23,7 @@ from amends.drivers.wakeup import Wakeup
 from amends.encoding.lazy_import import import_on_use
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op, run_flow
-from amends.ledger.operations import NoteEvidence, SettleCall, SettleCompensation, StoreOp
+from amends.ledger.operations import NoteEvidence, NoteReport, SettleCall, SettleCompensation, StoreOp
 from amends.ledger.plain import SettlePlain
 from amends.ledger.store import Store
 from amends.ledger.world import (
@@ -56,7 +56,7 @@ log = logging.getLogger("amends")
 
 T = TypeVar("T")
 
-INSIST: Final = (SettleCall, SettlePlain, SettleCompensation, NoteEvidence)
+INSIST: Final = (SettleCall, SettlePlain, SettleCompensation, NoteEvidence, NoteReport)
 TRIES_MAX: Final = 3
 PLAIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 """Types of results that are certainly not awaitable."""

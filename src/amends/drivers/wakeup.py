@@ -119,8 +119,8 @@ class Wakeup:
 
 WAKES: Final = frozenset(
     {
-        operations.SettleCall, SettlePlain, operations.NoteEvidence, operations.ResolveCall, operations.DecideCall,
-        operations.RetryCall, operations.SettleCompensation, operations.DecideCommit, operations.CloseRun,
+        operations.SettleCall, SettlePlain, operations.NoteEvidence, operations.NoteReport, operations.ResolveCall,
+        operations.DecideCall, operations.RetryCall, operations.SettleCompensation, operations.DecideCommit, operations.CloseRun,
         operations.AbandonRun, operations.FinishRun, operations.BeginRollback, operations.ReleaseLease,
         operations.DecideApproval, operations.EditApproval,
     }

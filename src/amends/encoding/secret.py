@@ -57,6 +57,28 @@ class Secret:
         return f"Secret({self})"
 
 
+class Hidden:
+    """A secret among the settings: whatever prints it shows only that it is set; ``reveal`` returns it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """Return the secret itself."""
+        return self._text
+
+    def __str__(self) -> str:
+        return "(set)"
+
+    def __repr__(self) -> str:
+        return "(set)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, ("(set)",)  # a pickled setting has no secret either
+
+
 UNREADABLE: Final = Secret("")
 """Stands for an encrypted text for which this process has no key."""
 

@@ -33,7 +33,7 @@ from amends.engine.costs import exceeded
 from amends.engine.doubts import note_late, settle_doubt, stays_in_doubt
 from amends.engine.halts import halted
 from amends.engine.locks import deadlocked, locked, locks_for, start_when_unlocked, wait_for_lock
-from amends.engine.outcomes import NESTED, Judgement, heard, judge
+from amends.engine.outcomes import NESTED, Judgement, has_ended, heard, judge
 from amends.engine.permits import covering_permits
 from amends.engine.retries import may_retry, retry_delay, should_retry
 from amends.engine.rules import need_for, residue_rule
@@ -77,6 +77,7 @@ from amends.errors import (
     only_waits,
     words_of,
 )
+from amends.ledger.leases import work_left_s
 from amends.ledger.operations import Admission, AdmitCall, DropCall, ReadCall, SettleCall
 from amends.ledger.rows import (
     FINAL_NO,
@@ -319,7 +320,7 @@ async def _admit(session: Session, ask: Ask, wait: Wait, *, wide: bool, by_permi
         permits=await covering_permits(session, ask) if by_permit and covers else (),
         accepts=await residue_rule(session, ask) if ask.undeclared else "",
         outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
-        expected=expected,
+        expected=expected, remote_s=spec.remote,
     )  # fmt: skip
     if answer.verdict == "again":
         return await _admit(session, ask, wait, wide=True, by_permit=by_permit)
@@ -474,7 +475,9 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
     wait, _ = await _wait_limits(session, ask)
     remember_hidden_args(session, ask, row)
     while True:
-        started = await start_when_unlocked(session, row, await terms_for(session, row, ask), outbox, wait=wait)
+        started = await start_when_unlocked(
+            session, row, await terms_for(session, row, ask), outbox, wait=wait, remote_s=ask.spec.remote
+        )
         if not isinstance(started, Contention) or started.lost is None:
             break
         await _settle_known_doubt(session, ask, started.lost)
@@ -504,12 +507,13 @@ async def settle_outcome(
     reported: dict[str, int] | None = None,
     body: LazyCall | None = None,
     is_undone: Callable[[Exception], bool] | None = None,
+    is_over: bool = False,
 ) -> tuple[Any, CallRow]:
     """Settle the outcome of the body and its reported cost; the caller is answered only when that is durable.
 
     ``reported``: the cost reported by hand, if there is no ``body``. ``is_undone``: says whether an
-    error can have left effects only in the database, where the savepoint undoes them. The returned value is ``LOST`` if
-    the call succeeded although this attempt returned nothing.
+    error can have left effects only in the database, where the savepoint undoes them. ``is_over``: whoever performs it
+    elsewhere has ended too. The returned value is ``LOST`` if the call succeeded although this attempt returned nothing.
     """
     reported = reported if body is None else body.spent
     settle = SettleCall(
@@ -547,6 +551,7 @@ async def settle_outcome(
     if ask.spec.kind == "read" and settle.to == "in_doubt":
         settle.to, settle.why = "failed", ""
         reported = _cost_of_lost_read(ask, reported)
+    _wait_for_performer(settle, row, is_over=is_over or has_ended(ended.error))
     if reported:
         settle.spent, settle.wants = tuple(reported.items()), undeclared_costs(session, ask, reported)
     settled = await settle
@@ -564,6 +569,12 @@ async def settle_outcome(
     if settled.call.state == "succeeded" and settle.to != "succeeded":  # an earlier attempt had its effect after all
         value = LOST
     return value, settled.call
+
+
+def _wait_for_performer(settle: SettleCall, row: CallRow, *, is_over: bool) -> None:
+    """Let a doubt be quiet only when whoever performs the call elsewhere has certainly ended."""
+    if settle.to == "in_doubt" and settle.mono is not None and not is_over:
+        settle.mono += work_left_s(row)
 
 
 def _cost_of_lost_read(ask: Ask, reported: dict[str, int] | None) -> dict[str, int]:

@@ -83,6 +83,7 @@ def _may_be_plain(spec: Spec) -> bool:
         and spec.locks is None
         and spec.redact is None
         and spec.timeout is None
+        and not spec.remote
         and not callable(spec.key)
         and all(one.kind in named and one.name.isascii() for one in signature.parameters)
     )

@@ -17,7 +17,7 @@ from amends.encoding.payloads import round_trip
 from amends.encoding.redaction import Known
 from amends.encoding.secret import SEALED
 from amends.engine.keys import compensation_key
-from amends.engine.outcomes import NESTED, heard, judge
+from amends.engine.outcomes import NESTED, has_ended, heard, judge
 from amends.engine.retries import LOST_STARTS_MAX, should_retry_absent
 from amends.engine.session import (
     Session,
@@ -36,6 +36,7 @@ from amends.engine.session import (
     store_result,
 )
 from amends.errors import REMOTE, LeaseLost, clean, cut
+from amends.ledger.leases import work_left_s
 from amends.ledger.operations import (
     NoteEvidence,
     NoteProbe,
@@ -75,7 +76,7 @@ async def settle_doubt(
     row = await _refreshed(row)
     if row.state != "in_doubt":
         return row
-    row = await _by_evidence(session, spec, row, back)
+    row = await by_evidence(session, spec, row, back)
     if row.state == "in_doubt" and spec is not None and spec.probe is not None:
         row = await _by_probe(session, spec, row, back)
     if row.state == "in_doubt" and spec is not None and not (back and may_compensate_in_doubt(spec)):
@@ -101,7 +102,8 @@ def may_compensate_in_doubt(spec: Spec) -> bool:
 # ---- By evidence
 
 
-async def _by_evidence(session: Session, spec: Spec | None, row: CallRow, back: bool) -> CallRow:
+async def by_evidence(session: Session, spec: Spec | None, row: CallRow, back: bool) -> CallRow:
+    """Settle a doubt by what was learned after the fact, if it settles it."""
     if not row.evidence:
         return row
     kept: dict[str, Any] = json.loads(row.evidence)
@@ -294,7 +296,8 @@ async def settle_delay_left(session: Session, spec: Spec, row: CallRow) -> float
     if boot != clocks.boot:
         # The old host's clock cannot be read: continue with what was left there, or as if it could have sent until now.
         known = row.quiet_left
-        quiet = clocks.mono + (session.lease.lease_s if known is None else known - spec.settle)
+        unknown = session.lease.lease_s + work_left_s(row)
+        quiet = clocks.mono + (unknown if known is None else known - spec.settle)
         await WatchDoubt(row.id, row.in_question, clocks.boot, quiet)
     return quiet + spec.settle - clocks.mono
 
@@ -349,7 +352,9 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
     while row.state == "in_doubt" and wait <= left and await is_repeatable(session, spec, row):
         await Sleep(wait)
         left -= wait
-        started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
+        started = await StartCall(
+            row.id, session.lease.owner, session.lease.epoch, row.attempt + 1, remote_s=spec.remote
+        )
         if started is None:
             return await _refreshed(row)
         if isinstance(started, DirectiveRow):
@@ -466,6 +471,8 @@ async def _repeat(
             settle.why = found.why
     else:
         settle.result, settle.loss = store_result(session, spec, row, ended.value)
+    if settle.to == "in_doubt" and settle.mono is not None and not has_ended(ended.error):
+        settle.mono += work_left_s(row)
     settle.spent = tuple((later.spent or {}).items())
     settled = await settle
     flight.call = None
@@ -504,7 +511,7 @@ async def note_late(
         result=text,
         error="" if late.error is None else describe_error(late.error, session.redactor, known),
         boot=clocks.boot,
-        mono=clocks.mono,
+        mono=clocks.mono if happened or has_ended(late.error) else clocks.mono + work_left_s(row),
         source="late" if happened or certain else "late, unclear",
         certain=certain,
     )

@@ -66,6 +66,7 @@ from amends.errors import (
     is_a,
     only_waits,
 )
+from amends.ledger.leases import work_left_s
 from amends.ledger.operations import (
     CloseRun,
     DecideCommit,
@@ -593,7 +594,9 @@ async def _restart_pivot(session: Session, row: CallRow) -> None:
         back = await roll_back(session, by=session.lease.owner, why=str(failed))
         raise_blocked(session, back.tree, failed)
         raise failed
-    started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
+    spec = session.spec(row.tool)
+    remote_s = 0.0 if spec is None else spec.remote
+    started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1, remote_s=remote_s)
     if isinstance(started, DirectiveRow):
         raise halted(session, row.tool, started)
     if isinstance(started, CallRow):
@@ -706,13 +709,31 @@ async def stop_call(session: Session, flight: Flight) -> None:
     doubtful = (flight.sent or flight.doubted) and row.kind != "read"
     await SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "in_doubt" if doubtful else "failed",
-        why="cancelled", boot=clocks.boot, mono=None if flight.goes_on else clocks.mono, error=STOPPED,
+        why="cancelled", boot=clocks.boot, mono=None if flight.goes_on else clocks.mono + work_left_s(row), error=STOPPED,
     )  # fmt: skip
 
 
 async def release_run(session: Session) -> RunRow:
     """Release the run to its next opener; a worker follows its policy after one lease."""
     return await release_tree(session, session.lease.lease_s)
+
+
+async def let_go(session: Session, *, silent_s: float) -> RunRow:
+    """Release a run that has not ended: to its client until its client lease has passed, then to recovery.
+
+    ``silent_s``: how long its client has been silent. Without a client lease, or when a goal was set, recovery goes on at
+    once.
+    """
+    await wait_for_live(session, patient=True)
+    tree = await read_tree(session)
+    held = [row for row in tree.calls if row.state in ("held", "ready") and not row.is_staged]
+    if held:
+        await suspend_for_person(session, held[0])
+        return (await read_tree(session)).run
+    left = tree.run.client_lease_s - silent_s
+    if left <= 0 or not tree.run.is_clients:
+        return await release_tree(session, 0.0)
+    return await release_tree(session, left, silent_s=silent_s)
 
 
 async def roll_back_block(session: Session, *, by: str, why: str) -> RollbackProgress:

@@ -44,25 +44,34 @@ async def start_when_unlocked(
     outbox: TermsByCall | None = None,
     *,
     wait: Wait | None = None,
+    remote_s: float | None = None,
 ) -> CallRow | Contention | Overrun | Unapproved | DirectiveRow | None:
     """Start the next attempt of a recorded call as soon as its locks are free.
 
     Return the last answer if they never were. What is there before its first attempt is read once it has its locks.
+    ``remote_s``: the work lease of this request, instead of the tool's.
     """
     wait = wait or Wait(session.wait_s, longest_s=session.poll_s)
     reading = session.memory.reading
     reading.add(row.id)
     try:
-        return await _start_when_unlocked(session, row, terms, outbox, wait)
+        return await _start_when_unlocked(session, row, terms, outbox, wait, remote_s)
     finally:
         reading.discard(row.id)
 
 
 async def _start_when_unlocked(
-    session: Session, row: CallRow, terms: Terms | None, outbox: TermsByCall | None, wait: Wait
+    session: Session,
+    row: CallRow,
+    terms: Terms | None,
+    outbox: TermsByCall | None,
+    wait: Wait,
+    remote_s: float | None,
 ) -> CallRow | Contention | Overrun | Unapproved | DirectiveRow | None:
     lease, spec = session.lease, session.spec(row.tool)
     prepared, before = False, None
+    if remote_s is None:
+        remote_s = 0.0 if spec is None else spec.remote
     while True:
         started: CallRow | Contention | Overrun | Unapproved | DirectiveRow | None
         if spec is not None and reads_first(spec, row) and not prepared:
@@ -72,7 +81,7 @@ async def _start_when_unlocked(
                 continue
         else:
             started = await StartCall(
-                row.id, lease.owner, lease.epoch, row.attempt + 1, terms, outbox or {}, before=before
+                row.id, lease.owner, lease.epoch, row.attempt + 1, terms, outbox or {}, before=before, remote_s=remote_s
             )
             if spec is not None and prepared and not isinstance(started, CallRow):
                 await give_up(session, spec, row)

@@ -38,7 +38,7 @@ from amends.errors import (
 )
 from amends.ledger.rows import FINAL_NO
 from amends.ledger.world import Ended, LazyCall
-from amends.model import Call, NoEffect
+from amends.model import Call, NoEffect, WorkLost
 from amends.tools.spec import Errors, Spec
 
 # ---- Verdicts
@@ -572,6 +572,14 @@ def _doubt_reason(error: BaseException) -> str:
     is_timeout = is_a(error, TimeoutError) or "timeout" in type_name(error).lower()
     is_timeout = is_timeout or _peek(_peek(error, "error"), "code") in MCP_TIMEOUTS
     return "timeout" if is_timeout else "connection"
+
+
+def has_ended(error: BaseException | None) -> bool:
+    """Return whether this error of a body means that whoever performed the work elsewhere sends nothing more.
+
+    That process has reported the error (``ToolFailed``), or its lease has ended (``WorkLost``).
+    """
+    return error is not None and is_a(error, ToolFailed, WorkLost)
 
 
 NESTED: Final = "nested"

@@ -14,7 +14,7 @@ from amends.engine.rollback import roll_back, settle_doubts
 from amends.engine.session import Session, read_tree, release_tree
 from amends.errors import BudgetExceeded, Halted, Locked, RunBlocked, Waiting
 from amends.ledger.flow import Flow
-from amends.ledger.leases import Lease
+from amends.ledger.leases import Lease, client_left_s
 from amends.ledger.operations import ClaimRun, CloseRun, DueRuns, ExpireApprovals, ListHalts, Tree
 from amends.ledger.rows import RunRow
 from amends.ledger.world import IsDead, ReadClocks
@@ -70,6 +70,8 @@ async def _find_due(
         due, dead = is_due or (same and clocks.mono >= (root.lease_mono or 0.0)), ""
         if root.owner:
             dead = root.owner if await IsDead(root.owner) else ""
+        if not is_due and client_left_s(root, clocks.boot, clocks.mono, None) > 0:
+            continue  # its client may come back; the ledger wakes it when that is over
         if due or dead:
             missing = tuple(tool for tool in needed if tool not in tools)
             if agents is not None and _needs_agent(root) and root.agent not in agents:

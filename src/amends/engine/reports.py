@@ -33,6 +33,7 @@ def info_of(run: RunRow, parent: str = "") -> RunInfo:
         goal=run.goal or None,
         recover=run.recover,  # type: ignore[arg-type]
         interrupted="commit" if run.commits_interrupted else "block",
+        client_lease=run.client_lease_s or None,
         input=_payload(run.input),
         output=_payload(run.output),
         tags=tuple(json.loads(run.tags)),
@@ -46,6 +47,7 @@ def info_of(run: RunRow, parent: str = "") -> RunInfo:
         origin=run.origin or None,
         forked_from=None if point is None else point.run_id,
         forked_at=None if point is None else point.call,
+        place=f"{run.created_at!r}/{run.uid}",
     )
 
 

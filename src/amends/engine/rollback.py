@@ -24,7 +24,7 @@ from amends.engine.doubts import (
     settle_doubt,
     wait_settle_delay,
 )
-from amends.engine.outcomes import heard, judge
+from amends.engine.outcomes import has_ended, heard, judge
 from amends.engine.session import (
     POLL_S_MAX,
     POLL_S_MIN,
@@ -40,6 +40,7 @@ from amends.engine.session import (
 )
 from amends.errors import ResultLost, TransitionRefused, is_a
 from amends.ledger.flow import Flow
+from amends.ledger.leases import work_left_s
 from amends.ledger.locks import is_held_back, lock_names_of
 from amends.ledger.operations import (
     AbandonRun,
@@ -296,7 +297,7 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
             continue
         started = await BeginCompensation(
             row.id, session.lease.owner, session.lease.epoch, row.comp_attempt + 1,
-            from_doubt=row.state == "in_doubt", seen=row,
+            from_doubt=row.state == "in_doubt", seen=row, remote_s=spec.remote,
         )  # fmt: skip
         if started is None:
             # Another thread has started a call meanwhile: wait for it first.
@@ -410,6 +411,8 @@ async def _settle(
         settle.gave_up = tried >= compensation.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
         if not settle.gave_up:
             settle.retry_s = compensation.retry.pause(tried, await DrawRandom())
+        if doubtful and not has_ended(ended.error):
+            settle.mono = clocks.mono + work_left_s(row)
     settled = await settle
     return settled.call
 
@@ -562,7 +565,7 @@ async def _settle_orphans(session: Session, seen: set[str]) -> None:
             await DropCall(row.id, owner, epoch, "cancelled")
             continue
         flight = _flight_of(session, row)
-        mono = None if flight is not None and flight.goes_on else clocks.mono
+        mono = None if flight is not None and flight.goes_on else clocks.mono + work_left_s(row)
         if row.state == "started":
             to = "failed" if row.kind == "read" else "in_doubt"
             await SettleCall(

@@ -1009,13 +1009,20 @@ def hidden_effect(redactor: Redactor, tenant: str, spec: Spec, effect: Mapping[s
 # ---- Reading and releasing a run tree
 
 
-async def release_tree(session: Session, wake_s: float | None, *, suspended: bool = False) -> RunRow:
-    """Release the tree. ``wake_s``: when a worker should look at it; ``suspended``: it waits for a person."""
+async def release_tree(
+    session: Session, wake_s: float | None, *, suspended: bool = False, silent_s: float | None = None
+) -> RunRow:
+    """Release the tree. ``wake_s``: when a worker should look at it; ``suspended``: it waits for a person.
+
+    ``silent_s``: it is left to its client until its client lease has passed; so long has that been silent.
+    """
     session.recall.close()  # close the cache first: from then on others may compensate what has succeeded here
     lease = session.lease
-    return await ReleaseLease(
-        session.root, lease.owner, lease.epoch, wake_s, suspended=suspended, replays=session.replays
-    )
+    release = ReleaseLease(session.root, lease.owner, lease.epoch, wake_s, suspended=suspended, replays=session.replays)
+    if silent_s is not None:
+        clocks = await ReadClocks()
+        release.silent_boot, release.mono, release.silent_s = clocks.boot, clocks.mono, silent_s
+    return await release
 
 
 async def count_replays(session: Session) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amends.budgets import Budget, budget_from, check_budgets_for, checked_budgets
 from amends.drivers import process
@@ -37,10 +37,13 @@ from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
 from amends.host.redaction import Hiding, recorded_input
 from amends.host.settings import APPLICATION, Setting, settle_settings
+from amends.host.token_cache import TokenCache
+from amends.host.work_leases import WorkLeases
+from amends.ledger.flow import Flow
 from amends.ledger.leases import Lease
-from amends.ledger.operations import Opened
+from amends.ledger.operations import Opened, StoreOp
 from amends.ledger.plain import PlainRun
-from amends.ledger.rows import RunRow, counterparts_of, point_of
+from amends.ledger.rows import CLIENT, RunRow, counterparts_of, point_of
 from amends.ledger.store import Store
 from amends.model import Order
 from amends.stores import store_for
@@ -63,6 +66,7 @@ log = visible_log("amends")
 PLAIN_BYTES_MAX: Final = 4 * CHARS_MAX
 """The most that the arguments or the result of a plain call take; with a lower limit every call is checked."""
 _NOT_YET: Final[Any] = object()
+T = TypeVar("T")
 
 
 class Host:
@@ -105,6 +109,7 @@ class Host:
         self.agents: dict[str, Callable[[Any], object]] = {}
         self.live = Live(self.store)
         self.heartbeat = Heartbeat(self.store.perform, self.lease_s)
+        self.work_leases = WorkLeases()
         self.new_id: Callable[[str], str] = process.new_id
         self.new_number: Callable[[], int] = new_number
         """Makes the numbers of plain calls; ``new_id`` makes all other ids."""
@@ -116,6 +121,7 @@ class Host:
         self.told_of_names = False
         """Whether this process was warned that the run of an agent has no name."""
         """How many blocks of this process have ended: a worker in the same process looks again at once."""
+        self.token_cache = TokenCache(self.value("token_cache"))
         self._opened = False
         self._pid = 0
         self._owner = ""
@@ -286,6 +292,7 @@ class Host:
 
     def close(self) -> None:
         """Release everything; runs that are still open are recovered by their policy."""
+        self.work_leases.close()
         self.heartbeat.close()
         self.checkpointer.close()
         self.store.close()
@@ -384,7 +391,9 @@ class Host:
         recover: str = options.get("recover", "rollback")
         interrupted = options.get("interrupted") or self.value("interrupted")
         again = "+again" if options.get("reads") == "again" else ""
-        return f"{recover}{'+commit' if interrupted == 'commit' else ''}{again}"
+        client = options.get("client_lease")
+        lease = "" if client is None else f"{CLIENT}{float(client)!r}"
+        return f"{recover}{'+commit' if interrupted == 'commit' else ''}{again}{lease}"
 
     def completion(self, options: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
         """Return ``requires`` and ``on_open_failure`` as they are recorded, and the functions among them."""
@@ -481,16 +490,20 @@ class Host:
 
 
 class View:
-    """The tenant, agent and principal that a runtime acts for."""
+    """The tenant, agent and principal that a runtime acts for, and the id of the token by which somebody asked for it."""
 
-    __slots__ = ("agent", "principal", "tenant")
+    __slots__ = ("agent", "principal", "tenant", "token")
 
-    def __init__(self, tenant: str | None, agent: str | None, principal: str | None) -> None:
-        self.tenant, self.agent, self.principal = tenant, agent, principal
+    def __init__(self, tenant: str | None, agent: str | None, principal: str | None, token: str = "") -> None:
+        self.tenant, self.agent, self.principal, self.token = tenant, agent, principal, token
 
-    def narrowed(self, tenant: str | None, agent: str | None, principal: str | None) -> View:
+    def narrowed(self, tenant: str | None, agent: str | None, principal: str | None, token: str | None = None) -> View:
         """Return this view with the given values in place of its own."""
-        return View(self.within(tenant), agent or self.agent, principal or self.principal)
+        return View(self.within(tenant), agent or self.agent, principal or self.principal, token or self.token)
+
+    def signed(self, flow: Flow[T]) -> Flow[T]:
+        """Return the flow; each transaction that it awaits names the token of this view, if it has one."""
+        return flow if not self.token else _signed(flow, self.token)
 
     def within(self, tenant: str | None) -> str | None:
         """Return the tenant to act for; raise if this view belongs to another tenant."""
@@ -500,6 +513,25 @@ class View:
                 hint="make the other view from the runtime that has no tenant",
             )
         return tenant or self.tenant
+
+
+async def _signed(flow: Flow[T], token: str) -> T:
+    try:
+        op = flow.send(None)
+        while True:
+            if isinstance(op, StoreOp):
+                op.token = token
+            try:
+                answer = await op
+            except Exception as error:
+                op = flow.throw(error)
+            else:
+                op = flow.send(answer)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        flow.close()
 
 
 def run_id_of(id: Any) -> str:

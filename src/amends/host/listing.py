@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -182,10 +183,11 @@ def narrowing(wanted: Filter, *fields: str) -> Narrow | None:
     return Narrow(wanted) if wanted.has("age", *fields) else None
 
 
-def runs(_host: Host, view: View, filter: str = "", *, now: bool = False) -> Pages[RunInfo]:
+def runs(_host: Host, view: View, filter: str = "", *, now: bool = False, after: str = "") -> Pages[RunInfo]:
     """List root runs and children, newest first; the filter has the grammar of the CLI.
 
-    ``now``: also what happens to each unfinished run at this moment, for which its calls are read.
+    ``now``: also what happens to each unfinished run at this moment, for which its calls are read. ``after``: the
+    ``place`` of the last run that was listed; the listing goes on after it.
     """
     wanted = parse_filter(filter, RUN_FIELDS)
     tenant = view.tenant or ""
@@ -193,13 +195,24 @@ def runs(_host: Host, view: View, filter: str = "", *, now: bool = False) -> Pag
     def then(row: RunRow) -> StoreOp[Any]:
         return ListRuns(tenant, wanted.states, (row.created_at, row.uid), PAGE)
 
-    first = ListRuns(tenant, wanted.states, None, PAGE)
+    first = ListRuns(tenant, wanted.states, _run_place(after) if after else None, PAGE)
     narrow = narrowing(wanted, *CALL_WORDS)
     return Pages(first, then, wanted.takes_run, info_of, narrow=narrow, complete=_with_now if now else None)
 
 
-def calls(host: Host, view: View, filter: str = "") -> Pages[Call]:
-    """List calls of the whole ledger, newest first."""
+def _run_place(after: str) -> tuple[float, str]:
+    created, slash, uid = after.partition("/")
+    try:
+        found = float(created)
+    except ValueError:
+        found = math.nan
+    if not slash or not uid or not math.isfinite(found):
+        raise UsageError(f"{after!r} is no place in the listing of runs", hint="give the .place of a run")
+    return found, uid
+
+
+def calls(host: Host, view: View, filter: str = "", *, after: str = "") -> Pages[Call]:
+    """List calls of the whole ledger, newest first. ``after``: the id of the last one that was listed."""
     wanted = parse_filter(filter, CALL_FIELDS)
     tenant = view.tenant or ""
 
@@ -209,18 +222,21 @@ def calls(host: Host, view: View, filter: str = "") -> Pages[Call]:
     def make(row: CallRow) -> Call:
         return call_of(row, host.specs.get(row.tool))
 
-    first = SearchCalls(tenant, wanted.states, None, PAGE)
+    first = SearchCalls(tenant, wanted.states, after or None, PAGE)
     return Pages(first, then, wanted.takes_call, make, narrow=narrowing(wanted, "tag"))
 
 
-def locks(_host: Host, view: View) -> Pages[Lock]:
-    """List the locks that runs hold until they end, by name, with the runs that wait for each."""
+def locks(_host: Host, view: View, *, after: str = "") -> Pages[Lock]:
+    """List the locks that runs hold until they end, by name, with the runs that wait for each.
+
+    ``after``: the name of the last one that was listed.
+    """
     tenant = view.tenant or ""
 
     def then(held: HeldLock) -> StoreOp[Any]:
         return ListLocks(tenant, held.lock.name, PAGE)
 
-    return Pages(ListLocks(tenant, "", PAGE), then, lambda _: True, held_lock_of)
+    return Pages(ListLocks(tenant, after, PAGE), then, lambda _: True, held_lock_of)
 
 
 def event_pages(view: View, root: str | None, after: int | str, wanted: Filter | None = None) -> Pages[Event]:
@@ -343,7 +359,7 @@ def _waits_for(row: RunRow, tree: Tree) -> tuple[str | None, datetime | None]:
 
 def _continued_by(root: RunRow, now: float) -> str:
     """Return who continues a run that no process has."""
-    is_workers = root.goal or root.phase != "open" or (root.policy == "resume" and root.agent)
+    is_workers = root.goal or root.phase != "open" or (root.recover == "resume" and root.agent)
     is_due = root.wake_at is not None and root.wake_at <= now
     return "a worker" if is_workers or is_due else "its program"
 

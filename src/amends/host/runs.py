@@ -30,7 +30,7 @@ from amends.host.host import Host, View
 from amends.host.redaction import named_by, recorded_input
 from amends.host.requests import adhoc_spec, keyed
 from amends.ledger.flow import Flow
-from amends.ledger.leases import Lease
+from amends.ledger.leases import Lease, client_left_s
 from amends.ledger.operations import (
     Opened,
     ReadCall,
@@ -39,7 +39,7 @@ from amends.ledger.operations import (
     Tree,
 )
 from amends.ledger.rows import CallRow, RunRow, needs_tool
-from amends.ledger.world import IsDead
+from amends.ledger.world import IsDead, ReadClocks
 from amends.model import AHEAD_MAX_S, Answer, Call, NoEffect, Staged, ToolCall
 from amends.report import Report
 from amends.tools.scope import Options
@@ -83,12 +83,28 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise UsageError(f"interrupted is {options['interrupted']!r}; it is one of block, commit")
     if options.get("reads", "record") not in ("record", "again"):
         raise UsageError(f"reads is {options['reads']!r}; it is one of record, again")
+    if options.get("client_lease") is not None:
+        seconds_of("client_lease", options["client_lease"], least="a client lease")
     for name in ("wait", "wait_approval", "deadline"):
         value = options[name]
         if value is not None and not (isinstance(value, int | float) and value >= 0):
             raise UsageError(f"{name} is {value!r}; it is a number of seconds")
     if (options["deadline"] or 0) > AHEAD_MAX_S:
         raise UsageError(f"deadline is {options['deadline']!r}; it is at most {AHEAD_MAX_S:.0f} seconds, or left out")
+
+
+def seconds_of(name: str, value: Any, *, least: str) -> float:
+    """Return a number of seconds above 0; raise ``UsageError`` for anything else. ``least``: what it is."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= AHEAD_MAX_S
+    if not known:
+        raise UsageError(f"{name} is {value!r}; {least} is a number of seconds above 0, at most {AHEAD_MAX_S:.0f}")
+    return float(value)
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raise ``UsageError`` unless this is a number of seconds."""
+    if not (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0):
+        raise UsageError(f"{name} is {value!r}; it is a number of seconds")
 
 
 def refuse_in_body(run_id: str, what: str) -> None:
@@ -154,7 +170,15 @@ def agent_ended(session: Session, error: Exception) -> str:
 
 
 def hand_ask(
-    host: Host, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None, cost: Any
+    host: Host,
+    session: Session,
+    tool: str,
+    args: Mapping[str, Any],
+    *,
+    key: Any,
+    kind: str | None,
+    cost: Any,
+    lease: float | None = None,
 ) -> Ask:
     """Return the request for a call that is started by hand; an undeclared tool is declared by ``kind`` and ``key``."""
     spec = host.specs.get(tool)
@@ -174,6 +198,8 @@ def hand_ask(
         spec = keyed(spec, key)
     if cost is not None:
         spec = replace(spec, cost=lambda _: cost)
+    if lease is not None:
+        spec = replace(spec, remote=seconds_of("lease", lease, least="a work lease"))
     bound = spec.bind((), dict(args))
     return ask_for(session, spec, bound, fn=_by_hand, is_async=False, parent=parent_call())
 
@@ -274,7 +300,7 @@ def patience(host: Host) -> float:
 
 
 async def one(host: Host, root: str) -> Found | None:
-    """Return one tree as recovery sees it; None if it is closed, its owner is alive, or it waits for a person."""
+    """Return one tree as recovery sees it; None if it is closed, its owner or client may live, or it waits for a person."""
     tree = await ReadRun("", uid=root)
     if tree is None or tree.run.closed_at is not None or tree.run.suspended:
         return None
@@ -283,5 +309,9 @@ async def one(host: Host, root: str) -> Found | None:
         if not await IsDead(tree.run.owner):
             return None
         dead = tree.run.owner
+    if tree.run.client_lease_s:
+        clocks = await ReadClocks()
+        if client_left_s(tree.run, clocks.boot, clocks.mono, tree.now) > 0:
+            return None
     needed = {row.tool for row in tree.calls if needs_tool(tree.run, row)}
     return recovery.Found(tree.run, tuple(sorted(set(needed) - host.doable)), dead)

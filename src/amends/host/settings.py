@@ -11,11 +11,18 @@ from typing import Any, Final
 
 from amends.budgets import checked_budgets
 from amends.encoding.dataclass import dataclass
-from amends.encoding.secret import MASK
+from amends.encoding.secret import MASK, Hidden
 from amends.errors import BadConfig, close_to
 from amends.ledger.paths import split_path, written_path
 from amends.tools.rules import checked_approvers, checked_rules
 from amends.tools.toml_tools import checked_tools
+
+
+def _checked_login(value: Any, origin: str) -> Mapping[str, Any]:
+    from amends.host.login_settings import checked_login  # here: few programs are services
+
+    return checked_login(value, origin)
+
 
 APPLICATION: Final = "DATABASE_URL"
 """The variable of the application's own database: read last, and no table is created there."""
@@ -49,26 +56,40 @@ DEFAULTS: Final[dict[str, Any]] = {
     "tools": (),
     "link_secret": None,
     "link_url": None,
+    "token_cache": 5.0,
+    "secret": None,
+    "secret_file": None,
+    "login": {},
+    "login_secret": None,
     "redact": None,
     "secret_key": None,
     "encrypt": None,
 }
 LISTS: Final = ("redact", "encrypt")
 """Settings that are lists of strings: a list, or one string separated by blanks."""
-SECRETS: Final = ("secret_key", "encrypt", "audit_key")
+SECRETS: Final = ("secret_key", "encrypt", "audit_key", "secret", "login_secret")
 """Settings that are never shown."""
+HIDDEN: Final = ("secret", "login_secret")
+"""Those whose value is a ``Hidden``: who needs it asks for it."""
 TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
     "budgets": checked_budgets,
     "rules": checked_rules,
     "approvers": checked_approvers,
     "tools": checked_tools,
+    "login": _checked_login,
 }
 """Settings that are tables in a file, so they have no environment variable; each with its check."""
 CONFIG: Final = "AMENDS_CONFIG"
 """The variable that names the only file to read. The user who sets it trusts that file, whoever owns it."""
 LOWEST: Final = {"lease": 0.05, "poll": 0.001, "poll_approval": 0.001, "poll_worker": 0.01, "payload_bytes_max": 1_024}
 """The smallest value of a number; 0 for those that are not named."""
-HIGHEST: Final = {"poll": 3_600.0, "poll_approval": 3_600.0, "poll_worker": 3_600.0, "payload_bytes_max": 1 << 26}
+HIGHEST: Final = {
+    "poll": 3_600.0,
+    "poll_approval": 3_600.0,
+    "poll_worker": 3_600.0,
+    "payload_bytes_max": 1 << 26,
+    "token_cache": 300.0,
+}
 """The largest value of a number, where there is one: who looks never again waits for ever."""
 SWITCHED: Final = ("checkpoint",)
 """Settings that are a number or ``off``."""
@@ -159,7 +180,7 @@ def _checked(name: str, value: Any, origin: str) -> Any:
         raise BadConfig(
             f"{name} is {value!r} ({origin}); it is one of {', '.join(CHOICES[name])}", setting=name, origin=origin
         )
-    return value
+    return Hidden(value) if name in HIDDEN else value
 
 
 def _bytes(name: str, value: Any, origin: str) -> int:

@@ -763,10 +763,10 @@ async def write_call(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
         tool=op.tool, args=proof_of(op, op.args), row=call_columns_digest(op, op.key, facts["generation"]),
         reason=facts.get("reason"), violation=facts.get("violation"), twin=facts.get("twin"),
-        locks=op.locks.names, costs=costs, accepts=op.accepts,
+        locks=op.locks.names, costs=costs, accepts=op.accepts, remote=op.remote_s or None if state == "started" else None,
     )  # fmt: skip
     if state == "started":
-        facts |= {"attempt": 1, "first_at": now, "started_at": now}
+        facts |= {"attempt": 1, "first_at": now, "started_at": now, "remote_s": op.remote_s}
     row = _row_of(op, run, root, now, seq=seq, state=state, **facts)
     await Add(CALLS, row)
     return row

@@ -1,4 +1,4 @@
-"""Write what a person orders for calls to come, and read it back from its events.
+"""Write what a person orders for what is to come (halts, permits, tokens), and read it back from its events.
 
 A directive belongs to no run: its events are a chain of its own, which checkpoints include like any other. What the row
 says must be what its events say (``directive_after``): an audit compares them.
@@ -15,9 +15,13 @@ from amends.ledger.events import written_facts
 from amends.ledger.rows import DIRECTIVES, AddEvent, DirectiveRow, EventRow
 from amends.ledger.tables import Add, Change
 
-MADE: Final = {"halted": "halt", "permitted": "permit"}
+MADE: Final = {"halted": "halt", "permitted": "permit", "token made": "token"}
 """The first event of a directive, and what it makes."""
-ENDED: Final = ("unhalted", "permit revoked")
+ENDS: Final = {"halt": "unhalted", "permit": "permit revoked", "token": "token revoked"}
+"""The event by which a person ends each kind."""
+EXPIRED: Final = "token expired"
+"""The event that ends a token whose time is over, as soon as somebody uses it: a clock that is set back revives none."""
+ENDED: Final = (*ENDS.values(), EXPIRED)
 USED: Final = "permit used"
 SAID: Final = ("wide", "agent", "tool", "words", "why", "until_at", "uses")
 """What the first event says of the row, besides its own columns."""
@@ -57,17 +61,31 @@ def directive_after(row: DirectiveRow | None, event: EventRow) -> DirectiveRow |
 
 async def make_directive(row: DirectiveRow) -> DirectiveRow:
     """Add a directive with its first event."""
-    what = next(what for what, kind in MADE.items() if kind == row.kind)
-    said = {name: getattr(row, name) for name in SAID if getattr(row, name) not in (None, "", 0)}
-    seq = await AddEvent(**_place(row), at=row.made_at, what=what, by_whom=row.by_whom, facts=written_facts(said))
+    seq = await _add_first_event(row)
     row = changed(row, {"seq": seq})
     await Add(DIRECTIVES, row)
     return row
 
 
-async def end_directive(row: DirectiveRow, *, at: float, by: str, **facts: Any) -> DirectiveRow:
-    """End a directive with its last event."""
-    what = "unhalted" if row.kind == "halt" else "permit revoked"
+async def make_directive_once(row: DirectiveRow) -> DirectiveRow | None:
+    """Add a directive with its first event; None if another transaction has added one with this id."""
+    row = changed(row, {"seq": 1})
+    if not await Add(DIRECTIVES, row, if_absent=True):
+        return None
+    seq = await _add_first_event(row)
+    assert seq == 1, "a directive begins its chain"
+    return row
+
+
+async def _add_first_event(row: DirectiveRow) -> int:
+    what = next(what for what, kind in MADE.items() if kind == row.kind)
+    said = {name: getattr(row, name) for name in SAID if getattr(row, name) not in (None, "", 0)}
+    return await AddEvent(**_place(row), at=row.made_at, what=what, by_whom=row.by_whom, facts=written_facts(said))
+
+
+async def end_directive(row: DirectiveRow, *, at: float, by: str, what: str = "", **facts: Any) -> DirectiveRow:
+    """End a directive with its last event; ``what``: another one than that of its kind."""
+    what = what or ENDS[row.kind]
     seq = await AddEvent(**_place(row), at=at, what=what, by_whom=storable(by), facts=written_facts(facts))
     return await Change(DIRECTIVES, row, {"closed_at": at, "seq": seq})
 

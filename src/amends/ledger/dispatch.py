@@ -15,6 +15,7 @@ from amends.ledger import (
     events,
     forks,
     halts,
+    late_reports,
     leases,
     locks,
     notices,
@@ -26,6 +27,7 @@ from amends.ledger import (
     records,
     retention,
     settlement,
+    tokens,
 )
 from amends.ledger.flow import Flow
 from amends.ledger.rows import CallRow, Overrun, Terms, Unapproved
@@ -44,7 +46,7 @@ async def admit(op: operations.AdmitCall) -> operations.Admission:
         call, _ = await permits.approve_by(permit, call, asked, by=op.owner)
         return answer if call.is_staged else operations.Admission("retry", call)
     terms = Terms(op.version, op.need, op.after, op.advise, op.permits)
-    start = operations.StartCall(call.id, op.owner, op.epoch, call.attempt + 1, terms, op.outbox)
+    start = operations.StartCall(call.id, op.owner, op.epoch, call.attempt + 1, terms, op.outbox, remote_s=op.remote_s)
     started = await settlement.start_call(start)
     match started:
         case CallRow():
@@ -85,6 +87,7 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.DropCall: settlement.drop_call,
     operations.SettleCall: settlement.settle_call,
     operations.NoteEvidence: settlement.note_evidence,
+    operations.NoteReport: late_reports.note_report,
     operations.NoteProbe: settlement.note_probe,
     operations.WatchDoubt: settlement.watch_doubt,
     operations.ResolveCall: settlement.resolve_call,
@@ -123,6 +126,10 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.Permit: permits.permit,
     operations.RevokePermit: permits.revoke_permit,
     operations.ListPermits: permits.list_permits,
+    operations.MakeToken: tokens.make_token,
+    operations.EndToken: tokens.end_token,
+    operations.ReadToken: tokens.read_token,
+    operations.ListTokens: tokens.list_tokens,
     operations.Halt: halts.halt,
     operations.Unhalt: halts.unhalt,
     operations.ListHalts: halts.list_halts,
@@ -162,6 +169,8 @@ READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
         operations.SearchApprovals,
         operations.ListHalts,
         operations.ListPermits,
+        operations.ReadToken,
+        operations.ListTokens,
         operations.DueNotices,
         operations.DraftCheckpoint,
         operations.ReadCheckpoints,
@@ -173,4 +182,7 @@ READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
 
 def intent(op: operations.StoreOp[Any]) -> Flow[Any]:
     """Return the flow that performs ``op``, over the rows of one transaction."""
-    return INTENTS[type(op)](op)
+    flow = INTENTS[type(op)](op)
+    if not op.token:
+        return flow
+    return tokens.signed(flow, op.token, only=op.uid if isinstance(op, operations.LoadRecords) else "")

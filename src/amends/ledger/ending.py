@@ -187,8 +187,10 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
         if other.run in (inside if other.state == "started" else turning) and _comes_first(other, call):
             return None
     now = await Now(call.root)
+    remote_s = max(op.remote_s, call.remote_s) if call.state == "compensation_in_doubt" else op.remote_s
     return await move_call(
-        run, call, "compensating", at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt},
+        run, call, "compensating", at=now, by=op.owner, epoch=root.epoch,
+        facts={"attempt": op.attempt, "remote": remote_s or None}, remote_s=remote_s,
         comp_attempt=op.attempt, comp_at=now, comp_settled_at=None, comp_retry_at=None, comp_error="",
         comp_guarded=0, comp_boot="", comp_mono=None, comp_blind=int(op.from_doubt) or call.comp_blind, quiet_left=None,
     )  # fmt: skip

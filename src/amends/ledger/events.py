@@ -66,6 +66,12 @@ def written_facts(facts: Mapping[str, Any]) -> str:
     return f"{{{', '.join(texts)}}}"
 
 
+def with_token(facts: str, token: str) -> str:
+    """Return the facts of an event and the token by which it was asked for: what was written stays as it was written."""
+    before = facts.rstrip().removesuffix("}")
+    return f'{before}{"" if before.strip() == "{" else ", "}"token": {quoted(token)}}}'
+
+
 # ---- What events say about rows: digests of payloads, and of columns that are written once
 
 
@@ -169,7 +175,10 @@ def is_delegated(row: DelegationRow, event: EventRow | None) -> bool:
     """Return whether this event, the first of its chain, made the delegation exactly as the row has it."""
     if event is None or event.what != "delegated":
         return False
-    mine = (row.id, row.tenant, row.made_at, row.seq, storable(delegation_facts(row)))
+    facts = delegation_facts(row)
+    token = json.loads(event.facts).get("token")  # by which it was made over the network; no column has it
+    said = facts if token is None else with_token(facts, str(token))
+    mine = (row.id, row.tenant, row.made_at, row.seq, storable(said))
     theirs = (event.root, event.tenant, event.at, event.n, storable(event.facts))
     return mine == theirs and event.hash == link(GENESIS, 1, event.at, event.body)
 

@@ -88,6 +88,31 @@ def is_owner(root: RunRow, owner: str, epoch: int) -> bool:
     return root.epoch == epoch and root.owner == owner
 
 
+# ---- Whoever performs a call outside the owner's process
+
+
+WORK_MARGIN: Final = 1.1
+"""The performer counts its lease from before it asked, the owner from after it granted it, and a tenth for two clocks."""
+
+
+@dataclass(slots=True)
+class WorkLease:
+    """The right to perform one attempt outside the owner's process, and until when on the owner's monotonic clock."""
+
+    lease_s: float
+    until: float
+
+    @property
+    def over_at(self) -> float:
+        """When the performer certainly does nothing more."""
+        return self.until + self.lease_s * (WORK_MARGIN - 1.0)
+
+
+def work_left_s(call: CallRow) -> float:
+    """Return for how long a performer may still act after the last moment in which its owner can have renewed its lease."""
+    return call.remote_s * WORK_MARGIN
+
+
 # ---- Taking over
 
 
@@ -102,6 +127,11 @@ async def claim_run(op: ClaimRun) -> RunRow | None:
         return root
     if not await _is_free(root, op, now):
         await _note_silence(root, op, now)
+        return None
+    left = client_left_s(root, op.boot, op.mono, await Now(None)) if root.client_lease_s else 0.0
+    if left > 0:
+        if root.wake_at is None or root.wake_at < now + left - STILL_S:
+            await Change(RUNS, root, {"wake_at": now + left})  # recovery need not look at it before
         return None
     due = root.wake_at is not None and root.wake_at <= now
     if not (root.owner or due or op.force):
@@ -127,6 +157,26 @@ async def _is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
             return True
     ended = op.boot == root.lease_boot and root.lease_mono is not None and op.mono >= root.lease_mono
     return ended and root.lease_until <= now
+
+
+def client_left_s(root: RunRow, boot: str, mono: float, clock: float | None) -> float:
+    """Return for how many seconds recovery still leaves a run that nobody owns any more to its client; 0: no longer.
+
+    Its client may be alive although its owner is dead. A goal, above all a person's, is followed at once. As for leases no
+    wall clock decides alone: the silence is counted on the monotonic clock of the boot that knows since when it lasts.
+    ``clock``: the clock of the ledger, for silence that another boot has noticed; None: unknown.
+    """
+    lease_s = root.client_lease_s
+    if not lease_s or not root.is_clients or (not root.owner and root.silent_mono is None):
+        return 0.0
+    silent_s = 0.0
+    if root.owner and root.lease_boot == boot and root.lease_mono is not None:
+        silent_s = mono - (root.lease_mono - root.lease_s)  # since its last heartbeat
+    if root.silent_mono is not None and root.silent_boot == boot:
+        silent_s = max(silent_s, mono - root.silent_mono)
+    elif root.silent_at is not None and clock is not None:
+        silent_s = max(silent_s, clock - root.silent_at)
+    return max(0.0, lease_s - silent_s)
 
 
 async def _note_silence(root: RunRow, op: OpenRun | ClaimRun, now: float) -> RunRow:
@@ -165,7 +215,9 @@ async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, histor
         # A body that outlived its timeout may still run in a process that released the run.
         undoing = call.state in ("compensating", "compensation_in_doubt")
         in_flight = not root.owner and (call.comp_mono if undoing else call.quiet_mono) is None
-        await _doubt_started(run, call, op, epoch, now=now, quiet=op.mono + root.lease_s if in_flight else quiet)
+        # The end of the owner does not end whoever performs the call elsewhere.
+        last = (op.mono + root.lease_s if in_flight else quiet) + work_left_s(call)
+        await _doubt_started(run, call, op, epoch, now=now, quiet=last)
     if root.locked:
         await drop_waits(root.uid)  # the process that asked is gone; the new owner asks again
     return await Change(
@@ -259,6 +311,9 @@ async def release_lease(op: ReleaseLease) -> RunRow:
         return root
     await write_event(root, "let go", at=now, by=op.owner, epoch=op.epoch, suspended=op.suspended)
     given_back: dict[str, Any] = {"owner": "", "lease_until": 0.0}
+    if op.silent_boot:
+        heard_at = await Now(None) - op.silent_s
+        given_back |= {"silent_boot": op.silent_boot, "silent_mono": op.mono - op.silent_s, "silent_at": heard_at}
     if op.suspended and (op.wake_s is None or root.goal == "rollback"):
         # If it was decided meanwhile, there is nobody to wait for; and when nobody can approve any more, the policy
         # applies.

@@ -216,6 +216,8 @@ class StoreOp(Op[T]):
     proof: str = field(default="", kw_only=True)
     """The digest of its payload if that is encrypted on the way (``amends.ledger.changes``); empty: the ledger
     makes it."""
+    token: str = field(default="", kw_only=True)
+    """The id of the token by which somebody asked for it over the network: each of its events says so."""
 
 
 @dataclass(slots=True)
@@ -301,6 +303,11 @@ class ReleaseLease(StoreOp[RunRow]):
     wake_s: float | None
     suspended: bool = False
     replays: Mapping[str, int] = field(default_factory=dict)
+    silent_boot: str = ""
+    mono: float = 0.0
+    silent_s: float = 0.0
+    """Of a run with a client lease: how long its client has been silent, and the clock of this boot; empty: it is not left
+    to its client."""
 
 
 @dataclass(slots=True)
@@ -370,6 +377,8 @@ class AdmitCall(StoreOp[Admission]):
     tenant: str = ""
     """``run_id`` and ``tenant`` of the run, if the caller knows them: events carry them, and the store need not read
     them first."""
+    remote_s: float = 0.0
+    """See ``CallRow.remote_s``: of the attempt that this starts."""
 
 
 @dataclass(slots=True)
@@ -388,6 +397,8 @@ class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | DirectiveR
     """See ``AdmitCall.outbox``."""
     before: str | None = None
     """What is there before the call, read since it was prepared; recorded with its first start."""
+    remote_s: float = 0.0
+    """See ``CallRow.remote_s``."""
 
 
 @dataclass(slots=True)
@@ -455,6 +466,29 @@ class NoteEvidence(StoreOp["CallRow | None"]):
     source: str
     certain: bool = False
     """The error proves that nothing happened; otherwise it only proves that the body has returned."""
+
+
+@dataclass(slots=True)
+class NoteReport(StoreOp[CallRow]):
+    """Keep what the performer of an attempt reported too late to settle it: evidence, which settles the doubt if it can.
+
+    ``ReportConflict`` if it reported something else about the same attempt before. The same report again changes nothing.
+    """
+
+    call_id: str
+    phase: Literal["execute", "compensate"]
+    attempt: int
+    epoch: int
+    """Under which the attempt was handed out; recorded."""
+    by: str
+    happened: bool
+    result: str | None
+    error: str
+    boot: str
+    mono: float
+    loss: str = ""
+    certain: bool = False
+    """See ``NoteEvidence.certain``. The error of a compensation: nothing happened, and it may be tried again."""
 
 
 @dataclass(slots=True)
@@ -554,6 +588,8 @@ class BeginCompensation(StoreOp["CallRow | None"]):
     from_doubt: bool = False
     seen: CallRow | None = None
     """See ``SettleCall.seen``: the call as the rollback read it."""
+    remote_s: float = 0.0
+    """See ``CallRow.remote_s``: of the compensation."""
 
 
 @dataclass(slots=True)
@@ -837,6 +873,55 @@ class ListPermits(StoreOp[tuple[list[DirectiveRow], float]]):
 
     tenant: str
     tool: str = ""
+
+
+# ---- Operations of tokens
+
+
+@dataclass(slots=True)
+class MakeToken(StoreOp["DirectiveRow | None"]):
+    """Let somebody ask over the network by a token, until a time; None: another token has this id.
+
+    ``tenant`` None: for every tenant. ``words``: its name, its scopes, for whom it acts and the digest of its secret, as
+    JSON.
+    """
+
+    id: str
+    tenant: str | None
+    agent: str
+    words: str
+    by: str
+    why: str
+    until_at: float
+
+
+@dataclass(slots=True)
+class EndToken(StoreOp["DirectiveRow | None"]):
+    """End a token by a person's word; None: there is no such token. One that has ended stays as it is.
+
+    ``tenant``: of this tenant only; None: of any. ``expired``: nobody said so, but its time is over. If it is not, by
+    the ledger's time, nothing is changed.
+    """
+
+    id: str
+    tenant: str | None
+    by: str
+    why: str
+    expired: bool = False
+
+
+@dataclass(slots=True)
+class ReadToken(StoreOp["tuple[DirectiveRow | None, float]"]):
+    """Read a token, whatever became of it, and the ledger's time."""
+
+    id: str
+
+
+@dataclass(slots=True)
+class ListTokens(StoreOp[tuple[list[DirectiveRow], float]]):
+    """Read tokens that have not been ended, oldest first, and the ledger's time: of a tenant, or (None) of all."""
+
+    tenant: str | None
 
 
 # ---- Operations of halts

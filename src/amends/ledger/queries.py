@@ -217,6 +217,12 @@ def lifted_halts() -> List[DirectiveRow]:
     return List(DIRECTIVES, (*equal(kind="halt"), ("closed_at", "<>", None)), ("-closed_at", "-id"), DIRECTIVES_MAX)
 
 
+def standing_tokens(tenant: str | None) -> List[DirectiveRow]:
+    """Return the tokens that have not been ended, oldest first: of a tenant, or (None) of all."""
+    some = (*equal(kind="token", tenant=tenant), ("closed_at", "=", None))
+    return List(DIRECTIVES, some, ("made_at", "id"), DIRECTIVES_MAX)
+
+
 def standing_permits(tenant: str, tool: str) -> List[DirectiveRow]:
     """Return the permits of a tenant that have not ended, oldest first; of one tool, if one is named."""
     some = (*equal(kind="permit", tenant=tenant, tool=tool or None), ("closed_at", "=", None))

@@ -22,6 +22,10 @@ from amends.states import CALL_STATES, RUN_STATES
 # ---- Runs and calls
 
 
+CLIENT: Final = "+client"
+"""In the policy of a run: its client lease follows, in seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """One run. ``owner``, ``epoch``, ``lease_until`` and ``wake_at`` have a meaning on roots only."""
@@ -41,7 +45,7 @@ class RunRow:
     plan: str = ""
     """The plan by which a person rolled the run back; empty: there was none."""
     policy: str = "rollback"
-    """What recovery does before the pivot; with ``+commit`` and ``+again`` behind it: see the properties."""
+    """What recovery does before the pivot; with ``+commit``, ``+again`` and ``+client`` behind it: see the properties."""
     order_mode: str = "strict"
     agent: str = ""
     principal: str = ""
@@ -111,6 +115,17 @@ class RunRow:
     def reads_again(self) -> bool:
         """Whether reads run again after a resume, instead of being answered from the record."""
         return "+again" in self.policy
+
+    @property
+    def client_lease_s(self) -> float:
+        """How long recovery leaves the run to its client after the last sign of its owner; 0: it has no client lease."""
+        _, _, said = self.policy.partition(CLIENT)
+        return float(said.partition("+")[0]) if said else 0.0
+
+    @property
+    def is_clients(self) -> bool:
+        """Whether its client decides how it goes on: nobody has set a goal, and it has not begun to end."""
+        return not self.goal and self.phase in ("open", "pivoted")
 
     @property
     def phase(self) -> str:
@@ -208,6 +223,9 @@ class CallRow:
     else touches what its locks name."""
     before: str | None = None
     """What was there before the body first ran, as the tool's ``before`` read it; None: it has none, or did not start."""
+    remote_s: float = 0.0
+    """The work lease of whoever performs it, or its compensation, outside the owner's process: after the owner's last
+    sign that performer may go on for so many seconds. 0: the owner's process performs it."""
 
     @property
     def is_loaded(self) -> bool:
@@ -492,16 +510,16 @@ class DelegationRow:
 DELEGATIONS: Final = Table("delegation", DelegationRow, "id")
 
 
-# ---- Directives: what a person ordered for calls to come
+# ---- Directives: what a person ordered for what is to come
 
 
 @dataclass(frozen=True, slots=True)
 class DirectiveRow:
-    """One order of a person about calls to come: a halt, or a permit. Its events are a chain of its own."""
+    """One order of a person for what is to come: a halt, a permit, or a token. Its events are a chain of its own."""
 
     id: str
     kind: str
-    """``halt`` or ``permit``."""
+    """``halt``, ``permit`` or ``token``."""
     tenant: str
     wide: int
     """It counts for every tenant; ``tenant`` is then empty."""
@@ -518,7 +536,7 @@ class DirectiveRow:
     uses: int
     """How many uses are left of a permit."""
     closed_at: float | None
-    """When it was lifted, revoked or used up; None: it stands."""
+    """When it was lifted, revoked, used up or found expired; None: it stands."""
     seq: int
     """The number of its newest event."""
 

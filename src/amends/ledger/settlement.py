@@ -124,8 +124,11 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
         paid["before"], facts["before"] = op.before, proof_of(op, op.before)
     if call.is_reading:
         paid["reason"] = ""
+    # The performer of a start that was lost may still act: the doubt of this one covers both.
+    remote_s = max(op.remote_s, call.remote_s) if call.state == "in_doubt" else op.remote_s
+    facts["remote"] = remote_s or None
     return await move_call(
-        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts=facts, **paid,
+        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts=facts, **paid, remote_s=remote_s,
         attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
         quiet_boot="", quiet_mono=None, quiet_left=None, why="", evidence="", probe_at=None,
     )  # fmt: skip
@@ -244,7 +247,7 @@ async def settle_call(op: SettleCall) -> Settled:
     if not is_owner(root, op.owner, op.epoch) or call.attempt != op.attempt or call.state != "started":
         happened = op.to == "succeeded"
         certain = op.to in ("failed", "backing_off")
-        kept = await _keep_evidence(
+        kept = await keep_evidence(
             call, op.attempt, happened=happened, certain=certain, result=op.result, proved=proof_of(op, op.result),
             error=op.error, source="fenced", boot=op.boot, mono=op.mono, repeated=op.repeated,
         )  # fmt: skip
@@ -294,16 +297,20 @@ async def note_evidence(op: NoteEvidence) -> CallRow | None:
     call = await Find(CALLS, op.call_id)
     if call is None:
         return None
-    return await _keep_evidence(
+    return await keep_evidence(
         call, op.attempt, happened=op.happened, certain=op.certain, result=op.result, proved=proof_of(op, op.result),
         error=op.error, source=op.source, boot=op.boot, mono=op.mono, repeated=op.repeated,
     )  # fmt: skip
 
 
-async def _keep_evidence(
+async def keep_evidence(
     call: CallRow, attempt: int, *, happened: bool, certain: bool, result: str | None, proved: str | None,
-    error: str, source: str, boot: str, mono: float | None, repeated: bool,
+    error: str, source: str, boot: str, mono: float | None, repeated: bool, reported: int | None = None,
 ) -> CallRow:  # fmt: skip
+    """Keep what was learned of an attempt after the fact; it reopens a state that it contradicts.
+
+    ``reported``: the epoch of the performer that reported it.
+    """
     now = await Now(call.root)
     run = await find_run(call.run)
     root = await find_run(call.root)
@@ -315,11 +322,11 @@ async def _keep_evidence(
     changes: dict[str, Any] = {
         "learned": with_answer(call, at=now, by=source, attempt=attempt, answer=word, why=error_words(error))
     }
-    if happened or not call.evidence:
+    if happened or not call.evidence or (certain and reported is not None):
         changes["evidence"] = text
     await write_event(
         run, "evidence", at=now, by=source, epoch=root.epoch, call=call.id, attempt=attempt, happened=happened,
-        error=error, result=proved, **learned_facts(changes),
+        error=error, result=proved, reported=reported, **learned_facts(changes),
     )  # fmt: skip
     if call.state == "in_doubt" and call.attempt == attempt and call.quiet_mono is None and mono is not None:
         changes |= {"quiet_boot": boot, "quiet_mono": mono, "probe_at": None}  # the body has returned

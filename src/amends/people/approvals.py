@@ -39,8 +39,8 @@ from amends.visible import visible
 Verb = Literal["approve", "bypass", "reject", "withdraw"]
 
 
-def approvals(host: Host, view: View, filter: str = "state:pending") -> Pages[Approval]:
-    """List requests for approval, newest first."""
+def approvals(host: Host, view: View, filter: str = "state:pending", *, after: str = "") -> Pages[Approval]:
+    """List requests for approval, newest first. ``after``: the id of the last one that was listed."""
     wanted = parse_filter(filter, APPROVAL_FIELDS, APPROVAL_STATES)
     tenant = view.tenant or ""
     # A request that expired unnoticed still has its old state in the ledger: read those states too.
@@ -53,7 +53,7 @@ def approvals(host: Host, view: View, filter: str = "state:pending") -> Pages[Ap
         is_decided_elsewhere = found.call.is_loaded and found.approval.state in OPEN
         return not is_decided_elsewhere and wanted.takes_approval(found)
 
-    first = SearchApprovals(tenant, states, None, PAGE)
+    first = SearchApprovals(tenant, states, after or None, PAGE)
     return Pages(first, then, takes, lambda found: _shown(host, found))
 
 

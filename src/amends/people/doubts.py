@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from amends.engine.doubts import NoAnswer, ask_probe, failed_word
+from amends.engine.outcomes import judge
 from amends.engine.recovery import recover_tree
-from amends.engine.session import call_of, hidden_values_of, moment, reported_result
+from amends.engine.session import call_of, describe_error, hidden_values_of, moment, reported_result
 from amends.errors import LedgerError, UsageError, shown
 from amends.host.filters import CALL_FIELDS, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages, narrowing
 from amends.host.requests import adhoc_spec
 from amends.host.runs import claim, one, patience
+from amends.ledger.late_reports import conflict, known_report
 from amends.ledger.leases import Lease
 from amends.ledger.operations import (
     AcceptCall,
@@ -22,6 +24,7 @@ from amends.ledger.operations import (
     ListBudgets,
     ListLocks,
     NoteProbe,
+    NoteReport,
     ReadRun,
     ResolveCall,
     RetryCall,
@@ -31,7 +34,7 @@ from amends.ledger.operations import (
 )
 from amends.ledger.rows import CallRow, SliceRow
 from amends.ledger.world import ReadClocks
-from amends.model import LOST, Absent, Call, Happened, Probed, Unknown
+from amends.model import LOST, Absent, Call, Happened, NoEffect, Probed, Unknown
 from amends.people.rollback import WHO, Around, Rehearsal, named, relatives_of
 from amends.people.runs import check_reason, own_call, recorded
 from amends.report import Doubt, Evidence, Next, Preview
@@ -46,8 +49,11 @@ YOUR_WHY: Final = "..."
 # ---- Listing doubts
 
 
-def doubts(host: Host, view: View, filter: str = "") -> Pages[Doubt]:
-    """List calls whose outcome is unknown, newest first: what was sent, when it was lost, and what is known."""
+def doubts(host: Host, view: View, filter: str = "", *, after: str = "") -> Pages[Doubt]:
+    """List calls whose outcome is unknown, newest first: what was sent, when it was lost, and what is known.
+
+    ``after``: the id of the last call that was listed.
+    """
     wanted = parse_filter(filter, CALL_FIELDS)
     states = tuple(state for state in DOUBTFUL if not wanted.states or state in wanted.states)
     tenant = view.tenant or ""
@@ -63,7 +69,7 @@ def doubts(host: Host, view: View, filter: str = "") -> Pages[Doubt]:
     def takes(row: CallRow) -> bool:
         return not row.is_loaded and wanted.takes_call(row)  # a doubt of another ledger is settled there
 
-    first = SearchCalls(tenant, states, None, PAGE)
+    first = SearchCalls(tenant, states, after or None, PAGE)
     return Pages(first, then, takes, make, narrow=narrowing(wanted, "tag"))
 
 
@@ -165,6 +171,96 @@ async def accept(_host: Host, view: View, call_id: str, *, by: str, why: str) ->
     check_reason(by, why)
     await own_call(view, call_id)
     return (await recorded(AcceptCall(call_id, by, why))).root
+
+
+# ---- Reports that come late
+
+
+async def report_late(
+    host: Host,
+    view: View,
+    call_id: str,
+    answer: Probed[Any] | Exception,
+    *,
+    attempt: int,
+    epoch: int,
+    by: str,
+    phase: Literal["execute", "compensate", "probe"] = "execute",
+) -> Call:
+    """Keep what whoever performed an attempt reports after its work lease, or when its run has another owner; return the call.
+
+    ``answer``: ``Happened(result)``; ``Absent()`` or an error, as the body would have raised it; ``Unknown()`` changes
+    nothing. It is evidence, and that the effect happened settles the doubt, whoever owns the run. A live attempt is never
+    settled by it. ``attempt``, ``epoch``, ``phase``: of the piece of work (``Attempt.call.attempt``, ``Attempt.epoch``).
+    ``by``: who reports. The same report again changes nothing, another one raises ``ReportConflict``.
+    """
+    _check_report(answer, attempt, epoch, by, phase)
+    row = await own_call(view, call_id)
+    spec = host.specs.get(row.tool) or adhoc_spec(row.tool, host.redactor.hidden, kind="pivot")
+    tried = row.comp_attempt if phase == "compensate" else row.attempt
+    tree = await ReadRun(row.tenant, uid=row.root)
+    assert tree is not None, "a call's run is in the ledger"
+    if attempt > tried or epoch > tree.run.epoch:
+        raise UsageError(
+            f"call {row.id} ({row.tool}) has no attempt {attempt} of epoch {epoch}: nothing can be reported about it",
+            hint="report with the attempt and the epoch that the work was handed out with",
+        )
+    if phase == "probe" or isinstance(answer, Unknown):
+        return call_of(row, spec)
+    report = await _report_of(host, spec, row, answer, phase, attempt, epoch, by)
+    if phase == "execute" and _is_known(row, report):
+        return call_of(row, spec)
+    return call_of(await report, spec)
+
+
+def _check_report(answer: Any, attempt: Any, epoch: Any, by: Any, phase: Any) -> None:
+    if not (isinstance(by, str) and by):
+        raise UsageError("a report needs who makes it (by=)")
+    if phase not in ("execute", "compensate", "probe"):
+        raise UsageError(f"phase is {phase!r}; it is one of execute, compensate, probe")
+    for name, value in (("attempt", attempt), ("epoch", epoch)):
+        if type(value) is not int or value < 1:
+            raise UsageError(f"{name} is {value!r}; it is a number from 1")
+    if not isinstance(answer, Happened | Absent | Unknown | Exception):
+        raise UsageError(f"a report is Happened(result), Absent(), Unknown() or an error, not {shown(answer)}")
+
+
+async def _report_of(
+    host: Host, spec: Spec, row: CallRow, answer: Any, phase: Any, attempt: int, epoch: int, by: str
+) -> NoteReport:
+    reader, clocks = host.reader(root=row.root), await ReadClocks()
+    report = NoteReport(row.id, phase, attempt, epoch, by, True, None, "", clocks.boot, clocks.mono)
+    if isinstance(answer, Happened):
+        if phase == "execute":
+            report.result, report.loss = reported_result(reader, spec, row, answer.result)
+        return report
+    report.happened = False
+    error = NoEffect("its performer says so") if isinstance(answer, Absent) else answer
+    report.error = describe_error(error, host.redactor, hidden_values_of(reader, row))
+    # Believed as far as the late error of a body is: where there is a probe, that is asked.
+    probe = spec.probe if phase == "execute" else None if spec.compensate is None else spec.compensate.probe
+    verdict = judge(spec, error, is_body=phase == "execute").verdict
+    report.certain = probe is None and verdict != "doubt"
+    return report
+
+
+def _is_known(row: CallRow, report: NoteReport) -> bool:
+    """Return whether the record has this very answer already; raise ``ReportConflict`` if it has another one."""
+    known = known_report(row, report.attempt)
+    if known is not None:
+        same = known["happened"] == report.happened and known["result"] == report.result
+    elif row.attempt == report.attempt and row.state in _HAPPENED and not row.comp_blind:
+        same = report.happened and (None in (report.result, row.result) or row.result == report.result)
+        same = same or (report.happened and row.lost_at is not None)
+    else:
+        return row.state == "failed" and row.attempt == report.attempt and not report.happened
+    if not same:
+        raise conflict(row, report.attempt)
+    return row.state != "in_doubt" or not report.happened  # else the doubt is still to be settled by it
+
+
+_HAPPENED: Final = ("succeeded", "compensating", "compensated", "compensation_failed", "compensation_in_doubt")
+"""The states of a call whose attempt is known to have had its effect, unless it was compensated blindly."""
 
 
 # ---- Previewing each answer

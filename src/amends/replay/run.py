@@ -155,11 +155,11 @@ class _RecordedRun(OpenRun):
         runs.refuse_forked(self._pid, self.id)
 
     async def _begin(
-        self, tool: str, args: Mapping[str, Any], key: Any, kind: str | None, cost: Costs | None
-    ) -> tuple[Ask, Done]:
-        ask = runs.hand_ask(self._host, self._session, tool, args, key=key, kind=kind, cost=cost)
+        self, tool: str, args: Mapping[str, Any], key: Any, kind: str | None, cost: Costs | None, lease: float | None
+    ) -> tuple[Ask, Done, None]:
+        ask = runs.hand_ask(self._host, self._session, tool, args, key=key, kind=kind, cost=cost, lease=lease)
         done = await self._perform(ask)
-        return ask, Done(done.row, done.value, replayed=True)
+        return ask, Done(done.row, done.value, replayed=True), None
 
     async def _open_child(self, id: str | None, input: object) -> Self:
         row, session = driver.child_row(self._replay, self._session, id, input)
@@ -232,6 +232,19 @@ async def fail(attempt: OpenAttempt, error: BaseException | str) -> None:
     """Do nothing: the record says how the attempt ended."""
 
 
+async def raised(attempt: OpenAttempt, error: Exception) -> None:
+    """Do nothing: the record says how the attempt ended."""
+
+
+async def doubt(attempt: OpenAttempt, why: str) -> None:
+    """Do nothing: the record says how the attempt ended."""
+
+
+async def renew(attempt: OpenAttempt) -> float:
+    """Return the seconds of the work lease: nobody performs anything."""
+    return attempt._ask.spec.remote
+
+
 # ---- Blocking
 
 
@@ -256,9 +269,10 @@ class ReplayRun(_RecordedRun, Run):
         key: Any = None,
         kind: str | None = None,
         cost: Costs | None = None,
+        lease: float | None = None,
     ) -> Attempt:
         """Return the attempt as it ended: ``replayed``, with its result. Raise what it failed with."""
-        return ReplayedAttempt(self, *finish(self._begin(tool, args, key, kind, cost)))
+        return ReplayedAttempt(self, *finish(self._begin(tool, args, key, kind, cost, lease)))
 
     commit = blocking(commit)
     rollback = blocking(rollback)
@@ -277,6 +291,9 @@ class ReplayedAttempt(Attempt):
 
     succeed = blocking(succeed)
     fail = blocking(fail)
+    raised = blocking(raised)
+    doubt = blocking(doubt)
+    renew = blocking(renew)
 
 
 # ---- On an event loop
@@ -305,9 +322,10 @@ class AsyncReplayRun(_RecordedRun, AsyncRun):
         key: Any = None,
         kind: str | None = None,
         cost: Costs | None = None,
+        lease: float | None = None,
     ) -> AsyncAttempt:
         """Return the attempt as it ended: ``replayed``, with its result. Raise what it failed with."""
-        return AsyncReplayedAttempt(self, *await self._begin(tool, args, key, kind, cost))
+        return AsyncReplayedAttempt(self, *await self._begin(tool, args, key, kind, cost, lease))
 
     commit = awaited(commit)
     rollback = awaited(rollback)
@@ -331,3 +349,6 @@ class AsyncReplayedAttempt(AsyncAttempt):
 
     succeed = awaited(succeed)
     fail = awaited(fail)
+    raised = awaited(raised)
+    doubt = awaited(doubt)
+    renew = awaited(renew)

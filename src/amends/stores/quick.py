@@ -166,6 +166,8 @@ def is_plain_beginning(op: BeginCompensation, undo: Undo | None) -> bool:
     plain = seen.state == "succeeded" and seen.run == seen.root and not seen.comp_attempt and not seen.shared
     plain = (
         plain
+        and not op.remote_s
+        and not seen.remote_s
         and not seen.cost
         and not seen.locks
         and not seen.grp

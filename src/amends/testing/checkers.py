@@ -1222,6 +1222,31 @@ def permits_are_used_as_given(store: MemoryStore, world: World) -> Iterator[str]
 
 
 @checker
+def tokens_end_for_good(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Check that a token is made once and ends once, that its row says so, and that none expires before its time.
+
+    Whoever makes or ends a token by another one is the person whom that one was given to.
+    """
+    rows: dict[str, DirectiveRow] = {}
+    for event in store.events:
+        if event.what not in ("token made", "token revoked", "token expired"):
+            continue
+        row = directive_after(rows.get(event.root), event)
+        if row is None:
+            yield f"token {event.root} was not such that it could be {event.what} (event {event.n})"
+            continue
+        if event.what == "token expired" and event.at < (row.until_at or 0.0):
+            yield f"token {row.id} was found expired before its time"
+        rows[row.id] = row
+        by = rows.get(str(json.loads(event.facts).get("token")))
+        if by is not None and event.by_whom != (whose := json.loads(by.words)["principal"]):
+            yield f"{event.by_whom} did something (event {event.n} of {event.root}) by a token of {whose}"
+    for row in rows.values():
+        if store.directives.get(row.id) != row:
+            yield f"token {row.id} differs from its events"
+
+
+@checker
 def a_final_no_stays(store: MemoryStore, _world: World) -> Iterator[str]:
     """Check that a call which its tool refused for good is not made again in its tree."""
     refused: dict[tuple[str, str, str], str] = {}

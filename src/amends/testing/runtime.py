@@ -9,6 +9,7 @@ from amends.drivers.blocking import Driver, Live
 from amends.errors import UsageError, WrongColour
 from amends.host.heartbeat import Heartbeat
 from amends.host.host import Host, View
+from amends.host.work_leases import WorkLeases
 from amends.ledger.flow import Op
 from amends.ledger.operations import StoreOp
 from amends.ledger.store import Store
@@ -121,6 +122,7 @@ class TestRuntime(Runtime):
             beats=False,
         )
         self._host.checkpointer.beats = False  # virtual time passes no thread
+        self._host.work_leases = WorkLeases(mono=lambda: self.clock.mono, watches=False)
         self.clock._passing.append(self._renew)
         self._deaths: set[str] = set()
         self._births = 0
@@ -143,6 +145,7 @@ class TestRuntime(Runtime):
 
     def _renew(self) -> None:
         self._host.heartbeat.renew(self._host.heartbeat.kept())
+        self._host.work_leases.look()
 
     def crash(self) -> None:
         """Crash here, as by SIGKILL: open runs stay as they are, and this object becomes a new process.
@@ -154,6 +157,7 @@ class TestRuntime(Runtime):
         self._host.forget()
         for lease in self._host.heartbeat.kept():
             self._host.heartbeat.forget(lease)
+        self._host.work_leases.clear()
         self._be_born()
         if caller_here() is not None:
             raise Crash

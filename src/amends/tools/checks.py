@@ -55,6 +55,7 @@ def check_words(declared: Declaration) -> None:
             bad(declared, f"{name}: {option} must be {_either(allowed)}, not {value!r}")
     check_seconds(declared, "timeout", declared.timeout, positive=True)
     check_seconds(declared, "settle", declared.settle)
+    check_seconds(declared, "remote", declared.remote)
     for error in listed(declared.doubt):
         if not is_error(error, BaseException):
             bad(declared, f"{name}: doubt takes exception classes, not {error!r}")
@@ -320,7 +321,7 @@ def checked_kind(declared: Declaration, order: Order) -> Kind:
 
 _OF_CALLS: Final = (
     "scope", "on_conflict", "on_failure", "at", "after", "retry", "timeout", "idempotent", "doubt", "no_effect",
-    "settle", "cost", "locks", "on_lock", "redact", "compensate", "probe", "guard", "before", "list_effects",
+    "settle", "remote", "cost", "locks", "on_lock", "redact", "compensate", "probe", "guard", "before", "list_effects",
 )  # fmt: skip
 """The options that an agent cannot have: it is a child run, and these are about one call."""
 

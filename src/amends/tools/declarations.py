@@ -310,6 +310,7 @@ def _spec(original: Declaration, found: Resolver, *, order: Order, redact: Redac
         description=_description(declared),
         declaration=original,
         settle_declared=declared.settle,
+        remote=float(declared.remote),
         signature=signature,
         **{name: getattr(declared, name) for name in _COPIED},
     )

@@ -66,6 +66,9 @@ class ToolOptions(TypedDict, total=False):
     """Errors after which the call certainly had no effect, even where a probe would be asked."""
     settle: float
     """Seconds after the last possible send in which an effect may still arrive."""
+    remote: float
+    """The body and the compensation await another process, which holds a work lease of so many seconds: it may go on for
+    that long after this process has ended."""
     cost: CostRule
     """What one call costs: a number (usd), a mapping of units, a ``Cost``, or a function of the call that returns one."""
     locks: LockRule
@@ -180,6 +183,7 @@ class Declaration:
     doubt: Errors = ()
     no_effect: Errors = ()
     settle: float = 0.0
+    remote: float = 0.0
     cost: CostRule | None = None
     locks: LockRule | None = None
     on_lock: OnLock = "wait"
@@ -330,6 +334,8 @@ class Spec:
     """Its declaration: a direct call is of this tool only if it carries this object."""
     settle_declared: float
     signature: Signature | None
+    remote: float = 0.0
+    """The work lease, in seconds, of whoever performs it and its compensation outside this process; 0: this process does."""
 
     @property
     def is_staging(self) -> bool:

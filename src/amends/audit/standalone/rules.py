@@ -177,6 +177,7 @@ class Subject:
         self.state = event["to_state"]
         self.counts = {"attempt": 0, "comp_attempt": 0, "settled_seq": 0}
         self.passed = False
+        self.remote_s = 0.0
         self.why = str(facts.get("why", "")) if event["what"] == "call" else ""
         self.comp_error = ""
         self.causes: list[str] = []
@@ -335,6 +336,8 @@ class Tree:
             subject.say(event, facts)
         elif kind == "run":
             subject.causes = list(facts.get("causes", ()))
+        if kind == "call" and to in ("started", "compensating"):
+            subject.remote_s = facts.get("remote", 0.0)
         if kind == "call" and (to == "started" or event["what"] == "shared"):
             subject.counts["attempt"] = facts.get("attempt", 1)
             if to == "succeeded":
@@ -402,6 +405,8 @@ class Tree:
             yield "row_changed", "the agent or the principal was changed"
         if {name: row[name] for name in subject.counts} != subject.counts:
             yield "row_changed", "the attempts or the order of settlement were changed"
+        if row.get("remote_s", 0.0) != subject.remote_s:
+            yield "row_changed", "its work lease was changed"
         for name in ("args", "result", "before") if "row" in facts else ():
             yield from self._payload(name, row.get(name), facts.get(name))
         if "row" not in facts:

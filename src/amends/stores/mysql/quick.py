@@ -305,8 +305,8 @@ class Plain:
 
     def open(self, op: OpenRun, connection: Connection) -> Opened | None:
         """Open a run that there was not; return None if nothing was changed and the flow must decide."""
-        if op.deadline_s is not None:
-            return None  # its first event proves it, and only the server knows the time
+        if op.deadline_s is not None or op.token:
+            return None  # its first event proves it, and only the server knows the time; or it names a token
         row, quoted = new_run(op, 1, 0.0), connection.quoted
         event = opening_event(op, row, 0.0)
         texts = (

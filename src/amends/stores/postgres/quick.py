@@ -369,8 +369,8 @@ class Plain:
 
     async def open(self, op: OpenRun) -> Opened | None:
         """Open a run that there was not; return None if nothing was changed and the flow must decide."""
-        if op.deadline_s is not None:
-            return None  # its first event proves it, and only the server knows the time
+        if op.deadline_s is not None or op.token:
+            return None  # its first event proves it, and only the server knows the time; or it names a token
         row = new_run(op, 1, 0.0)
         event = opening_event(op, row, 0.0)
         values = [

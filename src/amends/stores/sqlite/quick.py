@@ -256,6 +256,8 @@ class Plain:
 
     def open(self, cursor: sqlite3.Cursor, op: OpenRun) -> Opened | None:
         """Open a run that there was not; return None if nothing was changed and the flow must decide."""
+        if op.token:
+            return None  # its event says so
         kept = Kept(0, 0, GENESIS, 0.0, 0, op.owner, 1)
         _, at, _ = self._next(kept)
         row = new_run(op, 1, at)

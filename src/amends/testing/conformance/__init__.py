@@ -17,6 +17,7 @@ from amends.testing.conformance import (  # isort: skip
     equivalence as equivalence,
     halting as halting,
     permitting as permitting,
+    tokens as tokens,
     racing as racing,
 )
 from amends.testing.conformance.prove import CHECKS, COLOURS, Proof, Skipped, check_store, prove_store

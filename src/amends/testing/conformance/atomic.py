@@ -97,7 +97,7 @@ def repeating_what_never_happened_makes_it_happen(ledger: Ledger, scenario: Scen
     assert ledger.everything() == reference.everything()
     assert ledger.approvals() == reference.approvals()
     assert ledger.slices() == reference.slices()
-    for reading in (ops.ListLocks("acme"), ops.ListHalts(), ops.ListPermits("acme")):
+    for reading in (ops.ListLocks("acme"), ops.ListHalts(), ops.ListPermits("acme"), ops.ListTokens(None)):
         assert ledger(reading) == reference(reading)
 
 

@@ -244,6 +244,43 @@ def what_an_owner_with_a_lease_may_still_send_is_waited_for(ledger: Ledger) -> N
 
 
 @check
+def whoever_performs_a_call_elsewhere_is_waited_for_although_its_owner_is_dead(ledger: Ledger) -> None:
+    one, other = ledger.run("one", owner="a"), ledger.run("other", owner="dead")
+    slow, dead = ledger.start(one, key="1", remote_s=20.0), ledger.start(other, key="2", remote_s=20.0)
+    assert ledger.look(dead).remote_s == 20.0
+    ledger.claim(other, dead_owner="dead")
+    ledger.take_over(one)
+    assert ledger.look(dead).quiet_mono == 922.0
+    assert ledger.look(slow).quiet_mono == ledger.mono(900.0) + LEASE_S + 22.0
+    # A second takeover, from whichever host, does not forget it.
+    ledger.claim(other, owner="c", dead_owner="b", boot="a third host", mono=7.0)
+    assert (ledger.look(dead).quiet_mono, ledger.look(dead).remote_s) == (922.0, 20.0)
+
+
+@check
+def whoever_compensates_elsewhere_is_waited_for(ledger: Ledger) -> None:
+    run = ledger.run(owner="dead")
+    call = ledger.do(run, remote_s=10.0, owner="dead")
+    ledger.roll_back(run, owner="dead")
+    begun = ledger(ledger.compensate_op(ledger.look(call), owner="dead", remote_s=20.0))
+    assert begun is not None
+    assert begun.remote_s == 20.0
+    ledger.claim(run, dead_owner="dead")
+    assert (ledger.look(call).state, ledger.look(call).comp_mono) == ("compensation_in_doubt", 922.0)
+
+
+@check
+def a_start_beside_a_lost_one_is_waited_for_as_long_as_the_longer_of_them(ledger: Ledger) -> None:
+    run = ledger.run()
+    call = ledger.start(run, remote_s=50.0)
+    ledger.settle(call, "in_doubt")
+    again = ledger(ops.StartCall(call.id, "a", 1, 2))
+    assert again.remote_s == 50.0
+    ledger.settle(again, "backing_off")
+    assert ledger(ops.StartCall(call.id, "a", 1, 3)).remote_s == 0.0
+
+
+@check
 def a_clock_that_jumps_forward_takes_no_run_from_a_living_owner(ledger: Ledger) -> None:
     run, mono = ledger.run(), ledger.mono(500.0)
     ledger.clock.now += 3_600
@@ -366,6 +403,72 @@ def who_no_longer_owns_a_run_lets_nothing_go(ledger: Ledger) -> None:
     claimed = ledger.take_over(run, owner="b")
     assert ledger(ops.ReleaseLease(run.uid, "a", 1, 0.0)) == claimed
     assert ledger.read(run) == claimed
+
+
+# ---- runs that belong to a client ----------------------------------------------------------
+
+CLIENT_S = 60.0
+OURS = f"rollback+client{CLIENT_S}"
+
+
+@check
+def a_run_is_left_to_its_client_after_the_last_sign_of_its_owner(ledger: Ledger) -> None:
+    run, mono = ledger.run(policy=OURS), ledger.mono(500.0)
+    assert run.client_lease_s == CLIENT_S
+    ledger.clock.now += LEASE_S + 1
+    assert ledger.claim(run, dead_owner="a", mono=mono + LEASE_S + 1) is None
+    assert ledger.read(run).wake_at == ledger.clock.now + CLIENT_S - LEASE_S - 1  # nobody looks at it before
+    assert ledger.claim(run, dead_owner="a", mono=mono + CLIENT_S - 0.5, force=True) is None
+    assert ledger.claim(run, dead_owner="a", mono=mono + CLIENT_S) is not None
+
+
+@check
+def a_client_finds_its_run_at_once_at_another_server(ledger: Ledger) -> None:
+    ledger.run(policy=OURS)
+    opened = ledger.open(owner="b", dead_owner="a")
+    assert (opened.how, opened.run.client_lease_s) == ("resumed", CLIENT_S)
+
+
+@check
+def a_heartbeat_is_a_sign_of_the_owner(ledger: Ledger) -> None:
+    run, mono = ledger.run(policy=OURS), ledger.mono(500.0)
+    ledger.clock.now += 50
+    ledger(ops.RenewLeases("a", {run.uid: 1}, LEASE_S, boot="boot", mono=mono + 50))
+    assert ledger.claim(run, dead_owner="a", mono=mono + CLIENT_S + 49) is None
+    assert ledger.claim(run, dead_owner="a", mono=mono + CLIENT_S + 50) is not None
+
+
+@check
+def a_clock_that_jumps_takes_no_run_from_its_client(ledger: Ledger) -> None:
+    run, mono = ledger.run(policy=OURS), ledger.mono(500.0)
+    ledger.clock.now += 3_600
+    assert ledger.claim(run, dead_owner="a", mono=mono + 1) is None
+    assert ledger.claim(run, boot="another host", mono=7.0) is None
+    assert ledger.claim(run, boot="another host", mono=7.0 + CLIENT_S - 1) is None
+    assert ledger.claim(run, boot="another host", mono=7.0 + CLIENT_S) is not None
+
+
+@check
+def a_goal_is_followed_although_the_client_may_live(ledger: Ledger) -> None:
+    run = ledger.run(policy=OURS)
+    ledger(ops.BeginRollback(run.uid, "anna", "stop", True))
+    assert ledger.claim(run, dead_owner="a") is not None
+    other = ledger.run("other", policy=OURS)
+    ledger.roll_back(other)
+    assert ledger.claim(other, dead_owner="a") is not None
+
+
+@check
+def a_run_that_was_let_go_is_left_to_its_client_for_the_rest_of_its_lease(ledger: Ledger) -> None:
+    run = ledger.run(policy=OURS)
+    ledger(ops.ReleaseLease(run.uid, "a", 1, 50.0, silent_boot="boot", mono=700.0, silent_s=10.0))
+    ledger.clock.now += 3_600  # a clock that jumps ends no client lease
+    assert ledger.claim(run, mono=749.0) is None
+    ledger.clock.now += 1
+    assert ledger.claim(run, mono=750.0) is not None
+    other = ledger.run("other", policy=OURS)
+    ledger(ops.ReleaseLease(other.uid, "a", 1, 0.0))
+    assert ledger.claim(other, mono=700.0) is not None  # to recovery, at once
 
 
 # ---- what recovery should look at ---------------------------------------------------------

@@ -255,6 +255,47 @@ def evidence(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.NoteEvidence(call.id, 1, True, '"late"', "", "boot", 700.0, "late return")
 
 
+def report_late(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = doubt(ledger, ledger.run(), remote_s=20.0)
+    return ops.NoteReport(call.id, "execute", 1, 1, "worker", True, '"late"', "", "boot", 700.0)
+
+
+def report_late_failure(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = doubt(ledger, ledger.run(), remote_s=20.0)
+    error = '["ValueError", "sold out"]'
+    return ops.NoteReport(call.id, "execute", 1, 1, "worker", False, None, error, "boot", 700.0, certain=True)
+
+
+def report_late_compensation(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    call = ledger.do(run)
+    ledger.roll_back(run)
+    ledger(ledger.compensate_op(call, remote_s=20.0))
+    ledger.take_over(run)
+    return ops.NoteReport(call.id, "compensate", 1, 1, "worker", True, None, "", "boot", 700.0)
+
+
+def admit_remote(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ledger.admit_op(ledger.run(), remote_s=20.0)
+
+
+def compensate_remote(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    call = ledger.do(run, remote_s=20.0)
+    ledger.roll_back(run)
+    return ledger.compensate_op(ledger.look(call), remote_s=30.0)
+
+
+def let_go_to_client(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run(policy="rollback+client60.0")
+    return ops.ReleaseLease(run.uid, "a", 1, 50.0, silent_boot="boot", mono=700.0, silent_s=10.0)
+
+
+def claim_clients(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run(policy="rollback+client600.0")
+    return ledger.claim_op(run, dead_owner="a")
+
+
 def probe(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.NoteProbe(doubt(ledger, ledger.run()).id, 1, 1, "unknown", "no answer", 4.0)
 
@@ -634,6 +675,39 @@ def revoke_permit(ledger: Ledger) -> ops.StoreOp[Any]:
     return operations.RevokePermit(ledger(permit(ledger)).id, "acme", "ben", "no")
 
 
+def make_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    until = ledger.clock.now + EXPIRES_S
+    return operations.MakeToken(ledger.new("tok"), "acme", "clerk", '{"digest": "d"}', "ann", "the build", until)
+
+
+def make_wide_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    op = make_token(ledger)
+    assert isinstance(op, operations.MakeToken)
+    return replace(op, tenant=None, agent="")
+
+
+def end_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    return operations.EndToken(ledger(make_token(ledger)).id, "acme", "ben", "it leaked")
+
+
+def end_expired_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    made = ledger(make_token(ledger))
+    ledger.clock.now += EXPIRES_S + 1
+    return operations.EndToken(made.id, None, "clock", "expired", expired=True)
+
+
+def halt_by_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    op = halt(ledger)
+    op.token = "tok_1"
+    return op
+
+
+def open_by_token(ledger: Ledger) -> ops.StoreOp[Any]:
+    op = ledger.open_op("order")
+    op.token = "tok_1"
+    return op
+
+
 def admit_permitted(ledger: Ledger) -> ops.StoreOp[Any]:
     given = ledger(permit(ledger))
     return ledger.admit_op(ledger.run(), need=need(ledger), permits=(given.id,))
@@ -679,6 +753,7 @@ ASKING: Final = (
     admit_asked, admit_asked_read, admit_asked_staged, admit_changed, admit_expired, admit_pivot_over_asked,
     start_approved, start_expired, approve, approve_first_of_two, reject, reject_pivot, withdraw, let_go_asked,
     ask_again, edit, expire, void, delegate, halt, halt_again, unhalt, permit, revoke_permit, admit_permitted,
+    make_token, make_wide_token, end_token, end_expired_token, halt_by_token, open_by_token,
     commit_over_asked, roll_back_asked,
     claim_notice, claim_late, note_told, note_not_told,
 )  # fmt: skip
@@ -804,6 +879,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         admit_beside_put, compensate_held_back, start, start_staged, settle,
         admit_plain, admit_plain_read, admit_plain_late, settle_plain,
         settle_plain_fenced, settle_pivot, settle_doomed, settle_fenced, evidence,
+        report_late, report_late_failure, report_late_compensation, admit_remote, compensate_remote, let_go_to_client,
+        claim_clients,
         probe, watch, resolve_by_probe, resolve_by_person, asked_by_person, accept, decide, retry, roll_back, roll_back_by_person,
         roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,

@@ -1,0 +1,92 @@
+"""Decide about tokens: by which somebody may ask over the network, for a while.
+
+A row has the digest of the secret, never the secret. That a token has expired is decided by the ledger's time, and written
+down when somebody uses it after that: then it has ended for good, whatever the clock says later.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from amends.encoding.chain import storable
+from amends.encoding.dataclass import changed
+from amends.ledger.directives import EXPIRED, end_directive, make_directive_once
+from amends.ledger.events import with_token
+from amends.ledger.flow import Flow
+from amends.ledger.operations import EndToken, ListTokens, MakeToken, ReadToken
+from amends.ledger.queries import move_time, standing_tokens
+from amends.ledger.rows import DIRECTIVES, AddEvent, DirectiveRow, Now
+from amends.ledger.tables import Find
+
+T = TypeVar("T")
+
+
+async def make_token(op: MakeToken) -> DirectiveRow | None:
+    """Record a token (``MakeToken``)."""
+    now = await Now("")
+    row = DirectiveRow(
+        id=op.id, kind="token", tenant=op.tenant or "", wide=int(op.tenant is None), agent=storable(op.agent), tool="",
+        words=storable(op.words), by_whom=storable(op.by), why=storable(op.why), made_at=now, until_at=op.until_at,
+        uses=0, closed_at=None, seq=0,
+    )  # fmt: skip
+    known = await Find(DIRECTIVES, op.id)
+    if known is not None:
+        # Its words have a digest that nobody else has: then it was recorded before, and the answer was lost.
+        return known if op.repeated and known.words == row.words else None
+    await move_time(now)
+    return await make_directive_once(row)
+
+
+async def end_token(op: EndToken) -> DirectiveRow | None:
+    """End a token (``EndToken``)."""
+    row = await Find(DIRECTIVES, op.id)
+    if row is None or row.kind != "token" or not _is_of(row, op.tenant):
+        return None
+    if row.closed_at is not None:
+        return row
+    now = await Now("")
+    if op.expired and now < (row.until_at or 0.0):
+        return row
+    await move_time(now)
+    at = max(now, await Now(row.id))
+    return await end_directive(row, at=at, by=op.by, what=EXPIRED if op.expired else "", why=storable(op.why))
+
+
+async def read_token(op: ReadToken) -> tuple[DirectiveRow | None, float]:
+    """Read a token (``ReadToken``)."""
+    row = await Find(DIRECTIVES, op.id)
+    return None if row is None or row.kind != "token" else row, await Now("")
+
+
+async def list_tokens(op: ListTokens) -> tuple[list[DirectiveRow], float]:
+    """Read the tokens that have not been ended (``ListTokens``)."""
+    return [row for row in await standing_tokens(op.tenant) if _is_of(row, op.tenant)], await Now("")
+
+
+def _is_of(row: DirectiveRow, tenant: str | None) -> bool:
+    """Return whether the token belongs to this tenant; one for every tenant belongs to none."""
+    return tenant is None or (row.tenant == tenant and not row.wide)
+
+
+async def signed(flow: Flow[T], token: str, *, only: str = "") -> T:
+    """Run the flow of an operation; each event that it writes also says by which token it was asked for.
+
+    ``only``: the tree whose events say so. What a load copies from another ledger stays as it was written there.
+    """
+    answer: Any = None
+    try:
+        op = flow.send(None)
+        while True:
+            if isinstance(op, AddEvent) and only in ("", op.root):
+                op = changed(op, {"facts": with_token(op.facts, token)})
+            try:
+                answer = await op
+            except Exception as error:
+                op = flow.throw(error)
+            else:
+                op = flow.send(answer)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        flow.close()

@@ -1,0 +1,240 @@
+"""For agents: calls that the client makes itself, under a work lease. See ``docs/explanation/ownership.md``.
+
+A claim is handed out at most once. Its token names the run, the epoch, the call and the attempt, and is signed: it gives
+the right to report about this attempt and to renew its lease, and no other right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from amends import Absent, AsyncAttempt, Happened, Unknown
+from amends.errors import Busy, CallNotFound, Held, LeaseLost, ReportConflict, UsageError
+from amends.serve.exchange import Body, Exchange, Reply, encoded
+from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, key_of, session_of, tenant_of
+from amends.serve.secrets import BadSignature, Secrets
+from amends.serve.sessions import Session
+
+LEASE_S: Final = 60.0
+"""How long the performer of a call may be silent, unless it says."""
+CLAIMS_MAX: Final = 1_000
+"""How many claims of one run are remembered; the oldest that has ended is forgotten first."""
+
+# ---- What a client sends
+
+
+class MakeClaim(Body):
+    """A call that the client is about to make itself."""
+
+    tool: str = Field(min_length=1, max_length=200)
+    args: dict[str, Any] = Field(default_factory=dict)
+    key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX, description="Or the header Idempotency-Key")
+    kind: Literal["pivot", "read"] | None = Field(None, description="For a tool that is not declared in the server")
+    cost: float | None = Field(None, ge=0, le=1e9, description="What it will cost, in usd")
+    lease: float = Field(LEASE_S, gt=0, le=86_400, description="Seconds without a report until it is in doubt")
+
+
+class Succeed(Body):
+    """The call happened."""
+
+    token: str = Field(min_length=1, max_length=2_000)
+    result: Any = None
+
+
+class Fail(Body):
+    """The call ended with an error."""
+
+    token: str = Field(min_length=1, max_length=2_000)
+    error: str = Field(min_length=1, max_length=10_000)
+    no_effect: bool = Field(False, description="It certainly changed nothing")
+    doubt: bool = Field(False, description="Nobody knows whether it happened")
+
+
+class RenewClaim(Body):
+    """The performer is alive."""
+
+    token: str = Field(min_length=1, max_length=2_000)
+
+
+class PerformerFailed(Exception):
+    """Whoever performed the call reported an error."""
+
+
+# ---- Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The piece of work that a token names."""
+
+    tenant: str
+    run: str
+    epoch: int
+    call: str
+    attempt: int
+    phase: Literal["execute"] = "execute"
+
+
+def sign(work: Work, secrets: Secrets) -> str:
+    """Return the token of a piece of work."""
+    return secrets.sign("claim", asdict(work))
+
+
+def read(token: str, secrets: Secrets) -> Work | None:
+    """Return the piece of work that this token names; None: it was not signed here."""
+    try:
+        return Work(**secrets.read("claim", token))
+    except BadSignature:
+        return None
+
+
+# ---- Claiming
+
+
+@dataclass(slots=True)
+class Claim:
+    """An attempt that a performer outside has, and what it has reported."""
+
+    attempt: AsyncAttempt
+    epoch: int
+    report: str = ""
+    """The digest of the report that was recorded; empty: none yet."""
+    answer: dict[str, Any] | None = None
+
+
+async def begin(x: Exchange) -> Reply:
+    """Claim a call, to make it oneself: its key and a token, or the recorded answer."""
+    said: MakeClaim = x.body
+    key = said.key or key_of(x)
+    session = await session_of(x, x.path["id"])
+    given: dict[str, Any] = {"kind": said.kind, "cost": said.cost, "lease": said.lease}
+    if key is not None:
+        given["key"] = lambda _: key
+    try:
+        attempt = await x.service.finished(x, session, session.run.begin(said.tool, said.args, **given))
+    except Held as held:
+        place = {"Location": x.service.approval_place(x, held.approval)} if held.approval is not None else {}
+        told = {"status": "held", "text": held.for_model(), "call": None, "error": held.to_dict(), "value": None}
+        return Reply(told | {"is_error": False, "waits": True}, 202, place | {"Retry-After": "5"})
+    call = attempt.call
+    facts: dict[str, Any] = {"call": call.id, "key": call.key, "attempt": call.attempt, "state": call.state}
+    if attempt.replayed:
+        facts |= {"replayed": True, "token": None, "lease": None, "result": call.to_dict()["result"]}
+        return Reply(facts, 200, REPLAYED)
+    _remember(session, call.id, Claim(attempt, attempt.epoch))
+    work = Work(tenant_of(x), session.run.id, attempt.epoch, call.id, call.attempt)
+    token = sign(work, x.service.secrets)
+    return Reply(facts | {"replayed": False, "token": token, "lease": attempt.lease, "result": None}, 201)
+
+
+def _remember(session: Session, call: str, claim: Claim) -> None:
+    ended = [id for id, one in session.claims.items() if one.answer is not None]
+    for id in ended[: max(0, len(session.claims) + 1 - CLAIMS_MAX)]:
+        del session.claims[id]
+    session.claims[call] = claim
+
+
+# ---- Reporting
+
+
+async def succeed(x: Exchange) -> Reply:
+    """Report that the call happened, with its result."""
+    said: Succeed = x.body
+    return await _reported(x, said.token, ["succeed", said.result])
+
+
+async def fail(x: Exchange) -> Reply:
+    """Report that the call ended with an error: judged as if a tool's body had raised it."""
+    said: Fail = x.body
+    if said.no_effect and said.doubt:
+        raise UsageError("a report says no_effect or doubt, not both")
+    how = "no_effect" if said.no_effect else "doubt" if said.doubt else "raised"
+    return await _reported(x, said.token, [how, said.error])
+
+
+async def renew(x: Exchange) -> Reply:
+    """Renew the work lease: the performer is alive."""
+    said: RenewClaim = x.body
+    session, claim, _ = _found(x, said.token)
+    if session is None or claim is None:
+        raise LeaseLost("this attempt is not this server's any more: stop, if you can", hint="report all the same")
+    with session.request():
+        lease_s = await claim.attempt.renew()
+        call = claim.attempt.call
+        return Reply({"call": call.id, "attempt": call.attempt, "state": call.state, "lease": lease_s})
+
+
+def _found(x: Exchange, token: str) -> tuple[Session | None, Claim | None, Work]:
+    """Return the claim that this token names, if this server has it; a token of something else is not found."""
+    work = read(token, x.service.secrets)
+    if work is None or work.call != x.path["call"] or work.tenant != tenant_of(x):
+        raise CallNotFound(x.path["call"])
+    session = x.service.sessions.found(work.tenant, work.run)
+    if session is None:
+        return None, None, work
+    if "agent" in x.who.scopes and not x.owns(session):
+        raise CallNotFound(x.path["call"])
+    claim: Claim | None = session.claims.get(work.call)
+    if claim is None or (claim.epoch, claim.attempt.call.attempt) != (work.epoch, work.attempt):
+        return session, None, work
+    return session, claim, work
+
+
+async def _reported(x: Exchange, token: str, report: list[Any]) -> Reply:
+    session, claim, work = _found(x, token)
+    if session is None or claim is None:
+        return await _late(x, work, report)
+    digest = hashlib.sha256(encoded(report)).hexdigest()
+    if claim.report:
+        return _repeated(claim, digest)
+    claim.report = digest
+    try:
+        await x.service.finished(x, session, _ended(claim.attempt, *report), forgets=False)
+    except BaseException:
+        claim.report = ""
+        raise
+    call = claim.attempt.call
+    claim.answer = {"call": call.id, "attempt": call.attempt, "state": call.state}
+    return Reply(claim.answer)
+
+
+def _repeated(claim: Claim, digest: str) -> Reply:
+    if claim.report != digest:
+        call = claim.attempt.call
+        raise ReportConflict(
+            f"attempt {call.attempt} of call {call.id} was reported otherwise before",
+            call_id=call.id, attempt=call.attempt, run_id=call.run_id,
+        )  # fmt: skip
+    if claim.answer is None:
+        raise Busy("the same report is being recorded", owner="this server", retry_after=1.0)
+    return Reply(claim.answer, 200, REPLAYED)
+
+
+async def _ended(attempt: AsyncAttempt, how: str, what: Any) -> None:
+    match how:
+        case "succeed":
+            await attempt.succeed(what)
+        case "no_effect":
+            await attempt.fail(what)
+        case "doubt":
+            await attempt.doubt(what)
+        case _:
+            await attempt.raised(PerformerFailed(what))
+
+
+async def _late(x: Exchange, work: Work, report: list[Any]) -> Reply:
+    """Keep a report about an attempt that this server has not started, or no longer owns, as evidence."""
+    how, what = report
+    answers: dict[str, Any] = {"succeed": Happened(what), "no_effect": Absent(), "doubt": Unknown(str(what))}
+    answer = answers.get(how) or PerformerFailed(what)
+    found = await x.rt.call(work.call)
+    if "agent" in x.who.scopes and not x.owns(found):
+        raise CallNotFound(work.call)
+    call = await x.rt.report_late(
+        work.call, answer, attempt=work.attempt, epoch=work.epoch, by=x.who.name, phase=work.phase
+    )
+    return Reply({"call": call.id, "attempt": call.attempt, "state": call.state})

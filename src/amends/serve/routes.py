@@ -1,0 +1,261 @@
+"""The table of routes: every route is one object that says what it is, who may use it, and what it answers.
+
+The service, the OpenAPI document, the reference page and the tests of authorisation are all made from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from amends import Approval, Call, Event, Lock, RunInfo
+from amends.serve import audit, claims, events, metrics, people, records, runs, tokens
+from amends.serve.exchange import AnyQuery, Exchange, FilterQuery, NoBody, PageQuery, Query, Reply
+from amends.serve.login import Logins
+from amends.serve.problems import NoSuchRoute
+
+Handler: TypeAlias = Callable[[Exchange], Awaitable[Reply | Response]]
+Thing: TypeAlias = Literal["nothing", "tenant", "run", "call", "approval", "claim", "ledger"]
+READ: Final = ("viewer",)
+READ_OWN: Final = ("viewer", "agent")
+DRIVE: Final = ("agent",)
+REPORT: Final = ("agent", "worker")
+DECIDE: Final = ("approver",)
+OPERATE: Final = ("operator",)
+COMMON: Final = (400, 401, 403, 404, 405, 422, 429, 503)
+"""What every route that needs a token may answer besides its own answers."""
+WITH_BODY: Final = (408, 413, 415)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route.
+
+    ``name`` is the verb of the runtime or of the run. ``scopes``: one of them is needed; None: public. ``of``: what the
+    address names, and so what is looked up in the tenant of whoever asks: something of another tenant is not found, and
+    an agent finds only what belongs to its own runs. ``answers``: the shape of each answer that is no problem.
+    """
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    name: str
+    summary: str
+    scopes: tuple[str, ...] | None
+    of: Thing
+    handler: Handler
+    answers: Mapping[int, Any]
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] = Query
+    problems: tuple[int, ...] = ()
+    example: Mapping[str, Any] | None = None
+    """A body that the document shows."""
+    takes_key: bool = False
+    """Whether the header Idempotency-Key is read."""
+    media_type: str = "application/json"
+    """Of the answer."""
+    body_type: str = "application/json"
+    streams: bool = False
+    """Whether ``Accept: text/event-stream`` gets a stream instead."""
+    links: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The routes that follow, by name: which of their parameters this route's answer has, and where."""
+    tags: tuple[str, ...] = field(default=())
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Every status of a problem that the document names."""
+        common = COMMON if self.scopes is not None else (400, 405, 422, 503)
+        with_body = WITH_BODY if self.method == "POST" else ()
+        return tuple(sorted({*common, *with_body, *self.problems} - set(self.answers)))
+
+
+def _login(name: str) -> Handler:
+    """Return the handler of one address of the login (``amends.serve.login``)."""
+
+    async def handler(x: Exchange) -> Response:
+        if x.service.logins is None:
+            raise NoSuchRoute("the program that serves this has its own way to log in")
+        found: Response = await getattr(x.service.logins, name)(x.request)
+        return found
+
+    handler.__doc__ = getattr(Logins, name).__doc__
+    return handler
+
+
+OF_RUN: Final = {
+    name: {"id": "$response.body#/id"}
+    for name in ("answer", "begin", "commit", "rollback", "renew", "suspend", "report", "run", "plan_rollback")
+}
+OF_CLAIM: Final = {
+    name: {"call": "$response.body#/call", "body.token": "$response.body#/token"}
+    for name in ("succeed", "fail", "renew_claim")
+}
+OF_CALL: Final = {
+    "call": {"id": "$response.body#/call/id"},
+    "probe": {"id": "$response.body#/call/id"},
+    "approval": {"id": "$response.body#/error/approval/id"},
+    "approve": {"id": "$response.body#/error/approval/id", "body.digest": "$response.body#/error/approval/digest"},
+    "reject": {"id": "$response.body#/error/approval/id"},
+}
+AGENTS, PEOPLE, AUDITORS, MACHINES, BROWSERS = ("agents",), ("people",), ("auditors",), ("machines",), ("browsers",)
+LOGIN: Final = (401, 403, 404)
+ROUTES: Final[tuple[Route, ...]] = (
+    Route("GET", "/v1/tools", "schemas", "Describe the tools as a model gets them", READ_OWN, "nothing", runs.schemas,
+          {200: records.Tools}, query=runs.ToolsQuery, tags=AGENTS),
+    Route("POST", "/v1/runs", "open", "Open a run, or take up the run of this id", DRIVE, "tenant", runs.open,
+          {201: records.OpenedRun, 200: records.OpenedRun}, body=runs.OpenRun, problems=(409,), takes_key=True,
+          example={"id": "order-1042", "input": {"order": "1042"}, "recover": "rollback"}, links=OF_RUN, tags=AGENTS),
+    Route("GET", "/v1/runs", "runs", "List runs, newest first", READ_OWN, "tenant", runs.runs,
+          {200: records.Page[RunInfo]}, query=FilterQuery, tags=AGENTS),
+    Route("GET", "/v1/runs/{id}", "run", "Return one run", READ_OWN, "run", runs.run, {200: RunInfo}, tags=AGENTS),
+    Route("GET", "/v1/runs/{id}/report", "report", "Return what a run did", READ_OWN, "run", runs.report,
+          {200: records.ReportRecord}, tags=AGENTS),
+    Route("POST", "/v1/runs/{id}/calls", "answer", "Do the call that a model asked for", DRIVE, "run", runs.answer,
+          {200: records.AnswerRecord, 202: records.AnswerRecord}, body=runs.MakeCall, problems=(409,), takes_key=True,
+          example={"tool": "charge", "args": {"order": "1042", "cents": 4200}}, links=OF_CALL, tags=AGENTS),
+    Route("POST", "/v1/runs/{id}/commit", "commit", "Commit the run: its effects stay", DRIVE, "run", runs.commit,
+          {200: records.ReportRecord, 202: records.ReportRecord}, body=NoBody, problems=(409,), tags=AGENTS),
+    Route("POST", "/v1/runs/{id}/rollback", "rollback", "Take the run back", DRIVE, "run", runs.rollback,
+          {200: records.ReportRecord, 202: records.ReportRecord}, body=runs.RollBack, problems=(409,),
+          example={"why": "the customer has changed their mind"}, tags=AGENTS),
+    Route("POST", "/v1/runs/{id}/renew", "renew", "Say that the client is alive", DRIVE, "run", runs.renew,
+          {200: records.RenewedRun}, body=NoBody, problems=(409,), tags=AGENTS),
+    Route("POST", "/v1/runs/{id}/suspend", "suspend", "Let the run go as it is, to be opened again", DRIVE, "run",
+          runs.suspend, {200: records.ReportRecord, 202: records.ReportRecord}, body=NoBody, problems=(409,),
+          tags=AGENTS),
+    Route("POST", "/v1/runs/{id}/claims", "begin", "Claim a call, to make it oneself", DRIVE, "run", claims.begin,
+          {201: records.ClaimRecord, 200: records.ClaimRecord, 202: records.AnswerRecord}, body=claims.MakeClaim,
+          problems=(409,), takes_key=True, links=OF_CLAIM, tags=AGENTS,
+          example={"tool": "charge", "args": {"order": "1042", "cents": 4200}, "lease": 30}),
+    Route("POST", "/v1/claims/{call}/succeed", "succeed", "Report that a claimed call happened", REPORT, "claim",
+          claims.succeed, {200: records.ReportedRecord}, body=claims.Succeed, problems=(409,), tags=AGENTS,
+          example={"token": "WyIiLC…", "result": "ch_1042"}),
+    Route("POST", "/v1/claims/{call}/fail", "fail", "Report that a claimed call ended with an error", REPORT, "claim",
+          claims.fail, {200: records.ReportedRecord}, body=claims.Fail, problems=(409,), tags=AGENTS,
+          example={"token": "WyIiLC…", "error": "card declined", "no_effect": True}),
+    Route("POST", "/v1/claims/{call}/renew", "renew_claim", "Renew the work lease of a claimed call", REPORT, "claim",
+          claims.renew, {200: records.ReportedRecord}, body=claims.RenewClaim, problems=(409,), tags=AGENTS,
+          example={"token": "WyIiLC…"}),
+    # ---- For people
+    Route("GET", "/v1/inbox", "inbox", "List everything that waits for a person", READ, "tenant", people.inbox,
+          {200: records.Page[records.InboxRecord]}, query=FilterQuery, tags=PEOPLE),
+    Route("GET", "/v1/approvals", "approvals", "List requests for approval", READ, "tenant", people.approvals,
+          {200: records.Page[Approval]}, query=people.ApprovalsQuery, tags=PEOPLE),
+    Route("GET", "/v1/approvals/{id}", "approval", "Return one request for approval", READ_OWN, "approval",
+          people.approval, {200: Approval}, tags=PEOPLE),
+    Route("POST", "/v1/approvals/{id}/approve", "approve", "Approve exactly what was shown", DECIDE, "approval",
+          people.approve, {200: Approval}, body=people.Approve, problems=(409,), tags=PEOPLE,
+          example={"digest": "5c1f…", "why": "checked with the customer"}),
+    Route("POST", "/v1/approvals/{id}/reject", "reject", "Reject a request", DECIDE, "approval", people.reject,
+          {200: Approval}, body=people.Reject, problems=(409,), tags=PEOPLE, example={"reason": "too expensive"}),
+    Route("POST", "/v1/approvals/{id}/edit", "edit", "Ask for other arguments instead", DECIDE, "approval",
+          people.edit, {200: Approval}, body=people.Edit, problems=(409,), tags=PEOPLE,
+          example={"args": {"order": "1042", "cents": 4000}, "why": "the discount was missing"}),
+    Route("POST", "/v1/approvals/{id}/withdraw", "withdraw", "Withdraw a request", DECIDE, "approval", people.withdraw,
+          {200: Approval}, body=people.Why, problems=(409,), tags=PEOPLE, example={"why": "not needed any more"}),
+    Route("POST", "/v1/approvals/{id}/ask_again", "ask_again", "Ask again for a request that expired", DECIDE,
+          "approval", people.ask_again, {200: Approval}, body=people.Why, problems=(409,), tags=PEOPLE,
+          example={"why": "nobody was there"}),
+    Route("POST", "/v1/approvals/{id}/bypass", "bypass", "Approve regardless of roles, on the record", OPERATE,
+          "approval", people.bypass, {200: Approval}, body=people.Bypass, problems=(409,), tags=PEOPLE,
+          example={"digest": "5c1f…", "why": "incident 7"}),
+    Route("POST", "/v1/delegations", "delegate", "Let somebody decide for oneself, for a time", DECIDE, "tenant",
+          people.delegate, {201: records.DelegationRecord}, body=people.Delegate, problems=(409,), tags=PEOPLE,
+          example={"to": "ben", "until": 86400, "why": "holiday"}),
+    Route("GET", "/v1/calls", "calls", "List calls, newest first", READ_OWN, "tenant", people.calls,
+          {200: records.Page[Call]}, query=FilterQuery, tags=PEOPLE),
+    Route("GET", "/v1/calls/{id}", "call", "Return one call", READ_OWN, "call", people.call, {200: Call}, tags=PEOPLE),
+    Route("GET", "/v1/calls/{id}/preview", "preview", "Show what each answer to a doubt would lead to", READ, "call",
+          people.preview, {200: records.PreviewRecord}, tags=PEOPLE),
+    Route("POST", "/v1/calls/{id}/probe", "probe", "Ask the outside world about a call", OPERATE, "call", people.probe,
+          {200: records.ProbedRecord}, body=NoBody, problems=(409,), tags=PEOPLE),
+    Route("POST", "/v1/calls/{id}/resolve", "resolve", "Settle a doubt", OPERATE, "call", people.resolve,
+          {200: records.ReportRecord}, body=people.Resolve, problems=(409,), tags=PEOPLE,
+          example={"answer": "happened", "result": "ch_1042", "why": "it is in the bank's list"}),
+    Route("POST", "/v1/calls/{id}/retry", "retry", "Try once more what gave up", OPERATE, "call", people.retry,
+          {200: records.ReportRecord}, body=people.RetryCall, problems=(409,), tags=PEOPLE,
+          example={"why": "the bank is back"}),
+    Route("POST", "/v1/calls/{id}/accept", "accept", "Accept that an effect stays", OPERATE, "call", people.accept,
+          {200: records.ReportRecord}, body=people.Why, problems=(409,), tags=PEOPLE, example={"why": "paid by hand"}),
+    Route("POST", "/v1/calls/{id}/decide", "decide", "Decide a held call", OPERATE, "call", people.decide,
+          {200: records.ReportRecord}, body=people.Decide, problems=(409,), tags=PEOPLE,
+          example={"decision": "replay", "why": "it is the same order"}),
+    Route("GET", "/v1/doubts", "doubts", "List calls whose outcome is unknown", READ, "tenant", people.doubts,
+          {200: records.Page[records.DoubtRecord]}, query=FilterQuery, tags=PEOPLE),
+    Route("GET", "/v1/runs/{id}/plan", "plan_rollback", "Show what a rollback would do", READ, "run",
+          people.plan_rollback, {200: records.PlanRecord}, tags=PEOPLE),
+    Route("POST", "/v1/runs/{id}/abandon", "abandon", "Close a run and leave its effects standing", OPERATE, "run",
+          people.abandon, {200: records.ReportRecord}, body=people.Why, problems=(409,), tags=PEOPLE,
+          example={"why": "settled by hand"}),
+    Route("POST", "/v1/runs/{id}/finish", "finish", "Close an interrupted run as committed", OPERATE, "run",
+          people.finish, {200: records.ReportRecord}, body=people.Why, problems=(409,), tags=PEOPLE,
+          example={"why": "nothing is missing"}),
+    Route("GET", "/v1/budgets", "budgets", "List the state of every budget", READ, "tenant", people.budgets,
+          {200: records.Page[records.BudgetStateRecord]}, query=FilterQuery, tags=PEOPLE),
+    Route("GET", "/v1/costs", "costs", "Sum up what calls have cost", READ, "tenant", people.costs,
+          {200: records.Page[records.CostRecord]}, query=people.CostsQuery, tags=PEOPLE),
+    Route("GET", "/v1/locks", "locks", "List the locks that runs hold", READ, "tenant", people.locks,
+          {200: records.Page[Lock]}, query=PageQuery, tags=PEOPLE),
+    Route("GET", "/v1/halts", "halts", "List the halts that stand", READ, "tenant", people.halts,
+          {200: records.Page[records.HaltRecord]}, query=PageQuery, tags=PEOPLE),
+    Route("POST", "/v1/halts", "halt", "Stop: from now on nothing starts", OPERATE, "tenant", people.halt,
+          {201: records.HaltRecord}, body=people.MakeHalt, problems=(409,), tags=PEOPLE,
+          example={"tool": "wire", "why": "the bank reports doubles"}),
+    Route("DELETE", "/v1/halts", "unhalt", "Lift every halt of exactly this extent", OPERATE, "tenant", people.unhalt,
+          {200: records.Page[records.HaltRecord]}, query=people.UnhaltQuery, tags=PEOPLE),
+    Route("GET", "/v1/permits", "permits", "List the permits that may still be used", READ, "tenant", people.permits,
+          {200: records.Page[records.PermitRecord]}, query=people.PermitsQuery, tags=PEOPLE),
+    Route("POST", "/v1/permits", "permit", "Approve calls before they are asked for", DECIDE, "tenant", people.permit,
+          {201: records.PermitRecord}, body=people.MakePermit, problems=(409,), tags=PEOPLE,
+          links={"revoke": {"id": "$response.body#/id"}},
+          example={"tool": "wire", "args": {"order": "1042", "cents": 4200}, "why": "agreed by phone"}),
+    Route("DELETE", "/v1/permits/{id}", "revoke", "End a permit", DECIDE, "tenant", people.revoke,
+          {200: records.PermitRecord}, query=people.RevokeQuery, tags=PEOPLE),
+    Route("GET", "/v1/tokens", "tokens", "List the tokens that are valid now", OPERATE, "tenant", tokens.tokens,
+          {200: records.Page[records.TokenRecord]}, query=PageQuery, tags=PEOPLE),
+    Route("POST", "/v1/tokens", "create_token", "Create a token, whose text is shown once", OPERATE, "tenant",
+          tokens.create_token, {201: records.TokenRecord}, body=tokens.MakeToken, problems=(409,), tags=PEOPLE,
+          links={"revoke_token": {"id": "$response.body#/id"}},
+          example={"name": "shop bot", "scopes": ["agent"], "agent": "shopper", "why": "the new shop"}),
+    Route("DELETE", "/v1/tokens/{id}", "revoke_token", "End a token at once", OPERATE, "tenant", tokens.revoke_token,
+          {200: records.TokenRecord}, query=tokens.RevokeTokenQuery, tags=PEOPLE),
+    # ---- For auditors
+    Route("GET", "/v1/events", "events", "List events, or follow them as a stream", READ_OWN, "tenant", events.events,
+          {200: records.Page[Event]}, query=events.EventsQuery, streams=True, tags=AUDITORS),
+    Route("POST", "/v1/audit/verify", "verify", "Begin to verify the record", OPERATE, "tenant", audit.verify,
+          {202: records.VerificationRecord}, body=audit.Verify, tags=AUDITORS, example={},
+          links={"verification": {"id": "$response.body#/id"}}),
+    Route("GET", "/v1/jobs/{id}", "verification", "Tell how far a verification is", OPERATE, "tenant",
+          audit.verification, {200: records.VerificationRecord}, tags=AUDITORS),
+    Route("POST", "/v1/export", "export", "Export runs as a file that anybody can check", OPERATE, "tenant",
+          audit.export, {200: None}, body=audit.Export, problems=(409,), media_type="application/zip", tags=AUDITORS,
+          example={"runs": ["order-1042"]}),
+    Route("POST", "/v1/load", "load", "Load the runs of a bundle as records", OPERATE, "tenant", audit.load,
+          {200: records.LoadedRecord}, problems=(409,), body_type="application/zip", tags=AUDITORS),
+    # ---- For browsers
+    Route("GET", "/login", "login", "Say how to log in", None, "nothing", _login("page"), {200: None, 303: None},
+          query=AnyQuery, problems=LOGIN, media_type="text/html", tags=BROWSERS),
+    Route("GET", "/login/start", "login_start", "Begin the company's login", None, "nothing", _login("start"),
+          {303: None}, query=AnyQuery, problems=LOGIN, tags=BROWSERS),
+    Route("GET", "/login/callback", "login_callback", "End the company's login", None, "nothing", _login("callback"),
+          {303: None}, query=AnyQuery, problems=LOGIN, tags=BROWSERS),
+    Route("GET", "/login/link", "login_link", "Exchange a one-time link for a cookie", None, "nothing", _login("link"),
+          {303: None}, query=AnyQuery, problems=LOGIN, tags=BROWSERS),
+    Route("GET", "/login/session", "login_session", "Tell who is logged in", None, "nothing", _login("session"),
+          {200: records.LoginRecord}, query=AnyQuery, problems=LOGIN, tags=BROWSERS),
+    Route("POST", "/login/logout", "logout", "End the login", None, "nothing", _login("logout"),
+          {200: records.LogoutRecord}, query=AnyQuery, problems=LOGIN, tags=BROWSERS),
+    # ---- For machines
+    Route("GET", "/v1/openapi.json", "openapi", "Describe every route", None, "nothing", metrics.openapi, {200: dict},
+          tags=MACHINES),
+    Route("GET", "/health", "health", "Say that the process runs", None, "nothing", metrics.health,
+          {200: records.HealthRecord}, tags=MACHINES),
+    Route("GET", "/ready", "ready", "Say whether the ledger answers", None, "nothing", metrics.ready,
+          {200: records.HealthRecord, 503: records.HealthRecord}, tags=MACHINES),
+    Route("GET", "/metrics", "metrics", "Return metrics for Prometheus", READ, "nothing", metrics.metrics, {200: None},
+          media_type="text/plain", tags=MACHINES),
+)  # fmt: skip
+"""Every route of the service."""

@@ -1,0 +1,289 @@
+"""For agents: the tools, and runs that a client drives call by call."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from pydantic import Field
+
+from amends import Answer
+from amends.errors import (
+    Error,
+    Forbidden,
+    Held,
+    KeyConflict,
+    LedgerError,
+    RolledBack,
+    RunEnded,
+    RunNotFound,
+    Suspended,
+    UsageError,
+    Waiting,
+)
+from amends.serve.exchange import Body, Exchange, FilterQuery, Query, Reply, page_of
+from amends.serve.problems import BadRequest, KeyMissing
+from amends.serve.sessions import Session
+
+KEY_HEADER: Final = "idempotency-key"
+KEY_CHARS_MAX: Final = 255
+REPLAYED: Final = {"Idempotent-Replayed": "true"}
+
+# ---- What a client sends
+
+
+class ToolsQuery(Query):
+    """How to describe the tools."""
+
+    style: Literal["openai", "responses", "anthropic", "gemini", "ollama", "mcp"] = "openai"
+    strict: bool = False
+
+
+class OpenRun(Body):
+    """A new run, or the run of this id. The fields are the parameters of ``rt.open``."""
+
+    id: str | None = Field(None, min_length=1, max_length=512, description="Else the header Idempotency-Key names it")
+    input: Any = Field(None, description="Recorded; another input for the same id is a conflict")
+    tags: list[str] = Field(default_factory=list, max_length=50)
+    recover: Literal["rollback", "resume", "wait"] = Field("rollback", description="If the client goes silent")
+    interrupted: Literal["block", "commit"] | None = None
+    wait: float | None = Field(None, ge=0, le=3_600)
+    wait_approval: float | None = Field(None, ge=0, le=3_600)
+    deadline: float | None = Field(None, gt=0, le=3_153_600_000, description="Seconds")
+    if_rolled_back: Literal["again", "raise"] = "again"
+    requires: list[str] | None = Field(None, max_length=100, description="Tools that must have succeeded at the end")
+    on_open_failure: Literal["rollback", "commit"] | None = None
+    history: bool = False
+    reads: Literal["record", "again"] = "record"
+    agent: str | None = Field(None, max_length=200, description="A token that speaks for an agent decides this itself")
+    client_lease: float | None = Field(None, gt=0, le=3_600, description="Seconds without a request until it is let go")
+
+
+class MakeCall(Body):
+    """What a model asked for."""
+
+    tool: str = Field(min_length=1, max_length=200)
+    args: dict[str, Any] = Field(default_factory=dict)
+    tool_call_id: str | None = Field(None, max_length=512, description="The model's id of this request: recorded")
+    again: str | None = Field(None, max_length=2_000, description="Why this is a deliberate repeat")
+    key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX, description="Or the header Idempotency-Key")
+
+
+class RollBack(Body):
+    """Why a run is taken back; a plan, by its hash, only by an operator."""
+
+    why: str = Field(min_length=1, max_length=2_000)
+    plan: str | None = Field(None, max_length=200, description="The hash of the plan that was shown")
+    accept: list[str] = Field(default_factory=list, max_length=1_000, description="Calls that stay")
+
+
+# ---- Reading
+
+
+async def schemas(x: Exchange) -> Reply:
+    """Describe the tools as a model gets them."""
+    return Reply({"tools": x.rt.schemas(x.query.style, strict=x.query.strict)})
+
+
+async def runs(x: Exchange) -> Reply:
+    """List runs, newest first."""
+    query: FilterQuery = x.query
+    return await page_of(x.rt.runs(query.filter, after=query.after), query, lambda one: one.place, keep=x.owns)
+
+
+async def run(x: Exchange) -> Reply:
+    """Return one run."""
+    return Reply((await _report(x)).run.to_dict())
+
+
+async def report(x: Exchange) -> Reply:
+    """Return what a run did."""
+    return Reply((await _report(x)).to_dict())
+
+
+async def _report(x: Exchange) -> Any:
+    found = await x.rt.report(x.path["id"])
+    if not x.owns(found.run):
+        raise RunNotFound(x.path["id"])
+    return found
+
+
+# ---- Opening
+
+
+async def open(x: Exchange) -> Reply:
+    """Open a run, or take up the run of this id."""
+    said: OpenRun = x.body
+    id = said.id or key_of(x)
+    if id is None:
+        raise KeyMissing("a run that is opened over HTTP needs an id, or the header Idempotency-Key")
+    if said.agent and x.who.agent and said.agent != x.who.agent:
+        raise Forbidden(f"this token speaks for agent {x.who.agent}, not for {said.agent}", why="agent")
+    if x.service.sessions.found(tenant_of(x), id) is not None:
+        await session_of(x, id)  # raises if it is somebody else's
+    else:
+        await _refuse_foreign(x, id)
+    options = {name: value for name, value in said if name not in ("id", "client_lease", "agent") and value is not None}
+    options["input"] = said.input
+    agent = x.who.agent or said.agent or ""
+    session, known = await x.service.sessions.open(
+        x.rt.scoped(agent=agent or None), tenant_of(x), id, options=options, lease_s=said.client_lease,
+        agent=agent, principal=x.who.name,
+    )  # fmt: skip
+    with session.request() as run:
+        place = f"{x.service.base(x.request)}/v1/runs/{quote(id, safe='')}"
+        facts = {"id": run.id, "state": run.state, "generation": run.generation, "resumed": run.resumed}
+        facts |= {"input": run.input, "over": run.is_over, "client_lease": session.lease_s}
+        return Reply(facts, 200 if known else 201, {"Location": place})
+
+
+async def _refuse_foreign(x: Exchange, id: str) -> None:
+    """Raise ``RunNotFound`` if the run exists and belongs to another agent: its id does not tell that it exists."""
+    if x.is_wide:
+        return
+    try:
+        found = await x.rt.report(id)
+    except RunNotFound:
+        return
+    if not x.owns(found.run):
+        raise RunNotFound(id)
+
+
+def tenant_of(x: Exchange) -> str:
+    """Return the tenant that the request is about."""
+    return x.service.tenant(x)
+
+
+async def session_of(x: Exchange, id: str) -> Session:
+    """Return the open run of this id. One that this server does not have is taken up, under its recorded names."""
+    tenant = tenant_of(x)
+    session = x.service.sessions.found(tenant, id)
+    if session is not None:
+        if not x.owns(session):
+            raise RunNotFound(id)
+        return session
+    info = (await x.rt.report(id)).run
+    if not x.owns(info):
+        raise RunNotFound(id)
+    rt = x.service.runtime(tenant).scoped(agent=info.agent, principal=info.principal)
+    session, _ = await x.service.sessions.open(
+        rt, tenant, id, options={"if_rolled_back": "raise", "input": info.input}, lease_s=info.client_lease or None,
+        agent=info.agent or "", principal=info.principal or "",
+    )  # fmt: skip
+    return session
+
+
+# ---- Calls
+
+
+async def answer(x: Exchange) -> Reply:
+    """Do what a model asked for, and say the outcome in words for the model."""
+    said: MakeCall = x.body
+    key = said.key or key_of(x)
+    session = await session_of(x, x.path["id"])
+    given: dict[str, Any] = {"tool_call_id": said.tool_call_id, "again": said.again}
+    if key is not None:
+        given["key"] = lambda _: key
+    made = session.run.answer(said.tool, said.args, **given)
+    return answered(x, await x.service.finished(x, session, made))
+
+
+def answered(x: Exchange, made: Answer) -> Reply:
+    """Return the reply for an answer: 200 with a result or a refusal, 202 while a person is asked, else a problem."""
+    error = made.error
+    if isinstance(error, Held) and made.waits:
+        place = {"Location": x.service.approval_place(x, error.approval)} if error.approval is not None else {}
+        return Reply(made.to_dict(), 202, place | {"Retry-After": "5"})
+    if isinstance(error, KeyConflict | Waiting | UsageError | LedgerError):
+        raise error
+    return Reply(made.to_dict(), 200, REPLAYED if made.status == "replayed" else {})
+
+
+def key_of(x: Exchange) -> str | None:
+    """Return the value of the header Idempotency-Key: a string of RFC 8941, or bare."""
+    said = x.request.headers.get(KEY_HEADER)
+    if said is None:
+        return None
+    text = said.strip()
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        text = re.sub(r"\\([\\\"])", r"\1", text[1:-1])
+    if not text or len(text) > KEY_CHARS_MAX or not text.isprintable():
+        raise BadRequest(f"the header Idempotency-Key is a text of 1 to {KEY_CHARS_MAX} printable characters")
+    return text
+
+
+# ---- Ending
+
+
+async def commit(x: Exchange) -> Reply:
+    """Commit the run: its effects stay."""
+    session = await session_of(x, x.path["id"])
+    return await _ended(x, session, session.run.commit())
+
+
+async def rollback(x: Exchange) -> Reply:
+    """Take the run back: its client without a plan, a person by the plan that was shown."""
+    said: RollBack = x.body
+    is_person = "operator" in x.who.scopes
+    if (said.plan or said.accept) and not is_person:
+        raise Forbidden("a plan is a person's: this needs the scope operator", needs=("operator",))
+    id, tenant = x.path["id"], tenant_of(x)
+    session = x.service.sessions.found(tenant, id)
+    if is_person:
+        done = await x.rt.rollback(id, by=x.who.name, why=said.why, plan=said.plan, accept=said.accept)
+        if session is None or done.run.state in ("rolled_back", "abandoned"):
+            x.service.sessions.forget(tenant, id)
+            return Reply(done.to_dict())
+    try:
+        session = await session_of(x, id)
+    except RunEnded as ended:
+        if ended.state != "rolled_back":
+            raise
+        return Reply((await x.rt.report(id)).to_dict())
+    return await _ended(x, session, session.run.rollback(said.why), is_rollback=True)
+
+
+async def _ended(x: Exchange, session: Session, work: Any, *, is_rollback: bool = False) -> Reply:
+    id, tenant = session.run.id, tenant_of(x)
+    try:
+        await x.service.finished(x, session, work)
+    except RolledBack as back:
+        if not is_rollback:
+            raise
+        return Reply(back.report.to_dict())
+    except Held as held:
+        place = {"Location": x.service.approval_place(x, held.approval)} if held.approval is not None else {}
+        return Reply((await x.rt.report(id)).to_dict(), 202, place | {"Retry-After": "5"})
+    except LedgerError:
+        raise
+    except Error:
+        raise
+    except Exception as error:
+        raise await failed_with(x, id, error) from error
+    finally:
+        if session.run.is_over:
+            x.service.sessions.forget(tenant, id)
+    return Reply((await x.rt.report(id)).to_dict())
+
+
+async def failed_with(x: Exchange, id: str, error: Exception) -> Error:
+    """Return the error for a client whose run ended over a tool's own error; the report has it, redacted."""
+    found = await x.rt.report(id)
+    said = next((call.error for call in reversed(found.calls) if call.error), "") or type(error).__name__
+    ended = UsageError(f"run {id} is {found.run.state}: a tool failed: {said}", run_id=id)
+    return RunEnded(str(ended), state=found.run.state, run_id=id)
+
+
+async def renew(x: Exchange) -> Reply:
+    """Renew the client's lease: it is alive, and has nothing to ask."""
+    session = await session_of(x, x.path["id"])
+    with session.request() as run:
+        return Reply({"id": run.id, "state": run.state, "client_lease": session.lease_s})
+
+
+async def suspend(x: Exchange) -> Reply:
+    """Let the run go: nothing staged starts, nothing is taken back, and it can be opened again."""
+    session = await session_of(x, x.path["id"])
+    stopped = Suspended(f"{x.who.name} has suspended the run", run_id=session.run.id)
+    return await _ended(x, session, session.run.leave(stopped))

@@ -1,0 +1,357 @@
+"""The application: match a request with the table, check it, carry it out, and answer."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Coroutine, Iterable, Mapping
+from secrets import token_urlsafe
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, unquote
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from amends import Approval, AsyncRuntime, Runtime
+from amends.errors import Error, Forbidden, Unauthorized, UsageError, log_error
+from amends.serve import openapi
+from amends.serve.access import Access, Accessor, Who, allows, check_scope
+from amends.serve.audit import Verifications
+from amends.serve.exchange import Exchange, Reply, encoded
+from amends.serve.limits import Limits, Rates, read_body
+from amends.serve.login import Logins, redacted
+from amends.serve.metrics import Meters
+from amends.serve.problems import (
+    MEDIA_TYPE,
+    BadRequest,
+    Internal,
+    Invalid,
+    NoSuchRoute,
+    WrongMethod,
+    WrongType,
+    headers_of,
+    problem_of,
+)
+from amends.serve.routes import ROUTES, Route
+from amends.serve.secrets import Secrets, secrets_of
+from amends.serve.sessions import SWEEP_S, Session, Sessions
+from amends.visible import visible_log
+
+log = visible_log("amends")
+T = TypeVar("T")
+NOBODY: Final = Who("nobody", frozenset({"viewer"}))
+"""Who makes a request to a public route."""
+OWN_ONLY: Final = ("agent", "worker")
+"""Scopes that show only what belongs to the own runs."""
+ROUTE: Final = "amends.route"
+"""Where the scope of a request has the path of its route, for the metrics."""
+PROBLEMS_MAX: Final = 20
+"""How many wrong fields a problem names."""
+
+
+class Service:
+    """The ASGI application of one runtime. It starts with the first request, or with the server's lifespan."""
+
+    def __init__(
+        self,
+        rt: Runtime | AsyncRuntime,
+        *,
+        access: Accessor | None = None,
+        limits: Limits | None = None,
+        worker: bool = True,
+        read_only: bool = False,
+        secrets: Secrets | None = None,
+        metrics: bool = True,
+        routes: Iterable[Route] = ROUTES,
+    ) -> None:
+        self.rt = rt.as_async()
+        self.limits = limits or Limits()
+        self.sessions = Sessions(self.limits)
+        self._secrets = secrets
+        self.verifications = Verifications()
+        self.streams = 0
+        """How many event streams are open."""
+        self.is_closing = False
+        self._access, self._has_own_access = access, access is not None
+        self._logins: Logins | None = None
+        self._has_worker, self._is_read_only = worker, read_only
+        self._rates = Rates(self.limits.requests_per_s)
+        self.routes = tuple(routes)
+        self._by_shape: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
+        for route in self.routes:
+            self._add(route)
+        self.meters = self._meters() if metrics else None
+        self._keeper: asyncio.Task[None] | None = None
+        self._document: dict[str, Any] | None = None
+
+    def _meters(self) -> Meters | None:
+        try:
+            return Meters(self)
+        except ModuleNotFoundError:
+            return None  # the answer at /metrics says so
+
+    def _add(self, route: Route) -> None:
+        parts = tuple(route.path.strip("/").split("/"))
+        same = self._by_shape.setdefault(len(parts), [])
+        for known, methods in same:
+            if known == parts:
+                methods[route.method] = route
+                return
+        same.append((parts, {route.method: route}))
+        same.sort(key=lambda one: sum(part.startswith("{") for part in one[0]))  # fixed words before names
+
+    # ---- Life
+
+    async def start(self) -> None:
+        """Begin to let go of silent clients' runs, and to recover runs; a second call does nothing."""
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="amends-serve")
+
+    async def close(self) -> None:
+        """End what ``start`` began, after the requests under way. The runtime stays open: whoever made it closes it."""
+        self.is_closing = True
+        await self.verifications.close()
+        await self.sessions.close()
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        if self._has_worker and not self._is_read_only:
+            async with self.rt.worker():
+                await self._sweep()
+        else:
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                await self.sessions.let_go_of_silent()
+            except Exception as error:  # the next sweep tries again
+                log_error(log, logging.ERROR, "leases of clients could not be looked at", error)
+
+    @property
+    def secrets(self) -> Secrets:
+        """What cookies and the tokens of claims are signed with; read from the settings when they are first needed."""
+        if self._secrets is None:
+            self._secrets = secrets_of(self.rt)
+        return self._secrets
+
+    @property
+    def logins(self) -> Logins | None:
+        """How people log in with a browser; None: the program that mounts the service has its own way (``access=``)."""
+        if self._logins is None and not self._has_own_access:
+            self._logins = Logins.of(self.rt, self.secrets)
+        return self._logins
+
+    # ---- Requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one connection (ASGI)."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        request = Request(scope, receive, send)
+        begun = time.monotonic()
+        response = await self._answered(request)
+        if self.meters is not None:
+            self.meters.answered(scope.get(ROUTE, ""), response.status_code, time.monotonic() - begun)
+        await response(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.start()
+                except Exception as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _answered(self, request: Request) -> Response:
+        try:
+            reply = await self._carried_out(request)
+        except Error as error:
+            return self._problem(error)
+        except Exception as error:
+            log_error(log, logging.ERROR, f"{request.method} {request.url.path.partition('?')[0]} failed", error)
+            return self._problem(Internal("the service failed"))
+        if isinstance(reply, Response):
+            return reply
+        if reply.stream is not None:
+            return StreamingResponse(reply.stream, reply.status, dict(reply.headers), reply.media_type)
+        body = reply.data if isinstance(reply.data, bytes) else encoded(reply.data)
+        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **reply.headers}
+        return Response(body, reply.status, headers, reply.media_type)
+
+    def _problem(self, error: Error) -> Response:
+        found = problem_of(error)
+        found |= {
+            "detail": redacted(found["detail"]),
+            "hint": redacted(found["hint"]),
+            "text": redacted(error.for_model()),
+        }
+        return Response(encoded(found), found["status"], headers_of(error), MEDIA_TYPE)
+
+    async def _carried_out(self, request: Request) -> Reply | Response:
+        await self.start()
+        route, path = self._found(request)
+        request.scope[ROUTE] = route.path
+        if route.scopes is None:
+            who, is_wide = NOBODY, False
+        else:
+            who = await self._who(request)
+            self._rates.check(who.token or who.name)
+            check_scope(who, *route.scopes)
+            others = tuple(one for one in route.scopes if one not in OWN_ONLY)
+            is_wide = allows(who, *others) if others else "operator" in who.scopes
+        if self._is_read_only and request.method not in ("GET", "HEAD"):
+            raise Forbidden("this service is read-only", why="read_only")
+        said = dict(request.query_params)
+        if len(said) != len(request.query_params.multi_items()):
+            raise BadRequest("a parameter of the address is there twice")
+        tenant = said.pop("tenant", None) if route.scopes is not None else None
+        query = _validated(route.query, said, "query", strict=False)
+        body = await self._body(route, request)
+        rt = self._view(who, tenant)
+        return await route.handler(Exchange(self, request, who, rt, path, query, body, is_wide))
+
+    def _found(self, request: Request) -> tuple[Route, dict[str, str]]:
+        parts = self._parts(request.scope)
+        for pattern, methods in self._by_shape.get(len(parts), ()):
+            path: dict[str, str] = {}
+            for wanted, part in zip(pattern, parts, strict=True):
+                if wanted.startswith("{"):
+                    path[wanted[1:-1]] = part
+                elif wanted != part:
+                    break
+            else:
+                if request.method not in methods:
+                    allow = ", ".join(sorted(methods))
+                    raise WrongMethod(f"{request.method} is not possible here; {allow} is", allow=allow)
+                if "" in path.values():
+                    break
+                return methods[request.method], path
+        raise NoSuchRoute("there is nothing at this address")
+
+    @staticmethod
+    def _parts(scope: Scope) -> list[str]:
+        """Return the parts of the address below where the application is mounted; a quoted slash is part of a name."""
+        raw = scope.get("raw_path") or quote(scope["path"]).encode("ascii")
+        parts = raw.decode("latin-1").partition("?")[0].lstrip("/").split("/")
+        above = [part for part in scope.get("root_path", "").split("/") if part]
+        if [unquote(part) for part in parts[: len(above)]] == above:
+            parts = parts[len(above) :]
+        try:
+            return [unquote(part, errors="strict") for part in parts]
+        except UnicodeDecodeError:
+            raise BadRequest("the address is not UTF-8") from None
+
+    async def _who(self, request: Request) -> Who:
+        if self._access is None:
+            self._access = Access(self.rt, logins=self.logins)
+        found = self._access(request)
+        who = await found if inspect.isawaitable(found) else found
+        if not isinstance(who, Who):
+            raise Unauthorized("nobody knows who asks", why="missing")
+        return who
+
+    async def _body(self, route: Route, request: Request) -> Any:
+        if route.body is None and route.body_type == "application/json":
+            return None
+        is_json = route.body is not None
+        bytes_max = self.limits.body_bytes_max if is_json else self.limits.bundle_bytes_max
+        data = await read_body(request, bytes_max=bytes_max, s_max=self.limits.body_s_max)
+        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if (data or given) and given != route.body_type:
+            raise WrongType(f"the body is {given or 'of no type'}, and {route.body_type} is read here")
+        if route.body is None:
+            return data
+        try:
+            said = from_json(data, allow_inf_nan=False) if data else {}
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"the body is not JSON: {str(error)[:200]}") from None
+        if not isinstance(said, dict):
+            raise Invalid("the body is not a JSON object", problems=("body: not an object",))
+        return _validated(route.body, said, "body", strict=True)
+
+    def _view(self, who: Who, tenant: str | None) -> AsyncRuntime:
+        if who.tenant is not None and tenant not in (None, who.tenant):
+            raise Forbidden("this token belongs to one tenant, and the request names another", why="tenant")
+        try:
+            return self.rt.scoped(
+                tenant=(who.tenant or tenant) or None, agent=who.agent or None, principal=who.name,
+                token=who.token or None,
+            )  # fmt: skip
+        except UsageError:
+            raise Forbidden("this service does not act for the token's tenant", why="tenant") from None
+
+    # ---- For handlers
+
+    def tenant(self, x: Exchange) -> str:
+        """Return the tenant that a request is about."""
+        return (x.who.tenant or x.request.query_params.get("tenant")) or ""
+
+    def own_tenant(self, x: Exchange) -> str | None:
+        """Return the tenant that a request is limited to, "" for the one without a name; None: every tenant."""
+        return x.who.tenant if x.who.tenant is not None else x.request.query_params.get("tenant")
+
+    def new_id(self, what: str) -> str:
+        """Return a new id for something that lives in this process only."""
+        return f"{what}_{token_urlsafe(12)}"
+
+    def runtime(self, tenant: str) -> AsyncRuntime:
+        """Return the runtime for this tenant, without the names of whoever asks."""
+        return self.rt.scoped(tenant=tenant or None)
+
+    async def finished(self, x: Exchange, session: Session, work: Coroutine[Any, Any, T], *, forgets: bool = True) -> T:
+        """Finish work in a run within the time that a client should wait for an answer.
+
+        ``forgets``: a lost lease is that of the run, which is then no longer this server's.
+        """
+        s_max = self.limits.answer_s_max
+        return await self.sessions.within(self.tenant(x), session, work, s_max=s_max, forgets=forgets)
+
+    async def check(self, x: Exchange) -> None:
+        """Raise ``Unauthorized`` if whoever asked may not ask any more."""
+        await self._who(x.request)
+
+    def base(self, request: Request) -> str:
+        """Return the path below which the application is served."""
+        return str(request.scope.get("root_path", "")).rstrip("/")
+
+    def approval_place(self, x: Exchange, approval: Approval) -> str:
+        """Return the address of a request for approval."""
+        return f"{self.base(x.request)}/v1/approvals/{quote(approval.id, safe='')}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the OpenAPI document of the routes that are served."""
+        if self._document is None:
+            self._document = openapi.document(self.routes)
+        return self._document
+
+
+def _validated(model: type[BaseModel], said: Mapping[str, Any], where: str, *, strict: bool) -> BaseModel:
+    try:
+        return model.model_validate(said, strict=strict)
+    except ValidationError as error:
+        wrong = tuple(
+            f"{where}.{'.'.join(map(str, one['loc']))}: {one['msg']}"
+            for one in error.errors(include_url=False, include_context=False, include_input=False)[:PROBLEMS_MAX]
+        )
+        raise Invalid("; ".join(wrong), problems=wrong) from None

@@ -1,0 +1,63 @@
+"""A browser, as far as a login needs one: it keeps cookies, and follows no redirect by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from amends import AsyncRuntime
+from amends.errors import Error
+from amends.serve.access import Access
+from amends.serve.login import Logins, problem, with_login
+from amends.serve.oidc import Provider
+from amends.serve.secrets import Secrets
+
+SECRET = "s" * 32
+
+
+def service(rt: AsyncRuntime, logins: Logins) -> Any:
+    """Return an application with the login before it, which answers every other request with who asks."""
+    access = Access(rt, logins=logins)
+
+    async def answers(scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive, send)
+        try:
+            who = await access(request)
+            answer = JSONResponse(
+                {"name": who.name, "scopes": sorted(who.scopes), "tenant": who.tenant, "token": who.token}
+            )
+        except Error as error:
+            answer = problem(error)  # type: ignore[assignment]
+        await answer(scope, receive, send)
+
+    return with_login(answers, logins)
+
+
+def visit(app: Any, *, base: str = "http://127.0.0.1:8000", root: str = "") -> httpx.AsyncClient:
+    """Return a browser that visits this application."""
+    transport = httpx.ASGITransport(app=app, root_path=root)
+    return httpx.AsyncClient(transport=transport, base_url=base, follow_redirects=False)
+
+
+def played(
+    flow: Callable[[AsyncRuntime, Logins, httpx.AsyncClient], Awaitable[None]],
+    *,
+    provider: Provider | None = None,
+    secrets: Secrets | None = None,
+    url: str = "memory:",
+    **options: Any,
+) -> None:
+    """Play a flow with a runtime, its logins, and a browser."""
+
+    async def play() -> None:
+        async with AsyncRuntime(url) as rt:
+            logins = Logins(rt, secrets or Secrets(SECRET), provider=provider)
+            async with visit(service(rt, logins), **options) as browser:
+                await flow(rt, logins, browser)
+
+    asyncio.run(play())

@@ -1,0 +1,327 @@
+"""The OpenAPI document is true: every answer of every route is one that it describes, whatever was sent.
+
+One tour visits every route with a request that succeeds; schemathesis then sends what nobody would think of, with the
+token of each scope, route by route and along the links of the document.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.python import asgi
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from starlette.testclient import TestClient
+
+from amends import Held, NoEffect, Retry, Rule, RunBlocked, Runtime, tool
+from amends.serve import Limits, app
+from amends.serve.routes import ROUTES, Route
+from tests.serve.shop import SECRET, TOKENS, World, access, as_, tools_of
+from tests.serve.test_authorisation import Things
+
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+NEEDS_A_PROVIDER = {"login_start", "login_callback"}
+"""Routes that succeed with a provider of logins only: tests/serve/test_oidc.py visits them."""
+UNUSUAL = {"load", "openapi"}
+"""What schemathesis leaves out: a body that is no JSON, and the address that it has the document from."""
+
+
+# ---- One request to every route
+
+
+class Tour:
+    """A client that checks every answer against the document, and remembers which routes succeeded."""
+
+    def __init__(self, client: TestClient, tokens: dict[str, str]) -> None:
+        self.client, self.tokens, self.succeeded = client, tokens, set[str]()
+        self.schema = schemathesis.openapi.from_dict(client.get("/v1/openapi.json").json())
+        self.schema.validate()
+
+    def __call__(self, name: str, token: str, *ids: str, status: int = 200, **sent: Any) -> Any:
+        [route] = [one for one in ROUTES if one.name == name]
+        path = route.path
+        for place, id in zip([part for part in path.split("/") if part.startswith("{")], ids, strict=True):
+            path = path.replace(place, id)
+        sent.setdefault("headers", {})["Authorization"] = f"Bearer {self.tokens[token]}"
+        if route.scopes is None:
+            del sent["headers"]["Authorization"]
+        answer = self.client.request(route.method, path, **sent)
+        assert answer.status_code == status, f"{name}: {answer.status_code} {answer.text}"
+        self.schema[route.path][route.method].validate_response(answer)
+        self.succeeded.add(name)
+        return answer.json() if answer.headers.get("content-type") == "application/json" else answer
+
+
+def stuck_runs(rt: Runtime) -> dict[str, str]:
+    """Make what only a person can go on with; return what to decide about, by the verb."""
+
+    @tool(key="order", on_conflict="hold")
+    def book(order: str, room: str) -> None: ...
+
+    @book.compensate
+    def unbook() -> None: ...
+
+    @tool
+    def lend(item: str) -> None: ...
+
+    @lend.compensate(retry=Retry(attempts=1))
+    def take_back(item: str) -> None:
+        raise NoEffect("it is gone")
+
+    @tool(kind="pivot")
+    def hold(what: str) -> None: ...
+
+    @tool(kind="pivot")
+    def send(what: str) -> None: ...
+
+    rt.add(book, lend, hold, send)
+    found: dict[str, str] = {}
+    with pytest.raises(Held) as held, rt.run("conflict"):
+        book(order="1", room="blue")
+        book(order="1", room="red")
+    found["decide"] = held.value.call.id
+    with pytest.raises(Held) as held, rt.run("expired", recover="wait"):
+        hold(what="x")
+    found["ask_again"] = held.value.approval.id
+    with pytest.raises(KeyError), rt.run("finish"):
+        send(what="x")
+        raise KeyError("after the pivot")
+    with pytest.raises(RunBlocked) as blocked, rt.run("retry"):
+        lend(item="x")
+        raise KeyError("take it back")
+    [call] = rt.report("retry").calls
+    assert blocked.value.run_id == "retry"
+    found["retry"] = call.id
+    until = time.monotonic() + 10
+    while rt.approval(found["ask_again"]).state != "expired":
+        assert time.monotonic() < until
+    rt.recover()
+    return found
+
+
+def test_every_route_succeeds_once_and_answers_as_the_document_says() -> None:
+    rules = [Rule(tool="hold", expires=0.1)]
+    with Runtime("memory:", tools=tools_of(World()), lease=5.0, rules=rules) as rt:
+        tokens = {}
+        for scope in ("viewer", "approver", "operator", "agent"):
+            agent = "shopper" if scope == "agent" else ""
+            tokens[scope] = rt.create_token(scope, scopes=scope, agent=agent, by="me", why="x").text or ""
+        stuck = stuck_runs(rt)
+        service = app(rt, secrets=SECRET)
+        with TestClient(service, base_url="http://testserver", follow_redirects=False) as client:
+            ask = Tour(client, tokens)
+            _for_agents(ask)
+            _for_people(ask, stuck)
+            _for_auditors(ask)
+            assert service.logins is not None
+            _for_browsers(ask, service.logins.new_link("http://testserver", name="ada"))
+        assert {route.name for route in ROUTES} - ask.succeeded == NEEDS_A_PROVIDER
+
+
+def _for_agents(ask: Tour) -> None:
+    charge = {"tool": "charge", "args": {"order": "1", "cents": 5}}
+    ask("schemas", "agent")
+    ask("open", "agent", status=201, json={"id": "r"})
+    ask("open", "agent", json={"id": "r"})
+    ask("answer", "agent", "r", json=charge)
+    ask("renew", "agent", "r")
+    claim = ask("begin", "agent", "r", status=201, json={"tool": "charge", "args": {"order": "2", "cents": 5}})
+    ask("renew_claim", "agent", claim["call"], json={"token": claim["token"]})
+    ask("succeed", "agent", claim["call"], json={"token": claim["token"], "result": "ch_2"})
+    claim = ask("begin", "agent", "r", status=201, json={"tool": "charge", "args": {"order": "3", "cents": 5}})
+    ask("fail", "agent", claim["call"], json={"token": claim["token"], "error": "no", "no_effect": True})
+    ask("runs", "agent")
+    ask("run", "agent", "r")
+    ask("report", "agent", "r")
+    ask("calls", "agent")
+    ask("call", "agent", claim["call"])
+    ask("plan_rollback", "viewer", "r")
+    ask("suspend", "agent", "r")
+    ask("commit", "agent", "r")
+    ask("open", "agent", status=201, json={"id": "back"})
+    ask("rollback", "agent", "back", json={"why": "x"})
+
+
+def _for_people(ask: Tour, stuck: dict[str, str]) -> None:
+    why = {"why": "x"}
+    ask("retry", "operator", stuck["retry"], json=why)
+    ask("decide", "operator", stuck["decide"], json={"decision": "refuse"} | why)
+    ask("finish", "operator", "finish", json=why)
+    ask("ask_again", "approver", stuck["ask_again"], json=why)
+
+    def asked(run: str) -> Any:
+        ask("open", "agent", status=201, json={"id": run})
+        held = ask("answer", "agent", run, status=202, json={"tool": "wire", "args": {"order": run, "cents": 5}})
+        return held["error"]["approval"]
+
+    for name in ("approve", "bypass"):
+        request = asked(name)
+        token = "approver" if name == "approve" else "operator"
+        ask("approval", "viewer", request["id"])
+        ask(name, token, request["id"], json={"digest": request["digest"]} | why)
+    ask("approvals", "viewer")
+    ask("inbox", "viewer")
+    ask("reject", "approver", asked("reject")["id"], json={"reason": "x"})
+    ask("withdraw", "approver", asked("withdraw")["id"], json=why)
+    ask("edit", "approver", asked("edit")["id"], json={"args": {"order": "e", "cents": 4}} | why)
+    ask("delegate", "approver", status=201, json={"to": "ben", "until": 60} | why)
+    permit = ask("permit", "approver", status=201, json={"tool": "wire", "args": {"order": "p", "cents": 5}})
+    ask("permits", "viewer")
+    ask("revoke", "approver", permit["id"], params=why)
+    _for_doubts(ask)
+    for name in ("budgets", "costs", "locks"):
+        ask(name, "viewer")
+    ask("halt", "operator", status=201, json={"tool": "wire"} | why)
+    ask("halts", "viewer")
+    ask("unhalt", "operator", params={"tool": "wire"} | why)
+    made = ask("create_token", "operator", status=201, json={"name": "t", "scopes": ["viewer"]} | why)
+    ask("tokens", "operator")
+    ask("revoke_token", "operator", made["id"], params=why)
+
+
+def _for_doubts(ask: Tour) -> None:
+    why = {"why": "x"}
+
+    def doubt(run: str, tool: str = "ship") -> str:
+        ask("open", "agent", status=201, json={"id": run, "recover": "wait"})
+        claim = ask("begin", "agent", run, status=201, json={"tool": tool, "kind": "pivot", "args": {"n": run}})
+        ask("fail", "agent", claim["call"], json={"token": claim["token"], "error": "?", "doubt": True})
+        return str(claim["call"])
+
+    ask("doubts", "viewer")
+    call = doubt("doubt")
+    ask("preview", "viewer", call)
+    ask("probe", "operator", call)
+    ask("resolve", "operator", call, json={"answer": "happened", "result": 1} | why)
+    ask("accept", "operator", doubt("accept"), json=why)
+    abandoned = doubt("abandon")
+    ask("suspend", "agent", "abandon")
+    ask("abandon", "operator", "abandon", json=why)
+    ask("call", "viewer", abandoned)
+
+
+def _for_auditors(ask: Tour) -> None:
+    ask("events", "viewer")
+    made = ask("verify", "operator", status=202, json={})
+    until = time.monotonic() + 10
+    while ask("verification", "operator", made["id"])["state"] == "running":
+        assert time.monotonic() < until
+    bundle = ask("export", "operator", json={"runs": ["r"]})
+    ask("load", "operator", content=bundle.content, headers={"Content-Type": "application/zip"})
+    for name in ("openapi", "health", "ready"):
+        ask(name, "viewer")
+    ask("metrics", "viewer")
+
+
+def _for_browsers(ask: Tour, link: str) -> None:
+    ask("login", "viewer")
+    ask("login_link", "viewer", status=303, params={"once": link.partition("once=")[2]})
+    said = ask("login_session", "viewer")
+    ask("logout", "viewer", headers={"X-CSRF-Token": said["csrf"]})
+
+
+# ---- What nobody would think of
+
+
+class Via:
+    """Requests to the application on the event loop that schemathesis uses."""
+
+    def __init__(self, service: Any) -> None:
+        self.session = asgi.get_client(service)
+
+    def request(self, method: str, path: str, *, content: bytes | None = None, **sent: Any) -> requests.Response:
+        given = {} if content is None else {"data": content}
+        return self.session.request(method, f"http://{asgi.HOST}{path}", **given, **sent)
+
+    def get(self, path: str, **sent: Any) -> requests.Response:
+        return self.request("GET", path, **sent)
+
+
+def served_by_schemathesis() -> tuple[Any, Things]:
+    rt = Runtime("memory:", tools=tools_of(World()), lease=5.0, wait=0.05)
+    limits = Limits(answer_s_max=2.0, streams_max=0)
+    service = app(rt, access=access, secrets=SECRET, limits=limits, worker=False, metrics=False)
+    things = Things(Via(service))
+    schema = schemathesis.openapi.from_asgi("/v1/openapi.json", service)
+    return schema, things
+
+
+def tried(schema: Any, things: Things, token: str, examples: int) -> Counter[tuple[str, int]]:
+    """Send this many requests to every route; return how often each was answered with which status."""
+    seen: Counter[tuple[str, int]] = Counter()
+    routes = {(route.method, route.path): route for route in ROUTES}
+
+    def one(route: Route, operation: Any) -> None:
+        @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate], derandomize=True,
+                  suppress_health_check=list(HealthCheck))  # fmt: skip
+        @given(case=operation.as_strategy(), known=st.booleans())
+        def sent(case: Any, known: bool) -> None:
+            if known and case.path_parameters:
+                case.path_parameters = dict(zip(case.path_parameters, [things.path(route).split("/")[3]], strict=True))
+            answer = case.call(headers=as_(token))
+            seen[route.name, answer.status_code] += 1
+            case.validate_response(answer, checks=CHECKS)
+
+        sent()
+
+    for found in schema.get_all_operations():
+        route = routes[found.ok().method.upper(), found.ok().path]
+        if route.name not in UNUSUAL:
+            one(route, found.ok())
+    return seen
+
+
+def test_whatever_is_sent_the_answer_is_in_the_document() -> None:
+    schema, things = served_by_schemathesis()
+    seen = tried(schema, things, "operator", 1)
+    assert {route.name for route in ROUTES} - {name for name, _ in seen} == UNUSUAL
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("token", ["viewer", "agent", "worker", "approver", "operator", "everywhere"])
+def test_whatever_is_sent_with_any_token_the_answer_is_in_the_document(token: str) -> None:
+    assert token in TOKENS
+    schema, things = served_by_schemathesis()
+    seen = tried(schema, things, token, 8)
+    assert sum(seen.values()) >= 200
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("token", ["agent", "operator", "everywhere"])
+def test_whatever_follows_whatever_the_answer_is_in_the_document(token: str) -> None:
+    schema, _ = served_by_schemathesis()
+    seen: Counter[tuple[str, int]] = Counter()
+
+    class Machine(schema.as_state_machine()):  # type: ignore[misc]
+        def get_call_kwargs(self, case: Any) -> dict[str, Any]:
+            return {"headers": as_(token)}
+
+        def validate_response(self, response: Any, case: Any, **_: Any) -> None:
+            seen[case.operation.path, response.status_code] += 1
+            case.validate_response(response, checks=CHECKS)
+
+    Machine.run(
+        settings=settings(max_examples=70, stateful_step_count=6, deadline=None, database=None, derandomize=True,
+                          suppress_health_check=list(HealthCheck))
+    )  # fmt: skip
+    assert sum(seen.values()) >= 200
+    assert any(path == "/v1/runs/{id}/calls" and status == 200 for path, status in seen)

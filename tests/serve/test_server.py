@@ -1,0 +1,170 @@
+"""A real server process, and clients that behave badly."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+APP = """
+from amends import Runtime, tool
+
+@tool(key="order")
+def charge(order: str, cents: int) -> str:
+    with open({book!r}, "a") as book:
+        book.write(f"{{order}} {{cents}}\\n")
+    return f"ch_{{order}}"
+
+@charge.compensate
+def refund(order: str) -> None:
+    with open({book!r}, "a") as book:
+        book.write(f"{{order}} refunded\\n")
+
+rt = Runtime({url!r}, tools=[charge], lease=2.0)
+"""
+
+
+@contextmanager
+def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    command = [sys.executable, "-m", "amends", "serve", "app.py:rt", "--port", "0", "--json", *options]
+    env = os.environ | {"XDG_STATE_HOME": str(folder / "state")}
+    with subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
+        try:
+            assert started.stdout is not None
+            line = started.stdout.readline()
+            assert line, started.stderr.read() if started.stderr else ""
+            yield started, json.loads(line)
+        finally:
+            started.kill()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP.format(book=str(tmp_path / "book"), url=f"sqlite:///{tmp_path}/l.db"))
+    (tmp_path / "book").touch()
+    return tmp_path
+
+
+def token(folder: Path) -> str:
+    from amends import Runtime
+
+    with Runtime(f"sqlite:///{folder}/l.db") as rt:
+        made = rt.create_token("bot", scopes="agent", agent="shopper", by="me", why="test")
+    assert made.text
+    return made.text
+
+
+def test_a_real_server_serves_bears_bad_clients_and_stops_cleanly(folder: Path) -> None:
+    bot = {"Authorization": f"Bearer {token(folder)}"}
+    with process(folder) as (server, said), httpx.Client(base_url=said["url"], headers=bot) as client:
+        assert said["pid"] == server.pid
+        place = (httpx.URL(said["url"]).host, httpx.URL(said["url"]).port)
+        half = socket.create_connection(place)
+        half.sendall(b"POST /v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n")
+        head = "".join(f"{name}: {value}\r\n" for name, value in bot.items())
+        cut = socket.create_connection(place)
+        cut.sendall(f"POST /v1/runs HTTP/1.1\r\nHost: x\r\n{head}Content-Length: 100\r\n\r\n{{".encode())
+        cut.close()
+        assert client.post("/v1/runs", json={"id": "r"}).status_code == 201
+        large = client.post("/v1/runs", content=(b" " * (1 << 20) for _ in range(100)))
+        assert large.status_code == 413
+        call = {"tool": "charge", "args": {"order": "1", "cents": 5}}
+        assert client.post("/v1/runs/r/calls", json=call).json()["status"] == "done"
+        assert client.post("/v1/runs/r/commit").json()["run"]["state"] == "committed"
+        [run] = client.get("/v1/runs").json()["items"]
+        assert run["id"] == "r"
+        half.close()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 0
+    assert (folder / "book").read_text() == "1 5\n"
+
+
+@pytest.mark.rest
+def test_a_run_goes_on_through_the_next_server_after_kill_9(folder: Path) -> None:
+    bot = {"Authorization": f"Bearer {token(folder)}"}
+    call = {"tool": "charge", "args": {"order": "1", "cents": 5}}
+    with process(folder) as (server, said), httpx.Client(base_url=said["url"], headers=bot) as client:
+        client.post("/v1/runs", json={"id": "r"})
+        assert client.post("/v1/runs/r/calls", json=call).json()["status"] == "done"
+        server.kill()
+        server.wait(20)
+    with process(folder) as (_, said), httpx.Client(base_url=said["url"], headers=bot) as client:
+        again = client.post("/v1/runs/r/calls", json=call)
+        assert (again.json()["status"], again.headers["idempotent-replayed"]) == ("replayed", "true")
+        assert client.post("/v1/runs/r/commit").json()["run"]["state"] == "committed"
+    assert (folder / "book").read_text() == "1 5\n"
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--port", "PORT"], "nothing can be served on 127.0.0.1"),
+        (["--host", "0.0.0.0"], "nobody has a token yet"),
+        (["--app", "other.py:rt"], "two runtimes"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_words(folder: Path, options: list[str], words: str) -> None:
+    from amends import Runtime
+
+    with Runtime(f"sqlite:///{folder}/l.db"):
+        pass
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        given = [str(taken.getsockname()[1]) if one == "PORT" else one for one in options]
+        command = [sys.executable, "-m", "amends", "serve", "app.py:rt", "--port", "0", *given]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.rest
+def test_a_missing_ledger_is_named(folder: Path) -> None:
+    command = [sys.executable, "-m", "amends", "serve", "app.py:rt", "--port", "0"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "no ledger at" in done.stderr
+
+
+def test_a_head_that_never_ends_is_answered_with_408() -> None:
+    """The limit is the server's own: uvicorn has none."""
+    import asyncio
+
+    from amends import AsyncRuntime
+    from amends.serve import Limits, app
+    from amends.serve.server import address, bind, serve
+    from tests.serve.shop import SECRET, access
+
+    async def main() -> bytes:
+        listening = bind("127.0.0.1", 0)
+        service = app(
+            AsyncRuntime("memory:"), access=access, secrets=SECRET, limits=Limits(head_s_max=0.2), worker=False
+        )
+        going = asyncio.create_task(serve(service, listening))
+        host, port = address(listening).removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        got = b""
+        try:
+            for part in (b"GET /health HTTP/1.1\r\n", b"Host: x\r\n", b"X: "):
+                writer.write(part)
+                await asyncio.sleep(0.05)
+            got = await asyncio.wait_for(reader.read(), 10)
+        finally:
+            writer.close()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(going, 20)
+        return got
+
+    before = signal.getsignal(signal.SIGTERM)
+    got = asyncio.run(main())
+    assert got.startswith(b"HTTP/1.1 408")
+    assert signal.getsignal(signal.SIGTERM) is before
