@@ -41,6 +41,8 @@ BEGUN_S: Final = 600.0
 """How long a login at the provider may take."""
 SESSION_S: Final = 28_800.0
 """How long somebody stays logged in, unless the setting ``login`` says otherwise."""
+NEXT_CHARS_MAX: Final = 1_000
+"""The longest address to lead to after a login."""
 NO_STORE: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 STATUSES: Final[tuple[tuple[type[Error], int], ...]] = (
     (Unauthorized, 401), (Forbidden, 403), (LoginRefused, 403), (LinkVoid, 403), (LedgerError, 503),
@@ -337,6 +339,7 @@ def _root(request: Request) -> str:
 def _next(request: Request) -> str:
     """Return where to lead after the login: a path of this service and nothing else."""
     said = request.query_params.get("next", "")
+    said = said if len(said) <= NEXT_CHARS_MAX else ""  # a cookie carries it
     is_path = said.startswith("/") and not said.startswith(("//", "/\\")) and said.isprintable() and "\\" not in said
     parts = urlsplit(said) if is_path else urlsplit("")
     is_own = is_path and not parts.scheme and not parts.netloc
