@@ -919,9 +919,18 @@ class ReadToken(StoreOp["tuple[DirectiveRow | None, float]"]):
 
 @dataclass(slots=True)
 class ListTokens(StoreOp[tuple[list[DirectiveRow], float]]):
-    """Read tokens that have not been ended, oldest first, and the ledger's time: of a tenant, or (None) of all."""
+    """Read the tokens that are valid, oldest first, and the ledger's time: of a tenant, or (None) of all."""
 
     tenant: str | None
+
+
+@dataclass(slots=True)
+class NoteDriver(StoreOp[bool]):
+    """Record that somebody else drives an open run from now on, by the token of this operation; False: it has ended."""
+
+    root: str
+    by: str
+    nonce: str
 
 
 # ---- Operations of halts
