@@ -475,6 +475,23 @@ async def test_what_the_framework_asks_for_is_not_approved_by_waking_it(
 
 
 @on_a_loop
+async def test_waking_approves_nothing_in_a_guarded_toolset_of_its_own(shop: Shop) -> None:
+    [fn] = [one for one in shop.functions() if one.__name__ == "charge"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        for toolset in (FunctionToolset([fn]).approval_required(), FunctionToolset([Tool(fn, requires_approval=True)])):
+            agent: Any = Agent(
+                model_saying(CHARGED), toolsets=[AmendsToolset(toolset)], output_type=[str, DeferredToolRequests]
+            )
+            with pytest.raises(Suspended):
+                async with rt.run():
+                    messages = (await agent.run("please")).all_messages()
+                    again = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+                    assert isinstance(again.output, DeferredToolRequests)
+                    raise Suspended("it waits")
+    assert shop.effects() == []
+
+
+@on_a_loop
 async def test_who_decides_sees_what_is_asked(shop: Shop) -> None:
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
         agent = Agent(
@@ -1121,6 +1138,18 @@ async def test_what_is_recorded_besides_a_result_hides_what_the_tool_hides(shop:
         again = await agent.run("go on", run_id="r")
     assert "paid" in str(told_of("pay", again.all_messages()))
     assert b"4111-1111" not in b"".join(one.read_bytes() for one in shop.folder.glob("ledger.db*"))
+
+
+@on_a_loop
+async def test_what_is_besides_the_result_of_another_run_is_given_too(shop: Shop) -> None:
+    once = amends.declare("draw", kind="pivot", key="what", scope="ledger")
+    async with amends.AsyncRuntime(shop.url, tools=[once]) as rt:
+        agent: Any = Agent(calls_once(DRAW, "c1"), tools=[rich(shop, "wrapped")], capabilities=[AmendsCapability(rt)])
+        await agent.run("go on", run_id="first")
+        second = await agent.run("go on", run_id="second")
+        result, metadata, content = told_of("draw", second.all_messages())
+        assert ("cat" in str(result), metadata["cost"], content[1].data) == (True, Decimal("1.50"), b"\x00\xffpng")
+    assert shop.effects() == ["draw cat"]
 
 
 @on_a_loop

@@ -236,7 +236,9 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         is_agent = self.rt.kind_of(tool_def.name) is None and self._is_agent(tool)
         bound = _Bound(args, tool, tool_def, ctx)
         with _turn.get().calling():
-            return await _guarded(tool_def.name, bound, ctx.tool_call_id, handler, again=again, agent=is_agent)
+            return await _guarded(
+                tool_def.name, bound, ctx.tool_call_id, handler, again=again, agent=is_agent, rt=self.rt
+            )
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
         """Return the tools, which are told what ``wake`` means."""
@@ -470,7 +472,14 @@ _turn: ContextVar[_Turn] = ContextVar("amends.adapters.pydantic_ai.turn", defaul
 
 
 async def _guarded(
-    name: str, bound: _Bound, call_id: str | None, execute: Execute, *, again: str | None = None, agent: bool = False
+    name: str,
+    bound: _Bound,
+    call_id: str | None,
+    execute: Execute,
+    *,
+    again: str | None = None,
+    agent: bool = False,
+    rt: amends.AsyncRuntime | None = None,
 ) -> Any:
     if _is_body_of(name, call_id) or _is_agent_of(name, call_id):
         return await execute(bound.args)  # a wrapped toolset of a wrapped agent: record it once
@@ -507,7 +516,7 @@ async def _guarded(
             around.waits = amends.Waiting(f"{name} asked to be called later", run_id=run.id)
         raise deferred[-1]
     if answer.status in ("done", "replayed"):
-        return returned[-1] if returned else await _as_recorded(run, answer, name, bound.asked, call_id)
+        return returned[-1] if returned else await _as_recorded(run, answer, (name, bound.asked, call_id), rt)
     if answer.status == "staged":
         return answer.text
     if answer.error is not None and not isinstance(answer.error, amends.Error):
@@ -588,17 +597,26 @@ def _packed(value: Any, tells_secret: Callable[[str], bool]) -> dict[str, Any] |
     return packed
 
 
-async def _as_recorded(run: amends.AsyncRun, answer: amends.Answer, tool: str, asked: Any, call_id: str | None) -> Any:
+async def _as_recorded(
+    run: amends.AsyncRun,
+    answer: amends.Answer,
+    request: tuple[str, Any, str | None],
+    rt: amends.AsyncRuntime | None,
+) -> Any:
     """Return what the framework gets of a call that the record answers.
 
     If this very request was made before a crash, or in a replay, it is what the tool returned; else the model is told
     that it was done. Content and metadata are given each time: nobody else may have them.
     """
-    call = answer.call
+    call, (tool, asked, call_id) = answer.call, request
     is_first = answer.status == "done" or (run.resumed and call is not None and call.tool_call_id == call_id)
     is_open = answer.status == "done" or (call is not None and call.loss is None and answer.value == call.result)
     said = answer.value if is_first and is_open else answer.text
     recorded = await _content_of(run, answer, tool, asked)
+    is_elsewhere = call is not None and call.run_id != run.id and not call.run_id.startswith(f"{run.id}/")
+    if call is not None and is_elsewhere and rt is not None and not run._is_replay:  # of a tool with scope="ledger"
+        with suppress(RunNotFound):
+            recorded = dict(_contents_in(await rt.report(call.run_id))).get(call.id)
     if recorded is None:
         return said
     parts = _parts_of(recorded)
