@@ -84,6 +84,7 @@ class FastMcpRetriedHarness(FastMcpHarness):
         return await super()._drive(shop, turns, thread, resume)
 
 
+@pytest.mark.rest  # its cases start processes
 class TestFastMcpRetried(Retried):
     harness = FastMcpRetriedHarness()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class LangChain:
                     paused = agent.get_state(config).interrupts
                     given = Command(resume={one.id: "approved" for one in paused}) if paused else None
                 try:
-                    with guard.turn(config):
+                    with self.block(guard, config):
                         state = agent.invoke(given, config)
                 except (ConnectionAbortedError, amends.RolledBack, amends.RunBlocked) as error:
                     return Outcome("failed", error=str(error))
@@ -114,11 +115,17 @@ class LangChain:
     def stop(self, shop: Shop, turns: Sequence[Turn], *, after: int) -> None:
         with amends.Runtime(shop.url, tools=shop.declared()) as rt:
             guard = AmendsMiddleware(rt, **shop.options)
-            with SqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver, guard.turn(config_of("t1")):
+            with (
+                SqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver,
+                self.block(guard, config_of("t1")),
+            ):
                 agent, given = self.agent(guard, shop, turns, saver), {"messages": [("user", "go on")]}
                 for state in agent.stream(given, config_of("t1"), stream_mode="values"):
                     if len(told_in(state)) == after:
                         break
+
+    def block(self, guard: AmendsMiddleware, config: Any) -> Any:
+        return guard.turn(config)
 
     def agent(self, guard: AmendsMiddleware, shop: Shop, turns: Sequence[Turn], saver: Any) -> Any:
         tools = [lc_tool(fn) for fn in shop.functions()]
@@ -138,7 +145,7 @@ class AsyncLangChain(LangChain):
                 agent, config = self.agent(guard, shop, turns, saver), config_of(thread)
                 given: Any = None if resume else {"messages": [("user", "go on")]}
                 try:
-                    async with guard.turn(config):
+                    async with self.block(guard, config):
                         state = await agent.ainvoke(given, config)
                 except (ConnectionAbortedError, amends.RolledBack, amends.RunBlocked) as error:
                     return Outcome("failed", error=str(error))
@@ -161,8 +168,9 @@ class AsyncLangChain(LangChain):
             async with AsyncSqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
                 agent = self.agent(guard, shop, turns, saver)
                 given: Any = {"messages": [("user", "go on")]}
-                async with guard.turn(config_of("t1")):
-                    async for state in agent.astream(given, config_of("t1"), stream_mode="values"):
+                states = agent.astream(given, config_of("t1"), stream_mode="values")
+                async with self.block(guard, config_of("t1")), aclosing(states):
+                    async for state in states:
                         if len(told_in(state)) == after:
                             enough.set()
                             await asyncio.Event().wait()
@@ -181,6 +189,25 @@ class BareToolNode(LangChain):
         graph.add_conditional_edges("model", tools_condition, {"tools": "tools", END: END})
         graph.add_edge("tools", "model")
         return graph.compile(checkpointer=saver)
+
+
+class WithoutBlock(LangChain):
+    """The middleware alone, without a block around the agent."""
+
+    def block(self, guard: AmendsMiddleware, config: Any) -> Any:
+        return nullcontext()
+
+
+class AsyncWithoutBlock(AsyncLangChain):
+    """The same, awaited."""
+
+    block = WithoutBlock.block
+
+
+class BareToolNodeWithoutBlock(BareToolNode):
+    """A graph of one's own, without a block around it."""
+
+    block = WithoutBlock.block
 
 
 class LangChainSupervisor(LangChain):
@@ -308,6 +335,20 @@ class TestRetryPolicyInBlock(Retried):
 
 class TestLangChain(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
     harness = LangChain()
+
+
+class TestWithoutBlock(Stopped):
+    harness = WithoutBlock()
+
+
+@pytest.mark.rest  # the other colour
+class TestAsyncWithoutBlock(Stopped):
+    harness = AsyncWithoutBlock()
+
+
+@pytest.mark.rest  # the same for a graph of one's own
+class TestBareToolNodeWithoutBlock(Stopped):
+    harness = BareToolNodeWithoutBlock()
 
 
 class TestLangChainSupervisor(SupervisorConformance):

@@ -115,6 +115,7 @@ class TestMcp(Conformance, SameRequest, RichResults, TwoRuntimes):
     is_told = "with the failure"
 
 
+@pytest.mark.rest  # its cases start processes
 class TestMcpRetried(Retried):
     harness = McpRetriedHarness()
 

@@ -1,7 +1,7 @@
 """The clients of MCP servers that frameworks bring, guarded: a server that is lost, refuses, or only promises.
 
-The server is a process of its own, and its effects are lines of a file. ``langchain-mcp-adapters`` is not installed: its
-tools are made here as it makes them.
+The server is a process of its own, and its effects are lines of a file. ``langchain-mcp-adapters`` cannot be installed beside
+mcp 2: its tools are made here as it makes them, and ``test_langchain_mcp.py`` has the real ones.
 """
 
 from __future__ import annotations

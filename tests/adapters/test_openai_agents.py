@@ -187,6 +187,7 @@ class TestOpenAIAgentsHandoff(SeveralAgents):
     harness = OpenAIAgentsHandoff()
 
 
+@pytest.mark.rest  # its cases start processes
 class TestOpenAIAgentsRetried(Retried):
     harness = OpenAIAgentsRetried()
 
@@ -460,6 +461,19 @@ async def test_a_state_that_no_run_waits_for_must_be_told_its_run(shop: Shop) ->
 
 
 @on_a_loop
+async def test_a_call_that_a_person_approved_and_the_program_rejected_is_not_done(shop: Shop) -> None:
+    turns: list[Turn] = [[("wire", {"iban": "DE02", "cents": 4200_00})], "then not"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(shop, turns)
+        state = (await AmendsRunner(rt).run(agent, "please", run_id="r")).to_state()
+        await approve_all(rt)
+        state.reject(state.get_interruptions()[0])
+        await AmendsRunner(rt).run(agent, state)
+        assert [call.state for call in (await rt.report("r")).calls] == ["dropped"]
+    assert (shop.effects(), shop.states()) == ([], ["committed"])
+
+
+@on_a_loop
 async def test_tools_of_amends_are_given_as_they_are(shop: Shop) -> None:
     @amends.tool(kind="pivot", key="order")
     def pay(order: str, cents: int = 5) -> str:
@@ -534,6 +548,24 @@ async def _stop_here(runner: AmendsRunner, agent: Agent[Any], how: str) -> Any:
             if _is_output(event):
                 break
         await stream.aclose()
+    elif how == "not streamed":
+        asking, model = asyncio.Event(), agent.model
+        answers: Any = model.get_response  # type: ignore[union-attr]
+
+        async def get_response(*args: Any, **kwargs: Any) -> Any:
+            if "function_call_output" not in str((args, kwargs)):
+                return await answers(*args, **kwargs)
+            asking.set()
+            return await asyncio.Event().wait()
+
+        model.get_response = get_response  # type: ignore[union-attr, method-assign, assignment]
+        running = asyncio.ensure_future(runner.run(agent, "please", run_id="r"))
+        await asking.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        model.get_response = answers  # type: ignore[union-attr, method-assign]
+        return None
     elif how == "cancelled":
         reached = asyncio.Event()
 
@@ -556,7 +588,7 @@ async def _stop_here(runner: AmendsRunner, agent: Agent[Any], how: str) -> Any:
     return kept[0]
 
 
-@pytest.mark.parametrize("how", ["immediate", "after_turn", "break", "closed", "cancelled"])
+@pytest.mark.parametrize("how", ["immediate", "after_turn", "break", "closed", "cancelled", "not streamed"])
 @pytest.mark.parametrize("by_state", [True, False], ids=["by its state", "by its id"])
 @on_a_loop
 async def test_every_way_to_stop_suspends_and_the_turn_goes_on(shop: Shop, how: str, by_state: bool) -> None:

@@ -74,7 +74,9 @@ def agent_of(server: MCPServer, turns: Sequence[Turn], how: str, *more: Any) -> 
     return Agent(name="clerk", model=model, tools=[*(amends_tools(tools) if how == "twice" else tools), *more])
 
 
-each_way = pytest.mark.parametrize("how", ["mcp_servers", "amends_tools", "beside", "twice"])
+each_way = pytest.mark.parametrize(
+    "how", ["mcp_servers", "amends_tools", *(pytest.param(how, marks=pytest.mark.rest) for how in ("beside", "twice"))]
+)
 
 
 async def driven(tmp_path: Path, agent: Agent[Any], **declared: Any) -> list[Any]:

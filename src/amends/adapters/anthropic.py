@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from anthropic.lib.tools import (
     BetaAsyncBuiltinFunctionTool,
@@ -20,7 +20,6 @@ from anthropic.types.beta import BetaMessage
 
 from amends import Answer, AsyncRun, AsyncRuntime, Held, Run, Runtime, ToolCall, UsageError
 from amends.errors import KeyConflict
-from amends.tools.signature import hints_of
 
 log = logging.getLogger("amends")
 
@@ -112,8 +111,10 @@ def _with_dict_async(inner: Callable[[object], Any], returns: object) -> Callabl
 
 def _returns(tool: Any) -> object:
     """Return the annotation of the function behind ``@beta_tool``: a compensation gets its classes, and no plain data."""
-    fn = getattr(tool, "func", None)
-    return Any if fn is None else hints_of(fn, {}).get("return", Any)
+    try:
+        return get_type_hints(tool.func).get("return", Any)
+    except Exception:  # it has no function, or an annotation names something unknown here
+        return Any
 
 
 def runner_tools(run: Run, tools: Runtime | Iterable[Any]) -> list[BetaBuiltinFunctionTool]:

@@ -631,6 +631,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                 open_run = self._open_run(run_id, config)
                 open_run.thread = open_run.thread if block is None else block.thread or open_run.thread
                 open_run.is_agents = is_agents
+                if is_agents:
+                    self._watch_stop(config, open_run)
             if block is not None:
                 block.open_run = open_run
             open_run.users += 1
@@ -648,6 +650,14 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                 found = Turn(self._rt, config, self._forget, run_id=None)
                 turns.append(found)
             return found
+
+    def _watch_stop(self, config: RunnableConfig, open_run: OpenRun) -> None:
+        """Let the run of an agent without a block be suspended if whoever invoked the agent stops it."""
+        chain = WATCH.chain_of(config)
+        if chain is not None and all(turn.open_run is not open_run for turn in chain.root.agent_turns):
+            turn = Turn(self._rt, config, self._forget)
+            turn.open_run = open_run
+            chain.root.agent_turns.append(turn)
 
     def _open_run(self, run_id: str, config: RunnableConfig) -> OpenRun:
         if run_id not in self._open_runs:
@@ -905,6 +915,10 @@ class Turn:
             return None
         self._forget(self.open_run)
         return self.open_run.run
+
+    def is_unended(self) -> bool:
+        """Return whether its run is still open here, and take it: it has neither ended nor paused."""
+        return self.open_run is not None and self._forget(self.open_run) is self.open_run
 
     def _filter(self, why: BaseException | None) -> str:
         """Return a filter for the run of a turn that began elsewhere, and ended here before its next tool call."""
@@ -1629,6 +1643,8 @@ class Chain:
         """The blocks that it began in, the innermost first."""
         self.graph_turns: list[Turn] = []
         """Of a root: the turns of bare tool nodes, which end with it."""
+        self.agent_turns: list[Turn] = []
+        """Of a root: those of agents without a block, which are suspended if it is stopped."""
         self.runs: dict[tuple[str, ...], str] = {}
         """Of a root: the runs of agents, by their places."""
         self._slots: dict[str, dict[Any, int]] = {}
@@ -1736,7 +1752,7 @@ class _Watch(BaseCallbackHandler):
             self._end_turns(chain)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Note how it ended; suspend the turns of tool nodes, which can be resumed."""
+        """Note how it ended; suspend the turns of tool nodes, and of agents that were stopped: they can be resumed."""
         if isinstance(error, GraphInterrupt):
             chain = self._chains.get(run_id)
             while chain is not None:
@@ -1746,6 +1762,8 @@ class _Watch(BaseCallbackHandler):
         if chain is not None:
             for turn in chain.turns:
                 turn.agent_failed = turn.agent_failed or chain.state == "failed"
+            if chain.state == "stopped":
+                chain.graph_turns += [turn for turn in chain.agent_turns if turn.is_unended()]
             try:
                 self._end_turns(chain)
             except Exception as left:  # the error of the graph itself comes out

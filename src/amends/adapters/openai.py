@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from openai.lib.responses_tool_runner import AsyncRegisteredFunction, RegisteredFunction, ResponsesRunnerTurn
 from openai.types.chat import ChatCompletion
@@ -13,7 +13,6 @@ from openai.types.responses import Response
 
 from amends import Answer, AsyncRun, AsyncRuntime, Held, Run, Runtime, ToolCall, UsageError
 from amends.errors import KeyConflict
-from amends.tools.signature import hints_of
 
 log = logging.getLogger("amends")
 
@@ -157,7 +156,7 @@ def _with_dict(inner: Callable[[dict[str, object]], object]) -> Callable[..., ob
     def handler(**arguments: object) -> object:
         return inner(arguments)
 
-    handler.__annotations__["return"] = hints_of(inner, {}).get("return", Any)  # a compensation gets its classes
+    handler.__annotations__["return"] = _returns(inner)
     return handler
 
 
@@ -165,8 +164,16 @@ def _with_dict_async(inner: Callable[[dict[str, object]], Any]) -> Callable[...,
     async def handler(**arguments: object) -> object:
         return await inner(arguments)
 
-    handler.__annotations__["return"] = hints_of(inner, {}).get("return", Any)
+    handler.__annotations__["return"] = _returns(inner)
     return handler
+
+
+def _returns(fn: Callable[..., object]) -> object:
+    """Return what a function is annotated to return: a compensation gets its classes, and no plain data."""
+    try:
+        return get_type_hints(fn).get("return", Any)
+    except Exception:  # it is no function, or an annotation names something unknown here
+        return Any
 
 
 def _registered(make: Callable[..., Any], schema: dict[str, Any], to: object) -> Any:

@@ -14,7 +14,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
@@ -38,6 +38,9 @@ from agents import (
     RunResultStreaming,
     RunState,
     Tool,
+    ToolGuardrailFunctionOutput,
+    ToolInputGuardrail,
+    ToolInputGuardrailData,
     ToolsToFinalOutputResult,
     UserError,
 )
@@ -51,7 +54,7 @@ from agents.tool_context import ToolContext
 from pydantic_core import to_json, to_jsonable_python
 
 import amends
-from amends.errors import KeyConflict, NoRun, RunNotFound, Suspended
+from amends.errors import ApprovalVoid, KeyConflict, NoRun, RunNotFound, Suspended
 from amends.idempotency import KEY_META, call_meta, check_result
 
 log = logging.getLogger("amends")
@@ -115,13 +118,26 @@ class AmendsRunner:
         self._warned: set[str] = set()
 
     async def run(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
-        """Do the same as ``Runner.run``. If the result has ``interruptions``, pass its state here when they are decided."""
+        """Do the same as ``Runner.run``. If the result has ``interruptions``, pass its state here when they are decided.
+
+        Cancelling it stops the agent: the run is suspended, and the same input with the same ``run_id`` goes on with it.
+        """
+        result: RunResult | None = None
+        left: BaseException | None = None
         async with self._turn(agent, input, run_id, options) as turn:
-            result = await Runner.run(agent, input, **options)
-            if text := await turn.before_end(result):
-                more, again = _told(result, text, options)
-                result = await Runner.run(result.last_agent, more, **again)
-            turn.end(result)
+            try:
+                result = await Runner.run(agent, input, **options)
+                if text := await turn.before_end(result):
+                    more, again = _told(result, text, options)
+                    result = await Runner.run(result.last_agent, more, **again)
+            except asyncio.CancelledError as error:
+                if turn.is_joined:
+                    raise  # the block of that run decides
+                left = error
+            turn.end(result, is_stopped=left is not None)
+        if left is not None:
+            raise left
+        assert result is not None, "it was neither stopped nor failed"
         return result
 
     def run_sync(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
@@ -178,7 +194,7 @@ class AmendsRunner:
         if _is_inside(self._rt, run_id):
             run = _current()
             if isinstance(input, RunState):
-                _as_decided(input, await run.report())
+                await _as_decided(input, await run.report(), self._rt)
             if run.on_open_failure is None:
                 run.on_open_failure = self._options.get("on_open_failure", "rollback")
             yield _Turn(run, None)
@@ -192,7 +208,7 @@ class AmendsRunner:
             paused = stack.enter_context(_Pausing())
             run = await stack.enter_async_context(self._rt.run(run_id, history=is_back, **run_options))
             if isinstance(input, RunState):
-                _as_decided(input, await run.report())
+                await _as_decided(input, await run.report(), self._rt)
             yield _Turn(run, paused)
 
     def _look_at(self, agent: Agent[Any]) -> None:
@@ -359,7 +375,31 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
     wraps = hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__")
     on_invoke = with_function_tool_failure_error_handler(invoke, _no_message) if wraps else invoke
     gate = _gate(tool, tool.needs_approval, bind, passes=passes)
-    return replace(tool, on_invoke_tool=on_invoke, needs_approval=gate)
+    made = replace(tool, on_invoke_tool=on_invoke, needs_approval=gate)
+    _watch_guardrails(made)
+    return made
+
+
+def _watch_guardrails(tool: FunctionTool) -> None:
+    """Make the guardrails of the tool's input withdraw the request for a call that they reject: nobody needs to decide."""
+    if tool.tool_input_guardrails:
+        tool.tool_input_guardrails = [
+            one if hasattr(one.guardrail_function, "__amends__") else _watched(one)
+            for one in tool.tool_input_guardrails
+        ]
+
+
+def _watched(guardrail: ToolInputGuardrail[Any]) -> ToolInputGuardrail[Any]:
+    async def check(data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
+        output = await guardrail.run(data)
+        here = _here.get()
+        if output.behavior["type"] != "allow" and here is not None and _is_in_run():
+            why = f"the guardrail {guardrail.get_name()} rejected it"
+            await _withdraw(here.rt, await _current().report(), {data.context.tool_call_id}, why)
+        return output
+
+    check.__amends__ = True  # type: ignore[attr-defined]
+    return ToolInputGuardrail(check, name=guardrail.get_name())
 
 
 # ---- An agent as a tool: a child run
@@ -472,6 +512,8 @@ def _gate(
     """Return a function that tells whether the SDK pauses before a call: if the ledger or the tool itself requires it."""
 
     async def needs_approval(ctx: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
+        if _is_rejected(ctx, tool.name, call_id):
+            return True  # by the program, which tells the model so: nobody else needs to decide
         if not passes or _is_in_run():
             try:
                 asked = bind(to_json(args).decode())
@@ -624,6 +666,7 @@ def _guard_agent(agent: Agent[Any], rt: amends.AsyncRuntime) -> list[str]:
                 _ = rt.schemas(repeats=True)  # raises if the runtime does not honour what the model is shown
             if not _is_guarded(tool) and not tool._is_agent_tool:
                 _guard_in_place(tool)
+            _watch_guardrails(tool)
         elif type(tool).__name__ not in HARMLESS:
             unguarded.append(f"{tool.name} ({type(tool).__name__})")
     rt.reach(_bodies(tool for tool in agent.tools if not getattr(tool, "_is_agent_tool", False)))
@@ -636,9 +679,31 @@ def _guard_agent(agent: Agent[Any], rt: amends.AsyncRuntime) -> list[str]:
             unguarded.append(f"on_handoff of {handoff.tool_name}")
         if not hasattr(handoff.on_invoke_handoff, "__amends__"):
             handoff.on_invoke_handoff = _guarded_handoff(handoff)
+    if not hasattr(agent.get_all_tools, "__amends__"):
+        agent.get_all_tools = _looking(agent, agent.get_all_tools)  # type: ignore[method-assign]
     if agent.tool_use_behavior == "stop_on_first_tool" or isinstance(agent.tool_use_behavior, dict):
         agent.tool_use_behavior = _stopping(agent.tool_use_behavior)
     return unguarded
+
+
+def _looking(agent: Agent[Any], listed: Callable[..., Awaitable[list[Tool]]]) -> Any:
+    """Return the method that lists the agent's tools before each request to the model, and looks at what is new."""
+
+    def had() -> list[int]:
+        return [id(one) for one in (*agent.tools, *agent.handoffs, *agent.mcp_servers)]
+
+    seen = had()
+
+    async def get_all_tools(run_context: RunContextWrapper[Any]) -> list[Tool]:
+        nonlocal seen
+        here = _here.get()
+        if here is not None and _is_in_run() and seen != had():
+            here.look_at(agent)
+            seen = had()
+        return await listed(run_context)
+
+    get_all_tools.__amends__ = True  # type: ignore[attr-defined]
+    return get_all_tools
 
 
 def _guard_in_place(tool: FunctionTool) -> None:
@@ -856,12 +921,12 @@ class _Turn:
         """Return what the model must be told before it may stop; empty: it may, or it only pauses."""
         return "" if getattr(result, "interruptions", None) else await self._run.before_end()
 
-    def end(self, result: RunResultBase, *, is_stopped: bool = False) -> None:
+    def end(self, result: RunResultBase | None, *, is_stopped: bool = False) -> None:
         """Record the output; raise if the agent only pauses, or was stopped."""
         if is_stopped:
             stop = Suspended("the agent was stopped", run_id=self._run.id)
             raise stop if self._paused is None else self._paused.over(stop)
-        if self._paused is None:
+        if self._paused is None or result is None:
             return
         if interruptions := getattr(result, "interruptions", None):
             raise self._paused.because(self._run.id, interruptions)
@@ -961,25 +1026,52 @@ class _Pausing:
         return error is not None and error is self._because
 
 
-def _as_decided(state: RunState[Any], report: amends.Report) -> None:
+async def _as_decided(state: RunState[Any], report: amends.Report, rt: amends.AsyncRuntime) -> None:
     """Make the state agree with the ledger: an approval that only the state has does not count.
 
     A call that a person rejected counts as approved here, so that it runs and is answered with the reason. A rejection
-    by the program itself stays.
+    by the program itself stays, and withdraws the request: nobody decides about it any more, and a yes that was given
+    starts nothing.
     """
     known = _states_of(report)
     undecided = {call_id for call_id, call_state in known.items() if call_state == "held"}
     # There is no public way to revoke an approval. Those of an agent that is a tool are in the state inside this one.
     owners = [state._find_nested_approval_state(item) for item in state.get_interruptions()]
     contexts = [one._context for one in (state, *(owner[0] for owner in owners if owner is not None))]
-    records = [record for one in contexts if one is not None for record in one._approvals.values()]
-    for record in records:
+    for record in [record for one in contexts if one is not None for record in one._approvals.values()]:
         if isinstance(record.approved, list):
             record.approved = [one for one in record.approved if one not in undecided]
-    refused = {one for record in records if isinstance(record.rejected, list) for one in record.rejected}
+    refused = {
+        item.call_id
+        for item in state.get_interruptions()
+        if item.call_id and any(one is not None and _is_rejected(one, item.tool_name, item.call_id) for one in contexts)
+    }
+    await _withdraw(rt, report, refused, "the program rejected it in the state of the agent")
     for item in state.get_interruptions():
         if item.call_id in known and item.call_id not in undecided | refused:
             state.approve(item)
+
+
+def _is_rejected(context: RunContextWrapper[Any], tool: str | None, call_id: str) -> bool:
+    """Return whether the program has rejected this call, or every call of this tool."""
+    if any(isinstance(one.rejected, list) and call_id in one.rejected for one in context._approvals.values()):
+        return True
+    return tool is not None and context.is_tool_approved(tool, call_id) is False
+
+
+async def _withdraw(rt: amends.AsyncRuntime, report: amends.Report, call_ids: Collection[str], why: str) -> None:
+    """Withdraw the requests for approval of these calls, by the SDK's ids: the SDK does not make them."""
+    if not call_ids:
+        return
+    for call in report.calls:
+        if call.tool_call_id not in call_ids or call.state not in ("held", "ready") or call.staged:
+            continue
+        async for asked in rt.approvals(f"call:{call.id}"):
+            if asked.state in ("pending", "approved"):
+                with suppress(ApprovalVoid):  # decided otherwise at this moment
+                    await rt.withdraw(asked.id, by="Agents SDK", why=why)
+    for child in report.children:
+        await _withdraw(rt, child, call_ids, why)
 
 
 def _states_of(report: amends.Report) -> dict[str, str]:

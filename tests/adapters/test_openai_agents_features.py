@@ -1,0 +1,446 @@
+"""What the Agents SDK's documentation teaches besides: filters, sessions, guardrails, limits, streams of sub-agents.
+
+Each has one effect, and none is left behind without its compensation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import (
+    Agent,
+    GuardrailFunctionOutput,
+    InputGuardrail,
+    InputGuardrailTripwireTriggered,
+    MaxTurnsExceeded,
+    OutputGuardrail,
+    OutputGuardrailTripwireTriggered,
+    RunConfig,
+    RunState,
+    SQLiteSession,
+    ToolExecutionConfig,
+    ToolGuardrailFunctionOutput,
+    ToolInputGuardrail,
+    ToolOutputGuardrail,
+    ToolOutputGuardrailTripwireTriggered,
+    ToolsToFinalOutputResult,
+    function_tool,
+    handoff,
+    set_tracing_disabled,
+)
+from agents.extensions import handoff_filters
+
+import amends
+from amends.adapters.openai_agents import AmendsRunner, amends_tools
+from tests.adapters.conformance import Fails, Turn
+from tests.adapters.loops import on_a_loop
+from tests.adapters.shop import Shop
+from tests.adapters.test_openai_agents import approve_all, boss_of, clerk, model_saying
+
+pytestmark = pytest.mark.rest
+
+
+@pytest.fixture(autouse=True)
+def untraced() -> None:
+    set_tracing_disabled(True)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def charge(order: str, cents: int = 5) -> tuple[str, dict[str, Any]]:
+    return "charge", {"order": order, "cents": cents}
+
+
+CHARGED: list[Turn] = [[charge("A1")], "charged"]
+WIRE: Any = ("wire", {"iban": "DE02", "cents": 4200_00})
+
+
+# ---- handoffs
+
+
+@pytest.mark.parametrize("how", ["handoff", "run config", "nested history"])
+@on_a_loop
+async def test_an_agent_that_was_not_shown_what_was_done_does_not_do_it_again(shop: Shop, how: str) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        second = clerk(shop, [[charge("A1")], [charge("A2")], "charged"])
+        second.name = "second"
+        hides = handoff_filters.remove_all_tools
+        first = clerk(shop, [[charge("A1")], [("transfer_to_second", {})]])
+        first.handoffs = [handoff(second, input_filter=hides) if how == "handoff" else second]
+        config = RunConfig(
+            handoff_input_filter=hides if how == "run config" else None, nest_handoff_history=how == "nested history"
+        )
+        result = await AmendsRunner(rt).run(first, "please", run_id="r", run_config=config)
+        assert result.last_agent is second
+        assert (await rt.report("r")).state == "committed"
+    assert shop.effects() == ["charge A1 5", "charge A2 5"]
+
+
+@on_a_loop
+async def test_a_pause_behind_a_handoff_goes_on_there(shop: Shop) -> None:
+    def agents() -> Agent[Any]:
+        second = clerk(shop, ["", "", [WIRE], "paid"])
+        second.name = "second"
+        first = clerk(shop, [[charge("A1"), ("mail", {"to": "ann"})], [("transfer_to_second", {})]])
+        first.handoffs = [second]
+        return first
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await AmendsRunner(rt).run(agents(), "please", run_id="r")
+        assert [item.tool_name for item in paused.interruptions] == ["wire"]
+        kept = json.dumps(paused.to_state().to_json())
+        await approve_all(rt)
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        fresh = agents()
+        done = await AmendsRunner(rt).run(fresh, await RunState.from_json(fresh, json.loads(kept)))
+        assert done.final_output == "paid"
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
+# ---- sessions
+
+
+@on_a_loop
+async def test_a_session_over_a_pause_a_resume_and_the_next_turn(shop: Shop) -> None:
+    session = SQLiteSession("s1", shop.folder / "session.db")
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent, runner = clerk(shop, [[charge("A1")], [WIRE], "paid"]), AmendsRunner(rt)
+        paused = await runner.run(agent, "please", session=session, run_id="one")
+        assert paused.interruptions
+        await approve_all(rt)
+        for _ in range(2):  # delivered twice
+            state = await RunState.from_json(agent, json.loads(json.dumps(paused.to_state().to_json())))
+            await runner.run(agent, state, session=session)
+        await runner.run(clerk(shop, [[charge("A2")], "charged"]), "and now", session=session, run_id="two")
+        assert sorted([run.id async for run in rt.runs()]) == ["one", "two"]
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000", "charge A2 5"]
+    assert shop.states() == ["committed", "committed"]
+
+
+@on_a_loop
+async def test_a_turn_that_is_begun_again_with_its_session_is_answered_from_the_record(shop: Shop) -> None:
+    session = SQLiteSession("s1", shop.folder / "session.db")
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        for _ in range(2):
+            agent = clerk(shop, [[charge("A1")], [charge("A2")], "charged"])
+            await AmendsRunner(rt).run(agent, "please", session=session, run_id="one")
+    assert shop.effects() == ["charge A1 5", "charge A2 5"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_model_that_is_told_what_is_missing_is_told_in_its_session(shop: Shop) -> None:
+    turns: list[Turn] = [[charge("A1")], [("ship", {"order": "nowhere"})], "sorry", [("ship", {"order": "A1"})], "sent"]
+    session = SQLiteSession("s1", shop.folder / "session.db")
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        result = await AmendsRunner(rt).run(clerk(shop, turns), "please", session=session, run_id="one")
+        assert result.final_output == "sent"
+    assert shop.effects() == ["charge A1 5", "ship A1"]
+    assert shop.states() == ["committed"]
+
+
+# ---- guardrails
+
+
+async def _trips(*_: Any) -> GuardrailFunctionOutput:
+    return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@on_a_loop
+async def test_a_guardrail_of_the_output_takes_back_what_was_done(shop: Shop, streamed: bool) -> None:
+    agent = clerk(shop, [[charge("A1"), ("mail", {"to": "ann"})], "charged"])
+    agent.output_guardrails = [OutputGuardrail(_trips)]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(OutputGuardrailTripwireTriggered):
+            await _run(AmendsRunner(rt), agent, streamed)
+    assert shop.effects() == ["charge A1 5", "refund ch_A1"]
+    assert shop.states() == ["rolled_back"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@on_a_loop
+async def test_a_guardrail_of_the_input_that_is_slower_than_a_call_takes_it_back(shop: Shop, streamed: bool) -> None:
+    async def slow(*_: Any) -> GuardrailFunctionOutput:
+        for _waited in range(100):
+            if shop.effects():
+                break
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
+
+    agent = clerk(shop, CHARGED)
+    agent.input_guardrails = [InputGuardrail(slow)]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises((InputGuardrailTripwireTriggered, amends.Error)):
+            await _run(AmendsRunner(rt), agent, streamed)
+    assert shop.effects() == ["charge A1 5", "refund ch_A1"]
+    assert shop.states() == ["rolled_back"]
+
+
+@pytest.mark.parametrize("behaviour", ["reject", "raise"])
+@on_a_loop
+async def test_a_guardrail_of_a_tools_output_does_not_undo_the_record(shop: Shop, behaviour: str) -> None:
+    async def guard(_: Any) -> ToolGuardrailFunctionOutput:
+        if behaviour == "raise":
+            return ToolGuardrailFunctionOutput.raise_exception()
+        return ToolGuardrailFunctionOutput.reject_content("not for your eyes")
+
+    agent = clerk(shop, [[charge("A1")], [charge("A1")], "charged"])
+    for tool in agent.tools:
+        tool.tool_output_guardrails = [ToolOutputGuardrail(guard)]  # type: ignore[union-attr]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with suppress(ToolOutputGuardrailTripwireTriggered):
+            await AmendsRunner(rt).run(agent, "please", run_id="r")
+        assert [call.tool for call in (await rt.report("r")).calls] == ["charge"]
+    raises = behaviour == "raise"
+    assert shop.effects() == ["charge A1 5", *(["refund ch_A1"] if raises else [])]
+    assert shop.states() == ["rolled_back" if raises else "committed"]
+
+
+@pytest.mark.parametrize("early", [False, True])
+@on_a_loop
+async def test_a_guardrail_of_a_tools_input_stops_a_call_that_nobody_was_asked_about(shop: Shop, early: bool) -> None:
+    async def guard(_: Any) -> ToolGuardrailFunctionOutput:
+        return ToolGuardrailFunctionOutput.reject_content("no")
+
+    agent = clerk(shop, [[WIRE], "hm"])
+    for tool in agent.tools:
+        tool.tool_input_guardrails = [ToolInputGuardrail(guard)]  # type: ignore[union-attr]
+    config = RunConfig(tool_execution=ToolExecutionConfig(pre_approval_tool_input_guardrails=early))
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await AmendsRunner(rt).run(agent, "please", run_id="r", run_config=config)
+        if paused.interruptions:
+            assert await approve_all(rt) == 1
+            done = await AmendsRunner(rt).run(agent, paused.to_state(), run_config=config)
+            assert not done.interruptions
+    assert shop.effects() == []
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        assert [call.state async for call in rt.calls()] == ["dropped"]
+        assert not [one async for one in rt.approvals()]
+    assert shop.states() == ["committed"]
+
+
+@pytest.mark.parametrize("approved", [False, True], ids=["nobody has decided", "a person said yes"])
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+@on_a_loop
+async def test_what_the_program_itself_rejects_is_not_done(
+    shop: Shop, approved: bool, always: bool, nested: bool
+) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(shop, [[charge("A1")], [WIRE], "then not"])
+        if nested:
+            agent = boss_of(("ask", agent), turns=[[("ask", {"input": "x"})], "then not"], guarded=True)
+        paused = await AmendsRunner(rt).run(agent, "please", run_id="r")
+        if approved:
+            assert await approve_all(rt) == 1
+        state = await RunState.from_json(agent, json.loads(json.dumps(paused.to_state().to_json())))
+        [item] = state.get_interruptions()
+        state.reject(item, always_reject=always)
+        done = await AmendsRunner(rt).run(agent, state)
+        assert (done.final_output, done.interruptions) == ("then not", [])
+        assert not [one async for one in rt.approvals()]
+    assert shop.effects() == ["charge A1 5"]
+    assert shop.states() == ["committed"]
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@on_a_loop
+async def test_too_many_turns_take_everything_back(shop: Shop, streamed: bool) -> None:
+    turns: list[Turn] = [[charge("A1"), ("mail", {"to": "ann"})], [charge("A2")], [charge("A3")], "charged"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(MaxTurnsExceeded):
+            await _run(AmendsRunner(rt), clerk(shop, turns), streamed, max_turns=2)
+    assert shop.effects() == ["charge A1 5", "charge A2 5", "refund ch_A2", "refund ch_A1"]
+    assert shop.states() == ["rolled_back"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@on_a_loop
+async def test_too_many_turns_with_a_handler_end_as_the_handler_says(shop: Shop, streamed: bool) -> None:
+    turns: list[Turn] = [[charge("A1")], [("ship", {"order": "nowhere"})], [charge("A2")], "charged"]
+    handlers: Any = {"max_turns": lambda data: "enough"}
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(amends.RolledBack):
+            await _run(AmendsRunner(rt), clerk(shop, turns), streamed, max_turns=2, error_handlers=handlers)
+    assert shop.effects()[0] == "charge A1 5"
+    assert shop.effects()[-1] == "refund ch_A1"
+    assert len([one for one in shop.effects() if one.startswith("charge")]) == len(
+        [one for one in shop.effects() if one.startswith("refund")]
+    )
+    assert shop.states() == ["rolled_back"]
+
+
+@pytest.mark.parametrize("many", [1, None])
+@on_a_loop
+async def test_parallel_calls_of_which_one_waits_with_any_concurrency(shop: Shop, many: int | None) -> None:
+    turns: list[Turn] = [[charge("A1"), ("stamp", {"text": "x"}), charge("A2"), charge("A1")], "done"]
+    config = RunConfig(tool_execution=ToolExecutionConfig(max_function_tool_concurrency=many))
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(shop, turns)
+        paused = await AmendsRunner(rt).run(agent, "please", run_id="r", run_config=config)
+        assert [item.tool_name for item in paused.interruptions] == ["stamp"]
+        assert sorted(shop.effects()) == ["charge A1 5", "charge A2 5"]
+        await approve_all(rt)
+        for _ in range(2):
+            state = await RunState.from_json(agent, json.loads(json.dumps(paused.to_state().to_json())))
+            await AmendsRunner(rt).run(agent, state, run_config=config)
+    assert sorted(shop.effects()) == ["charge A1 5", "charge A2 5", "stamp x"]
+    assert shop.states() == ["committed"]
+
+
+# ---- who ends the agent
+
+
+@on_a_loop
+async def test_a_behaviour_of_the_programs_own_ends_the_agent_and_a_staged_call_goes_out(shop: Shop) -> None:
+    def stops(_: Any, results: Any) -> ToolsToFinalOutputResult:
+        return ToolsToFinalOutputResult(is_final_output=True, final_output=str(results[0].output))
+
+    agent = clerk(shop, [[("mail", {"to": "ann"}), charge("A1")], "never said"])
+    agent.tool_use_behavior = stops
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        for _ in range(2):
+            await AmendsRunner(rt).run(agent, "please", run_id="r")
+    assert shop.effects() == ["charge A1 5", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_stop_on_first_tool_over_a_pause(shop: Shop) -> None:
+    agent = clerk(shop, [[WIRE], "never said"])
+    agent.tool_use_behavior = "stop_on_first_tool"
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await AmendsRunner(rt).run(agent, "please", run_id="r")
+        await approve_all(rt)
+        for _ in range(2):
+            state = await RunState.from_json(agent, json.loads(json.dumps(paused.to_state().to_json())))
+            done = await AmendsRunner(rt).run(agent, state)
+            assert done.final_output == "wire_DE02"
+    assert shop.effects() == ["wire DE02 420000"]
+
+
+# ---- sub-agents whose events are read
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@on_a_loop
+async def test_a_sub_agent_whose_events_are_read_waits_and_goes_on(shop: Shop, streamed: bool) -> None:
+    seen: list[str] = []
+
+    def boss() -> Agent[Any]:
+        inner = clerk(shop, [[charge("A1")], [WIRE], "paid"])
+        tool = inner.as_tool("ask", "Ask.", on_stream=lambda event: seen.append(event["event"].type))
+        return Agent(name="boss", model=model_saying([[("ask", {"input": "x"})], "done"]), tools=[tool])
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await _run(AmendsRunner(rt), boss(), streamed)
+        assert [item.tool_name for item in paused.interruptions] == ["wire"]
+        assert await approve_all(rt) == 1
+        fresh = boss()
+        state = await RunState.from_json(fresh, json.loads(json.dumps(paused.to_state().to_json())))
+        done = await _run(AmendsRunner(rt), fresh, streamed, input=state, run_id=None)
+        assert done.final_output == "done"
+    assert seen
+    assert shop.effects() == ["charge A1 5", "wire DE02 420000"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_who_stops_while_a_sub_agent_streams_stops_both(shop: Shop) -> None:
+    turns: list[Turn] = [[charge("A1"), ("mail", {"to": "ann"})], [charge("A2")], "paid"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        results: list[Any] = []
+
+        def heard(event: Any) -> None:
+            one = event["event"]
+            if one.type == "run_item_stream_event" and one.name == "tool_output":
+                results[0].cancel()
+
+        def boss() -> Agent[Any]:
+            tool = clerk(shop, turns).as_tool("ask", "Ask.", on_stream=heard if not results else None)
+            return Agent(name="boss", model=model_saying([[("ask", {"input": "x"})], "done"]), tools=[tool])
+
+        async with AmendsRunner(rt).run_streamed(boss(), "please", run_id="r") as result:
+            results.append(result)
+            async for _ in result.stream_events():
+                pass
+        assert (await rt.report("r")).state == "open"
+        assert "mail ann" not in shop.effects()
+        done = await AmendsRunner(rt).run(boss(), "please", run_id="r")
+        assert done.final_output == "done"
+    assert shop.effects() == ["charge A1 5", "charge A2 5", "mail ann"]
+
+
+@on_a_loop
+async def test_a_sub_agent_with_too_many_turns_is_taken_back_and_the_boss_goes_on(shop: Shop) -> None:
+    inner = clerk(shop, [[charge("A1")], [charge("A2")], [charge("A3")], "paid"])
+    tool = inner.as_tool("ask", "Ask.", max_turns=2)
+    asks: list[Turn] = [[("ask", {"input": "x"})], "sorry"]
+    boss = Agent(name="boss", model=model_saying(asks), tools=[tool])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        await AmendsRunner(rt).run(boss, "please", run_id="r")
+    assert shop.effects() == ["charge A1 5", "charge A2 5", "refund ch_A2", "refund ch_A1"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_boss_that_fails_takes_back_what_its_sub_agent_did(shop: Shop) -> None:
+    asks: list[Turn] = [[("ask", {"input": "x"})], Fails("down")]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        boss = boss_of(("ask", clerk(shop, CHARGED)), turns=asks, guarded=False)
+        with pytest.raises(RuntimeError, match="down"):
+            await AmendsRunner(rt).run(boss, "please", run_id="r")
+    assert shop.effects() == ["charge A1 5", "refund ch_A1"]
+    assert shop.states() == ["rolled_back"]
+
+
+# ---- a tool that changes during the turn
+
+
+@on_a_loop
+async def test_a_tool_that_is_added_during_the_turn_is_guarded(shop: Shop) -> None:
+    done: list[str] = []
+
+    def late(to: str) -> str:
+        done.append(to)
+        return to
+
+    agent = clerk(shop, [[("grow", {})], [("late", {"to": "a"})], [("late", {"to": "a"})], "ok"])
+
+    def grow() -> str:
+        agent.tools.append(function_tool(late))
+        return "grown"
+
+    agent.tools += amends_tools([function_tool(grow)])
+    declared = [amends.declare("grow", kind="read"), amends.declare("late", kind="pivot")]
+    async with amends.AsyncRuntime(shop.url, tools=[*shop.declared(), *declared]) as rt:
+        await AmendsRunner(rt).run(agent, "please", run_id="r")
+        assert [call.tool for call in (await rt.report("r")).calls] == ["grow", "late"]
+    assert done == ["a"]
+
+
+async def _run(
+    runner: AmendsRunner, agent: Agent[Any], streamed: bool, *, input: Any = "please", **options: Any
+) -> Any:
+    options = {"run_id": "r", **options}
+    if not streamed:
+        return await runner.run(agent, input, **options)
+    async with runner.run_streamed(agent, input, **options) as result:
+        async for _ in result.stream_events():
+            pass
+    return result
