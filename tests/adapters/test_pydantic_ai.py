@@ -699,6 +699,29 @@ async def test_calls_that_two_runs_have_are_not_guessed(shop: Shop) -> None:
 
 
 @on_a_loop
+async def test_a_run_with_calls_of_the_same_ids_but_other_arguments_is_another_one(shop: Shop) -> None:
+    """The model numbers its calls, the messages come without ids, and a queue delivers the first of two turns again."""
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+
+        def pays(iban: str) -> Any:
+            agent = clerk(rt, shop, WIRED)
+            agent.model = calls_once(wire(iban, 4200_00), "call_1")
+            return agent
+
+        first, second = pays("DE01"), pays("DE02")
+        one = without_ids((await first.run("pay", run_id="one")).all_messages())
+        await approve(rt)
+        assert (await first.run(message_history=one, deferred_tool_results=wake(one))).output == "done"
+        two = without_ids((await second.run("pay", run_id="two")).all_messages())
+        assert (await first.run(message_history=one, deferred_tool_results=wake(one))).output == "done"
+        assert [(run.id, run.state) for run in shop.runs()] == [("two", "open"), ("one", "committed")]
+        assert len([one async for one in rt.approvals()]) == 1, "nothing was asked for in the other one's run"
+        await approve(rt)
+        assert (await second.run(message_history=two, deferred_tool_results=wake(two))).output == "done"
+    assert shop.effects() == ["wire DE01 420000", "wire DE02 420000"]
+
+
+@on_a_loop
 async def test_a_run_that_pauses_twice_is_found_again(shop: Shop) -> None:
     turns: list[Turn] = [[wire("DE01", 4100_00)], [("stamp", {"text": "x"})], "done"]
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:

@@ -355,17 +355,21 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         if not wanted:
             return None
         found: Counter[str] = Counter()
+        others: set[str] = set()
         seen = 0
         async for call in self.rt.calls():
             seen += 1
             asked, tool = _request_of(call)
-            if asked and wanted.get(asked) == tool:
+            if asked and asked in wanted and wanted[asked].tool_name == tool:
                 above, _, _ = call.run_id.rpartition(f"/{tool}:")  # an undeclared tool, or an agent, has its own run
                 found[above or call.run_id] += 1
+                if call.tool != ASKED and not _fits(call.args, wanted[asked].args_as_dict()):
+                    others.add(above or call.run_id)
             if seen == CALLS_READ_MAX:
                 break
         most = {run_id for run_id, count in found.items() if count == max(found.values())}
         if len(most) > 1:  # a model that numbers its calls
+            most = most - others or most
             infos = [(await self.rt.report(run_id)).run for run_id in sorted(most)]
             here = [info for info in infos if thread in info.tags] or infos
             open_ = [info for info in here if info.state not in ENDED] or here
@@ -982,10 +986,24 @@ def _is_unnamed(run_id: str | None) -> bool:
     return False
 
 
-def _calls_in(turn: Sequence[ModelMessage]) -> dict[str, str]:
-    """Return the tools that a model requested in these messages, by the ids of its requests."""
+def _calls_in(turn: Sequence[ModelMessage]) -> dict[str, ToolCallPart]:
+    """Return the requests of a model in these messages, by their ids."""
     responses = [one for one in turn if isinstance(one, ModelResponse)]
-    return {call.tool_call_id: call.tool_name for one in responses for call in one.tool_calls}
+    return {call.tool_call_id: call for one in responses for call in one.tool_calls}
+
+
+def _fits(recorded: Any, given: Any) -> bool:
+    """Return whether a recorded argument can be what was given: it has more defaults, and other forms of numbers."""
+    if isinstance(recorded, amends.Secret):
+        return True
+    if isinstance(recorded, Mapping) and isinstance(given, Mapping):
+        return all(_fits(recorded[name], value) for name, value in given.items() if name in recorded)
+    if isinstance(recorded, list | tuple) and isinstance(given, list | tuple):
+        return len(recorded) == len(given) and all(map(_fits, recorded, given))
+    texts = str(recorded).strip().lower(), str(given).strip().lower()
+    with suppress(ArithmeticError):
+        return Decimal(texts[0]) == Decimal(texts[1])
+    return texts[0] == texts[1]
 
 
 def _last_turn(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
