@@ -37,6 +37,7 @@ from agents import (
     tool_namespace,
 )
 from agents.extensions import handoff_filters
+from agents.sandbox import SandboxAgent
 
 import amends
 from amends.adapters.openai_agents import AmendsRunner, amends_tools
@@ -539,6 +540,21 @@ async def test_two_tools_of_one_name_are_named_and_refused_with_strict(shop: Sho
         assert caplog.text.count("two tools are called send") == 1
         with pytest.raises(amends.UsageError, match="two tools are called send"):
             await AmendsRunner(rt, strict=True).run(agent, "please", run_id="s")
+
+
+# ---- sandboxes
+
+
+@on_a_loop
+async def test_what_an_agent_has_in_its_sandbox_is_named_and_refused_with_strict(shop: Shop, caplog: Any) -> None:
+    behind = SandboxAgent(name="coder", model=model_saying(["ok"]))
+    agent = Agent(name="clerk", model=model_saying(["ok"]), handoffs=[behind])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(amends.UsageError, match=r"agent coder has .*Shell \(sandbox\)"):
+            await AmendsRunner(rt, strict=True).run(agent, "please", run_id="r")
+        await AmendsRunner(rt).run(agent, "please", run_id="r")
+    assert "agent coder has what amends cannot record: Shell (sandbox)" in caplog.text
+    assert "Compaction" not in caplog.text
 
 
 # ---- a pause that only the SDK knows

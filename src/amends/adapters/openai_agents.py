@@ -72,9 +72,12 @@ SHOWN_MAX: Final = 10
 DEPTH_MAX: Final = 32
 """How deep a request is bound by its schema; what is below is taken as it was sent."""
 HARMLESS: Final = frozenset(
-    {"WebSearchTool", "FileSearchTool", "CodeInterpreterTool", "ImageGenerationTool", "ToolSearchTool"}
+    {
+        *("WebSearchTool", "FileSearchTool", "CodeInterpreterTool", "ImageGenerationTool", "ToolSearchTool"),
+        *("Compaction", "Memory"),
+    }
 )
-"""Hosted tools that change nothing outside of OpenAI: nobody is warned of them."""
+"""Hosted tools, and capabilities of sandboxes, that change nothing outside of OpenAI or the agent: nobody is warned."""
 
 
 def amends_tools(tools: Iterable[Any], *, repeats: bool = False) -> list[Tool]:
@@ -418,6 +421,8 @@ def _is_wholly_guarded(agent: Agent[Any], rt: amends.AsyncRuntime | None) -> boo
             return False
     if agent.mcp_servers and not hasattr(agent.get_mcp_tools, "__amends__"):
         return False
+    if _in_sandbox(agent):
+        return False
     for handoff in agent.handoffs:
         if not isinstance(handoff, Handoff):
             continue
@@ -672,13 +677,22 @@ def _agents_from(agent: Agent[Any]) -> list[Agent[Any]]:
     return found
 
 
+def _in_sandbox(agent: Agent[Any]) -> list[str]:
+    """Return what an agent with a sandbox has there. The SDK gives its model a copy of the agent, which nobody can guard."""
+    found = [type(one).__name__ for one in getattr(agent, "capabilities", ())]
+    if not found:
+        return []
+    servers = ["mcp_servers"] if agent.mcp_servers else []
+    return [f"{name} (sandbox)" for name in (*(one for one in found if one not in HARMLESS), *servers)]
+
+
 def _guard_agent(agent: Agent[Any], rt: amends.AsyncRuntime) -> list[str]:
     """Guard what this agent has, in place; return the names of what cannot be guarded.
 
     In place, because the SDK finds tools again by identity, and results name the program's own agents. Outside of a run
     all of it does what it did before.
     """
-    unguarded: list[str] = []
+    unguarded = _in_sandbox(agent)
     for tool in agent.tools:
         if isinstance(tool, FunctionTool):
             if _shows_repeat(tool):
