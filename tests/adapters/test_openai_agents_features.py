@@ -235,6 +235,32 @@ async def test_a_guardrail_of_a_tools_input_stops_a_call_that_nobody_was_asked_a
     assert shop.states() == ["committed"]
 
 
+@pytest.mark.parametrize("beside", [False, True])
+@on_a_loop
+async def test_a_call_that_nobody_asks_for_again_passes_its_guardrails_too(shop: Shop, beside: bool) -> None:
+    """Approved, and the turn is begun again by its id: the call is done when the run commits, without the SDK."""
+
+    async def guard(data: Any) -> ToolGuardrailFunctionOutput:
+        assert (data.agent.name, json.loads(data.context.tool_arguments)["iban"]) == ("clerk", "DE02")
+        return ToolGuardrailFunctionOutput.reject_content("no")
+
+    def agent(turns: list[Turn]) -> Agent[Any]:
+        own = [function_tool(fn) for fn in shop.functions() if fn.__name__ == "wire"]
+        made = Agent(name="clerk", model=model_saying(turns), tools=[*(own if beside else amends_tools(own))])
+        made.tools[0].tool_input_guardrails = [ToolInputGuardrail(guard)]  # type: ignore[union-attr]
+        return made
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await AmendsRunner(rt).run(agent([[WIRE], "paid"]), "please", run_id="r")
+        assert paused.interruptions
+        await approve_all(rt)
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with suppress(amends.Error):
+            await AmendsRunner(rt).run(agent(["nothing to do"]), "please", run_id="r")
+        assert [call.state for call in (await rt.report("r")).calls] == ["failed"]
+    assert shop.effects() == []
+
+
 @pytest.mark.parametrize("approved", [False, True], ids=["nobody has decided", "a person said yes"])
 @pytest.mark.parametrize("always", [False, True])
 @pytest.mark.parametrize("nested", [False, True])

@@ -172,7 +172,7 @@ class AmendsRunner:
         self._look_at(agent)
         kept = input._context.context if isinstance(input, RunState) and input._context is not None else None
         before = _here.get()
-        _here.set(_Here(self._rt, self._look_at, options.get("context", kept)))
+        _here.set(_Here(self._rt, self._look_at, options.get("context", kept), agent))
         try:
             async with self._run(input, run_id, options) as turn:
                 yield turn
@@ -360,6 +360,7 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
         ctx: ToolContext[Any] = ToolContext(
             context, tool_name=tool.name, tool_call_id=call.tool_call_id or call.id, tool_arguments=text
         )
+        await _pass_guardrails((*(tool.tool_input_guardrails or ()), *(made.tool_input_guardrails or ())), ctx)
         _, value = await _invoke(bare, server, ctx, text)
         return value
 
@@ -383,6 +384,16 @@ def _watch_guardrails(tool: FunctionTool) -> None:
             one if hasattr(one.guardrail_function, "__amends__") else _watched(one)
             for one in tool.tool_input_guardrails
         ]
+
+
+async def _pass_guardrails(guardrails: Iterable[ToolInputGuardrail[Any]], ctx: ToolContext[Any]) -> None:
+    """Raise if a guardrail rejects a call that the SDK does not make itself."""
+    here = _here.get()
+    agent: Agent[Any] = Agent(name=ctx.tool_name) if here is None else here.agent
+    for one in {id(one): one for one in guardrails}.values():
+        output = await one.run(ToolInputGuardrailData(context=ctx, agent=agent))
+        if output.behavior["type"] != "allow":
+            raise amends.NoEffect(f"the guardrail {one.get_name()} rejected it")
 
 
 def _watched(guardrail: ToolInputGuardrail[Any]) -> ToolInputGuardrail[Any]:
@@ -936,6 +947,8 @@ class _Here:
     rt: amends.AsyncRuntime
     look_at: Callable[[Agent[Any]], None]
     context: Any
+    agent: Agent[Any]
+    """The one that the turn began with."""
     answers: dict[str, amends.Answer] = field(default_factory=dict)
     """By the SDK's ids of the calls."""
 
