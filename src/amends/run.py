@@ -234,6 +234,8 @@ class OpenRun:
     is_async = False
     _is_nowhere = False
     _is_replay = False
+    _is_agents = False
+    """Whether it is the child run of an agent that was asked as a tool."""
 
     def __init__(self, host: Host, driver: Any, session: Session, row: RunRow, *, over: bool) -> None:
         self._host, self._driver, self._session, self._over = host, driver, session, over
@@ -435,6 +437,7 @@ class OpenRun:
                 if inner._over:
                     return inner.output, True
                 inner._session.closing = agents.closing_of(inner._session)
+                inner._is_agents = True
                 return await inner._work(ask), False
             finally:
                 self._session.memory.agents.discard(f"{self.id}/{name}")

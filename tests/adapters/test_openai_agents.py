@@ -548,6 +548,24 @@ async def _stop_here(runner: AmendsRunner, agent: Agent[Any], how: str) -> Any:
             if _is_output(event):
                 break
         await stream.aclose()
+    elif how == "not streamed":
+        asking, model = asyncio.Event(), agent.model
+        answers: Any = model.get_response  # type: ignore[union-attr]
+
+        async def get_response(*args: Any, **kwargs: Any) -> Any:
+            if "function_call_output" not in str((args, kwargs)):
+                return await answers(*args, **kwargs)
+            asking.set()
+            return await asyncio.Event().wait()
+
+        model.get_response = get_response  # type: ignore[union-attr, method-assign, assignment]
+        running = asyncio.ensure_future(runner.run(agent, "please", run_id="r"))
+        await asking.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        model.get_response = answers  # type: ignore[union-attr, method-assign]
+        return None
     elif how == "cancelled":
         reached = asyncio.Event()
 
@@ -570,7 +588,7 @@ async def _stop_here(runner: AmendsRunner, agent: Agent[Any], how: str) -> Any:
     return kept[0]
 
 
-@pytest.mark.parametrize("how", ["immediate", "after_turn", "break", "closed", "cancelled"])
+@pytest.mark.parametrize("how", ["immediate", "after_turn", "break", "closed", "cancelled", "not streamed"])
 @pytest.mark.parametrize("by_state", [True, False], ids=["by its state", "by its id"])
 @on_a_loop
 async def test_every_way_to_stop_suspends_and_the_turn_goes_on(shop: Shop, how: str, by_state: bool) -> None:

@@ -121,13 +121,26 @@ class AmendsRunner:
         self._warned: set[str] = set()
 
     async def run(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
-        """Do the same as ``Runner.run``. If the result has ``interruptions``, pass its state here when they are decided."""
+        """Do the same as ``Runner.run``. If the result has ``interruptions``, pass its state here when they are decided.
+
+        Cancelling it stops the agent: the run is suspended, and the same input with the same ``run_id`` goes on with it.
+        """
+        result: RunResult | None = None
+        left: BaseException | None = None
         async with self._turn(agent, input, run_id, options) as turn:
-            result = await Runner.run(agent, input, **options)
-            if text := await turn.before_end(result):
-                more, again = _told(result, text, options)
-                result = await Runner.run(result.last_agent, more, **again)
-            turn.end(result)
+            try:
+                result = await Runner.run(agent, input, **options)
+                if text := await turn.before_end(result):
+                    more, again = _told(result, text, options)
+                    result = await Runner.run(result.last_agent, more, **again)
+            except asyncio.CancelledError as error:
+                if turn.is_joined:
+                    raise  # the block of that run decides
+                left = error
+            turn.end(result, is_stopped=left is not None)
+        if left is not None:
+            raise left
+        assert result is not None, "it was neither stopped nor failed"
         return result
 
     def run_sync(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
@@ -967,12 +980,12 @@ class _Turn:
         """Return what the model must be told before it may stop; empty: it may, or it only pauses."""
         return "" if getattr(result, "interruptions", None) else await self._run.before_end()
 
-    def end(self, result: RunResultBase, *, is_stopped: bool = False) -> None:
+    def end(self, result: RunResultBase | None, *, is_stopped: bool = False) -> None:
         """Record the output; raise if the agent only pauses, or was stopped."""
         if is_stopped:
             stop = Suspended("the agent was stopped", run_id=self._run.id)
             raise stop if self._paused is None else self._paused.over(stop)
-        if self._paused is None:
+        if self._paused is None or result is None:
             return
         if interruptions := getattr(result, "interruptions", None):
             raise self._paused.because(self._run.id, interruptions)

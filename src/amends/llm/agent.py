@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, suppress
+from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, get_args
@@ -29,7 +29,7 @@ from amends import (
     UsageError,
     current_run,
 )
-from amends.errors import NOT_FINISHED, ApprovalVoid, NoRun, RunEnded, UnknownTool, plain, trimming
+from amends.errors import NOT_FINISHED, ApprovalVoid, NoRun, RunEnded, Suspended, UnknownTool, plain, trimming
 from amends.llm import requests
 from amends.llm.prices import Prices
 from amends.llm.recording import kind_of, record, with_tools
@@ -157,9 +157,18 @@ def run_agent(
     - ``on_open_failure``: what a call with an effect means that failed and was not made good when the model stops.
       Default: the run is rolled back, after its pivot it is blocked. ``"commit"``: it is committed as it is.
 
-    A model that is about to stop with something missing is told once what that is, and what stopping does.
+    A model that is about to stop with something missing is told once what that is, and what stopping does. Ctrl-C, or a
+    ``Suspended`` that ``on_text`` raises, stops the agent: its run is suspended, and the same ``id`` goes on with it.
+
+    In a tool with ``kind="agent"`` it works in the child run of that tool, without an ``id``, and raises where it would
+    return something else than ``done``.
     """
     conversation, endpoint = _prepare(rt, prompt, client, is_async=False, **_settings(locals()))
+    if (child := _child_run(rt, id, requires, run)) is not None:
+        if not child._is_replay:
+            conversation.recall(child.report())
+        text = _converse(child, conversation, endpoint, max_turns, on_text)
+        return _done(text, child.report(), conversation)
     seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _Ending()
     replayed = _replayed_run(rt)
     if id is not None and replayed is None:
@@ -183,7 +192,12 @@ def run_agent(
             if opened.state == "committed":
                 end.text = str(opened.output or "")
             else:
-                end.text = opened.output = _converse(opened, conversation, endpoint, max_turns, on_text)
+                with end.stopping(opened.id, KeyboardInterrupt):
+                    end.text = opened.output = _converse(opened, conversation, endpoint, max_turns, on_text)
+    except Suspended:
+        if end.stop is None:
+            raise
+        raise end.stop from None  # whoever stopped it gets the exception that they stopped it with
     except (Held, ApprovalVoid, RolledBack, RunBlocked, RunEnded, _Unfinished) as error:
         end.take(error, conversation)
     end.report = replayed.report() if replayed is not None else seen.report(end.run_id)
@@ -213,9 +227,16 @@ async def run_agent_async(
 ) -> Finished:
     """Do the same as ``run_agent`` with an ``AsyncRuntime`` and an async client of the same SDKs, or a ``ScriptedModel``.
 
-    A ``google.genai.Client`` has both colours.
+    A ``google.genai.Client`` has both colours. A cancellation stops the agent, too.
     """
+    import asyncio  # here: who awaits this has imported it, and a blocking program need not
+
     conversation, endpoint = _prepare(rt, prompt, client, is_async=True, **_settings(locals()))
+    if (child := _child_run(rt, id, requires, run)) is not None:
+        if not child._is_replay:
+            conversation.recall(await child.report())
+        text = await _converse_async(child, conversation, endpoint, max_turns, on_text)
+        return _done(text, await child.report(), conversation)
     seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _Ending()
     replayed = _replayed_run(rt)
     if id is not None and replayed is None:
@@ -239,7 +260,12 @@ async def run_agent_async(
             if opened.state == "committed":
                 end.text = str(opened.output or "")
             else:
-                end.text = opened.output = await _converse_async(opened, conversation, endpoint, max_turns, on_text)
+                with end.stopping(opened.id, KeyboardInterrupt, asyncio.CancelledError):
+                    end.text = opened.output = await _converse_async(opened, conversation, endpoint, max_turns, on_text)
+    except Suspended:
+        if end.stop is None:
+            raise
+        raise end.stop from None
     except (Held, ApprovalVoid, RolledBack, RunBlocked, RunEnded, _Unfinished) as error:
         end.take(error, conversation)
     end.report = await replayed.report() if replayed is not None else await seen.report(end.run_id)
@@ -323,6 +349,22 @@ def _replayed_run(rt: Runtime | AsyncRuntime) -> Any:
         return current_run(rt)
     except NoRun:
         return None
+
+
+def _child_run(rt: Runtime | AsyncRuntime, id: str | None, requires: object, options: Mapping[str, Any]) -> Any:
+    """Return the child run of the tool with ``kind="agent"`` that this agent is, if it is one; its parent ends it.
+
+    What such a run is called and how it ends is said where the tool is declared; said here, a run of one's own is meant.
+    """
+    try:
+        found = current_run(rt)
+    except NoRun:
+        return None
+    return found if found._is_agents and id is None and requires is None and not options else None
+
+
+def _done(text: str, report: Report, conversation: Conversation) -> Finished:
+    return Finished("done", text, "", conversation.turns, report, tuple(conversation.messages), ())
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -421,6 +463,17 @@ class _Ending:
         self.outcome: Outcome = "done"
         self.report: Report | None = None
         self.waiting: tuple[Held | ApprovalVoid, ...] = ()
+        self.stop: BaseException | None = None
+        """What the agent was stopped with, if that is not ``Suspended``."""
+
+    @contextmanager
+    def stopping(self, run_id: str, *stops: type[BaseException]) -> Iterator[None]:
+        """Suspend the run if one of these comes out: the agent was stopped, and nobody asked to take its work back."""
+        try:
+            yield
+        except stops as error:
+            self.stop = error
+            raise Suspended("the agent was stopped", run_id=run_id) from error
 
     def take(self, error: Exception, conversation: Conversation) -> None:
         """Note the error that ended the run's block; raise it again if it is not one of an agent's outcomes."""
