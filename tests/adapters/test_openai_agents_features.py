@@ -38,6 +38,7 @@ from agents import (
 )
 from agents.extensions import handoff_filters
 from agents.sandbox import SandboxAgent
+from agents.testing import ScriptedModel, assistant_message, function_call
 
 import amends
 from amends.adapters.openai_agents import AmendsRunner, amends_tools
@@ -282,6 +283,30 @@ async def test_what_the_program_itself_rejects_is_not_done(
         assert (done.final_output, done.interruptions) == ("then not", [])
         assert not [one async for one in rt.approvals()]
     assert shop.effects() == ["charge A1 5"]
+    assert shop.states() == ["committed"]
+
+
+@pytest.mark.parametrize("how", ["approve", "reject"])
+@on_a_loop
+async def test_a_tool_in_a_namespace_waits_and_goes_on_or_not(shop: Shop, how: str) -> None:
+    own = [function_tool(fn) for fn in shop.functions() if fn.__name__ == "wire"]
+
+    def agent(*said: Any) -> Agent[Any]:
+        tools = amends_tools(tool_namespace(name="bank", description="The bank.", tools=own))
+        return Agent(name="clerk", model=ScriptedModel([*said, [assistant_message("done")]]), tools=tools)
+
+    asked = function_call("wire", WIRE[1], call_id="call_1", namespace="bank")
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await AmendsRunner(rt).run(agent([asked]), "please", run_id="r")
+        assert len(paused.interruptions) == 1
+        fresh = agent()
+        state = await RunState.from_json(fresh, json.loads(json.dumps(paused.to_state().to_json())))
+        await approve_all(rt)
+        if how == "reject":
+            state.reject(state.get_interruptions()[0])
+        done = await AmendsRunner(rt).run(fresh, state)
+        assert done.final_output == "done"
+    assert shop.effects() == (["wire DE02 420000"] if how == "approve" else [])
     assert shop.states() == ["committed"]
 
 

@@ -14,7 +14,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
@@ -415,7 +415,9 @@ def _watched(guardrail: ToolInputGuardrail[Any]) -> ToolInputGuardrail[Any]:
         here = _here.get()
         if output.behavior["type"] != "allow" and here is not None and _is_in_run():
             why = f"the guardrail {guardrail.get_name()} rejected it"
-            await _withdraw(here.rt, await _current().report(), {data.context.tool_call_id}, why)
+            await _withdraw(
+                here.rt, await _current().report(), {data.context.tool_call_id: data.context.tool_name}, why
+            )
         return output
 
     check.__amends__ = True  # type: ignore[attr-defined]
@@ -1101,13 +1103,13 @@ async def _as_decided(state: RunState[Any], report: amends.Report, rt: amends.As
         if isinstance(record.approved, list):
             record.approved = [one for one in record.approved if one not in undecided]
     refused = {
-        item.call_id
+        item.call_id: item.tool_name
         for item in state.get_interruptions()
         if item.call_id and any(one is not None and _is_rejected(one, item.tool_name, item.call_id) for one in contexts)
     }
     await _withdraw(rt, report, refused, "the program rejected it in the state of the agent")
     for item in state.get_interruptions():
-        if item.call_id in known and item.call_id not in undecided | refused:
+        if item.call_id in known and item.call_id not in undecided | refused.keys():
             state.approve(item)
 
 
@@ -1118,19 +1120,24 @@ def _is_rejected(context: RunContextWrapper[Any], tool: str | None, call_id: str
     return tool is not None and context.is_tool_approved(tool, call_id) is False
 
 
-async def _withdraw(rt: amends.AsyncRuntime, report: amends.Report, call_ids: Collection[str], why: str) -> None:
-    """Withdraw the requests for approval of these calls, by the SDK's ids: the SDK does not make them."""
-    if not call_ids:
+async def _withdraw(
+    rt: amends.AsyncRuntime, report: amends.Report, refused: Mapping[str, str | None], why: str
+) -> None:
+    """Withdraw the requests for approval of these calls, which the SDK does not make: their tools by the SDK's ids."""
+    if not refused:
         return
     for call in report.calls:
-        if call.tool_call_id not in call_ids or call.state not in ("held", "ready") or call.staged:
+        call_id = call.tool_call_id
+        if call_id is None or call_id not in refused or call.state not in ("held", "ready") or call.staged:
             continue
+        if (refused[call_id] or call.tool).rpartition(".")[2] != call.tool.rpartition(".")[2]:
+            continue  # not every model makes ids that are unique
         async for asked in rt.approvals(f"call:{call.id}"):
             if asked.state in ("pending", "approved"):
                 with suppress(ApprovalVoid):  # decided otherwise at this moment
                     await rt.withdraw(asked.id, by="Agents SDK", why=why)
     for child in report.children:
-        await _withdraw(rt, child, call_ids, why)
+        await _withdraw(rt, child, refused, why)
 
 
 def _states_of(report: amends.Report) -> dict[str, str]:
