@@ -18,6 +18,8 @@ from agents import (
     InputGuardrail,
     InputGuardrailTripwireTriggered,
     MaxTurnsExceeded,
+    ModelRetrySettings,
+    ModelSettings,
     OutputGuardrail,
     OutputGuardrailTripwireTriggered,
     RunConfig,
@@ -108,6 +110,56 @@ async def test_a_pause_behind_a_handoff_goes_on_there(shop: Shop) -> None:
         done = await AmendsRunner(rt).run(fresh, await RunState.from_json(fresh, json.loads(kept)))
         assert done.final_output == "paid"
     assert shop.effects() == ["charge A1 5", "wire DE02 420000", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_stop_behind_a_handoff_goes_on_there(shop: Shop) -> None:
+    def agents() -> Agent[Any]:
+        second = clerk(shop, ["", "", [charge("A2")], [charge("A3")], "charged"])
+        second.name = "second"
+        first = clerk(shop, [[charge("A1"), ("mail", {"to": "ann"})], [("transfer_to_second", {})]])
+        first.handoffs = [second]
+        return first
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        heard = 0
+        async with AmendsRunner(rt).run_streamed(agents(), "please", run_id="r") as result:
+            async for event in result.stream_events():
+                heard += event.type == "run_item_stream_event" and event.name == "tool_output"
+                if heard == 3:
+                    result.cancel(mode="after_turn")
+        kept = json.dumps(result.to_state().to_json())
+        assert shop.states() == ["open"]
+        for _ in range(2):  # delivered twice
+            fresh = agents()
+            done = await AmendsRunner(rt).run(fresh, await RunState.from_json(fresh, json.loads(kept)))
+            assert (done.final_output, done.last_agent.name) == ("charged", "second")
+    assert shop.effects() == ["charge A1 5", "charge A2 5", "charge A3 5", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_model_that_is_asked_again_within_a_stream_repeats_no_effect(shop: Shop) -> None:
+    agent = clerk(shop, [[charge("A1")], [charge("A2")], "charged"])
+    model: Any = agent.model
+    stream, failed = model.stream_response, list[str]()
+
+    async def once_down(*args: Any, **kwargs: Any) -> Any:
+        if "function_call_output" in str((args, kwargs)) and not failed:
+            failed.append("down")
+            raise ConnectionError("the model is down")
+        async for event in stream(*args, **kwargs):
+            yield event
+
+    model.stream_response = once_down
+    retry = ModelRetrySettings(max_retries=2, policy=lambda context: True, backoff={"initial_delay": 0.0})
+    agent.model_settings = ModelSettings(retry=retry)
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        done = await _run(AmendsRunner(rt), agent, True)
+        assert done.final_output == "charged"
+    assert failed == ["down"]
+    assert shop.effects() == ["charge A1 5", "charge A2 5"]
     assert shop.states() == ["committed"]
 
 

@@ -121,7 +121,7 @@ async def test_a_compensation_gets_the_structured_content(tmp_path: Path, how: s
 
 
 @pytest.mark.parametrize("made", [stdio, over_http])
-@pytest.mark.parametrize("attempts", [3, -1])
+@pytest.mark.parametrize("attempts", [3, pytest.param(-1, marks=pytest.mark.rest)])
 @each_way
 @on_a_loop
 async def test_the_sdk_does_not_send_a_lost_request_again(tmp_path: Path, made: Any, attempts: int, how: str) -> None:
@@ -161,6 +161,20 @@ async def test_the_server_is_given_the_key_of_the_call(tmp_path: Path, how: str)
     server = stdio(session, tool_meta_resolver=lambda context: {"tenant": "t1"})
     [call] = await driven(tmp_path, agent_of(server, ASKED, how))
     assert session.metas == [{KEY_META: call.key, "tenant": "t1"}], "the id of the run is the program's to tell"
+
+
+@on_a_loop
+async def test_a_server_of_the_programs_own_that_takes_no_meta_is_asked_without(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    class Own(MCPServerStdio):
+        async def call_tool(self, tool_name: str, arguments: Any) -> CallToolResult:  # type: ignore[override]
+            asked.append((tool_name, arguments))
+            return REFUSED
+
+    server: Any = Own({"command": "true"})
+    [call] = await driven(tmp_path, agent_of(server, ASKED, "amends_tools"))
+    assert (call.state, asked) == ("failed", [("pay", {"order": "A1"})])
 
 
 @on_a_loop

@@ -835,7 +835,10 @@ def _listen_to(server: MCPServer) -> None:
     call_tool = server.call_tool
     if hasattr(call_tool, "__amends__"):
         return
-    takes_meta = "meta" in inspect.signature(call_tool).parameters
+    try:
+        takes_meta = "meta" in inspect.signature(call_tool).parameters
+    except (TypeError, ValueError):  # a callable that says nothing of its parameters
+        takes_meta = False
 
     async def call(*args: Any, **kwargs: Any) -> Any:
         said = call_meta()
