@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from fastmcp import Client, FastMCP
 from fastmcp.exceptions import ToolError
+from fastmcp.server.extensions import ServerExtension
 from fastmcp.server.middleware.error_handling import RetryMiddleware
 from mcp.server.auth.middleware.auth_context import auth_context_var
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp_types import ElicitResult
+from pydantic import BaseModel
 
 import amends
 from amends.adapters.fastmcp import RUN_META, THREAD_META, AmendsMiddleware
@@ -84,12 +86,17 @@ class FastMcpRetriedHarness(FastMcpHarness):
         return await super()._drive(shop, turns, thread, resume)
 
 
+@pytest.mark.rest  # ``test_mcp_wire`` has the same for values of the protocol
+class TestFastMcpResults(RichResults):
+    harness = FastMcpHarness()
+
+
 @pytest.mark.rest  # its cases start processes
 class TestFastMcpRetried(Retried):
     harness = FastMcpRetriedHarness()
 
 
-class TestFastMcp(Conformance, SameRequest, RichResults, TwoRuntimes):
+class TestFastMcp(Conformance, SameRequest, TwoRuntimes):
     harness = FastMcpHarness()
     pauses = False
     is_told = "with the failure"
@@ -327,6 +334,10 @@ async def test_a_run_that_one_client_has_named_or_waits_in_is_not_anothers(shop:
         assert len([one async for one in rt.approvals()]) == 2
 
 
+class Ticket(BaseModel):
+    id: str
+
+
 class Again(RetryMiddleware):
     """A retry of the program's own, derived from the framework's."""
 
@@ -388,3 +399,32 @@ async def test_a_retry_before_the_guard_repeats_no_effect(shop: Shop) -> None:
             told = await client.call_tool("pay", {"order": "A1"}, raise_on_error=False)
             assert "it may have happened" in text_of(told)
     assert did == ["A1"]
+
+
+@on_a_loop
+async def test_a_call_that_an_extension_runs_later_is_a_doubt_and_is_not_made_again(shop: Shop) -> None:
+    """FastMCP 4.1: an extension, as that for tasks, may answer instead of the tool, which then runs outside of the call."""
+    started: list[str] = []
+
+    class Later(ServerExtension):
+        identifier = "example.com/later"
+
+        async def intercept_tool_call(self, params: Any, *_: Any, **__: Any) -> Any:
+            started.append("pay")
+            return Ticket(id="t1")
+
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("pay", kind="pivot")]) as rt:
+        server: FastMCP = FastMCP("shop")
+        server.add_middleware(AmendsMiddleware(rt))
+        server.add_extension(Later())
+
+        @server.tool
+        def pay(order: str) -> str:
+            return order
+
+        async with Client(server) as client:
+            for _ in range(2):
+                told = await client.call_tool("pay", {"order": "A1"}, raise_on_error=False)
+                assert "it may have happened" in text_of(told)
+        assert [call.state async for call in rt.calls()] == ["in_doubt"]
+    assert started == ["pay"]

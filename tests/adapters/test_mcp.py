@@ -109,10 +109,15 @@ class BlockingMcpRetriedHarness(McpRetriedHarness, BlockingMcpHarness):
     """The other colour."""
 
 
-class TestMcp(Conformance, SameRequest, RichResults, TwoRuntimes):
+class TestMcp(Conformance, SameRequest, TwoRuntimes):
     harness = McpHarness()
     pauses = False
     is_told = "with the failure"
+
+
+@pytest.mark.rest  # ``test_mcp_wire`` has the same for values of the protocol
+class TestMcpResults(RichResults):
+    harness = McpHarness()
 
 
 @pytest.mark.rest  # its cases start processes

@@ -21,6 +21,7 @@ from agents import (
     OutputGuardrail,
     OutputGuardrailTripwireTriggered,
     RunConfig,
+    RunHooks,
     RunState,
     SQLiteSession,
     ToolExecutionConfig,
@@ -29,11 +30,15 @@ from agents import (
     ToolOutputGuardrail,
     ToolOutputGuardrailTripwireTriggered,
     ToolsToFinalOutputResult,
+    UserError,
     function_tool,
     handoff,
     set_tracing_disabled,
+    tool_namespace,
 )
 from agents.extensions import handoff_filters
+from agents.sandbox import SandboxAgent
+from agents.testing import ScriptedModel, assistant_message, function_call
 
 import amends
 from amends.adapters.openai_agents import AmendsRunner, amends_tools
@@ -231,6 +236,32 @@ async def test_a_guardrail_of_a_tools_input_stops_a_call_that_nobody_was_asked_a
     assert shop.states() == ["committed"]
 
 
+@pytest.mark.parametrize("beside", [False, True])
+@on_a_loop
+async def test_a_call_that_nobody_asks_for_again_passes_its_guardrails_too(shop: Shop, beside: bool) -> None:
+    """Approved, and the turn is begun again by its id: the call is done when the run commits, without the SDK."""
+
+    async def guard(data: Any) -> ToolGuardrailFunctionOutput:
+        assert (data.agent.name, json.loads(data.context.tool_arguments)["iban"]) == ("clerk", "DE02")
+        return ToolGuardrailFunctionOutput.reject_content("no")
+
+    def agent(turns: list[Turn]) -> Agent[Any]:
+        own = [function_tool(fn) for fn in shop.functions() if fn.__name__ == "wire"]
+        made = Agent(name="clerk", model=model_saying(turns), tools=[*(own if beside else amends_tools(own))])
+        made.tools[0].tool_input_guardrails = [ToolInputGuardrail(guard)]  # type: ignore[union-attr]
+        return made
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await AmendsRunner(rt).run(agent([[WIRE], "paid"]), "please", run_id="r")
+        assert paused.interruptions
+        await approve_all(rt)
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with suppress(amends.Error):
+            await AmendsRunner(rt).run(agent(["nothing to do"]), "please", run_id="r")
+        assert [call.state for call in (await rt.report("r")).calls] == ["failed"]
+    assert shop.effects() == []
+
+
 @pytest.mark.parametrize("approved", [False, True], ids=["nobody has decided", "a person said yes"])
 @pytest.mark.parametrize("always", [False, True])
 @pytest.mark.parametrize("nested", [False, True])
@@ -252,6 +283,30 @@ async def test_what_the_program_itself_rejects_is_not_done(
         assert (done.final_output, done.interruptions) == ("then not", [])
         assert not [one async for one in rt.approvals()]
     assert shop.effects() == ["charge A1 5"]
+    assert shop.states() == ["committed"]
+
+
+@pytest.mark.parametrize("how", ["approve", "reject"])
+@on_a_loop
+async def test_a_tool_in_a_namespace_waits_and_goes_on_or_not(shop: Shop, how: str) -> None:
+    own = [function_tool(fn) for fn in shop.functions() if fn.__name__ == "wire"]
+
+    def agent(*said: Any) -> Agent[Any]:
+        tools = amends_tools(tool_namespace(name="bank", description="The bank.", tools=own))
+        return Agent(name="clerk", model=ScriptedModel([*said, [assistant_message("done")]]), tools=tools)
+
+    asked = function_call("wire", WIRE[1], call_id="call_1", namespace="bank")
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await AmendsRunner(rt).run(agent([asked]), "please", run_id="r")
+        assert len(paused.interruptions) == 1
+        fresh = agent()
+        state = await RunState.from_json(fresh, json.loads(json.dumps(paused.to_state().to_json())))
+        await approve_all(rt)
+        if how == "reject":
+            state.reject(state.get_interruptions()[0])
+        done = await AmendsRunner(rt).run(fresh, state)
+        assert done.final_output == "done"
+    assert shop.effects() == (["wire DE02 420000"] if how == "approve" else [])
     assert shop.states() == ["committed"]
 
 
@@ -407,6 +462,172 @@ async def test_a_boss_that_fails_takes_back_what_its_sub_agent_did(shop: Shop) -
             await AmendsRunner(rt).run(boss, "please", run_id="r")
     assert shop.effects() == ["charge A1 5", "refund ch_A1"]
     assert shop.states() == ["rolled_back"]
+
+
+# ---- several turns, hooks, siblings
+
+
+@on_a_loop
+async def test_turns_of_one_agent_at_once_have_a_run_each(shop: Shop) -> None:
+    agent = clerk(shop, [[charge("A1"), ("mail", {"to": "ann"})], [("stamp", {"text": "x"})], "done"])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        runner = AmendsRunner(rt)
+        paused = await asyncio.gather(*(runner.run(agent, "please", run_id=f"r{n}") for n in range(3)))
+        assert await approve_all(rt) == 3
+        assert shop.effects() == ["charge A1 5"] * 3
+        states = [await RunState.from_json(agent, json.loads(json.dumps(one.to_state().to_json()))) for one in paused]
+        await asyncio.gather(*(runner.run(agent, state) for state in states))
+        for run_id in ("r0", "r1", "r2"):
+            assert sorted(call.tool for call in _calls(await rt.report(run_id))) == ["charge", "mail", "stamp"]
+    assert sorted(shop.effects()) == sorted(["charge A1 5", "stamp x", "mail ann"] * 3)
+    assert shop.states() == ["committed"] * 3
+
+
+def _calls(report: amends.Report) -> list[amends.Call]:
+    return [*report.calls, *(call for child in report.children for call in _calls(child))]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@on_a_loop
+async def test_a_hook_that_fails_after_the_effect_takes_it_back(shop: Shop, streamed: bool) -> None:
+    class Hooks(RunHooks[Any]):
+        async def on_tool_end(self, *_: Any, **__: Any) -> None:
+            raise ZeroDivisionError
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(UserError) as failed:
+            await _run(AmendsRunner(rt), clerk(shop, CHARGED), streamed, hooks=Hooks())
+        assert isinstance(failed.value.__cause__, ZeroDivisionError)
+    assert shop.effects() == ["charge A1 5", "refund ch_A1"]
+    assert shop.states() == ["rolled_back"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@on_a_loop
+async def test_a_tool_that_ends_the_turn_leaves_no_sibling_without_a_record(shop: Shop, streamed: bool) -> None:
+    begun, sent = asyncio.Event(), list[str]()
+
+    async def slow(to: str) -> str:
+        sent.append(to)
+        begun.set()
+        await asyncio.sleep(0.3)
+        return to
+
+    async def fails() -> str:
+        await begun.wait()
+        raise RuntimeError("broken")
+
+    declared = [amends.declare("slow", compensate=lambda result: sent.append(f"undo {result}")),
+                amends.declare("fails", kind="read")]  # fmt: skip
+    own = [function_tool(slow), function_tool(fails, failure_error_function=None)]
+    agent = Agent(
+        name="clerk", model=model_saying([[("slow", {"to": "a"}), ("fails", {})], "ok"]), tools=amends_tools(own)
+    )
+    async with amends.AsyncRuntime(shop.url, tools=declared) as rt:
+        with pytest.raises(Exception, match=r"broken|doubt|slow"):
+            await _run(AmendsRunner(rt), agent, streamed)
+        [call] = [call for call in (await rt.report("r")).calls if call.tool == "slow"]
+        # The SDK cancels it, or lets it end: it is taken back if its result is known, and waits for a person if not.
+        assert (call.state, sent) in [("compensated", ["a", "undo a"]), ("in_doubt", ["a"])]
+
+
+@on_a_loop
+async def test_a_state_goes_on_in_a_stream_that_is_left_early_and_goes_on_again(shop: Shop) -> None:
+    turns: list[Turn] = [[WIRE], [charge("A1")], [charge("A2")], "done"]
+    declared = [one for one in shop.declared() if one.name != "wire"]
+    wire = amends.declare("wire", key=("iban", "cents"), needs_approval=True, compensate=print)
+    async with amends.AsyncRuntime(shop.url, tools=[*declared, wire]) as rt:
+        agent, runner = clerk(shop, turns), AmendsRunner(rt)
+        paused = await runner.run(agent, "please", run_id="r")
+        await approve_all(rt)
+        async with runner.run_streamed(agent, paused.to_state()) as result:
+            async for event in result.stream_events():
+                if event.type == "run_item_stream_event" and event.name == "tool_output":
+                    result.cancel(mode="after_turn")
+        assert (await rt.report("r")).state == "open"
+        done = await runner.run(agent, result.to_state())
+        assert done.final_output == "done"
+    assert shop.effects() == ["wire DE02 420000", "charge A1 5", "charge A2 5"]
+    assert shop.states() == ["committed"]
+
+
+# ---- two tools of one name
+
+
+def _fax() -> Any:
+    def send(to: str) -> str:
+        """Send a fax."""
+        return f"fax_{to}"
+
+    return send
+
+
+def _parcel() -> Any:
+    def send(to: str) -> str:
+        """Send a parcel."""
+        return f"parcel_{to}"
+
+    return send
+
+
+@pytest.mark.parametrize("where", ["one agent", "behind a handoff", "sub-agent", "the same function"])
+@on_a_loop
+async def test_two_tools_of_one_name_are_named_and_refused_with_strict(shop: Shop, caplog: Any, where: str) -> None:
+    """A record is found by the tool's name: what one has done would be the answer to the other."""
+    first, second = function_tool(_fax()), function_tool(_fax() if where == "the same function" else _parcel())
+    other = Agent(name="other", model=model_saying(["ok"]), tools=[second])
+    agent = Agent(name="clerk", model=model_saying(["ok"]), tools=[first])
+    if where == "one agent":
+        agent.tools += tool_namespace(name="parcels", description="Parcels.", tools=[second])
+    elif where == "sub-agent":
+        agent.tools.append(other.as_tool("ask", "Ask."))
+    else:
+        agent.handoffs = [other]
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("send", kind="pivot")]) as rt:
+        await AmendsRunner(rt).run(agent, "please", run_id="r")
+        if where == "the same function":
+            assert "tools are called" not in caplog.text
+            return
+        assert caplog.text.count("two tools are called send") == 1
+        with pytest.raises(amends.UsageError, match="two tools are called send"):
+            await AmendsRunner(rt, strict=True).run(agent, "please", run_id="s")
+
+
+# ---- sandboxes
+
+
+@on_a_loop
+async def test_what_an_agent_has_in_its_sandbox_is_named_and_refused_with_strict(shop: Shop, caplog: Any) -> None:
+    behind = SandboxAgent(name="coder", model=model_saying(["ok"]))
+    agent = Agent(name="clerk", model=model_saying(["ok"]), handoffs=[behind])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(amends.UsageError, match=r"agent coder has .*Shell \(sandbox\)"):
+            await AmendsRunner(rt, strict=True).run(agent, "please", run_id="r")
+        await AmendsRunner(rt).run(agent, "please", run_id="r")
+    assert "agent coder has what amends cannot record: Shell (sandbox)" in caplog.text
+    assert "Compaction" not in caplog.text
+
+
+# ---- a pause that only the SDK knows
+
+
+@on_a_loop
+async def test_a_state_that_waits_for_the_sdk_alone_finds_its_run_by_what_it_has_done(shop: Shop) -> None:
+    def ask_user(text: str) -> str:
+        return text
+
+    agent = clerk(shop, [[charge("A1")], [("ask_user", {"text": "ok?"})], "done"])
+    agent.tools += amends_tools([function_tool(ask_user, needs_approval=True)])
+    tools = [*shop.declared(), amends.declare("ask_user", kind="read")]
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        paused = await AmendsRunner(rt, recover="wait").run(agent, "please", run_id="r")
+        assert [item.tool_name for item in paused.interruptions] == ["ask_user"]
+        state = await RunState.from_json(agent, json.loads(json.dumps(paused.to_state().to_json())))
+        state.approve(state.get_interruptions()[0])
+        done = await AmendsRunner(rt, recover="wait").run(agent, state)
+        assert done.final_output == "done"
+        assert [run.id async for run in rt.runs()] == ["r"]
+    assert (shop.effects(), shop.states()) == (["charge A1 5"], ["committed"])
 
 
 # ---- a tool that changes during the turn

@@ -397,6 +397,8 @@ def _as_returned(result: ToolResult, tool: Tool | None) -> Any:
 
 def _value_of(result: ToolResult) -> Any:
     """Return the tool's value as JSON; raise if the result is an error, or asks for an input."""
+    if not isinstance(result, ToolResult):  # whatever the annotations of the framework say
+        raise TimeoutError(f"an extension of the server answered with {type(result).__name__}: the tool may run later")
     if isinstance(result, InputRequiredToolResult):
         raise amends.NoEffect("the tool itself asked the client for an input first")
     check_result(result)
