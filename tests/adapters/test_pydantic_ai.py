@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent, BinaryContent, ModelRetry, RunContext, Tool, ToolReturn
-from pydantic_ai.exceptions import ApprovalRequired, ModelAPIError, RunCancelled, UserError
+from pydantic_ai.exceptions import ApprovalRequired, ModelAPIError, RunCancelled, UsageLimitExceeded, UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -31,7 +31,8 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.output import ToolOutput
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition
-from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
+from pydantic_ai.toolsets import CombinedToolset, ExternalToolset, FunctionToolset
+from pydantic_ai.usage import UsageLimits
 
 import amends
 from amends.adapters.pydantic_ai import AmendsCapability, AmendsToolset, wake
@@ -301,6 +302,11 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
 
 
+def without_ids(messages: list[ModelMessage]) -> list[ModelMessage]:
+    """The messages as a user interface gives them back: it has its own form of them."""
+    return [dataclasses.replace(one, run_id=None, conversation_id=None) for one in messages]
+
+
 CHARGED: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], "charged"]
 
 
@@ -429,9 +435,60 @@ async def test_a_tool_that_asks_for_approval_itself_is_let(shop: Shop) -> None:
         assert isinstance(paused.output, DeferredToolRequests)
         assert shop.states() == ["open"], "a pause is no end, whoever asked for it"
         messages = paused.all_messages()
-        done = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+        again = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert isinstance(again.output, DeferredToolRequests), "to wake it approves nothing"
+        yes = DeferredToolResults(approvals={again.output.approvals[0].tool_call_id: True})
+        done = await agent.run(message_history=messages, deferred_tool_results=yes)
         assert done.output == "done"
     assert shop.states() == ["committed"]
+
+
+@pytest.mark.parametrize("kept", [list, without_ids])
+@pytest.mark.parametrize("how", ["the tool", "the toolset", "a guarded toolset", "a tool of a guarded toolset"])
+@on_a_loop
+async def test_what_the_framework_asks_for_is_not_approved_by_waking_it(
+    shop: Shop, how: str, kept: Callable[[list[ModelMessage]], list[ModelMessage]]
+) -> None:
+    [fn] = [one for one in shop.functions() if one.__name__ == "charge"]
+    toolset: Any = FunctionToolset([Tool(fn, requires_approval="tool" in how.split())])
+    if "tool" not in how.split():
+        toolset = toolset.approval_required()
+    if "guarded" in how:
+        toolset = AmendsToolset(toolset)
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent: Any = Agent(
+            model_saying(CHARGED),
+            toolsets=[toolset],
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt)],
+        )
+        paused = await agent.run("please", run_id="r")
+        messages = kept(paused.all_messages())
+        again = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert isinstance(again.output, DeferredToolRequests)
+        assert shop.effects() == []
+        yes = DeferredToolResults(approvals={paused.output.approvals[0].tool_call_id: True})
+        done = await agent.run(message_history=messages, deferred_tool_results=yes)
+        assert done.output == "charged"
+    assert shop.effects() == ["charge A1 500"]
+    assert [(run.id, run.state) for run in shop.runs()] == [("r", "committed")]
+
+
+@on_a_loop
+async def test_waking_approves_nothing_in_a_guarded_toolset_of_its_own(shop: Shop) -> None:
+    [fn] = [one for one in shop.functions() if one.__name__ == "charge"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        for toolset in (FunctionToolset([fn]).approval_required(), FunctionToolset([Tool(fn, requires_approval=True)])):
+            agent: Any = Agent(
+                model_saying(CHARGED), toolsets=[AmendsToolset(toolset)], output_type=[str, DeferredToolRequests]
+            )
+            with pytest.raises(Suspended):
+                async with rt.run():
+                    messages = (await agent.run("please")).all_messages()
+                    again = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+                    assert isinstance(again.output, DeferredToolRequests)
+                    raise Suspended("it waits")
+    assert shop.effects() == []
 
 
 @on_a_loop
@@ -515,11 +572,6 @@ def clerk(rt: amends.AsyncRuntime, shop: Shop, turns: Sequence[Turn], **options:
 async def approve(rt: amends.AsyncRuntime) -> None:
     async for asked in rt.approvals("state:pending"):
         await rt.approve(asked.id, digest=asked.digest, by="anna")
-
-
-def without_ids(messages: list[ModelMessage]) -> list[ModelMessage]:
-    """The messages as a user interface gives them back: it has its own form of them."""
-    return [dataclasses.replace(one, run_id=None, conversation_id=None) for one in messages]
 
 
 class AnyConversation(PydanticAIHarness):
@@ -644,6 +696,29 @@ async def test_calls_that_two_runs_have_are_not_guessed(shop: Shop) -> None:
         with pytest.raises(amends.UsageError, match="2 runs have the calls of this history: one, two"):
             await agent.run(message_history=messages, conversation_id="c", deferred_tool_results=wake(messages))
         assert shop.states() == ["open", "open"]
+
+
+@on_a_loop
+async def test_a_run_with_calls_of_the_same_ids_but_other_arguments_is_another_one(shop: Shop) -> None:
+    """The model numbers its calls, the messages come without ids, and a queue delivers the first of two turns again."""
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+
+        def pays(iban: str) -> Any:
+            agent = clerk(rt, shop, WIRED)
+            agent.model = calls_once(wire(iban, 4200_00), "call_1")
+            return agent
+
+        first, second = pays("DE01"), pays("DE02")
+        one = without_ids((await first.run("pay", run_id="one")).all_messages())
+        await approve(rt)
+        assert (await first.run(message_history=one, deferred_tool_results=wake(one))).output == "done"
+        two = without_ids((await second.run("pay", run_id="two")).all_messages())
+        assert (await first.run(message_history=one, deferred_tool_results=wake(one))).output == "done"
+        assert [(run.id, run.state) for run in shop.runs()] == [("two", "open"), ("one", "committed")]
+        assert len([one async for one in rt.approvals()]) == 1, "nothing was asked for in the other one's run"
+        await approve(rt)
+        assert (await second.run(message_history=two, deferred_tool_results=wake(two))).output == "done"
+    assert shop.effects() == ["wire DE01 420000", "wire DE02 420000"]
 
 
 @on_a_loop
@@ -1089,6 +1164,41 @@ async def test_what_is_recorded_besides_a_result_hides_what_the_tool_hides(shop:
 
 
 @on_a_loop
+async def test_what_is_besides_the_result_of_another_run_is_given_too(shop: Shop) -> None:
+    once = amends.declare("draw", kind="pivot", key="what", scope="ledger")
+    async with amends.AsyncRuntime(shop.url, tools=[once]) as rt:
+        agent: Any = Agent(calls_once(DRAW, "c1"), tools=[rich(shop, "wrapped")], capabilities=[AmendsCapability(rt)])
+        await agent.run("go on", run_id="first")
+        second = await agent.run("go on", run_id="second")
+        result, metadata, content = told_of("draw", second.all_messages())
+        assert ("cat" in str(result), metadata["cost"], content[1].data) == (True, Decimal("1.50"), b"\x00\xffpng")
+    assert shop.effects() == ["draw cat"]
+
+
+@on_a_loop
+async def test_who_stops_while_it_is_recorded_makes_no_doubt(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, begin = asyncio.Event(), amends.AsyncRun.begin
+
+    async def slowly(*args: Any, **kwargs: Any) -> Any:
+        reached.set()
+        await asyncio.sleep(0.05)
+        return await begin(*args, **kwargs)
+
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("draw", kind="pivot")]) as rt:
+        agent: Any = Agent(calls_once(DRAW, "c1"), tools=[rich(shop, "wrapped")], capabilities=[AmendsCapability(rt)])
+        with monkeypatch.context() as patched:
+            patched.setattr(amends.AsyncRun, "begin", slowly)
+            task = asyncio.create_task(agent.run("go on", run_id="r"))
+            await reached.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert [call.state for call in (await rt.report("r")).calls if call.tool == "draw"] == ["succeeded"]
+        assert (await agent.run("go on", run_id="r")).output == "done"
+    assert shop.effects() == ["draw cat"]
+
+
+@on_a_loop
 async def test_what_is_besides_a_result_is_replayed(shop: Shop) -> None:
     async with amends.AsyncRuntime(shop.url, tools=[amends.declare("draw", kind="pivot")]) as rt:
         agent: Any = Agent(calls_once(DRAW, "c1"), tools=[rich(shop, "wrapped")], capabilities=[AmendsCapability(rt)])
@@ -1239,6 +1349,23 @@ async def test_a_declared_output_function_is_called_once(shop: Shop) -> None:
             ("sell", {"order": "A1", "cents": 500})
         ]
     assert shop.effects() == ["sell A1 500"]
+
+
+@on_a_loop
+async def test_output_functions_of_one_agent_run_are_known_too(shop: Shop) -> None:
+    said: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], [("final_result", {"order": "A1"})]]
+    async with amends.AsyncRuntime(shop.url, tools=[*shop.declared(), amends.declare("sell", kind="pivot")]) as rt:
+        agent: Any = Agent(model_saying(said), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+        for _ in range(2):  # begun again under the same id
+            done = await agent.run("please", run_id="r", output_type=selling(shop))
+            assert done.output == Receipt(number="re_A1")
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        strict: Any = Agent(
+            model_saying(said), tools=shop.functions(), capabilities=[AmendsCapability(rt, strict=True)]
+        )
+        with pytest.raises(amends.UsageError, match="cannot record sell"):
+            await strict.run("please", run_id="s", output_type=selling(shop))
+    assert shop.effects() == ["charge A1 500", "sell A1 500"]
 
 
 @on_a_loop
@@ -1651,3 +1778,135 @@ async def test_a_stop_while_a_sub_agent_works_suspends_both_and_they_go_on(shop:
         report = await rt.report("r")
         assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
     assert shop.effects() == ["charge A1 5", "mail ann"]
+
+
+# ---- what else the framework has
+
+
+@on_a_loop
+async def test_tools_are_recorded_by_the_name_that_their_toolset_gives_them(shop: Shop) -> None:
+    base: Any = FunctionToolset([one for one in shop.functions() if one.__name__ in ("charge", "wire")])
+    tools = [
+        amends.declare("shop_charge", kind="pivot", key="order"),
+        amends.declare("take", kind="pivot", key="order"),
+    ]
+    async with amends.AsyncRuntime(shop.url, tools=tools) as rt:
+        for name, toolset in {
+            "shop_charge": CombinedToolset([base.prefixed("shop")]),
+            "take": base.renamed({"take": "charge"}).filtered(lambda ctx, one: one.name == "take"),
+        }.items():
+            asked: list[Turn] = [[(name, {"order": "A1", "cents": said})] for said in (5, "5")]
+            agent: Any = Agent(model_saying([*asked, "ok"]), toolsets=[toolset], capabilities=[AmendsCapability(rt)])
+            await agent.run("please", run_id=name)
+            assert [call.tool for call in (await rt.report(name)).calls] == [name]
+    assert shop.effects() == ["charge A1 5"] * 2
+
+
+@on_a_loop
+async def test_a_tool_that_has_the_name_of_an_agent_is_none(shop: Shop) -> None:
+    """Two tools swap their names: which function it is decides, not what it is called."""
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        payments: Any = Agent(model_saying(["ok"]), capabilities=[AmendsCapability(rt)])
+
+        async def ask_payments(request: str) -> str:
+            return str((await payments.run(request)).output)
+
+        def erase(request: str) -> str:
+            shop._line("effects", f"erase {request}")
+            return "erased"
+
+        toolset: Any = FunctionToolset([ask_payments, erase]).renamed({"ask_payments": "erase", "ask": "ask_payments"})
+        agent: Any = Agent(
+            model_saying([[("ask_payments", {"request": "all"})], [("ask", {"request": "x"})], "done"]),
+            toolsets=[toolset],
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt)],
+        )
+        paused = await agent.run("please", run_id="r")
+        assert isinstance(paused.output, DeferredToolRequests), "nobody has declared it"
+    assert shop.effects() == []
+
+
+@on_a_loop
+async def test_who_replaces_the_tools_for_a_while_replaces_guarded_ones(shop: Shop) -> None:
+    twice: list[Turn] = [CHARGED[0], CHARGED[0], "charged"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent: Any = Agent(model_saying(["x"]), capabilities=[AmendsCapability(rt)])
+        with agent.override(model=model_saying(twice), tools=shop.functions()):
+            await agent.run("please", run_id="overridden")
+        await agent.run(
+            "please", run_id="added", model=model_saying(twice), toolsets=[FunctionToolset(shop.functions())]
+        )
+    assert shop.effects() == ["charge A1 500"] * 2
+
+
+@pytest.mark.parametrize("limit", [{"request_limit": 2}, {"tool_calls_limit": 2}])
+@on_a_loop
+async def test_a_limit_in_the_middle_of_a_turn_takes_it_back_and_the_id_can_be_used_again(
+    shop: Shop, limit: dict[str, int]
+) -> None:
+    turns: list[Turn] = [
+        [("charge", {"order": "A1", "cents": 500})],
+        [("charge", {"order": "A2", "cents": 700})],
+        [("charge", {"order": "A3", "cents": 900})],
+        "done",
+    ]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(rt, shop, turns)
+        with pytest.raises(UsageLimitExceeded):
+            await agent.run("please", run_id="r", usage_limits=UsageLimits(**limit))  # type: ignore[arg-type]
+        assert shop.effects() == ["charge A1 500", "charge A2 700", "refund ch_A2", "refund ch_A1"]
+        assert (await agent.run("please", run_id="r")).output == "done"
+    assert shop.effects()[4:] == ["charge A1 500", "charge A2 700", "charge A3 900"]
+    assert shop.states() == ["rolled_back", "committed"]
+
+
+@pytest.mark.parametrize("kept", [list, without_ids])
+@on_a_loop
+async def test_a_history_that_was_cut_finds_its_run(
+    shop: Shop, kept: Callable[[list[ModelMessage]], list[ModelMessage]]
+) -> None:
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], *WIRED]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await clerk(rt, shop, turns).run("pay", run_id="job")
+        messages = kept(paused.all_messages()[-2:])
+        assert not any(isinstance(part, UserPromptPart) for one in messages for part in one.parts)
+        await approve(rt)
+        done = await clerk(rt, shop, WIRED).run(message_history=messages, deferred_tool_results=wake(messages))
+        assert done.output == "sent"
+    assert shop.effects() == ["charge A1 500", "wire DE02 420000"]
+    assert [(run.id, run.state) for run in shop.runs()] == [("job", "committed")]
+
+
+@on_a_loop
+async def test_events_are_streamed_and_who_stops_reading_suspends(shop: Shop) -> None:
+    async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        if any(isinstance(message, ModelResponse) for message in messages):
+            yield "charged"
+        else:
+            yield {0: DeltaToolCall("charge", '{"order": "A1", "cents": 500}', tool_call_id="call_1")}
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent: Any = Agent(
+            FunctionModel(stream_function=say), tools=shop.functions(), capabilities=[AmendsCapability(rt)]
+        )
+        async with agent.run_stream_events("please", run_id="r") as events:
+            async for _ in events:
+                if shop.effects():
+                    break
+        assert (await rt.report("r")).state == "open"
+        async with agent.run_stream_events("please", run_id="r") as events:
+            async for _ in events:
+                pass
+        assert (await rt.report("r")).state == "committed"
+    assert shop.effects() == ["charge A1 500"]
+
+
+@on_a_loop
+async def test_the_same_turn_twice_at_once_has_its_effects_once(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(rt, shop, CHARGED)
+        await asyncio.gather(agent.run("x", run_id="r"), agent.run("x", run_id="r"), return_exceptions=True)
+        async with rt.run("together"):
+            await asyncio.gather(agent.run("x"), agent.run("y"))
+    assert shop.effects() == ["charge A1 500"] * 2

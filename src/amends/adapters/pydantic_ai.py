@@ -150,7 +150,8 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
                     left = error
                     raise paused from None  # the framework refuses this history: nobody has touched what waits
                 if isinstance(result.output, DeferredToolRequests):
-                    await _note_requests(run, [(one.tool_call_id, one.tool_name) for one in result.output.calls])
+                    waiting = [*result.output.calls, *result.output.approvals]
+                    await _note_requests(run, [(one.tool_call_id, one.tool_name) for one in waiting])
                     raise paused  # a pause is not an end: release the run as it is
                 if run.resumed and turn.ctx is not None:
                     await _reach_staged(run, turn.ctx)
@@ -170,6 +171,8 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         for tool in request_context.model_request_parameters.native_tools:
             if (name := type(tool).__name__) not in HARMLESS:
                 self._unguarded(f"{tool.unique_id} ({name})", "the provider executes it")
+        for name in _output_functions_in(ctx):
+            self._look_at_output(name)
         _turn.get().has_begun = True
         return request_context
 
@@ -227,12 +230,19 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
     ) -> Any:
         """Run the call at most once."""
         _turn.get().has_begun = True
+        _as_woken(ctx, tool_def)
         again = call.args_as_dict().get(REPEAT) if self._offers(tool_def.name) else None
         tool = None if ctx.tool_manager is None else (ctx.tool_manager.tools or {}).get(tool_def.name)
         is_agent = self.rt.kind_of(tool_def.name) is None and self._is_agent(tool)
         bound = _Bound(args, tool, tool_def, ctx)
         with _turn.get().calling():
-            return await _guarded(tool_def.name, bound, ctx.tool_call_id, handler, again=again, agent=is_agent)
+            return await _guarded(
+                tool_def.name, bound, ctx.tool_call_id, handler, again=again, agent=is_agent, rt=self.rt
+            )
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
+        """Return the tools, which are told what ``wake`` means."""
+        return _NotApproved(toolset)
 
     async def wrap_model_request(
         self, ctx: RunContext[AgentDepsT], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler
@@ -345,17 +355,21 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         if not wanted:
             return None
         found: Counter[str] = Counter()
+        others: set[str] = set()
         seen = 0
         async for call in self.rt.calls():
             seen += 1
             asked, tool = _request_of(call)
-            if asked and wanted.get(asked) == tool:
+            if asked and asked in wanted and wanted[asked].tool_name == tool:
                 above, _, _ = call.run_id.rpartition(f"/{tool}:")  # an undeclared tool, or an agent, has its own run
                 found[above or call.run_id] += 1
+                if call.tool != ASKED and not _fits(call.args, wanted[asked].args_as_dict()):
+                    others.add(above or call.run_id)
             if seen == CALLS_READ_MAX:
                 break
         most = {run_id for run_id, count in found.items() if count == max(found.values())}
         if len(most) > 1:  # a model that numbers its calls
+            most = most - others or most
             infos = [(await self.rt.report(run_id)).run for run_id in sorted(most)]
             here = [info for info in infos if thread in info.tags] or infos
             open_ = [info for info in here if info.state not in ENDED] or here
@@ -377,6 +391,7 @@ class AmendsToolset(WrapperToolset[AgentDepsT], Generic[AgentDepsT]):
     ) -> Any:
         """Run the call at most once."""
         _join(None)
+        ctx = _as_woken(ctx, tool.tool_def)
 
         async def execute(args: dict[str, Any]) -> Any:
             return await self.wrapped.call_tool(name, args, ctx, tool)
@@ -387,9 +402,35 @@ class AmendsToolset(WrapperToolset[AgentDepsT], Generic[AgentDepsT]):
 def wake(messages: Sequence[ModelMessage]) -> DeferredToolResults:
     """Return what resumes a paused conversation: every call without an answer is requested again.
 
-    This approves nothing. The ledger has the decisions; a call that is still undecided pauses again.
+    This approves nothing. The ledger has the decisions; a call that is still undecided pauses again. So does one for which
+    the framework or the tool itself asks: say that it is approved with ``DeferredToolResults`` of your own.
     """
-    return DeferredToolResults(approvals=dict.fromkeys(_open_calls(messages), True))
+    waiting = _open_calls(messages)
+    return DeferredToolResults(
+        approvals=dict.fromkeys(waiting, True), metadata={call_id: dict(WOKEN) for call_id in waiting}
+    )
+
+
+WOKEN: Final = {"amends": "woken"}
+"""The metadata of a call that is requested again, and that nobody has approved in the framework."""
+
+
+class _NotApproved(WrapperToolset[AgentDepsT]):
+    """The tools, which are told of a call that was only woken that nobody has approved it."""
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
+    ) -> Any:
+        return await self.wrapped.call_tool(name, tool_args, _as_woken(ctx, tool.tool_def), tool)
+
+
+def _as_woken(ctx: RunContext[AgentDepsT], tool: ToolDefinition) -> RunContext[AgentDepsT]:
+    """Return the context of a call as its tool may see it; raise ``ApprovalRequired`` for one that the framework guards."""
+    if ctx.tool_call_metadata != WOKEN:
+        return ctx
+    if tool.kind == "unapproved":
+        raise ApprovalRequired
+    return replace(ctx, tool_call_approved=False, tool_call_metadata=None)
 
 
 _unnamed: ContextVar[bool] = ContextVar("amends.adapters.pydantic_ai.unnamed", default=False)
@@ -435,7 +476,14 @@ _turn: ContextVar[_Turn] = ContextVar("amends.adapters.pydantic_ai.turn", defaul
 
 
 async def _guarded(
-    name: str, bound: _Bound, call_id: str | None, execute: Execute, *, again: str | None = None, agent: bool = False
+    name: str,
+    bound: _Bound,
+    call_id: str | None,
+    execute: Execute,
+    *,
+    again: str | None = None,
+    agent: bool = False,
+    rt: amends.AsyncRuntime | None = None,
 ) -> Any:
     if _is_body_of(name, call_id) or _is_agent_of(name, call_id):
         return await execute(bound.args)  # a wrapped toolset of a wrapped agent: record it once
@@ -472,7 +520,7 @@ async def _guarded(
             around.waits = amends.Waiting(f"{name} asked to be called later", run_id=run.id)
         raise deferred[-1]
     if answer.status in ("done", "replayed"):
-        return returned[-1] if returned else await _as_recorded(run, answer, name, bound.asked, call_id)
+        return returned[-1] if returned else await _as_recorded(run, answer, (name, bound.asked, call_id), rt)
     if answer.status == "staged":
         return answer.text
     if answer.error is not None and not isinstance(answer.error, amends.Error):
@@ -501,7 +549,21 @@ _contents: WeakKeyDictionary[amends.AsyncRun, dict[str, Any]] = WeakKeyDictionar
 
 
 async def _keep_content(run: amends.AsyncRun, of: dict[str, str], value: Any) -> None:
-    """Record what a tool returned besides its result, before that: a process that is lost then must not lose it."""
+    """Record what a tool returned besides its result, before that: a process that is lost then must not lose it.
+
+    Who stops the agent meanwhile stops it afterwards: the tool has run, and its call would become a doubt.
+    """
+    task, is_stopped = asyncio.ensure_future(_record_content(run, of, value)), False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            is_stopped = True
+    if is_stopped and (mine := asyncio.current_task()) is not None:
+        mine.cancel()
+
+
+async def _record_content(run: amends.AsyncRun, of: dict[str, str], value: Any) -> None:
     try:
         here = _current()
         packed = _packed(value, here.holds_secret)
@@ -539,17 +601,26 @@ def _packed(value: Any, tells_secret: Callable[[str], bool]) -> dict[str, Any] |
     return packed
 
 
-async def _as_recorded(run: amends.AsyncRun, answer: amends.Answer, tool: str, asked: Any, call_id: str | None) -> Any:
+async def _as_recorded(
+    run: amends.AsyncRun,
+    answer: amends.Answer,
+    request: tuple[str, Any, str | None],
+    rt: amends.AsyncRuntime | None,
+) -> Any:
     """Return what the framework gets of a call that the record answers.
 
     If this very request was made before a crash, or in a replay, it is what the tool returned; else the model is told
     that it was done. Content and metadata are given each time: nobody else may have them.
     """
-    call = answer.call
+    call, (tool, asked, call_id) = answer.call, request
     is_first = answer.status == "done" or (run.resumed and call is not None and call.tool_call_id == call_id)
     is_open = answer.status == "done" or (call is not None and call.loss is None and answer.value == call.result)
     said = answer.value if is_first and is_open else answer.text
     recorded = await _content_of(run, answer, tool, asked)
+    is_elsewhere = call is not None and call.run_id != run.id and not call.run_id.startswith(f"{run.id}/")
+    if call is not None and is_elsewhere and rt is not None and not run._is_replay:  # of a tool with scope="ledger"
+        with suppress(RunNotFound):
+            recorded = dict(_contents_in(await rt.report(call.run_id))).get(call.id)
     if recorded is None:
         return said
     parts = _parts_of(recorded)
@@ -674,14 +745,21 @@ ASKED: Final = "asked:pydantic_ai"
 
 async def _note_requests(run: amends.AsyncRun, asked: Sequence[tuple[str, str]]) -> None:
     """Record the ids of requests that are no calls, so that a history with nothing but such requests names its run."""
-    known = [_request_of(call) for call in (await run.report()).calls if call.tool == ASKED]
+    report = await run.report()
+    known, number = set(_requests_in(report)), sum(call.tool == ASKED for call in report.calls)
     for call_id, tool in asked:
         if (call_id, tool) in known:
             continue
-        async with await run.begin(ASKED, {"tool": tool, "number": len(known)}, kind="read") as attempt:
+        async with await run.begin(ASKED, {"tool": tool, "number": number}, kind="read") as attempt:
             if not attempt.replayed:
                 await attempt.succeed(call_id)
-        known.append((call_id, tool))
+        number += 1
+
+
+def _requests_in(report: amends.Report) -> Iterator[tuple[str | None, str]]:
+    yield from map(_request_of, report.calls)
+    for child in report.children:
+        yield from _requests_in(child)
 
 
 def _request_of(call: amends.Call) -> tuple[str | None, str]:
@@ -857,10 +935,26 @@ def _plain_or_same(value: Any) -> Any:
 
 def _as_returned(ctx: RunContext[Any], name: str, value: Any) -> Any:
     """Return a recorded output in the class that its function returns, if that is said."""
-    fn = _output_functions(getattr(ctx.agent, "output_type", None)).get(name)
+    fn = {**_output_functions(getattr(ctx.agent, "output_type", None)), **_output_functions_in(ctx)}.get(name)
     with suppress(Exception):
         return TypeAdapter(get_type_hints(fn)["return"]).validate_python(value)
     return value
+
+
+def _output_functions_in(ctx: RunContext[Any]) -> dict[str, Callable[..., Any]]:
+    """Return the functions among the outputs of one agent run, which need not be those of its agent, by name."""
+    found: dict[str, Callable[..., Any]] = {}
+    for name, tool in ((ctx.tool_manager and ctx.tool_manager.tools) or {}).items():
+        if tool.tool_def.kind != "output":
+            continue
+        inner: Any = tool
+        while hasattr(inner, "source_tool"):  # of toolsets that were combined
+            inner = inner.source_tool
+        schema = getattr(getattr(inner.toolset, "processors", {}).get(name), "_function_schema", None)
+        fn = getattr(schema, "function", None)
+        if fn is not None and hasattr(fn, "__name__"):
+            found[fn.__name__] = fn
+    return found
 
 
 def _output_functions(spec: Any) -> dict[str, Callable[..., Any]]:
@@ -892,10 +986,24 @@ def _is_unnamed(run_id: str | None) -> bool:
     return False
 
 
-def _calls_in(turn: Sequence[ModelMessage]) -> dict[str, str]:
-    """Return the tools that a model requested in these messages, by the ids of its requests."""
+def _calls_in(turn: Sequence[ModelMessage]) -> dict[str, ToolCallPart]:
+    """Return the requests of a model in these messages, by their ids."""
     responses = [one for one in turn if isinstance(one, ModelResponse)]
-    return {call.tool_call_id: call.tool_name for one in responses for call in one.tool_calls}
+    return {call.tool_call_id: call for one in responses for call in one.tool_calls}
+
+
+def _fits(recorded: Any, given: Any) -> bool:
+    """Return whether a recorded argument can be what was given: it has more defaults, and other forms of numbers."""
+    if isinstance(recorded, amends.Secret):
+        return True
+    if isinstance(recorded, Mapping) and isinstance(given, Mapping):
+        return all(_fits(recorded[name], value) for name, value in given.items() if name in recorded)
+    if isinstance(recorded, list | tuple) and isinstance(given, list | tuple):
+        return len(recorded) == len(given) and all(map(_fits, recorded, given))
+    texts = str(recorded).strip().lower(), str(given).strip().lower()
+    with suppress(ArithmeticError):
+        return Decimal(texts[0]) == Decimal(texts[1])
+    return texts[0] == texts[1]
 
 
 def _last_turn(messages: Sequence[ModelMessage]) -> list[ModelMessage]:
