@@ -444,7 +444,15 @@ async def test_a_tool_that_asks_for_approval_itself_is_let(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("kept", [list, without_ids])
-@pytest.mark.parametrize("how", ["the tool", "the toolset", "a guarded toolset", "a tool of a guarded toolset"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "the tool",
+        "the toolset",
+        pytest.param("a guarded toolset", marks=pytest.mark.rest),
+        pytest.param("a tool of a guarded toolset", marks=pytest.mark.rest),
+    ],
+)
 @on_a_loop
 async def test_what_the_framework_asks_for_is_not_approved_by_waking_it(
     shop: Shop, how: str, kept: Callable[[list[ModelMessage]], list[ModelMessage]]
@@ -474,6 +482,7 @@ async def test_what_the_framework_asks_for_is_not_approved_by_waking_it(
     assert [(run.id, run.state) for run in shop.runs()] == [("r", "committed")]
 
 
+@pytest.mark.rest
 @on_a_loop
 async def test_waking_approves_nothing_in_a_guarded_toolset_of_its_own(shop: Shop) -> None:
     [fn] = [one for one in shop.functions() if one.__name__ == "charge"]
@@ -1724,6 +1733,7 @@ async def test_a_sub_agent_is_replayed_with_what_its_model_said(shop: Shop) -> N
     assert shop.effects() == effects
 
 
+@pytest.mark.rest
 @on_a_loop
 async def test_a_sub_agent_that_paused_is_replayed(shop: Shop) -> None:
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
@@ -1783,6 +1793,7 @@ async def test_a_stop_while_a_sub_agent_works_suspends_both_and_they_go_on(shop:
 # ---- what else the framework has
 
 
+@pytest.mark.rest
 @on_a_loop
 async def test_tools_are_recorded_by_the_name_that_their_toolset_gives_them(shop: Shop) -> None:
     base: Any = FunctionToolset([one for one in shop.functions() if one.__name__ in ("charge", "wire")])
@@ -1827,6 +1838,7 @@ async def test_a_tool_that_has_the_name_of_an_agent_is_none(shop: Shop) -> None:
     assert shop.effects() == []
 
 
+@pytest.mark.rest
 @on_a_loop
 async def test_who_replaces_the_tools_for_a_while_replaces_guarded_ones(shop: Shop) -> None:
     twice: list[Turn] = [CHARGED[0], CHARGED[0], "charged"]
@@ -1840,6 +1852,7 @@ async def test_who_replaces_the_tools_for_a_while_replaces_guarded_ones(shop: Sh
     assert shop.effects() == ["charge A1 500"] * 2
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("limit", [{"request_limit": 2}, {"tool_calls_limit": 2}])
 @on_a_loop
 async def test_a_limit_in_the_middle_of_a_turn_takes_it_back_and_the_id_can_be_used_again(
@@ -1861,6 +1874,7 @@ async def test_a_limit_in_the_middle_of_a_turn_takes_it_back_and_the_id_can_be_u
     assert shop.states() == ["rolled_back", "committed"]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("kept", [list, without_ids])
 @on_a_loop
 async def test_a_history_that_was_cut_finds_its_run(
@@ -1878,6 +1892,7 @@ async def test_a_history_that_was_cut_finds_its_run(
     assert [(run.id, run.state) for run in shop.runs()] == [("job", "committed")]
 
 
+@pytest.mark.rest
 @on_a_loop
 async def test_events_are_streamed_and_who_stops_reading_suspends(shop: Shop) -> None:
     async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
@@ -1902,6 +1917,7 @@ async def test_events_are_streamed_and_who_stops_reading_suspends(shop: Shop) ->
     assert shop.effects() == ["charge A1 500"]
 
 
+@pytest.mark.rest
 @on_a_loop
 async def test_the_same_turn_twice_at_once_has_its_effects_once(shop: Shop) -> None:
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
