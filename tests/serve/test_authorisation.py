@@ -15,7 +15,8 @@ READERS = "viewer approver operator"
 RULES = {
     "": "openapi health ready login login_start login_callback login_link login_session logout",
     f"{READERS} agent": "schemas runs run report approval calls call events",
-    READERS: "inbox approvals preview doubts plan_rollback budgets costs locks halts permits metrics",
+    READERS: "inbox approvals preview doubts plan_rollback budgets costs locks halts permits metrics workers",
+    "worker operator": "register take leave",
     "agent operator": "open answer commit rollback renew suspend begin",
     "agent worker operator": "succeed fail renew_claim",
     "approver operator": "approve reject edit withdraw ask_again delegate permit revoke",
@@ -24,7 +25,7 @@ RULES = {
 }
 MAY = {name: set(scopes.split()) for scopes, names in RULES.items() for name in names.split()}
 """Who may use a route; nobody is named: it is public."""
-NAMED = ("run", "call", "approval", "claim")
+NAMED = ("run", "call", "approval", "claim", "worker")
 """What an address can name that belongs to somebody."""
 
 
@@ -43,12 +44,20 @@ class Things:
         said = {"name": "t", "scopes": ["viewer"], "why": "x"}
         self.made = self.ask("POST", "/v1/tokens", said, "operator")
         self.job = self.ask("POST", "/v1/audit/verify", {}, "operator")["id"]
+        tools = [{"name": "book", "parameters": {"type": "object"}}]
+        self.worker = self.ask("POST", "/v1/workers", {"tools": tools}, "worker")["id"]
 
     def ask(self, method: str, path: str, body: dict[str, Any], token: str) -> Any:
         return self.client.request(method, path, json=body, headers=as_(token)).json()
 
     def path(self, route: Route) -> str:
-        ids = {"run": "r", "call": self.call, "claim": self.call, "approval": self.approval["id"]}
+        ids = {
+            "run": "r",
+            "call": self.call,
+            "claim": self.call,
+            "approval": self.approval["id"],
+            "worker": self.worker,
+        }
         id = ids.get(route.of) or self.others().get(route.name, "")
         path = route.path.replace("{id}", id).replace("{call}", self.call)
         assert "{" not in path, f"{route.name}: say here what its address names"

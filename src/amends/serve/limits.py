@@ -41,6 +41,12 @@ class Limits:
     client_lease_s: float = 60.0
     """How long a client may be silent before its run is let go, unless it says."""
     client_lease_s_max: float = 3_600.0
+    workers_max: int = 1_000
+    """Workers at once."""
+    worker_lease_s: float = 30.0
+    """How long a worker may not ask for work before it is forgotten, and its tools count as performed by nobody."""
+    pickup_s_max: float = 30.0
+    """How long a piece of work waits for a worker; then it has certainly had no effect."""
 
 
 class Rates:

@@ -121,6 +121,37 @@ class ReportedRecord(Record):
     lease: float | None = Field(None, description="Seconds from now, if it was renewed")
 
 
+class WorkerRecord(Record):
+    """A worker, and the tools that it performs."""
+
+    id: str
+    name: str
+    tools: list[str]
+    by: str
+    lease: float = Field(description="Seconds without a request for work until it is forgotten")
+
+
+class PieceRecord(Record):
+    """One phase of one attempt of a call, handed out once."""
+
+    run: str
+    call: str
+    tool: str
+    phase: Literal["execute", "compensate", "probe"]
+    attempt: int
+    key: str = Field(description="The idempotency key for the destination")
+    args: dict[str, Any]
+    result: Any = Field(None, description="Of a compensation that needs it: what the call returned")
+    token: str = Field(description="The right to report about this piece of work, and no other right")
+    lease: float = Field(description="Seconds without a report or a renewal until it is in doubt")
+
+
+class WorkRecord(Record):
+    """A piece of work, or none."""
+
+    work: PieceRecord | None
+
+
 class CallRefRecord(Record):
     """A call, by its id."""
 

@@ -13,17 +13,18 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from amends import Approval, Call, Event, Lock, RunInfo
-from amends.serve import audit, claims, events, metrics, people, records, runs, tokens
+from amends.serve import audit, claims, events, metrics, people, records, runs, tokens, workers
 from amends.serve.exchange import AnyQuery, Exchange, FilterQuery, NoBody, PageQuery, Query, Reply
 from amends.serve.login import Logins
 from amends.serve.problems import NoSuchRoute
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[Reply | Response]]
-Thing: TypeAlias = Literal["nothing", "tenant", "run", "call", "approval", "claim", "ledger"]
+Thing: TypeAlias = Literal["nothing", "tenant", "run", "call", "approval", "claim", "worker", "ledger"]
 READ: Final = ("viewer",)
 READ_OWN: Final = ("viewer", "agent")
 DRIVE: Final = ("agent",)
 REPORT: Final = ("agent", "worker")
+WORK: Final = ("worker",)
 DECIDE: Final = ("approver",)
 OPERATE: Final = ("operator",)
 COMMON: Final = (400, 401, 403, 404, 405, 422, 429, 503)
@@ -139,6 +140,18 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/claims/{call}/renew", "renew_claim", "Renew the work lease of a claimed call", REPORT, "claim",
           claims.renew, {200: records.ReportedRecord}, body=claims.RenewClaim, problems=(409,), tags=AGENTS,
           example={"token": "WyIiLC…"}),
+    Route("POST", "/v1/workers", "register", "Add a worker and declare the tools that it performs", WORK, "tenant",
+          workers.register, {201: records.WorkerRecord}, body=workers.Register, problems=(409,), tags=AGENTS,
+          links={"take": {"id": "$response.body#/id"}, "leave": {"id": "$response.body#/id"}},
+          example={"name": "bank", "tools": [{"name": "wire", "kind": "pivot", "lease": 20, "probe": True,
+                   "parameters": {"type": "object", "properties": {"order": {"type": "string"}},
+                                  "required": ["order"]}}]}),
+    Route("GET", "/v1/workers", "workers", "List the workers that are there", READ, "tenant", workers.workers,
+          {200: records.Page[records.WorkerRecord]}, query=PageQuery, tags=AGENTS),
+    Route("POST", "/v1/workers/{id}/take", "take", "Wait for one piece of work", WORK, "worker", workers.take,
+          {200: records.WorkRecord}, body=workers.TakeWork, tags=AGENTS, example={"wait": 0}),
+    Route("DELETE", "/v1/workers/{id}", "leave", "Forget a worker that ends", WORK, "worker", workers.leave,
+          {200: records.WorkerRecord}, tags=AGENTS),
     # ---- For people
     Route("GET", "/v1/inbox", "inbox", "List everything that waits for a person", READ, "tenant", people.inbox,
           {200: records.Page[records.InboxRecord]}, query=FilterQuery, tags=PEOPLE),

@@ -83,7 +83,14 @@ class RollBack(Body):
 
 async def schemas(x: Exchange) -> Reply:
     """Describe the tools as a model gets them."""
-    return Reply({"tools": x.rt.schemas(x.query.style, strict=x.query.strict)})
+    tenant = x.service.own_tenant(x)
+    found = x.rt.schemas(x.query.style, strict=x.query.strict)
+    return Reply({"tools": [one for one in found if not x.service.desk.is_hidden(_name_of(one), tenant)]})
+
+
+def _name_of(schema: dict[str, Any]) -> str:
+    """Return the name of a tool from its description in any style."""
+    return str(schema.get("name") or schema["function"]["name"])
 
 
 async def runs(x: Exchange) -> Reply:
