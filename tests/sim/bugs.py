@@ -41,6 +41,7 @@ from amends.engine import approvals as engine_approvals
 from amends.engine import locks as engine_locks
 from amends.engine import recorded_values as engine_values
 from amends.engine import rules as engine_rules
+from amends.engine import work as engine_work
 from amends.host import notices, requests
 from amends.ledger import (
     admission,
@@ -52,6 +53,7 @@ from amends.ledger import (
     events,
     forks,
     halts,
+    late_reports,
     leases,
     locks,
     opening,
@@ -88,6 +90,8 @@ from tests.sim.sweep import Play, Tally, clean_trace, one, random_schedule, scen
 tool_module = sys.modules[BareUse.__module__]  # `amends.tool` is the decorator
 MODULES = (
     leases,
+    late_reports,
+    engine_work,
     ledger_checkpoints,
     engine_rules,
     blocked,
@@ -986,6 +990,44 @@ BUGS: tuple[Bug, ...] = (
     Bug("S10", "a plain end of a run ignores its children",
         lambda: condition_left_out(("TURN", "CLOSE", "COMMIT"), f" and {quick.PLAIN_ROOT}"),
         ("children_closed",), ("F15",), "sqlite"),
+    # ---- RM: who performs a call outside the owner's process ----
+    Bug("RM1", "a takeover does not wait for whoever performs a call elsewhere",
+        lambda: rewritten((leases, "_take_over", " + work_left_s(call)", "")),
+        ("ledger_against_world",), ("W1", "W3")),
+    Bug("RM2", "a second takeover, from another host, forgets whoever performs a call elsewhere",
+        lambda: rewritten((doubts, "settle_delay_left", "session.lease.lease_s + work_left_s(row)", "session.lease.lease_s")),
+        ("ledger_against_world",), ("W5",)),
+    Bug("RM3", "an owner that lost its run keeps its performer at work",
+        lambda: rewritten((engine_work, "renewal", "session.lease.check(mono)", "pass")),
+        ("ledger_against_world",), ("W2",)),
+    Bug("RM4", "a report under an old epoch settles its attempt as if it came in time",
+        lambda: rewritten((settlement, "settle_call", "if not is_owner(root, op.owner, op.epoch) or", "if not call.remote_s and not is_owner(root, op.owner, op.epoch) or"), (settlement, "settle_call", 'call.state != "started":', 'call.state not in ("started", "in_doubt"):')),
+        ("settled_by_owner",), ("W1", "W3")),
+    Bug("RM5", "a doubt of a living owner does not wait for its performer",
+        lambda: rewritten((call, "_wait_for_performer", "settle.mono += work_left_s(row)", "pass")),
+        ("ledger_against_world",), ("W3",)),
+    Bug("RM6", "the work lease is not recorded with the start",
+        lambda: rewritten((admission, "write_call", '"remote_s": op.remote_s', '"remote_s": 0.0')),
+        ("ledger_against_world",), ("W1", "W3")),
+    Bug("RM7", "the work lease of a compensation is not recorded with its start",
+        lambda: rewritten((store_ending, "begin_compensation", "else op.remote_s", "else 0.0")),
+        ("ledger_against_world", "compensated_once"), ("W3",)),
+    Bug("RM8", "work is handed out by an owner that has lost its run",
+        lambda: rewritten((ending, "begin_by_hand", 'if not done.replayed and ask.spec.kind != "read":', "if False:")),
+        ("ledger_against_world",), ("W1", "W2")),
+    # ---- CL: runs that belong to a client ----
+    Bug("CL1", "recovery takes the run of a dead owner at once, although its client may live",
+        lambda: rewritten((leases, "claim_run", "if left > 0:", "if False:")),
+        ("clients_keep_their_runs",), ("W4",)),
+    Bug("CL2", "a client lease is counted on the wall clock",
+        lambda: rewritten((leases, "client_left_s", "silent_s = mono - (root.lease_mono - root.lease_s)", "silent_s = (clock or 0.0) - (root.lease_until - root.lease_s)")),
+        ("clients_keep_their_runs",), ("W4",)),
+    Bug("CL3", "a run that was let go is its client's by the wall clock only",
+        lambda: rewritten((leases, "release_lease", "if op.silent_boot:", "if False:")),
+        ("clients_keep_their_runs",), ("W4",)),
+    Bug("CL4", "silence that was just noticed ends the client lease",
+        lambda: rewritten((leases, "client_left_s", "silent_s = max(silent_s, mono - root.silent_mono)", "silent_s = lease_s")),
+        ("clients_keep_their_runs",), ("W4",)),
 )  # fmt: skip
 
 

@@ -743,6 +743,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.losses import loss_scenarios
     from tests.sim.nested import nested_scenarios
     from tests.sim.permitting import permit_scenarios
+    from tests.sim.remote import remote_scenarios
     from tests.sim.replaying import replay_scenarios
     from tests.sim.rules import rule_scenarios
     from tests.sim.setting import setting_scenarios
@@ -814,4 +815,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *stopping_scenarios(v),
         *handled_scenarios(v),
         *token_scenarios(v),
+        *remote_scenarios(v),
     ]

@@ -872,8 +872,14 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
 
 
 async def begin_by_hand(session: Session, ask: Ask) -> Done:
-    """Admit a call whose body is the caller's own code; ``replayed`` if the record answers."""
-    return await guarded_admission(session, ask)
+    """Admit a call whose body is the caller's own code; ``replayed`` if the record answers.
+
+    The lease is checked last, as before every body: after a takeover nothing is handed out that others have in doubt.
+    """
+    done = await guarded_admission(session, ask)
+    if not done.replayed and ask.spec.kind != "read":
+        session.lease.check((await ReadClocks()).mono)
+    return done
 
 
 async def wait_for_others(session: Session) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from amends import Answer
+from amends import Answer, RunInfo
 from amends.errors import (
     Error,
     Forbidden,
@@ -120,34 +120,40 @@ async def open(x: Exchange) -> Reply:
         raise KeyMissing("a run that is opened over HTTP needs an id, or the header Idempotency-Key")
     if said.agent and x.who.agent and said.agent != x.who.agent:
         raise Forbidden(f"this token speaks for agent {x.who.agent}, not for {said.agent}", why="agent")
-    if x.service.sessions.found(tenant_of(x), id) is not None:
-        await session_of(x, id)  # raises if it is somebody else's
-    else:
-        await _refuse_foreign(x, id)
+    known = await _known(x, id)
     options = {name: value for name, value in said if name not in ("id", "client_lease", "agent") and value is not None}
     options["input"] = said.input
     agent = x.who.agent or said.agent or ""
-    session, known = await x.service.sessions.open(
-        x.rt.scoped(agent=agent or None), tenant_of(x), id, options=options, lease_s=said.client_lease,
-        agent=agent, principal=x.who.name,
+    # A run that this agent opened with another token of its own stays recorded under the name that it has.
+    principal = x.who.name if known is None or x.is_wide else known.principal or ""
+    session, was_known = await x.service.sessions.open(
+        x.rt.scoped(agent=agent or None, principal=principal or None), tenant_of(x), id, options=options,
+        lease_s=said.client_lease, agent=agent, principal=principal,
     )  # fmt: skip
     with session.request() as run:
         place = f"{x.service.base(x.request)}/v1/runs/{quote(id, safe='')}"
         facts = {"id": run.id, "state": run.state, "generation": run.generation, "resumed": run.resumed}
         facts |= {"input": run.input, "over": run.is_over, "client_lease": session.lease_s}
-        return Reply(facts, 200 if known else 201, {"Location": place})
+        return Reply(facts, 200 if was_known else 201, {"Location": place})
 
 
-async def _refuse_foreign(x: Exchange, id: str) -> None:
-    """Raise ``RunNotFound`` if the run exists and belongs to another agent: its id does not tell that it exists."""
-    if x.is_wide:
-        return
+async def _known(x: Exchange, id: str) -> RunInfo | None:
+    """Return the run of this id, if there is one; raise ``RunNotFound`` if it belongs to another agent.
+
+    A run that is open here and was ended by somebody else, elsewhere, is not open any more.
+    """
+    session = x.service.sessions.found(tenant_of(x), id)
+    if x.is_wide and session is None:
+        return None
     try:
-        found = await x.rt.report(id)
+        found = (await x.rt.report(id)).run
     except RunNotFound:
-        return
-    if not x.owns(found.run):
+        return None
+    if not x.owns(found):
         raise RunNotFound(id)
+    if session is not None and found.closed_at is not None:
+        x.service.sessions.forget(tenant_of(x), id)
+    return found
 
 
 def tenant_of(x: Exchange) -> str:
@@ -234,7 +240,7 @@ async def rollback(x: Exchange) -> Reply:
         done = await x.rt.rollback(id, by=x.who.name, why=said.why, plan=said.plan, accept=said.accept)
         if session is None or done.run.state in ("rolled_back", "abandoned"):
             x.service.sessions.forget(tenant, id)
-            return Reply(done.to_dict())
+            return Reply(done.to_dict(), 200 if done.run.closed_at is not None else 202)
     try:
         session = await session_of(x, id)
     except RunEnded as ended:

@@ -445,6 +445,12 @@ def owner_undisturbed(store: MemoryStore, world: World) -> Iterator[str]:
 
 
 @checker
+def clients_keep_their_runs(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that recovery leaves a run to its client until its client lease has passed since the last sign of its owner."""
+    yield from world.sim.hasty
+
+
+@checker
 def remembered_under_a_lease(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that a process answers from its own memory only while it certainly owns the run."""
     yield from world.sim.remembered

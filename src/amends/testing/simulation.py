@@ -8,6 +8,7 @@ virtual. Everything is decided by the schedule, so a schedule that found a bug f
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -33,7 +34,7 @@ from amends.host.requests import (
 )
 from amends.ledger.flow import Op
 from amends.ledger.leases import Lease
-from amends.ledger.operations import ClaimRun, OpenRun, RenewLeases, SettleCall, StoreOp
+from amends.ledger.operations import ClaimRun, OpenRun, ReleaseLease, RenewLeases, SettleCall, StoreOp
 from amends.ledger.plain import SettlePlain
 from amends.ledger.rows import RunRow
 from amends.ledger.world import (
@@ -154,6 +155,10 @@ class Simulation:
         self.current: tuple[Process, Invoke] | None = None
         self.bodies = 0
         self.disturbed: list[str] = []
+        self.hasty: list[str] = []
+        """Runs that recovery took over while their client could still come back."""
+        self._heard: dict[str, tuple[float, str]] = {}
+        """By root: when somebody last heard of its owner, or, if that let it go, of its client; and then on which host."""
         self.remembered: list[str] = []
         """Answers that a process gave without the ledger while its lease may have ended."""
         self.jumped = False
@@ -332,6 +337,7 @@ class Simulation:
         for root, lease in leases.items():
             if root in renewed.goals:
                 lease.until = self.clock.mono + self.lease_s
+                self._heard[root] = (self.clock.mono, "")
             else:
                 lease.lost = True
 
@@ -392,8 +398,9 @@ class Simulation:
                 self.clock.jump(3_600.0)
         seen = len(self.store.events)
         answer = self._answer(process, op, fault)
-        if isinstance(op, OpenRun | ClaimRun):
+        if isinstance(op, OpenRun | ClaimRun | ReleaseLease):
             self._watch_owners(seen)
+            self._watch_clients(process, seen, op)
         if isinstance(op, SettleCall | SettlePlain):
             process.settles.append(replace(op, repeated=True))
         if fault == "after":
@@ -426,6 +433,23 @@ class Simulation:
             )
             if owner and lives:
                 self.disturbed.append(f"run {event.run_id} was taken over from {owner}, which renews its lease")
+
+    def _watch_clients(self, process: Process, seen: int, op: OpenRun | ClaimRun | ReleaseLease) -> None:
+        """Note every run that recovery took although its client lease has not passed since the last sign of its owner."""
+        if isinstance(op, ReleaseLease):
+            self._heard[op.root] = (self.clock.mono - op.silent_s if op.silent_boot else -math.inf, process.host)
+            return
+        for event in self.store.events[seen:]:
+            if event.run != event.root or event.what not in ("run", "taken over"):
+                continue
+            run = self.store.runs[event.root]
+            heard, host = self._heard.get(event.root, (-math.inf, ""))
+            left = heard + run.client_lease_s - self.clock.mono
+            # Silence that another boot has noted is counted on the ledger's clock, as for leases: that may have jumped.
+            unsure = self.jumped and host not in ("", process.host)
+            if isinstance(op, ClaimRun) and event.what == "taken over" and run.is_clients and left > 0 and not unsure:
+                self.hasty.append(f"run {run.id} was recovered {left:.3f} s before its client lease had passed")
+            self._heard[event.root] = (self.clock.mono, "")
 
     def _is_dead(self, process: Process, owner: str) -> bool:
         host = owner.split("|", 1)[0]

@@ -322,6 +322,37 @@ class World:
         if self.sim.mode == "raise after":
             raise Broke("it broke after it had happened")
 
+    def hand_out(self, row: CallRow, key: str, phase: str, *, until: float) -> None:
+        """Give a piece of work to a performer outside every process: it acts at the last moment that its lease allows."""
+        self.later.append((until, Landing(row.id, row.tool, key, phase, self.sim.clock.mono)))
+
+    def hand_out_here(self, until: float) -> str:
+        """Give the work of the body that runs now to a performer outside; return what that will answer."""
+        _, op = self._now()
+        match self.sim.mode:
+            case "raise":
+                raise Broke("it broke before anything was handed out")
+            case "no effect":
+                raise NoEffect("certainly nothing")
+            case "request lost":
+                raise TimeoutError("no answer")
+        self.later.append((until, self._landing(op, op.phase)))
+        if self.sim.mode == "raise after" and op.phase == "execute":
+            raise Broke("it broke while its performer goes on")
+        if self.sim.mode not in ("", "ok", None):
+            raise TimeoutError("no answer, and its performer goes on")
+        return result_of(op.call.key)
+
+    def renewed(self, call_id: str, *, until: float) -> None:
+        """Let a performer go on for its renewed lease, if it has not acted."""
+        self.later = [(until if one.call_id == call_id else at, one) for at, one in self.later]
+
+    def performed(self, call_id: str) -> bool:
+        """Let a performer act now, if it has not; return whether its effect has arrived."""
+        self.later = [(self.sim.clock.mono if one.call_id == call_id else at, one) for at, one in self.later]
+        self.settle_late()
+        return any(one.call_id == call_id for one in self.landings)
+
     def settle_late(self) -> None:
         """Let every late effect arrive whose time has come."""
         due = sorted((one for one in self.later if one[0] <= self.sim.clock.mono), key=lambda one: one[0])
