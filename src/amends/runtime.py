@@ -562,6 +562,7 @@ class Runtime:
     tokens = blocking(lambda: token_verbs.tokens)
     revoke_token = blocking(lambda: token_verbs.revoke_token)
     check_token = blocking(lambda: token_verbs.check_token)
+    note_driver = blocking(lambda: token_verbs.note_driver)
 
     # ---- Doubts, and other decisions about a run
 
@@ -1098,6 +1099,7 @@ class AsyncRuntime:
     tokens = awaited(lambda: token_verbs.tokens)
     revoke_token = awaited(lambda: token_verbs.revoke_token)
     check_token = awaited(lambda: token_verbs.check_token)
+    note_driver = awaited(lambda: token_verbs.note_driver)
 
     # ---- Doubts, and other decisions about a run
 

@@ -924,6 +924,15 @@ class ListTokens(StoreOp[tuple[list[DirectiveRow], float]]):
     tenant: str | None
 
 
+@dataclass(slots=True)
+class NoteDriver(StoreOp[bool]):
+    """Record that somebody else drives an open run from now on, by the token of this operation; False: it has ended."""
+
+    root: str
+    by: str
+    nonce: str
+
+
 # ---- Operations of halts
 
 

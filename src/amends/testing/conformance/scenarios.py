@@ -696,6 +696,10 @@ def end_expired_token(ledger: Ledger) -> ops.StoreOp[Any]:
     return operations.EndToken(made.id, None, "clock", "expired", expired=True)
 
 
+def note_driver(ledger: Ledger) -> ops.StoreOp[Any]:
+    return operations.NoteDriver(ledger.run().uid, "ada", ledger.new("nonce"), token="tok_1")
+
+
 def halt_by_token(ledger: Ledger) -> ops.StoreOp[Any]:
     op = halt(ledger)
     op.token = "tok_1"
@@ -753,7 +757,7 @@ ASKING: Final = (
     admit_asked, admit_asked_read, admit_asked_staged, admit_changed, admit_expired, admit_pivot_over_asked,
     start_approved, start_expired, approve, approve_first_of_two, reject, reject_pivot, withdraw, let_go_asked,
     ask_again, edit, expire, void, delegate, halt, halt_again, unhalt, permit, revoke_permit, admit_permitted,
-    make_token, make_wide_token, end_token, end_expired_token, halt_by_token, open_by_token,
+    make_token, make_wide_token, end_token, end_expired_token, note_driver, halt_by_token, open_by_token,
     commit_over_asked, roll_back_asked,
     claim_notice, claim_late, note_told, note_not_told,
 )  # fmt: skip
