@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from schemathesis.specs.openapi.checks import (
 from starlette.testclient import TestClient
 
 from amends import Held, NoEffect, Retry, Rule, RunBlocked, Runtime, tool
+from amends.links import links_for
 from amends.serve import Limits, Service, app, openapi
 from amends.serve.routes import ROUTES, Route
 from tests.serve.shop import SECRET, TOKENS, World, access, as_, tools_of
@@ -48,6 +51,16 @@ UNUSUAL = {"load"}
 
 
 # ---- One request to every route
+
+
+LINK_SECRET = "l" * 40
+
+
+@dataclass
+class ApprovalShown:
+    id: str
+    digest: str
+    expires_at: datetime
 
 
 class Tour:
@@ -122,7 +135,7 @@ def stuck_runs(rt: Runtime) -> dict[str, str]:
 
 def test_every_route_succeeds_once_and_answers_as_the_document_says() -> None:
     rules = [Rule(tool="hold", expires=0.1)]
-    with Runtime("memory:", tools=tools_of(World()), lease=5.0, rules=rules) as rt:
+    with Runtime("memory:", tools=tools_of(World()), lease=5.0, rules=rules, link_secret=LINK_SECRET) as rt:
         tokens = {}
         for scope in ("viewer", "approver", "operator", "agent"):
             agent = "shopper" if scope == "agent" else ""
@@ -146,6 +159,10 @@ def _for_agents(ask: Tour) -> None:
     ask("open", "agent", json={"id": "r"})
     ask("answer", "agent", "r", json=charge)
     ask("renew", "agent", "r")
+    ask("answer_all", "agent", "r", json={"calls": [{"tool": "stock", "args": {"item": "x"}}, {"tool": "nothing"}]})
+    ask("execute", "agent", "r", json={"plan": [[{"tool": "stock", "args": {"item": "y"}}]]})
+    ask("check", "agent", json={"plan": [{"tool": "wire", "args": {"order": "1", "cents": 1}}]})
+    ask("before_end", "agent", "r")
     claim = ask("begin", "agent", "r", status=201, json={"tool": "charge", "args": {"order": "2", "cents": 5}})
     ask("renew_claim", "agent", claim["call"], json={"token": claim["token"]})
     ask("succeed", "agent", claim["call"], json={"token": claim["token"], "result": "ch_2"})
@@ -158,7 +175,10 @@ def _for_agents(ask: Tour) -> None:
     ask("call", "agent", claim["call"])
     ask("plan_rollback", "viewer", "r")
     ask("suspend", "agent", "r")
-    ask("commit", "agent", "r")
+    ask("commit", "agent", "r", json={"output": {"paid": True}})
+    ask("compare", "viewer", params={"left": "r", "right": "r"})
+    [first, *_] = ask("report", "agent", "r")["calls"]
+    ask("fork", "agent", "r", status=201, json={"at": first["id"], "id": "forked"})
     ask("open", "agent", status=201, json={"id": "back"})
     ask("rollback", "agent", "back", json={"why": "x"})
 
@@ -190,6 +210,12 @@ def _for_people(ask: Tour, stuck: dict[str, str]) -> None:
     ask("permits", "viewer")
     ask("revoke", "approver", permit["id"], params=why)
     _for_doubts(ask)
+    ask("test_rules", "viewer", json={"tool": "wire", "args": {"order": "1", "cents": 1}})
+    ask("reconcile", "operator", json={"tool": "charge"})
+    request = asked("redeem")
+    shown = ApprovalShown(request["id"], request["digest"], datetime.fromisoformat(request["expires_at"]))
+    links = links_for(shown, secret=LINK_SECRET)
+    ask("redeem", "approver", json={"token": links["approve"]})
     for name in ("budgets", "costs", "locks"):
         ask(name, "viewer")
     ask("halt", "operator", status=201, json={"tool": "wire"} | why)
@@ -227,6 +253,7 @@ def _for_auditors(ask: Tour) -> None:
     until = time.monotonic() + 10
     while ask("verification", "operator", made["id"])["state"] == "running":
         assert time.monotonic() < until
+    ask("checkpoint", "operator", status=201)
     bundle = ask("export", "operator", json={"runs": ["r"]})
     ask("load", "operator", content=bundle.content, headers={"Content-Type": "application/zip"})
     for name in ("openapi", "health", "ready"):

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from amends import Answer, RunInfo
+from amends import Answer, RunInfo, ToolCall
 from amends.errors import (
     Error,
     Forbidden,
@@ -68,6 +68,32 @@ class MakeCall(Body):
     tool_call_id: str | None = Field(None, max_length=512, description="The model's id of this request: recorded")
     again: str | None = Field(None, max_length=2_000, description="Why this is a deliberate repeat")
     key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX, description="Or the header Idempotency-Key")
+
+
+class TurnCall(Body):
+    """One call of a turn."""
+
+    tool: str = Field(min_length=1, max_length=200)
+    args: dict[str, Any] = Field(default_factory=dict)
+    tool_call_id: str | None = Field(None, max_length=512)
+
+
+class Turn(Body):
+    """The calls of one turn of a model."""
+
+    calls: list[TurnCall] = Field(min_length=1, max_length=100)
+
+
+class Plan(Body):
+    """A list of ``{"tool", "args"}``; the calls of an inner list run in parallel."""
+
+    plan: list[dict[str, Any] | list[dict[str, Any]]] = Field(max_length=200)
+
+
+class Commit(Body):
+    """The output of the run, if it has one."""
+
+    output: Any = Field(None, description="Recorded with the run")
 
 
 class RollBack(Body):
@@ -219,12 +245,41 @@ def key_of(x: Exchange) -> str | None:
     return text
 
 
+async def answer_all(x: Exchange) -> Reply:
+    """Do the calls of one turn of a model in parallel, a pivot last; each has an answer of its own."""
+    said: Turn = x.body
+    session = await session_of(x, x.path["id"])
+    calls = [ToolCall(one.tool, one.args, one.tool_call_id) for one in said.calls]
+    made = await x.service.finished(x, session, session.run.answer_all(calls))
+    return Reply({"answers": [one.to_dict() for one in made]})
+
+
+async def execute(x: Exchange) -> Reply:
+    """Execute a model's plan; the calls of an inner list run in parallel."""
+    session = await session_of(x, x.path["id"])
+    made = await x.service.finished(x, session, session.run.execute(x.body.plan))
+    return Reply({"answers": [one.to_dict() for one in made]})
+
+
+async def check(x: Exchange) -> Reply:
+    """Tell every violation of the ordering law in a plan, and an allowed order if there is one; start nothing."""
+    return Reply(x.rt.check(x.body.plan).to_dict())
+
+
+async def before_end(x: Exchange) -> Reply:
+    """Tell what to say to a model that is about to stop: what is missing or has failed; empty if the run is complete."""
+    session = await session_of(x, x.path["id"])
+    return Reply({"text": await x.service.finished(x, session, session.run.before_end())})
+
+
 # ---- Ending
 
 
 async def commit(x: Exchange) -> Reply:
     """Commit the run: its effects stay."""
     session = await session_of(x, x.path["id"])
+    if "output" in x.body.model_fields_set and not session.run.is_over:
+        session.run.output = x.body.output
     return await _ended(x, session, session.run.commit())
 
 
