@@ -172,7 +172,8 @@ class Sessions:
             await asyncio.wait(set(self._going_on), timeout=self._limits.answer_s_max)
         left, self._open = list(self._open.values()), {}
         if left:
-            await asyncio.gather(*(self._released(session) for session in left))
+            released = {asyncio.ensure_future(self._released(session)) for session in left}
+            await asyncio.wait(released, timeout=self._limits.answer_s_max)  # what takes longer, recovery finds
 
 
 class _Turn:
