@@ -67,6 +67,37 @@ class AnswerRecord(Record):
     waits: bool = Field(description="Whether a person must decide first")
 
 
+class AnswersRecord(Record):
+    """The outcome of each request, in their order."""
+
+    answers: list[AnswerRecord]
+
+
+class CheckRecord(Record):
+    """What is wrong with a plan."""
+
+    problems: list[dict[str, Any]]
+    lawful_order: list[Any] | None
+
+
+class TextRecord(Record):
+    """What to tell a model; empty: nothing."""
+
+    text: str
+
+
+class ForkedRecord(Record):
+    """A new run, to be opened."""
+
+    id: str
+
+
+class CheckpointRecord(Record):
+    """The newest checkpoint; null: nothing has happened yet."""
+
+    checkpoint: dict[str, Any] | None
+
+
 class ResidueRecord(Record):
     """An effect left standing, and why."""
 

@@ -112,6 +112,7 @@ class Service:
     async def start(self) -> None:
         """Begin to let go of silent clients' runs, and to recover runs; a second call does nothing."""
         if self._keeper is None or self._keeper.done():
+            self.is_closing = False
             self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="amends-serve")
 
     async def close(self) -> None:
