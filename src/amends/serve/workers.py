@@ -175,6 +175,12 @@ class Desk:
         return made
 
     def _checked(self, tenant: str, declared: ToolDeclared) -> Served:
+        if (declared.kind == "compensatable") != (declared.compensate is not None):
+            raise BadDeclaration(
+                f"{declared.name} is {declared.kind} and has {'no' if declared.compensate is None else 'a'} compensation",
+                tool=declared.name,
+                hint='a tool with a compensation is "compensatable"; one without is "read", "pivot" or "retriable"',
+            )
         digest = hashlib.sha256(encoded(declared.model_dump(mode="json"))).hexdigest()
         return Served(declared, digest, Parameters(declared.name, declared.parameters), tenant)
 
