@@ -274,6 +274,11 @@ class OpenRun:
         return False
 
     @property
+    def epoch(self) -> int:
+        """How often the run has changed its owner: what is done under an old epoch is evidence only."""
+        return self._session.lease.epoch
+
+    @property
     def is_over(self) -> bool:
         """Whether the run has ended or was left: it only answers from its record, and accepts no call."""
         return self._over

@@ -367,6 +367,7 @@ class Runtime:
 
     add = direct(lambda: declared_tools.add)
     reach = direct(lambda: declared_tools.reach)
+    set_unserved = direct(lambda: declared_tools.set_unserved)
     check = direct(lambda: declared_tools.check)
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
@@ -912,6 +913,7 @@ class AsyncRuntime:
 
     add = direct(lambda: declared_tools.add)
     reach = direct(lambda: declared_tools.reach)
+    set_unserved = direct(lambda: declared_tools.set_unserved)
     check = direct(lambda: declared_tools.check)
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)

@@ -226,6 +226,7 @@ class TestRunAgent(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
     harness = RunAgentHarness()
 
 
+@pytest.mark.rest  # another way to stop
 class TestRunAgentInterrupted(Stopped):
     harness = RunAgentInterrupted()
 

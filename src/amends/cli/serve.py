@@ -7,11 +7,11 @@ import logging
 import os
 import sys
 import webbrowser
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 
-from amends import AsyncRuntime
+from amends import AsyncRuntime, Runtime
 from amends.cli.access import load_runtime, required_app, who
 from amends.cli.exit_codes import DONE
 from amends.cli.options import App, Json, Place, Url, group
@@ -63,7 +63,9 @@ def serve(
             with server.bind(host, port) as listening:
                 address = server.address(listening)
                 link = (
-                    "" if not opens or service.logins is None else service.logins.new_link(address, name=who(None, rt))
+                    ""
+                    if not opens or service.logins is None
+                    else service.logins.new_link(address, name=who(None, cast("Runtime", rt)))
                 )
                 _tell(served, address, link, as_json=as_json)
                 await server.serve(service, listening)

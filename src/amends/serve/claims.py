@@ -76,7 +76,7 @@ class Work:
     epoch: int
     call: str
     attempt: int
-    phase: Literal["execute"] = "execute"
+    phase: Literal["execute", "compensate", "probe"] = "execute"
 
 
 def sign(work: Work, secrets: Secrets) -> str:
@@ -159,6 +159,9 @@ async def fail(x: Exchange) -> Reply:
 async def renew(x: Exchange) -> Reply:
     """Renew the work lease: the performer is alive."""
     said: RenewClaim = x.body
+    if (piece := x.service.desk.found(_work(x, said.token))) is not None:
+        lease_s = x.service.desk.renew(piece)
+        return Reply({"call": piece.work.call, "attempt": piece.work.attempt, "state": "started", "lease": lease_s})
     session, claim, _ = _found(x, said.token)
     if session is None or claim is None:
         raise LeaseLost("this attempt is not this server's any more: stop, if you can", hint="report all the same")
@@ -168,11 +171,17 @@ async def renew(x: Exchange) -> Reply:
         return Reply({"call": call.id, "attempt": call.attempt, "state": call.state, "lease": lease_s})
 
 
-def _found(x: Exchange, token: str) -> tuple[Session | None, Claim | None, Work]:
-    """Return the claim that this token names, if this server has it; a token of something else is not found."""
+def _work(x: Exchange, token: str) -> Work:
+    """Return what this token names; a token of something else is not found."""
     work = read(token, x.service.secrets)
     if work is None or work.call != x.path["call"] or work.tenant != tenant_of(x):
         raise CallNotFound(x.path["call"])
+    return work
+
+
+def _found(x: Exchange, token: str) -> tuple[Session | None, Claim | None, Work]:
+    """Return the claim that this token names, if this server has it."""
+    work = _work(x, token)
     session = x.service.sessions.found(work.tenant, work.run)
     if session is None:
         return None, None, work
@@ -185,6 +194,9 @@ def _found(x: Exchange, token: str) -> tuple[Session | None, Claim | None, Work]
 
 
 async def _reported(x: Exchange, token: str, report: list[Any]) -> Reply:
+    piece = x.service.desk.found(_work(x, token))
+    if piece is not None and (reply := await x.service.desk.report(x, piece, report)) is not None:
+        return reply
     session, claim, work = _found(x, token)
     if session is None or claim is None:
         return await _late(x, work, report)

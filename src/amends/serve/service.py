@@ -40,6 +40,7 @@ from amends.serve.problems import (
 from amends.serve.routes import ROUTES, Route
 from amends.serve.secrets import Secrets, secrets_of
 from amends.serve.sessions import SWEEP_S, Session, Sessions
+from amends.serve.workers import Desk
 from amends.visible import visible_log
 
 log = visible_log("amends")
@@ -72,6 +73,7 @@ class Service:
         self.rt = rt.as_async()
         self.limits = limits or Limits()
         self.sessions = Sessions(self.limits)
+        self.desk = Desk(self)
         self._secrets = secrets
         self.verifications = Verifications()
         self.streams = 0
@@ -110,6 +112,7 @@ class Service:
     async def start(self) -> None:
         """Begin to let go of silent clients' runs, and to recover runs; a second call does nothing."""
         if self._keeper is None or self._keeper.done():
+            self.is_closing = False
             self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="amends-serve")
 
     async def close(self) -> None:
@@ -134,6 +137,7 @@ class Service:
             await asyncio.sleep(SWEEP_S)
             try:
                 await self.sessions.let_go_of_silent()
+                self.desk.look_at_workers()
             except Exception as error:  # the next sweep tries again
                 log_error(log, logging.ERROR, "leases of clients could not be looked at", error)
 
