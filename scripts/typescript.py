@@ -99,10 +99,8 @@ def types() -> str:
     """Return src/types.ts: the records, and what each route takes and answers."""
     made = document(ROUTES)
     schemas = made["components"]["schemas"]
-    parts = [
-        "/** One page of a listing; `next` is `after` of the next page, or null at the end. */\n"
-        "export interface Page<T> {\n  items: T[];\n  next: string | null;\n}\n"
-    ]
+    page = "/** One page of a listing; `next` is `after` of the next page, or null at the end. */\n"
+    parts = [page + "export interface Page<T> {\n  items: T[];\n  next: string | null;\n}\n"]
     parts += [_interface(name, schema) for name, schema in schemas.items() if not PAGE.fullmatch(name)]
     operations, routes = [], []
     for path, methods in made["paths"].items():
@@ -183,9 +181,7 @@ FILES: Final = {SOURCE / "types.ts": types, SOURCE / "errors.ts": errors}
 def stale() -> dict[Path, str]:
     """Return the files that are not as the code has them now, with their right content."""
     made = {path: make() for path, make in FILES.items()}
-    return {
-        path: text for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text
-    }
+    return {path: text for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
 
 
 def main() -> int:

@@ -31,8 +31,8 @@ export class Client {
   /** Open a run, or take up the run of this id. Whoever opens it ends it: `commit`, `rollback` or `suspend`. */
   async open(id: string, options: OpenOptions & Asking = {}): Promise<Run> {
     const { signal, patience, timeout, ...more } = options;
-    const { data } = await this.connection.ask("open", { body: { id, ...more }, signal, patience, timeout });
-    return new Run(this.connection, data);
+    const { data, status } = await this.connection.ask("open", { body: { id, ...more }, signal, patience, timeout });
+    return new Run(this.connection, { ...data, resumed: data.resumed || status === 200 });
   }
 
   /**
@@ -71,6 +71,8 @@ export class Client {
   async schemas(style: Query<"schemas">["style"] = "openai", options: { strict?: boolean } = {}): Promise<Record<string, unknown>[]> {
     return (await this.connection.ask("schemas", { query: { style, ...options } })).data.tools;
   }
+  /** Check a model's plan before it is executed. */
+  check = (plan: Body<"check">["plan"]): Answer<"check"> => this.#of("check", {}, { plan });
   /** List the workers that are there. */
   workers = (query: Query<"workers"> = {}): Items<"workers"> => this.#all("workers", query);
 
@@ -87,6 +89,8 @@ export class Client {
   edit = (id: string, body: Body<"edit">): Answer<"edit"> => this.#of("edit", { id }, body);
   withdraw = (id: string, body: Body<"withdraw">): Answer<"withdraw"> => this.#of("withdraw", { id }, body);
   ask_again = (id: string, body: Body<"ask_again">): Answer<"ask_again"> => this.#of("ask_again", { id }, body);
+  /** Decide by the one-time link of a message. */
+  redeem = (body: Body<"redeem">): Answer<"redeem"> => this.#of("redeem", {}, body);
   bypass = (id: string, body: Body<"bypass">): Answer<"bypass"> => this.#of("bypass", { id }, body);
   delegate = (body: Body<"delegate">): Answer<"delegate"> => this.#of("delegate", {}, body);
   /** List calls, newest first. */
@@ -108,6 +112,12 @@ export class Client {
   rollback = (id: string, body: Body<"rollback">): Answer<"rollback"> => this.#of("rollback", { id }, body);
   abandon = (id: string, body: Body<"abandon">): Answer<"abandon"> => this.#of("abandon", { id }, body);
   finish = (id: string, body: Body<"finish">): Answer<"finish"> => this.#of("finish", { id }, body);
+  /** Open a new run that shares the calls of this one up to `at`. */
+  fork = (id: string, body: Body<"fork">): Answer<"fork"> => this.#of("fork", { id }, body);
+  /** Compare two runs. */
+  compare = (left: string, right: string): Answer<"compare"> => this.#of("compare", {}, undefined, { left, right });
+  reconcile = (body: Body<"reconcile">): Answer<"reconcile"> => this.#of("reconcile", {}, body);
+  test_rules = (body: Body<"test_rules">): Answer<"test_rules"> => this.#of("test_rules", {}, body);
   budgets = (query: Query<"budgets"> = {}): Items<"budgets"> => this.#all("budgets", query);
   costs = (query: Query<"costs"> = {}): Items<"costs"> => this.#all("costs", query);
   locks = (query: Query<"locks"> = {}): Items<"locks"> => this.#all("locks", query);
@@ -128,6 +138,7 @@ export class Client {
   /** Begin to verify the record; `verification` tells how far it is. */
   verify = (body: Body<"verify"> = {}): Answer<"verify"> => this.#of("verify", {}, body);
   verification = (id: string): Answer<"verification"> => this.#of("verification", { id });
+  checkpoint = (): Answer<"checkpoint"> => this.#of("checkpoint", {}, {});
   /** Export runs as a file that anybody can check. */
   export = (body: Body<"export">): Answer<"export"> => this.#of("export", {}, body);
   load = (bundle: Uint8Array): Answer<"load"> => this.#of("load", {}, bundle);

@@ -44,8 +44,8 @@ export interface Answered<T> {
  * work that was handed out is not handed out again.
  */
 const REPEATABLE: ReadonlySet<string> = new Set<keyof Operations>([
-  "open", "answer", "begin", "commit", "rollback", "renew", "suspend", "succeed", "fail", "renew_claim", "register",
-  "take", "leave", "verify", "export",
+  "open", "answer", "answer_all", "execute", "check", "before_end", "test_rules", "begin", "commit", "rollback", "renew", "suspend", "succeed", "fail",
+  "renew_claim", "register", "take", "verify", "export",
 ]);
 /** Codes of errors of the network after which the request was certainly not sent. */
 export const NEVER_SENT: ReadonlySet<string> = new Set([

@@ -4,7 +4,8 @@ import { LedgerError, NotFound, RunEnded } from "./errors.js";
 import { errorOf, monotonic, type Asking, type Connection } from "./http.js";
 import { AmendsError, Unreachable } from "./problem.js";
 import type {
-  AnswerRecord, ClaimRecord, MakeCall, MakeClaim, OpenedRun, Problem, RenewedRun, ReportRecord, ReportedRecord,
+  AnswerRecord, ClaimRecord, Commit, MakeCall, MakeClaim, OpenedRun, Plan, Problem, RenewedRun, ReportRecord,
+  ReportedRecord, Turn,
 } from "./types.js";
 import { performed, report } from "./work.js";
 
@@ -85,9 +86,27 @@ export class Run {
     throw new Unreachable(outcome.error);
   }
 
-  /** Commit: its effects stay. Throw `Held` while a person is asked, `RolledBack` if it had to be taken back. */
-  async commit(): Promise<ReportRecord> {
-    const { status, headers, data } = await this.#connection.ask("commit", { path: this.#path, body: {} });
+  /** Do the calls of one turn of a model, in their order. */
+  async answer_all(calls: Turn["calls"]): Promise<AnswerRecord[]> {
+    return (await this.#connection.ask("answer_all", { path: this.#path, body: { calls } })).data.answers;
+  }
+
+  /** Execute a model's plan. */
+  async execute(plan: Plan["plan"]): Promise<AnswerRecord[]> {
+    return (await this.#connection.ask("execute", { path: this.#path, body: { plan } })).data.answers;
+  }
+
+  /** Return what a model that stops now leaves undone, in words for the model; an empty text: nothing. */
+  async before_end(): Promise<string> {
+    return (await this.#connection.ask("before_end", { path: this.#path, body: {} })).data.text ?? "";
+  }
+
+  /**
+   * Commit: its effects stay; `output` is recorded with the run. Throw `Held` while a person is asked, `RolledBack` if
+   * it had to be taken back.
+   */
+  async commit(options: Commit = {}): Promise<ReportRecord> {
+    const { status, headers, data } = await this.#connection.ask("commit", { path: this.#path, body: options });
     if (status === 202) throw held(this.id, headers);
     this.#over = true;
     return data;

@@ -19,6 +19,11 @@ export interface AnswerRecord {
   waits: boolean;
 }
 
+/** The outcome of each request, in their order. */
+export interface AnswersRecord {
+  answers: AnswerRecord[];
+}
+
 /** A request for a person's approval of one call, exactly as it is shown here. */
 export interface Approval {
   id: string;
@@ -27,18 +32,18 @@ export interface Approval {
   state: "pending" | "approved" | "rejected" | "expired" | "used" | "cancelled";
   expires_at: string;
   requested_at: string;
-  rule?: string;
-  needed?: number;
-  roles?: string[];
-  reasons?: string[];
-  given?: Yes[];
-  by?: string | null;
-  reason?: string | null;
-  decided_at?: string | null;
-  used_at?: string | null;
-  follows?: string | null;
-  editors?: string[];
-  links?: Record<string, string>;
+  rule: string;
+  needed: number;
+  roles: string[];
+  reasons: string[];
+  given: Yes[];
+  by: string | null;
+  reason: string | null;
+  decided_at: string | null;
+  used_at: string | null;
+  follows: string | null;
+  editors: string[];
+  links: Record<string, string>;
 }
 
 /** Approve exactly what was shown. */
@@ -82,42 +87,53 @@ export interface Call {
   tool: string;
   version: string;
   args: Record<string, unknown>;
-  tenant?: string | null;
-  agent?: string | null;
-  principal?: string | null;
-  id?: string;
-  key?: string;
-  kind?: "read" | "compensatable" | "pivot" | "retriable" | "agent";
-  state?: "held" | "ready" | "started" | "succeeded" | "failed" | "backing_off" | "in_doubt" | "compensating" | "compensated" | "compensation_failed" | "compensation_in_doubt" | "refused" | "dropped" | "residue";
-  generation?: number;
-  attempt?: number;
-  phase?: "execute" | "compensate" | "probe" | "before";
-  digest?: string;
-  result?: unknown;
-  loss?: string | null;
-  error?: string | null;
-  why?: string | null;
-  reason?: "approval" | "order" | "duplicate" | "conflict" | "budget" | "lock" | "before" | null;
-  again?: string | null;
-  tool_call_id?: string | null;
-  parent?: string | null;
-  violation?: string | null;
-  compensation?: Compensation | null;
-  requested_at?: string | null;
-  started_at?: string | null;
-  settled_at?: string | null;
-  replays?: number;
-  gone_at?: string | null;
-  costs?: Record<string, string>;
-  shared?: string | null;
-  classes?: Record<string, string>;
-  before?: unknown;
+  tenant: string | null;
+  agent: string | null;
+  principal: string | null;
+  id: string;
+  key: string;
+  kind: "read" | "compensatable" | "pivot" | "retriable" | "agent";
+  state: "held" | "ready" | "started" | "succeeded" | "failed" | "backing_off" | "in_doubt" | "compensating" | "compensated" | "compensation_failed" | "compensation_in_doubt" | "refused" | "dropped" | "residue";
+  generation: number;
+  attempt: number;
+  phase: "execute" | "compensate" | "probe" | "before";
+  digest: string;
+  result: unknown;
+  loss: string | null;
+  error: string | null;
+  why: string | null;
+  reason: "approval" | "order" | "duplicate" | "conflict" | "budget" | "lock" | "before" | null;
+  again: string | null;
+  tool_call_id: string | null;
+  parent: string | null;
+  violation: string | null;
+  compensation: Compensation | null;
+  requested_at: string | null;
+  started_at: string | null;
+  settled_at: string | null;
+  replays: number;
+  gone_at: string | null;
+  costs: Record<string, string>;
+  shared: string | null;
+  classes: Record<string, string>;
+  before: unknown;
 }
 
 /** A call, by its id. */
 export interface CallRefRecord {
   call: string;
   tool: string;
+}
+
+/** What is wrong with a plan. */
+export interface CheckRecord {
+  problems: Record<string, unknown>[];
+  lawful_order: unknown[] | null;
+}
+
+/** The newest checkpoint; null: nothing has happened yet. */
+export interface CheckpointRecord {
+  checkpoint: Record<string, unknown> | null;
 }
 
 /** A call that the client makes itself, or the recorded answer. */
@@ -137,14 +153,20 @@ export interface ClaimRecord {
   result?: unknown;
 }
 
+/** The output of the run, if it has one. */
+export interface Commit {
+  /** Recorded with the run */
+  output?: unknown;
+}
+
 /** The record of a call's compensation, which runs at most once. */
 export interface Compensation {
   key: string;
   attempts: number;
-  error?: string | null;
-  started_at?: string | null;
-  settled_at?: string | null;
-  next_at?: string | null;
+  error: string | null;
+  started_at: string | null;
+  settled_at: string | null;
+  next_at: string | null;
 }
 
 /** What may be relied on when a call is compensated; nothing is implied. */
@@ -229,8 +251,8 @@ export interface Event {
   frm: string;
   to: string;
   by: string;
-  facts?: Record<string, unknown>;
-  place?: string;
+  facts: Record<string, unknown>;
+  place: string;
 }
 
 /** One piece of evidence about a doubt. */
@@ -255,6 +277,19 @@ export interface Fail {
   no_effect?: boolean;
   /** Nobody knows whether it happened */
   doubt?: boolean;
+}
+
+/** Where the new run begins to differ. */
+export interface Fork {
+  /** The last call that both share */
+  at: string;
+  /** Of the new run */
+  id?: string | null;
+}
+
+/** A new run, to be opened. */
+export interface ForkedRecord {
+  id: string;
 }
 
 /** An emergency stop. */
@@ -313,7 +348,7 @@ export interface Lock {
   since: string;
   held_s: number;
   run_state: "open" | "pivoted" | "committed" | "rolling_back" | "rolled_back" | "blocked" | "abandoned";
-  waiting?: string[];
+  waiting: string[];
 }
 
 /** Who is logged in with this browser. */
@@ -417,9 +452,9 @@ export interface NoBody {
 /** What happens to an unfinished run at this moment: it runs, waits, or was orphaned by its process. */
 export interface Now {
   what: "running" | "waiting" | "orphaned";
-  where?: string | null;
-  waits_for?: string | null;
-  since?: string | null;
+  where: string | null;
+  waits_for: string | null;
+  since: string | null;
 }
 
 /** A new run, or the run of this id. The fields are the parameters of ``rt.open``. */
@@ -495,6 +530,11 @@ export interface PieceRecord {
   lease: number;
 }
 
+/** A list of ``{"tool", "args"}``; the calls of an inner list run in parallel. */
+export interface Plan {
+  plan: (Record<string, unknown> | Record<string, unknown>[])[];
+}
+
 /** What a rollback would do, in order. */
 export interface PlanRecord {
   run: string;
@@ -560,6 +600,21 @@ export interface Problem {
   retry_after?: number | null;
   /** What to tell a model */
   text?: string | null;
+}
+
+/** Which tool to compare with the outside world. */
+export interface Reconcile {
+  tool: string;
+  /** How many calls to probe, newest first */
+  limit?: number;
+}
+
+/** A signed link, as a person was sent it. */
+export interface Redeem {
+  token: string;
+  why?: string;
+  /** Of a rejection */
+  reason?: string;
 }
 
 /** The tools that a worker performs from now on. */
@@ -645,30 +700,30 @@ export interface RollBack {
 export interface RunInfo {
   id: string;
   state: "open" | "pivoted" | "committed" | "rolling_back" | "rolled_back" | "blocked" | "abandoned";
-  generation?: number;
-  tenant?: string | null;
-  agent?: string | null;
-  principal?: string | null;
-  parent?: string | null;
-  goal?: string | null;
-  recover?: "rollback" | "resume" | "wait";
-  interrupted?: "block" | "commit";
-  client_lease?: number | null;
-  input?: unknown;
-  output?: unknown;
-  tags?: string[];
-  causes?: string[];
-  owner?: string | null;
-  epoch?: number;
-  opened_at?: string | null;
-  closed_at?: string | null;
-  deadline_at?: string | null;
-  gone_at?: string | null;
-  origin?: string | null;
-  forked_from?: string | null;
-  forked_at?: string | null;
-  now?: Now | null;
-  place?: string;
+  generation: number;
+  tenant: string | null;
+  agent: string | null;
+  principal: string | null;
+  parent: string | null;
+  goal: string | null;
+  recover: "rollback" | "resume" | "wait";
+  interrupted: "block" | "commit";
+  client_lease: number | null;
+  input: unknown;
+  output: unknown;
+  tags: string[];
+  causes: string[];
+  owner: string | null;
+  epoch: number;
+  opened_at: string | null;
+  closed_at: string | null;
+  deadline_at: string | null;
+  gone_at: string | null;
+  origin: string | null;
+  forked_from: string | null;
+  forked_at: string | null;
+  now: Now | null;
+  place: string;
 }
 
 /** The call happened. */
@@ -688,6 +743,18 @@ export interface TamperingRecord {
   run: string;
   event: number;
   how: string;
+  text: string;
+}
+
+/** A call that nobody makes. */
+export interface TestRules {
+  tool: string;
+  args?: Record<string, unknown>;
+  agent?: string | null;
+}
+
+/** What to tell a model; empty: nothing. */
+export interface TextRecord {
   text: string;
 }
 
@@ -740,6 +807,18 @@ export interface ToolDeclared {
 /** The tools as a model gets them. */
 export interface Tools {
   tools: Record<string, unknown>[];
+}
+
+/** The calls of one turn of a model. */
+export interface Turn {
+  calls: TurnCall[];
+}
+
+/** One call of a turn. */
+export interface TurnCall {
+  tool: string;
+  args?: Record<string, unknown>;
+  tool_call_id?: string | null;
 }
 
 /** A verification under way, or its end. */
@@ -798,10 +877,10 @@ export interface WorkerRecord {
 export interface Yes {
   by: string;
   at: string;
-  why?: string;
-  behalf?: string | null;
-  roles?: string[];
-  bypass?: boolean;
+  why: string;
+  behalf: string | null;
+  roles: string[];
+  bypass: boolean;
 }
 
 /** What each route takes and answers, by the verb's name. */
@@ -818,8 +897,16 @@ export interface Operations {
   report: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: ReportRecord };
   /** Do the call that a model asked for */
   answer: { path: { id: string }; query: { tenant?: string }; body: MakeCall; answer: AnswerRecord };
+  /** Do the calls of one turn of a model */
+  answer_all: { path: { id: string }; query: { tenant?: string }; body: Turn; answer: AnswersRecord };
+  /** Execute a model's plan */
+  execute: { path: { id: string }; query: { tenant?: string }; body: Plan; answer: AnswersRecord };
+  /** Check a model's plan; start nothing */
+  check: { path: {  }; query: { tenant?: string }; body: Plan; answer: CheckRecord };
+  /** Tell what a model that stops now leaves undone */
+  before_end: { path: { id: string }; query: { tenant?: string }; body: NoBody; answer: TextRecord };
   /** Commit the run: its effects stay */
-  commit: { path: { id: string }; query: { tenant?: string }; body: NoBody; answer: ReportRecord };
+  commit: { path: { id: string }; query: { tenant?: string }; body: Commit; answer: ReportRecord };
   /** Take the run back */
   rollback: { path: { id: string }; query: { tenant?: string }; body: RollBack; answer: ReportRecord };
   /** Say that the client is alive */
@@ -860,6 +947,8 @@ export interface Operations {
   ask_again: { path: { id: string }; query: { tenant?: string }; body: Why; answer: Approval };
   /** Approve regardless of roles, on the record */
   bypass: { path: { id: string }; query: { tenant?: string }; body: Bypass; answer: Approval };
+  /** Decide by a signed link */
+  redeem: { path: {  }; query: { tenant?: string }; body: Redeem; answer: Approval };
   /** Let somebody decide for oneself, for a time */
   delegate: { path: {  }; query: { tenant?: string }; body: Delegate; answer: DelegationRecord };
   /** List calls, newest first */
@@ -886,6 +975,14 @@ export interface Operations {
   abandon: { path: { id: string }; query: { tenant?: string }; body: Why; answer: ReportRecord };
   /** Close an interrupted run as committed */
   finish: { path: { id: string }; query: { tenant?: string }; body: Why; answer: ReportRecord };
+  /** Copy a run up to one call, to continue differently */
+  fork: { path: { id: string }; query: { tenant?: string }; body: Fork; answer: ForkedRecord };
+  /** Compare two runs call by call */
+  compare: { path: {  }; query: { left: string; right: string; tenant?: string }; body: undefined; answer: Record<string, unknown> };
+  /** Compare the ledger with the world, for a tool */
+  reconcile: { path: {  }; query: { tenant?: string }; body: Reconcile; answer: Record<string, unknown> };
+  /** Show which rule decides about a call */
+  test_rules: { path: {  }; query: { tenant?: string }; body: TestRules; answer: Record<string, unknown> };
   /** List the state of every budget */
   budgets: { path: {  }; query: { limit?: number; after?: string; filter?: string; tenant?: string }; body: undefined; answer: Page<BudgetStateRecord> };
   /** Sum up what calls have cost */
@@ -916,6 +1013,8 @@ export interface Operations {
   verify: { path: {  }; query: { tenant?: string }; body: Verify; answer: VerificationRecord };
   /** Tell how far a verification is */
   verification: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: VerificationRecord };
+  /** Sign the record so far */
+  checkpoint: { path: {  }; query: { tenant?: string }; body: NoBody; answer: CheckpointRecord };
   /** Export runs as a file that anybody can check */
   export: { path: {  }; query: { tenant?: string }; body: Export; answer: Uint8Array };
   /** Load the runs of a bundle as records */
@@ -938,6 +1037,10 @@ export const ROUTES = {
   run: { method: "GET", path: "/v1/runs/{id}" },
   report: { method: "GET", path: "/v1/runs/{id}/report" },
   answer: { method: "POST", path: "/v1/runs/{id}/calls" },
+  answer_all: { method: "POST", path: "/v1/runs/{id}/turns" },
+  execute: { method: "POST", path: "/v1/runs/{id}/execute" },
+  check: { method: "POST", path: "/v1/check" },
+  before_end: { method: "POST", path: "/v1/runs/{id}/before_end" },
   commit: { method: "POST", path: "/v1/runs/{id}/commit" },
   rollback: { method: "POST", path: "/v1/runs/{id}/rollback" },
   renew: { method: "POST", path: "/v1/runs/{id}/renew" },
@@ -959,6 +1062,7 @@ export const ROUTES = {
   withdraw: { method: "POST", path: "/v1/approvals/{id}/withdraw" },
   ask_again: { method: "POST", path: "/v1/approvals/{id}/ask_again" },
   bypass: { method: "POST", path: "/v1/approvals/{id}/bypass" },
+  redeem: { method: "POST", path: "/v1/links/redeem" },
   delegate: { method: "POST", path: "/v1/delegations" },
   calls: { method: "GET", path: "/v1/calls" },
   call: { method: "GET", path: "/v1/calls/{id}" },
@@ -972,6 +1076,10 @@ export const ROUTES = {
   plan_rollback: { method: "GET", path: "/v1/runs/{id}/plan" },
   abandon: { method: "POST", path: "/v1/runs/{id}/abandon" },
   finish: { method: "POST", path: "/v1/runs/{id}/finish" },
+  fork: { method: "POST", path: "/v1/runs/{id}/fork" },
+  compare: { method: "GET", path: "/v1/compare" },
+  reconcile: { method: "POST", path: "/v1/reconcile" },
+  test_rules: { method: "POST", path: "/v1/rules/test" },
   budgets: { method: "GET", path: "/v1/budgets" },
   costs: { method: "GET", path: "/v1/costs" },
   locks: { method: "GET", path: "/v1/locks" },
@@ -987,6 +1095,7 @@ export const ROUTES = {
   events: { method: "GET", path: "/v1/events" },
   verify: { method: "POST", path: "/v1/audit/verify" },
   verification: { method: "GET", path: "/v1/jobs/{id}" },
+  checkpoint: { method: "POST", path: "/v1/audit/checkpoint" },
   export: { method: "POST", path: "/v1/export" },
   load: { method: "POST", path: "/v1/load" },
   openapi: { method: "GET", path: "/v1/openapi.json" },

@@ -17,7 +17,7 @@ before(async () => {
   await service.worker();
   client = service.client("agent");
 });
-after(() => service.close());
+after(() => service?.close());
 
 const of = (order: string) => service.lines.filter((line) => line.includes(order));
 
@@ -125,7 +125,7 @@ test("events are listed page by page, and followed while they happen", async () 
   const following = (async () => {
     for await (const event of client.events({ run: "order-6", follow: true, signal: stop.signal })) {
       seen.push(event.what);
-      if (event.what.includes("committed")) stop.abort();
+      if (event.to === "committed") stop.abort();
     }
   })();
   await run.call("charge", { order: "six", cents: 5 });

@@ -23,26 +23,37 @@ export class Service {
   readonly book = join(this.folder, "book");
   readonly tokens: Record<string, string> = {};
   url = "";
+  static #first: Promise<{ tokens: Record<string, string>; ledger: Buffer }> | undefined;
   #port = 0;
   #server: ChildProcess | undefined;
   readonly #children: ChildProcess[] = [];
 
-  /** Make a ledger and its tokens, and start a server over it. */
+  /** Start a server over a ledger of its own. */
   static async start(options: { lease?: number } = {}): Promise<Service> {
     const made = new Service();
-    const ledger = `sqlite:///${made.folder}/l.db`;
-    const app = APP.replace("LEDGER", JSON.stringify(ledger)).replace("LEASE", String(options.lease ?? 3));
+    Service.#first ??= made.#make();
+    const { tokens, ledger } = await Service.#first;
+    Object.assign(made.tokens, tokens);
+    writeFileSync(join(made.folder, "l.db"), ledger);
+    const url = JSON.stringify(`sqlite:///${made.folder}/l.db`);
+    const app = APP.replace("LEDGER", url).replace("LEASE", String(options.lease ?? 3));
     writeFileSync(join(made.folder, "app.py"), app);
-    await made.#amends("db", "migrate", "--url", ledger);
-    for (const scope of ["agent", "worker", "approver", "operator"]) {
-      const said = await made.#amends(
-        "tokens", "create", scope, "--scope", scope, "--why", "test", "--by", "test", "--url", ledger, "--json",
-      );
-      made.tokens[scope] = (JSON.parse(said) as { token: string }).token;
-    }
     made.#port = await freePort();
     await made.up();
     return made;
+  }
+
+  /** Make a ledger with tokens, as one does on the command line: once for all tests, since it takes a while. */
+  async #make(): Promise<{ tokens: Record<string, string>; ledger: Buffer }> {
+    const url = `sqlite:///${this.folder}/first.db`;
+    await this.#amends("db", "migrate", "--url", url);
+    const tokens: Record<string, string> = {};
+    for (const scope of ["agent", "worker", "approver", "operator"]) {
+      const agent = scope === "agent" ? ["--agent", "shopper"] : [];
+      const said = ["--scope", scope, ...agent, "--why", "test", "--by", "test", "--url", url, "--json"];
+      tokens[scope] = (JSON.parse(await this.#amends("tokens", "create", scope, ...said)) as { token: string }).token;
+    }
+    return { tokens, ledger: readFileSync(join(this.folder, "first.db")) };
   }
 
   /** Start the server, on the port that it had before. */
