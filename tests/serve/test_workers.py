@@ -58,13 +58,13 @@ def open_run(client: TestClient, id: str = "r1") -> None:
 class Later:
     """A request that is answered when somebody else has done something."""
 
-    def __init__(self, client: TestClient, path: str, body: dict[str, Any]) -> None:
-        self._client, self._path, self._body = client, path, body
+    def __init__(self, client: TestClient, path: str, body: dict[str, Any], *, token: str = "agent") -> None:
+        self._client, self._path, self._body, self._token = client, path, body, token
         self._thread = threading.Thread(target=self._ask)
         self._thread.start()
 
     def _ask(self) -> None:
-        self.answer = self._client.post(self._path, headers=as_("agent"), json=self._body)
+        self.answer = self._client.post(self._path, headers=as_(self._token), json=self._body)
 
     def done(self, status: int = 200) -> Any:
         self._thread.join(30)

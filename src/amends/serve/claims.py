@@ -77,6 +77,8 @@ class Work:
     call: str
     attempt: int
     phase: Literal["execute", "compensate", "probe"] = "execute"
+    turn: int = 0
+    """Tells apart what may be asked of a worker several times about one attempt."""
 
 
 def sign(work: Work, secrets: Secrets) -> str:

@@ -189,6 +189,18 @@ async def _known(x: Exchange, id: str) -> RunInfo | None:
     return found
 
 
+async def _workers_back(x: Exchange, id: str) -> None:
+    """Give the workers of a run from before this server's start a moment to come back, with the tools of its calls."""
+    if not x.service.desk.expects_workers:
+        return
+    try:
+        found = await x.rt.report(id)
+    except RunNotFound:
+        return
+    if found.run.closed_at is None:
+        await x.service.desk.await_tools({call.tool for call in found.calls})
+
+
 def tenant_of(x: Exchange) -> str:
     """Return the tenant that the request is about."""
     return x.service.tenant(x)
@@ -205,6 +217,7 @@ async def session_of(x: Exchange, id: str) -> Session:
     info = (await x.rt.report(id)).run
     if not x.owns(info):
         raise RunNotFound(id)
+    await _workers_back(x, id)
     rt = x.service.runtime(tenant).scoped(agent=info.agent, principal=info.principal)
     session, _ = await x.service.sessions.open(
         rt, tenant, id, options={"if_rolled_back": "raise", "input": info.input}, lease_s=info.client_lease or None,
@@ -224,6 +237,8 @@ async def answer(x: Exchange) -> Reply:
     given: dict[str, Any] = {"tool_call_id": said.tool_call_id, "again": said.again}
     if key is not None:
         given["key"] = lambda _: key
+    if session.run.resumed:
+        await x.service.desk.await_tools([said.tool])
     made = session.run.answer(said.tool, said.args, **given)
     return answered(x, await x.service.finished(x, session, made))
 
@@ -299,6 +314,7 @@ async def rollback(x: Exchange) -> Reply:
     id, tenant = x.path["id"], tenant_of(x)
     session = x.service.sessions.found(tenant, id)
     if is_person:
+        await _workers_back(x, id)
         done = await x.rt.rollback(id, by=x.who.name, why=said.why, plan=said.plan, accept=said.accept)
         if session is None or done.run.state in ("rolled_back", "abandoned"):
             x.service.sessions.forget(tenant, id)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -41,9 +42,12 @@ if TYPE_CHECKING:
 
 MARGIN: Final = 1.1
 """How much longer than a lease the server waits: the worker counts from before it asked, the server from after."""
+TURN_BITS: Final = 52
+WORKERS_BACK_POLL_S: Final = 0.05
 ENDED_MAX: Final = 10_000
 """How many pieces that have ended are remembered, so that a repeated report gets the same answer."""
 Phase = Literal["execute", "compensate", "probe"]
+Name: TypeAlias = tuple[str, int, str, int, int]
 
 # ---- What a worker sends
 
@@ -114,6 +118,7 @@ class Worker:
     tools: frozenset[str]
     seen: float = field(default_factory=time.monotonic)
     asks: int = 0
+    has_left: bool = False
 
     def is_alive(self, lease_s: float) -> bool:
         """Return whether it asks for work, or did so a short time ago."""
@@ -136,9 +141,14 @@ class Piece:
     report: str = ""
 
     @property
-    def name(self) -> tuple[str, int, str, int]:
+    def name(self) -> Name:
         """What a token names."""
-        return self.work.call, self.work.attempt, self.work.phase, self.work.epoch
+        return name_of(self.work)
+
+
+def name_of(work: Work) -> Name:
+    """Return what tells a piece of work from every other."""
+    return work.call, work.attempt, work.phase, work.epoch, work.turn
 
 
 class Desk:
@@ -150,8 +160,9 @@ class Desk:
         self._workers: dict[str, Worker] = {}
         self._waiting: dict[str, deque[Piece]] = {}
         self._news = asyncio.Condition()
-        self._pieces: dict[tuple[str, int, str, int], Piece] = {}
-        self._ended: OrderedDict[tuple[str, int, str, int], Piece] = OrderedDict()
+        self._pieces: dict[Name, Piece] = {}
+        self._ended: OrderedDict[Name, Piece] = OrderedDict()
+        self._since = time.monotonic()
         self._unserved: frozenset[str] = frozenset()
 
     # ---- Workers and their tools
@@ -264,8 +275,24 @@ class Desk:
 
     def leave(self, worker: Worker) -> None:
         """Forget a worker that has said that it ends."""
+        worker.has_left = True
         self._workers.pop(worker.id, None)
         self.look_at_workers()
+
+    async def await_tools(self, tools: Iterable[str]) -> None:
+        """Wait until these tools are known, or the workers that a server before this one had are not coming back.
+
+        Which tools workers perform is known only from the workers: a run that goes on here would find none of them.
+        """
+        wanted = frozenset(tools)
+        # A tool may become known in other ways than by a worker that registers.
+        while self.expects_workers and any(self._service.rt.kind_of(name) is None for name in wanted):  # noqa: ASYNC110
+            await asyncio.sleep(WORKERS_BACK_POLL_S)
+
+    @property
+    def expects_workers(self) -> bool:
+        """Whether this server has started so recently that workers may still come back."""
+        return time.monotonic() < self._since + self._limits.workers_back_s_max
 
     def workers(self, tenant: str | None) -> list[Worker]:
         """Return the workers that are there; None: of every tenant."""
@@ -310,7 +337,10 @@ class Desk:
         call = current_call()
         if (call.tenant or "") != one.tenant:
             raise NoEffect(f"no worker of this tenant performs {one.declared.name}")
-        work = Work(call.tenant or "", call.run_id, await self._epoch(call, phase), call.id, call.attempt, phase)
+        # An attempt may be probed several times, also at once: each is a piece of work of its own.
+        turn = secrets.randbits(TURN_BITS) if phase == "probe" else 0
+        epoch = await self._epoch(call, phase)
+        work = Work(call.tenant or "", call.run_id, epoch, call.id, call.attempt, phase, turn)
         sent = {
             "run": call.run_id, "call": call.id, "tool": one.declared.name, "phase": phase, "attempt": call.attempt,
             "key": call.key, "args": args, **more,
@@ -357,12 +387,17 @@ class Desk:
 
     # ---- Taking and reporting: what workers do
 
-    async def take(self, worker: Worker, wait_s: float) -> Piece | None:
-        """Return one piece of work for a worker, or None if there is none in time."""
+    async def take(self, worker: Worker, wait_s: float, is_gone: Callable[[], Awaitable[bool]]) -> Piece | None:
+        """Return one piece of work for a worker, or None if there is none in time, or the worker has left.
+
+        ``is_gone``: whether nobody waits for the answer any more. Work that is handed to nobody would be in doubt.
+        """
         until = time.monotonic() + wait_s
         worker.asks += 1
         try:
-            while not self._service.is_closing:
+            while not (self._service.is_closing or worker.has_left):
+                if self._next_queue(worker) is not None and await is_gone():
+                    return None
                 if (found := self._next(worker)) is not None:
                     return found
                 left = until - time.monotonic()
@@ -399,7 +434,7 @@ class Desk:
 
     def found(self, work: Work) -> Piece | None:
         """Return the piece that a token names, if this server has handed it out."""
-        name = (work.call, work.attempt, work.phase, work.epoch)
+        name = name_of(work)
         return self._pieces.get(name) or self._ended.get(name)
 
     async def report(self, x: Exchange, piece: Piece, report: list[Any]) -> Reply | None:
@@ -478,7 +513,7 @@ async def take(x: Exchange) -> Reply:
     """Give a worker one piece of work, or none."""
     said: TakeWork = x.body
     worker = x.service.desk.worker(tenant_of(x), x.path["id"])
-    piece = await x.service.desk.take(worker, said.wait)
+    piece = await x.service.desk.take(worker, said.wait, x.request.is_disconnected)
     if piece is None:
         return Reply({"work": None})
     token = sign(piece.work, x.service.secrets)
