@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -279,6 +281,28 @@ def test_reports_about_nothing_are_refused_before_anything_is_written() -> None:
     with pytest.raises(CallNotFound):
         rt.scoped(tenant="other").report_late(call_id, Happened("b"), **good)
     assert not [event for event in rt.events("r") if event.what == "evidence"]
+
+
+def test_a_report_with_a_redacted_value_is_the_same_again_although_it_is_encrypted_anew() -> None:
+    @tool(name="book", kind="pivot", redact=["card"])
+    def book(card: str) -> str:
+        raise AssertionError("another process performs it")
+
+    key = b64encode(bytes(range(32))).decode()
+    rt = virtual(tools=[book], encrypt=key, secret_key=key)
+    run = rt.open("r")
+    attempt = run.begin("book", {"card": "4111-1111"}, lease=LEASE_S)
+    rt.clock.advance(LEASE_S * 2)
+
+    def tell(answer: str) -> Any:
+        return rt.report_late(attempt.call.id, Happened(answer), attempt=1, epoch=1, by="w")
+
+    assert tell("charged 4111-1111").state == "succeeded"
+    assert tell("charged 4111-1111").state == "succeeded"
+    with pytest.raises(ReportConflict):
+        tell("charged 4222-2222")
+    assert "4111" not in json.dumps([event.to_dict() for event in rt.events("r")])
+    assert rt.verify().ok
 
 
 @pytest.mark.parametrize("lease", [0, -1, True, "60", float("nan"), float("inf")])
