@@ -1378,7 +1378,7 @@ class OpenAttempt:
         if self._open:
             run._attempts.add(self)
         if lease is not None:
-            run._host.work_leases.watch(self)
+            run._host.work_leases.watch(lease, self._lapse)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._row.tool!r}, {'open' if self._open else 'ended'}>"
@@ -1446,17 +1446,10 @@ class OpenAttempt:
         self._open = False
         self._run._attempts.discard(self)
         if self._work is not None:
-            self._run._host.work_leases.forget(self)
+            self._run._host.work_leases.forget(self._work)
 
-    # ---- for the thread that watches work leases
-
-    def over_at(self) -> float:
-        """Return when the work lease and its margin have ended; for the runtime."""
-        assert self._work is not None, "only an attempt with a work lease is watched"
-        return self._work.over_at
-
-    def lapse(self) -> None:
-        """Record the attempt as in doubt if its work lease is over and it has not ended; for the runtime."""
+    def _lapse(self) -> None:
+        """Record the attempt as in doubt if its work lease is over and it has not ended."""
         run, lease = self._run, self._work
         assert lease is not None, "only an attempt with a work lease is watched"
         driver = run._driver.blocking if run.is_async else run._driver

@@ -181,13 +181,14 @@ def remote_tool(name: str, v: Variant) -> Any:
     body.__name__, undo.__name__, ask.__name__ = name, f"undo_{name}", f"probe_{name}"
     ask_undo.__name__ = f"probe_undo_{name}"
     repeats: dict[str, bool | str] = {"": False, "idempotent": True, "window": "24h"}
+    probes: dict[str, Any] = {"probe": ask_undo} if v.probe and not v.comp_idempotent else {}
     made = tool(name=name, idempotent=repeats[v.repeat], remote=WORK_S)(body)
     made.compensate(
         idempotent=v.comp_idempotent,
         absent_ok=v.twin == "absent_ok",
         wins=v.twin == "wins",
         retry=Retry(attempts=3, delay=0.1, jitter=0.0),
-        **({"probe": ask_undo} if v.probe and not v.comp_idempotent else {}),
+        **probes,
     )(undo)
     if v.probe:
         made.probe(settle=SETTLE_S)(ask)

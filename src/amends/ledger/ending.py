@@ -186,8 +186,8 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
             continue  # named among the obstacles: what has nothing to do with it is compensated all the same
         if other.run in (inside if other.state == "started" else turning) and _comes_first(other, call):
             return None
-    now = await Now(call.root)
     remote_s = max(op.remote_s, call.remote_s) if call.state == "compensation_in_doubt" else op.remote_s
+    now = await Now(call.root)
     return await move_call(
         run, call, "compensating", at=now, by=op.owner, epoch=root.epoch,
         facts={"attempt": op.attempt, "remote": remote_s or None}, remote_s=remote_s,

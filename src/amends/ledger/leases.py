@@ -95,7 +95,7 @@ WORK_MARGIN: Final = 1.1
 """The performer counts its lease from before it asked, the owner from after it granted it, and a tenth for two clocks."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class WorkLease:
     """The right to perform one attempt outside the owner's process, and until when on the owner's monotonic clock."""
 
