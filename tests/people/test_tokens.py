@@ -301,6 +301,16 @@ def test_an_expired_token_stays_expired_when_the_clock_is_set_back(cache: float)
     assert rt.verify().ok
 
 
+def test_a_token_that_expired_unseen_does_not_come_back_with_the_clock() -> None:
+    rt = TestRuntime()
+    made = create(rt, expires="1h")
+    rt.clock.advance(3601)
+    rt.halt(by="ann", why="the ledger has seen this time")
+    rt.clock.wall -= 3600
+    assert rt.tokens() == []
+    assert why_not(rt, made.text) == "expired"
+
+
 def test_of_tokens_made_once_only_the_first_is(rt: Runtime) -> None:
     made = create(rt, kind="link", once="nonce-1")
     with pytest.raises(LinkVoid) as caught:
@@ -320,6 +330,16 @@ def test_logins_are_listed_when_asked_for(rt: Runtime) -> None:
     assert [token.id for token in rt.tokens(kind="all")] == [one.id, two.id]
     with pytest.raises(UsageError):
         rt.tokens(kind="both")  # type: ignore[arg-type]
+
+
+def test_logins_of_long_ago_hide_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amends.ledger.queries.DIRECTIVES_MAX", 3)
+    rt = TestRuntime()
+    for _ in range(4):
+        create(rt, kind="login", expires=60)
+    rt.clock.advance(61)
+    made = create(rt)
+    assert [one.id for one in rt.tokens(kind="all")] == [made.id]
 
 
 # ---- By which token

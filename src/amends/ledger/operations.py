@@ -919,7 +919,7 @@ class ReadToken(StoreOp["tuple[DirectiveRow | None, float]"]):
 
 @dataclass(slots=True)
 class ListTokens(StoreOp[tuple[list[DirectiveRow], float]]):
-    """Read tokens that have not been ended, oldest first, and the ledger's time: of a tenant, or (None) of all."""
+    """Read the tokens that are valid, oldest first, and the ledger's time: of a tenant, or (None) of all."""
 
     tenant: str | None
 

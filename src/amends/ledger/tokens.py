@@ -61,8 +61,9 @@ async def read_token(op: ReadToken) -> tuple[DirectiveRow | None, float]:
 
 
 async def list_tokens(op: ListTokens) -> tuple[list[DirectiveRow], float]:
-    """Read the tokens that have not been ended (``ListTokens``)."""
-    return [row for row in await standing_tokens(op.tenant) if _is_of(row, op.tenant)], await Now("")
+    """Read the tokens that are valid (``ListTokens``)."""
+    now = await Now("")
+    return [row for row in await standing_tokens(op.tenant, now) if _is_of(row, op.tenant)], now
 
 
 async def note_driver(op: NoteDriver) -> bool:

@@ -14,12 +14,13 @@ import re
 import secrets
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, get_args
 
 from amends.engine.session import moment
-from amends.errors import LinkVoid, NotFound, Unauthorized, UsageError, close_to
+from amends.errors import LedgerError, LinkVoid, NotFound, Unauthorized, UsageError, close_to
 from amends.host.filters import seconds_in
 from amends.host.host import Host, View
 from amends.host.runs import found
@@ -93,9 +94,8 @@ async def tokens(_host: Host, view: View, *, kind: TokenKind | Literal["all"] = 
     """Return the tokens that are valid now, oldest first, without their texts; ``kind``: also logins, or only those."""
     if kind not in ("all", *get_args(TokenKind)):
         raise UsageError(f"kind= is all, or one of {', '.join(get_args(TokenKind))}, not {kind!r}")
-    rows, now = await ListTokens(view.tenant or None)
-    valid = [token_of(row) for row in rows if (row.until_at or 0.0) > now]
-    return [one for one in valid if kind in ("all", one.kind)]
+    rows, _ = await ListTokens(view.tenant or None)
+    return [one for row in rows if kind in ("all", (one := token_of(row)).kind)]
 
 
 async def revoke_token(_host: Host, view: View, token_id: str, *, by: str, why: str) -> Token:
@@ -131,22 +131,24 @@ async def check_token(host: Host, view: View, text: str) -> Token:
         )  # fmt: skip
     id, digest = f"{ID}{parts[1]}", _digest(parts[2])
     clocks = await ReadClocks()
-    row = host.token_cache.get(id, clocks.mono)
-    if row is not None:
-        _check_digest(row, digest)
-    else:
-        begun = host.token_cache.begin()
-        row, now = await ReadToken(id)
-        _check_digest(row, digest)
-        assert row is not None, "nothing has the digest of nothing"
-        if row.closed_at is not None:
-            raise _ended(row)
-        left = (row.until_at or 0.0) - now
-        if left <= 0:
+    seen = host.token_cache.get(id, clocks.mono)
+    if seen is not None:
+        _check_digest(seen.digest, digest)
+        return _seen_by(view, seen.token)
+    begun = host.token_cache.begin()
+    row, now = await ReadToken(id)
+    _check_digest("" if row is None else str(json.loads(row.words)["digest"]), digest)
+    assert row is not None, "nothing has the digest of nothing"
+    if row.closed_at is not None:
+        raise _ended(row)
+    left = (row.until_at or 0.0) - now
+    if left <= 0:
+        with suppress(LedgerError):  # it is refused, even where that cannot be written down
             await EndToken(id, None, "clock", "expired", expired=True)
-            raise _ended(row)
-        host.token_cache.keep(row, begun, clocks.mono, left)
-    return _seen_by(view, token_of(row))
+        raise _ended(row)
+    token = token_of(row)
+    host.token_cache.keep(token, digest, begun=begun, mono=clocks.mono, left=left)
+    return _seen_by(view, token)
 
 
 async def note_driver(host: Host, view: View, run_id: str, *, by: str) -> bool:
@@ -246,10 +248,9 @@ async def _until(expires: Any) -> float:
 # ---- What was shown
 
 
-def _check_digest(row: DirectiveRow | None, given: str) -> None:
-    """Raise ``Unauthorized`` unless this is the secret of that token. An unknown token is told and timed like a wrong one."""
-    known = "0" * len(given) if row is None else str(json.loads(row.words).get("digest", ""))
-    if not hmac.compare_digest(known, given) or row is None:
+def _check_digest(known: str, given: str) -> None:
+    """Raise ``Unauthorized`` unless this is the secret of that token. An unknown token (empty) is told like a wrong one."""
+    if not hmac.compare_digest(known or "0" * len(given), given):
         raise Unauthorized(
             _UNKNOWN, why="unknown", hint="is it the right ledger? amends tokens list shows those that are"
         )
