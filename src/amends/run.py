@@ -84,7 +84,7 @@ from amends.ledger.rows import RunRow
 from amends.ledger.world import Ended, Flight
 from amends.model import Answer, Approval, Call, Once, OnOpenFailure, ToolCall
 from amends.report import Report
-from amends.states import RunState
+from amends.states import CallState, RunState
 from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope
 from amends.tools.signature import is_async_function
 from amends.tools.spec import Declaration, KeyRule
@@ -1405,6 +1405,11 @@ class OpenAttempt:
     def call(self) -> Call:
         """The call in the ledger; its key is the idempotency key for the provider."""
         return call_of(self._row, self._ask.spec)
+
+    @property
+    def state(self) -> CallState:
+        """The state of the call as this process last wrote it; ``call`` is all of it, and costs more."""
+        return self._row.state  # type: ignore[return-value]  # the ledger's own words
 
     @property
     def result(self) -> Any:
