@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from types import FrameType
 from typing import Any, Final
@@ -30,12 +31,22 @@ LATE_BODY: Final = (
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that listens there; raise ``UsageError`` if that is not possible."""
+    listening = None
     try:
-        [(family, _, _, _, place), *_] = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        [(family, kind, protocol, _, place), *_] = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )
-        return socket.create_server(place[:2], family=family, backlog=BACKLOG)
+        # The protocol is said: asyncio turns Nagle's algorithm off only for sockets that say that they are TCP, and with
+        # it each answer would wait 40 ms.
+        listening = socket.socket(family, kind, protocol)
+        if os.name == "posix":
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+        listening.listen(BACKLOG)
+        return listening
     except (OSError, OverflowError) as error:
+        if listening is not None:
+            listening.close()
         why = getattr(error, "strerror", None) or str(error)
         hint = "is another server running there? Choose another one: --port 0 takes any that is free"
         raise UsageError(f"nothing can be served on {host}:{port}: {why}", hint=hint) from error
