@@ -101,6 +101,8 @@ class Claim:
 
     attempt: AsyncAttempt
     epoch: int
+    number: int
+    """The number of the attempt."""
     report: str = ""
     """The digest of the report that was recorded; empty: none yet."""
     answer: dict[str, Any] | None = None
@@ -125,16 +127,17 @@ async def begin(x: Exchange) -> Reply:
     if attempt.replayed:
         facts |= {"replayed": True, "token": None, "lease": None, "result": call.to_dict()["result"]}
         return Reply(facts, 200, REPLAYED)
-    _remember(session, call.id, Claim(attempt, attempt.epoch))
+    _remember(session, call.id, Claim(attempt, attempt.epoch, call.attempt))
     work = Work(tenant_of(x), session.run.id, attempt.epoch, call.id, call.attempt)
     token = sign(work, x.service.secrets)
     return Reply(facts | {"replayed": False, "token": token, "lease": attempt.lease, "result": None}, 201)
 
 
 def _remember(session: Session, call: str, claim: Claim) -> None:
-    ended = [id for id, one in session.claims.items() if one.answer is not None]
-    for id in ended[: max(0, len(session.claims) + 1 - CLAIMS_MAX)]:
-        del session.claims[id]
+    if len(session.claims) >= CLAIMS_MAX:  # reports about those that are forgotten are late, and answered all the same
+        ended = [id for id, one in session.claims.items() if one.answer is not None]
+        for id in ended[: max(1, CLAIMS_MAX // 2)]:
+            del session.claims[id]
     session.claims[call] = claim
 
 
@@ -188,7 +191,7 @@ def _found(x: Exchange, token: str) -> tuple[Session | None, Claim | None, Work]
     if "agent" in x.who.scopes and not x.owns(session):
         raise CallNotFound(x.path["call"])
     claim: Claim | None = session.claims.get(work.call)
-    if claim is None or (claim.epoch, claim.attempt.call.attempt) != (work.epoch, work.attempt):
+    if claim is None or (claim.epoch, claim.number) != (work.epoch, work.attempt):
         return session, None, work
     return session, claim, work
 
@@ -205,7 +208,8 @@ async def _reported(x: Exchange, token: str, report: list[Any]) -> Reply:
         return _repeated(claim, digest)
     claim.report = digest
     try:
-        await x.service.finished(x, session, _ended(claim.attempt, *report), forgets=False)
+        with session.request():
+            await _ended(claim.attempt, *report)
     except BaseException:
         claim.report = ""
         raise
