@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -357,12 +357,15 @@ class Desk:
 
     # ---- Taking and reporting: what workers do
 
-    async def take(self, worker: Worker, wait_s: float) -> Piece | None:
-        """Return one piece of work for a worker, or None if there is none in time."""
+    async def take(self, worker: Worker, wait_s: float, *, is_gone: Callable[[], Awaitable[bool]]) -> Piece | None:
+        """Return one piece of work for a worker, or None if there is none in time.
+
+        ``is_gone``: whether the worker has hung up. What it is given then would be in doubt for as long as its lease.
+        """
         until = time.monotonic() + wait_s
         worker.asks += 1
         try:
-            while not self._service.is_closing:
+            while not self._service.is_closing and not await is_gone():
                 if (found := self._next(worker)) is not None:
                     return found
                 left = until - time.monotonic()
@@ -478,7 +481,7 @@ async def take(x: Exchange) -> Reply:
     """Give a worker one piece of work, or none."""
     said: TakeWork = x.body
     worker = x.service.desk.worker(tenant_of(x), x.path["id"])
-    piece = await x.service.desk.take(worker, said.wait)
+    piece = await x.service.desk.take(worker, said.wait, is_gone=x.request.is_disconnected)
     if piece is None:
         return Reply({"work": None})
     token = sign(piece.work, x.service.secrets)
