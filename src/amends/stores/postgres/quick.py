@@ -231,12 +231,12 @@ def _moving(count: int, sets: str, guard: str, *, columns: str = "", calls: str 
 _OPEN_RUN: Final = (
     _NOW
     + _hashes(f"select 0 as h_n, decode('{GENESIS}', 'hex') as h_0, round(m.now * 1e6::float8) as h_us from m", 1)
-    + f", i as (insert into amends_run ({', '.join(RUN_COLUMNS)}, owners, n, head, at, touch) select "
+    + f", i as (insert into amends_run ({', '.join(RUN_COLUMNS)}, owners, n, head, at, touch, unsealed) select "
     + ", ".join(
         _LATER.get(name, f"%s::{_TYPES.get(str(RunRow.__dataclass_fields__[name].type), 'text')}")
         for name in RUN_COLUMNS
     )
-    + ", %s::text, 1, h_1, h_at, 1 from (select *, h_us / 1e6::float8 as h_at from h1) h where not exists"
+    + ", %s::text, 1, h_1, h_at, 1, 1 from (select *, h_us / 1e6::float8 as h_at from h1) h where not exists"
     " (select 1 from amends_run where tenant = %s and id = %s) on conflict do nothing returning uid, id, tenant, at)"
     ", r as (select i.*, h_n, h_1 from i, h1)" + _events(1, "r") + f" select r.at, {_IN_TIME} from m, r"
 )
