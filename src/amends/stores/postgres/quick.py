@@ -78,6 +78,8 @@ from amends.stores.quick import (
 from amends.stores.sql import EVENT_COLUMNS, FOLD_WINDOW_S, POSTGRES, RUN_VALUES, SKEW_S, Execute, Statements, Tail
 
 Clock = Callable[[], float] | None
+Step = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
+"""Carries out one prepared statement that is its own transaction; returns its rows."""
 
 _NOW: Final = (
     "with m as materialized (select g.given, greatest(coalesce(g.given, extract(epoch from clock_timestamp())::float8),"
@@ -316,39 +318,59 @@ class Plain:
         """Start the call; return None if nothing was changed and the flow must decide."""
         if not is_plain(op):
             return None
-        run, number = op.run, self.tools.get(op.tool)
-        if number is None:
-            tool = op.tool
+        tool = op.tool
+        if tool not in self.tools:
             found, _, _ = await Execute(_TOOL, (tool.name, tool.version, tool.kind, tool.declared, tool.undoable))
             if not found:
                 return None
-            number = self.tools[tool] = found[0][0]
-        key, made = key_of(op), made_at(op.number)
-        found = await _stepped(
-            _ADMIT,
-            (
-                self._now(), admission_body(op), run.root, run.owner, run.epoch, made - SKEW_S, made + SKEW_S, self.halt,
-                key, op.number, key, number, op.ident, op.digest, op.args, run.epoch, more_of(op),
-            ),
-        )  # fmt: skip
+            self.tools[tool] = found[0][0]
+        found = await _stepped(_ADMIT, self._admission(op, self.tools[tool]))
         return Started(op, found[0][0], found[0][1]) if found else None
+
+    def admit_at_once(self, op: AdmitPlain, step: Step) -> Started | None:
+        """Do the same by statements that ``step`` carries out."""
+        if not is_plain(op):
+            return None
+        tool = op.tool
+        number = self.tools.get(tool)
+        if number is None:
+            found = step(_TOOL, (tool.name, tool.version, tool.kind, tool.declared, tool.undoable))
+            if not found:
+                return None
+            number = self.tools[tool] = found[0][0]
+        found = _tried(step, _ADMIT, self._admission(op, number))
+        return Started(op, found[0][0], found[0][1]) if found else None
+
+    def _admission(self, op: AdmitPlain, tool: int) -> tuple[Any, ...]:
+        key, made, run = key_of(op), made_at(op.number), op.run
+        return (
+            self._now(), admission_body(op), run.root, run.owner, run.epoch, made - SKEW_S, made + SKEW_S, self.halt,
+            key, op.number, key, tool, op.ident, op.digest, op.args, run.epoch, more_of(op),
+        )  # fmt: skip
 
     async def settle(self, op: SettlePlain) -> SettledPlain | None:
         """Settle the call; return None if nothing was changed and the flow must decide."""
         if op.repeated:
             return None
+        found = await _stepped(_SETTLE_SEALED if op.proof else _SETTLE_PLAIN, self._settlement(op))
+        return SettledPlain(op.started, found[0][0], found[0][1], op.result, proof=op.proof) if found else None
+
+    def settle_at_once(self, op: SettlePlain, step: Step) -> SettledPlain | None:
+        """Do the same by a statement that ``step`` carries out."""
+        if op.repeated:
+            return None
+        found = _tried(step, _SETTLE_SEALED if op.proof else _SETTLE_PLAIN, self._settlement(op))
+        return SettledPlain(op.started, found[0][0], found[0][1], op.result, proof=op.proof) if found else None
+
+    def _settlement(self, op: SettlePlain) -> tuple[Any, ...]:
         started, first = op.started, op.started.op
         run = first.run
         was = more_of(first)  # another text: something was learned of the call meanwhile
         sealed = (more_of(first, op.proof),) if op.proof else ()
-        found = await _stepped(
-            _SETTLE_SEALED if op.proof else _SETTLE_PLAIN,
-            (
-                self._now(), success_body(op), run.root, run.owner, run.epoch, started.at + FOLD_WINDOW_S, first.number,
-                was, op.result, *sealed, first.number, was,
-            ),
+        return (
+            self._now(), success_body(op), run.root, run.owner, run.epoch, started.at + FOLD_WINDOW_S, first.number,
+            was, op.result, *sealed, first.number, was,
         )  # fmt: skip
-        return SettledPlain(started, found[0][0], found[0][1], op.result, proof=op.proof) if found else None
 
     async def fail(self, op: SettleCall) -> Settled | None:
         """Settle a plain call as failed; return None if nothing was changed and the flow must decide."""
@@ -518,8 +540,21 @@ async def _stepped(sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     return found
 
 
+def _tried(step: Step, sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Do the same without a flow."""
+    try:
+        return step(sql, params)
+    except DivisionByZero:
+        return []
+
+
 UNDO_MAX: Final = 10_000
 
+AT_ONCE: Final[dict[type[StoreOp[Any]], Callable[[Plain, Any, Step], Any]]] = {
+    AdmitPlain: Plain.admit_at_once,
+    SettlePlain: Plain.settle_at_once,
+}
+"""The steps of a lone caller, without a flow: they are nearly all that a program does, and None means no more than there."""
 QUICK: Final[dict[type[StoreOp[Any]], Callable[[Plain, Any], Any]]] = {
     AdmitCall: Plain.answer,
     AdmitPlain: Plain.admit,

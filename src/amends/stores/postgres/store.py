@@ -41,7 +41,7 @@ from amends.stores.postgres import joined
 from amends.stores.postgres.callers_pool import CallersPool, LendingPool, address_of, checked_pool
 from amends.stores.postgres.connection import AsyncConnection, Blocking, Connection, arguments, connect, connect_async
 from amends.stores.postgres.errors import explained, fate_of
-from amends.stores.postgres.quick import QUICK, Plain
+from amends.stores.postgres.quick import AT_ONCE, QUICK, Plain
 from amends.stores.postgres.schema import establish, read_schema
 from amends.stores.postgres.transaction import Attempts, Preamble
 from amends.stores.postgres.wakeup import Ring, Watch
@@ -189,7 +189,11 @@ class PostgresStore:
         connection = self._pool.take()
         keep = False
         try:
-            answer = run_flow(QUICK[type(op)](self._plain, op), connection.execute)
+            at_once = AT_ONCE.get(type(op))
+            if at_once is not None:
+                answer = at_once(self._plain, op, connection.step)
+            else:
+                answer = run_flow(QUICK[type(op)](self._plain, op), connection.execute)
             keep = True
             return answer
         except psycopg.Error as error:
