@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import select
 import selectors
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -18,6 +19,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq.abc import PGresult
 
 from amends.errors import BadConfig, LedgerUnavailable
+from amends.stores.cancellation import to_its_end, uninterrupted
 from amends.stores.postgres.errors import why_not_connected
 from amends.stores.postgres.transaction import clean, settings_of
 from amends.stores.postgres.url import Address
@@ -368,6 +370,57 @@ class AsyncConnection:
             await cursor.execute(query, clean(op.params))
         return (await cursor.fetchall() if _has_rows(cursor.pgresult) else []), cursor.rowcount, 0
 
+    async def step(self, sql: str, params: Sequence[Any], stops: list[asyncio.CancelledError]) -> Rows:
+        """Carry out a plain statement, which is its own transaction, to its end; return its rows.
+
+        ``stops``: the cancellations that came meanwhile are added here, and are up to the caller.
+        """
+        prepared, pgconn = self.prepared, self.raw.pgconn
+        name = prepared.names.get(sql)
+        if name is not None:
+            pgconn.send_query_prepared(name, written(params))
+            if not pgconn.flush():
+                try:
+                    return prepared.rows(name, _checked(await self._answer(pgconn, stops)))
+                except psycopg.errors.InvalidSqlStatementName:
+                    prepared.forget()  # the statement never started
+                    name = None
+        if name is None:
+            work: Awaitable[Rows] = self._rows(sql, params)
+        else:  # it did not fit into the socket
+            work = self._sent(name)
+        outcome, stop = await to_its_end(uninterrupted(work))
+        stops += [stop] if stop is not None else []
+        return outcome()
+
+    async def _rows(self, sql: str, params: Sequence[Any]) -> Rows:
+        return (await self.execute(Execute(sql, params, prepare=True)))[0]
+
+    async def _sent(self, name: bytes) -> Rows:
+        return self.prepared.rows(name, await self.raw.wait(_result(self.raw.pgconn)))
+
+    async def _answer(self, pgconn: PGconn, stops: list[asyncio.CancelledError]) -> PGresult:
+        """Return the answer of what was sent; psycopg's own ``wait`` takes twice as many turns of the loop."""
+        loop, socket = asyncio.get_running_loop(), pgconn.socket
+        last: PGresult | None = None
+        while True:
+            while pgconn.is_busy():
+                come = loop.create_future()
+                loop.add_reader(socket, _note, come)
+                try:
+                    await come
+                except asyncio.CancelledError as stop:
+                    stops.append(stop)
+                    continue
+                finally:
+                    loop.remove_reader(socket)
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:  # all has come: an error of the commit comes after the rows
+                assert last is not None, "a statement that was sent has an answer"
+                return last
+            last = result
+
     async def command(self, sql: str) -> str:
         """Run statements without parameters; return what the server says it did."""
         cursor = await self.cursor.execute(cast(Any, sql), prepare=False)
@@ -378,6 +431,11 @@ class AsyncConnection:
     def close(self) -> None:
         """Disconnect without IO, from any thread: its event loop may be closed."""
         self.raw.pgconn.finish()
+
+
+def _note(come: asyncio.Future[None]) -> None:
+    if not come.done():
+        come.set_result(None)
 
 
 def command_result(raw: psycopg.Connection[Any], sql: str) -> str:

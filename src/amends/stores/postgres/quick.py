@@ -78,8 +78,6 @@ from amends.stores.quick import (
 from amends.stores.sql import EVENT_COLUMNS, FOLD_WINDOW_S, POSTGRES, RUN_VALUES, SKEW_S, Execute, Statements, Tail
 
 Clock = Callable[[], float] | None
-Step = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
-"""Carries out one prepared statement that is its own transaction; returns its rows."""
 
 _NOW: Final = (
     "with m as materialized (select g.given, greatest(coalesce(g.given, extract(epoch from clock_timestamp())::float8),"
@@ -324,22 +322,8 @@ class Plain:
             if not found:
                 return None
             self.tools[tool] = found[0][0]
-        found = await _stepped(_ADMIT, self._admission(op, self.tools[tool]))
-        return Started(op, found[0][0], found[0][1]) if found else None
-
-    def admit_at_once(self, op: AdmitPlain, step: Step) -> Started | None:
-        """Do the same by statements that ``step`` carries out."""
-        if not is_plain(op):
-            return None
-        tool = op.tool
-        number = self.tools.get(tool)
-        if number is None:
-            found = step(_TOOL, (tool.name, tool.version, tool.kind, tool.declared, tool.undoable))
-            if not found:
-                return None
-            number = self.tools[tool] = found[0][0]
-        found = _tried(step, _ADMIT, self._admission(op, number))
-        return Started(op, found[0][0], found[0][1]) if found else None
+        started: Started | None = done(op, await _stepped(_ADMIT, self._admission(op, self.tools[tool])))
+        return started
 
     def _admission(self, op: AdmitPlain, tool: int) -> tuple[Any, ...]:
         key, made, run = key_of(op), made_at(op.number), op.run
@@ -348,19 +332,20 @@ class Plain:
             key, op.number, key, tool, op.ident, op.digest, op.args, run.epoch, more_of(op),
         )  # fmt: skip
 
+    def statement(self, op: AdmitPlain | SettlePlain) -> tuple[str, tuple[Any, ...]] | None:
+        """Return the statement of a step and its values; None: it is not for one statement alone."""
+        if isinstance(op, SettlePlain):
+            return None if op.repeated else (_SETTLE_SEALED if op.proof else _SETTLE_PLAIN, self._settlement(op))
+        tool = self.tools.get(op.tool)
+        return None if tool is None or not is_plain(op) else (_ADMIT, self._admission(op, tool))
+
     async def settle(self, op: SettlePlain) -> SettledPlain | None:
         """Settle the call; return None if nothing was changed and the flow must decide."""
         if op.repeated:
             return None
         found = await _stepped(_SETTLE_SEALED if op.proof else _SETTLE_PLAIN, self._settlement(op))
-        return SettledPlain(op.started, found[0][0], found[0][1], op.result, proof=op.proof) if found else None
-
-    def settle_at_once(self, op: SettlePlain, step: Step) -> SettledPlain | None:
-        """Do the same by a statement that ``step`` carries out."""
-        if op.repeated:
-            return None
-        found = _tried(step, _SETTLE_SEALED if op.proof else _SETTLE_PLAIN, self._settlement(op))
-        return SettledPlain(op.started, found[0][0], found[0][1], op.result, proof=op.proof) if found else None
+        settled: SettledPlain | None = done(op, found)
+        return settled
 
     def _settlement(self, op: SettlePlain) -> tuple[Any, ...]:
         started, first = op.started, op.started.op
@@ -540,21 +525,18 @@ async def _stepped(sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     return found
 
 
-def _tried(step: Step, sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Do the same without a flow."""
-    try:
-        return step(sql, params)
-    except DivisionByZero:
-        return []
+def done(op: AdmitPlain | SettlePlain, found: Sequence[tuple[Any, ...]]) -> Any:
+    """Return the answer of a step from the rows of its statement; None: nothing was changed and the flow must decide."""
+    if not found:
+        return None
+    n, at = found[0][:2]
+    return (
+        Started(op, n, at) if isinstance(op, AdmitPlain) else SettledPlain(op.started, n, at, op.result, proof=op.proof)
+    )
 
 
 UNDO_MAX: Final = 10_000
 
-AT_ONCE: Final[dict[type[StoreOp[Any]], Callable[[Plain, Any, Step], Any]]] = {
-    AdmitPlain: Plain.admit_at_once,
-    SettlePlain: Plain.settle_at_once,
-}
-"""The steps of a lone caller, without a flow: they are nearly all that a program does, and None means no more than there."""
 QUICK: Final[dict[type[StoreOp[Any]], Callable[[Plain, Any], Any]]] = {
     AdmitCall: Plain.answer,
     AdmitPlain: Plain.admit,
