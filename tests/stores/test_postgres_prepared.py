@@ -129,7 +129,7 @@ def test_an_interrupt_while_a_step_waits_cancels_its_statement(postgres_url: str
     other = connect(address, opened=False)
     sql = "select 1 from pg_sleep(%s::float8)"
     for _ in range(FIRST_USES + 1):
-        connection.step(sql, (0.0,))
+        connection.execute_alone(sql, (0.0,))
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -138,7 +138,7 @@ def test_an_interrupt_while_a_step_waits_cancels_its_statement(postgres_url: str
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(KeyboardInterrupt):
-            connection.step(sql, (60.0,))
+            connection.execute_alone(sql, (60.0,))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -146,7 +146,7 @@ def test_an_interrupt_while_a_step_waits_cancels_its_statement(postgres_url: str
         Execute("select count(*) from pg_stat_activity where state = 'active' and query like %s", ("%pg_sleep($1%",))
     )
     assert running == 0
-    assert connection.step("select %s::bigint", (5,)) == [(5,)]
+    assert connection.execute_alone("select %s::bigint", (5,)) == [(5,)]
     connection.close()
     other.close()
 
@@ -155,9 +155,9 @@ def test_a_step_of_any_size_is_sent_whole(postgres_url: str) -> None:
     connection = connect(read_url(postgres_url), opened=False)
     sql = "select length(%s::text)"
     for size in (*range(FIRST_USES + 1), 30_000_000):
-        assert connection.step(sql, ("x" * size,)) == [(size,)]
+        assert connection.execute_alone(sql, ("x" * size,)) == [(size,)]
     with pytest.raises(psycopg.errors.DivisionByZero):
         for _ in range(FIRST_USES + 2):
-            connection.step("select 1 / %s::bigint", (0,))
-    assert connection.step(sql, ("ab",)) == [(2,)]
+            connection.execute_alone("select 1 / %s::bigint", (0,))
+    assert connection.execute_alone(sql, ("ab",)) == [(2,)]
     connection.close()

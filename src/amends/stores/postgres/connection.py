@@ -263,7 +263,7 @@ class Connection:
         """Whether it cannot be used any more."""
         return self.raw.closed
 
-    def step(self, sql: str, params: Sequence[Any]) -> Rows:
+    def execute_alone(self, sql: str, params: Sequence[Any]) -> Rows:
         """Carry out a plain statement, which is its own transaction; return its rows."""
         name = self.prepared.names.get(sql)
         if name is None:
@@ -370,7 +370,7 @@ class AsyncConnection:
             await cursor.execute(query, clean(op.params))
         return (await cursor.fetchall() if _has_rows(cursor.pgresult) else []), cursor.rowcount, 0
 
-    async def step(self, sql: str, params: Sequence[Any], stops: list[asyncio.CancelledError]) -> Rows:
+    async def execute_alone(self, sql: str, params: Sequence[Any], stops: list[asyncio.CancelledError]) -> Rows:
         """Carry out a plain statement, which is its own transaction, to its end; return its rows.
 
         ``stops``: the cancellations that came meanwhile are added here, and are up to the caller.

@@ -192,7 +192,7 @@ class PostgresStore:
         try:
             answer: Any
             if isinstance(op, AdmitPlain | SettlePlain) and (statement := self._plain.statement(op)) is not None:
-                answer = done(op, connection.step(*statement))
+                answer = done(op, connection.execute_alone(*statement))
             else:
                 answer = run_flow(QUICK[type(op)](self._plain, op), connection.execute)
             keep = True
@@ -273,7 +273,7 @@ class PostgresStore:
         stops: list[asyncio.CancelledError] = []
         answer, keep = None, False
         try:
-            answer = done(op, await connection.step(*statement, stops))
+            answer = done(op, await connection.execute_alone(*statement, stops))
             keep = True
         except psycopg.errors.DivisionByZero:  # it has undone itself
             keep = True
