@@ -776,7 +776,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
         ("work_left",), ("F25", "F25b")),
     Bug("C1", "the anchor is told before the ledger has the checkpoint",
-        lambda: rewritten((checkpoints, "write_checkpoints", "if await WriteCheckpoint(row):", "if await _anchored(anchor, row) and await WriteCheckpoint(row):")),
+        lambda: rewritten((checkpoints, "write_checkpoints", "if not await WriteCheckpoint(row):", "if not await _anchored(anchor, row) or not await WriteCheckpoint(row):")),
         ("checkpoints_anchored",), ("F33",)),
     Bug("C2", "who is second puts its checkpoint behind the other one as it is",
         lambda: rewritten((ledger_checkpoints, "write_checkpoint", "(op.row.n - 1, op.row.prev) != end or not await Add(CHECKPOINTS, op.row, if_absent=True)", "not await Add(CHECKPOINTS, changed(op.row, {'n': end[0] + 1}), if_absent=True)")),
