@@ -195,10 +195,10 @@ def is_plain_end(op: SettleCompensation, undo: Undo | None) -> bool:
     return undo.begun is op.seen or undo.begun == op.seen
 
 
-def undone(op: SettleCompensation, at: float) -> Settled:
-    """Return the answer to a plain end of a compensation."""
+def undone(op: SettleCompensation, at: float, then: CallRow | RunRow | None = None) -> Settled:
+    """Return the answer to a plain end of a compensation, with that to what follows it."""
     assert op.seen is not None, "a plain compensation knows its call"
-    return Settled(changed(op.seen, {"state": "compensated", "comp_settled_at": at}))
+    return Settled(changed(op.seen, {"state": "compensated", "comp_settled_at": at}), then=then)
 
 
 def compensation_body(op: BeginCompensation | SettleCompensation, frm: str, to: str) -> str:

@@ -111,7 +111,11 @@ class GroupCommit:
         me, pending = object(), None
         try:
             with self._mutex:
-                if not self._may_lead(me):
+                if (
+                    self._leader is None and not self._held and not self._closed
+                ):  # as ``_may_lead``, for nearly every call
+                    self._leader = me
+                elif not self._may_lead(me):
                     pending = Pending(op)
                     self._enqueue(pending)
             if pending is not None:
@@ -132,7 +136,11 @@ class GroupCommit:
             # By the token, not by how far this came: an interrupt may strike between any two lines, also below.
             try:
                 if self._leader is me:
-                    self._pass_on(me)
+                    with self._mutex:
+                        if not (self.queue or self._held or self._closed):  # as ``_pass_on``: nobody waits for anything
+                            self._leader = None
+                    if self._leader is me:
+                        self._pass_on(me)
             finally:
                 if self._leader is me:
                     self._pass_on(me)
@@ -145,12 +153,11 @@ class GroupCommit:
         """
         loop = asyncio.get_running_loop()
         turn = self._turns.get(loop)
-        task = asyncio.current_task(loop)
         if turn is None:
-            turn = self._turns[loop] = _Turn(task)
+            turn = self._turns[loop] = _Turn(asyncio.current_task(loop))
             loop.call_soon(self._end_turn, loop)
-        elif turn.task is not task:
-            turn.is_crowded = True
+        elif not turn.is_crowded:
+            turn.is_crowded = turn.task is not asyncio.current_task(loop)
         if self._lonely >= LONELY_TURNS and turn.at_once < AT_ONCE_MAX and not (turn.is_crowded or turn.pending):
             turn.at_once += 1
             answer = self._at_once(op)
@@ -183,7 +190,11 @@ class GroupCommit:
         finally:  # as in ``perform``
             try:
                 if self._leader is me:
-                    self._pass_on(me)
+                    with self._mutex:
+                        if not (self.queue or self._held or self._closed):
+                            self._leader = None
+                    if self._leader is me:
+                        self._pass_on(me)
             finally:
                 if self._leader is me:
                     self._pass_on(me)
