@@ -967,7 +967,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("S9", "a plain rollback is closed while a call still stands", closed_unseen,
         ("ledger_against_world",), ("F7",), "sqlite"),
     Bug("L17", "a run is closed with its last compensation although another effect stands",
-        lambda: rewritten((rollback, "_next_step", 'if others and rollback_obstacles(session, changed(tree, {"calls": tuple(others), "locks": ()})):', "if False:"), (store_ending, "_close_rolled_back", 'if call.run in inside and call.kind != "read"', 'if False and call.kind != "read"')),
+        lambda: rewritten((rollback, "_what_follows", 'if others and rollback_obstacles(session, changed(tree, {"calls": tuple(others), "locks": ()})):', "if False:"), (store_ending, "_close_rolled_back", 'if call.run in inside and call.kind != "read"', 'if False and call.kind != "read"')),
         ("ledger_against_world",), ("F7",)),
     Bug("O1", "a run that its consumer stopped is taken back after one lease",
         lambda: rewritten((ending, "leave_waiting", "if not is_stopped or goes_on:", "if True:")),

@@ -186,7 +186,7 @@ async def _one_pass(session: Session, tree: Tree, done: dict[str, CallRow], ahea
         batch = _side_by_side(todo)
         if len(batch) == 1:
             todo = todo[1:]
-            again = await compensate(session, batch[0], done, ahead, _next_step(session, tree, todo, done, batch[0]))
+            again = await compensate(session, batch[0], done, ahead, _what_follows(session, tree, todo, done, batch[0]))
         else:
             begun = {row.id for row in batch}
             todo = [row for row in todo if row.id not in begun]
@@ -196,7 +196,7 @@ async def _one_pass(session: Session, tree: Tree, done: dict[str, CallRow], ahea
     return 0.0
 
 
-def _next_step(
+def _what_follows(
     session: Session, tree: Tree, todo: list[CallRow], done: dict[str, CallRow], row: CallRow
 ) -> BeginCompensation | CloseRun | None:
     """Return what may be recorded together with the success of the compensation of ``row``; None: nothing.
@@ -474,7 +474,7 @@ async def _settle(
     if ahead is not None and isinstance(after, CallRow):
         session.memory.flight(after)
         ahead.begun[after.id] = after
-    elif ahead is not None:
+    elif ahead is not None and isinstance(after, RunRow):
         ahead.closed = after
     return settled.call
 
