@@ -38,7 +38,6 @@ from amends.stores.calls import (
     hot,
     join,
     pack,
-    success_facts,
     unsaid,
     with_changes,
     written_more,
@@ -67,13 +66,15 @@ def key_of(op: AdmitPlain) -> bytes:
 
 def admission_body(op: AdmitPlain) -> str:
     """Return the body of the hash of the event of a plain admission."""
-    return op.run.body(op.number, NEW, "started", admission_facts(op, op.row_key))
+    key = op.row_key if op.tool.kind == "read" else op.key.hex()
+    return op.run.body(op.number, NEW, "started", admission_facts(op, key))
 
 
 def success_body(op: SettlePlain) -> str:
     """Return the body of the hash of the event of a plain success."""
     first = op.started.op
-    return first.run.body(first.number, "started", "succeeded", success_facts(1, op.proof or proof(op.result)))
+    facts = f'{{"attempt": 1, "result": "{op.proof or proof(op.result)}"}}'  # as ``success_facts``
+    return first.run.body(first.number, "started", "succeeded", facts)
 
 
 def more_of(op: AdmitPlain, result_proof: str = "") -> str | None:

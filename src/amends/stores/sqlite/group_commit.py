@@ -40,19 +40,17 @@ class WouldWait(Exception):
 class Pending:
     """One queued operation, and then its answer."""
 
-    __slots__ = ("answer", "error", "future", "gate", "is_over", "leads", "loop", "op")
+    answer: Any = None
+    error: Exception | None = None
+    leads = False
+    gate: threading.Lock | None = None
+    """Of a caller that waits in its thread: released when the answer is there, or the lead."""
+    future: asyncio.Future[None] | None = None
+    is_over = False
+    """Of a caller on an event loop: the answer is there."""
 
     def __init__(self, op: StoreOp[Any], loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self.op = op
-        self.answer: Any = None
-        self.error: Exception | None = None
-        self.leads = False
-        self.gate: threading.Lock | None = None
-        """Of a caller that waits in its thread: released when the answer is there, or the lead."""
-        self.loop = loop
-        self.future: asyncio.Future[None] | None = None
-        self.is_over = False
-        """Of a caller on an event loop: the answer is there."""
+        self.op, self.loop = op, loop
 
     def outcome(self) -> Any:
         """Return the answer, or raise the error."""

@@ -191,15 +191,17 @@ class Plain:
         if kept is None or number is None or not is_plain(op):
             return None
         n, at, micros = self._next(kept)
-        if abs(micros - (op.number >> RANDOM_BITS)) > SKEW_US:
+        if not -SKEW_US <= micros - (op.number >> RANDOM_BITS) <= SKEW_US:
             return None
         hash = sha256(f"{kept.head}:{n}:{micros}:{admission_body(op)}".encode("ascii"))
+        more = more_of(op) if op.call_ref or op.proof else None
+        no, epoch = kept.no, run.epoch
         try:
             cursor.execute(
                 ADMIT,
                 (
-                    op.number, kept.no, key_of(op), n, number, op.ident, op.digest, op.args, at, run.epoch, hash.digest(),
-                    more_of(op), kept.no, run.owner, run.epoch, kept.touch, self.halt,
+                    op.number, no, key_of(op) if tool.kind == "read" else op.key, n, number, op.ident, op.digest, op.args, at,
+                    epoch, hash.digest(), more, no, run.owner, epoch, kept.touch, self.halt,
                 ),
             )  # fmt: skip
         except sqlite3.IntegrityError:
@@ -222,11 +224,15 @@ class Plain:
         if at - started.at > FOLD_WINDOW_S:
             return None
         hash = sha256(f"{kept.head}:{n}:{micros}:{success_body(op)}".encode("ascii"))
-        guard = (first.number, kept.no, more_of(first), kept.no, run.owner, run.epoch, kept.touch)
+        no, more = kept.no, more_of(first) if first.call_ref or first.proof else None
         if op.proof:
+            guard = (first.number, no, more, no, run.owner, run.epoch, kept.touch)
             cursor.execute(SETTLE_SEALED, (op.result, n, at, hash.digest(), more_of(first, op.proof), *guard))
         else:
-            cursor.execute(SETTLE, (op.result, n, at, hash.digest(), *guard))
+            cursor.execute(
+                SETTLE,
+                (op.result, n, at, hash.digest(), first.number, no, more, no, run.owner, run.epoch, kept.touch),
+            )
         if cursor.rowcount != 1:
             kept.touch = -1
             return None
