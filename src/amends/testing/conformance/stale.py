@@ -134,7 +134,7 @@ def what_follows_a_compensation_is_done_with_it_or_not_at_all(ledger: Ledger) ->
     settled = ledger.settle_compensation(begun, "compensated", then=ledger.compensate_op(first))
     assert settled.call == ledger.look(second)
     assert ledger.look(first) == (settled.then or first), "a store may leave it undone, and then nothing has changed"
-    going = settled.then or ledger(ledger.compensate_op(first))
+    going: Any = settled.then or ledger(ledger.compensate_op(first))
     assert (going.state, going.comp_attempt) == ("compensating", 1)
     settled = ledger.settle_compensation(going, "compensated", then=ops.CloseRun(run.uid, "a", 1, "rolled_back"))
     ended = settled.then or ledger(ops.CloseRun(run.uid, "a", 1, "rolled_back"))
