@@ -46,7 +46,7 @@ chaos: $(DEV) ## real processes over real ledgers, killed: ten minutes a ledger 
 bench: $(DEV) ## speed, as ratios to the floor of the same run, and the peers (ARGS=--quick: a minute, no peers)
 	@$(BIN)/python -m bench $(ARGS)
 
-servers: ## install PostgreSQL, MariaDB and PgBouncer by apt-get; nothing else does (make test uses what is here)
+servers: ## install PostgreSQL, MariaDB, PgBouncer, nginx and Node.js by apt-get; nothing else does (make test uses what is here)
 	@sh scripts/servers
 
 format: $(DEV) ## format the code

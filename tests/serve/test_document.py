@@ -306,7 +306,7 @@ class Via:
 def new_service() -> Service:
     rt = Runtime("memory:", tools=tools_of(World()), lease=5.0, wait=0.05)
     limits = Limits(answer_s_max=2.0, streams_max=0)
-    return app(rt, access=access, secrets=SECRET, limits=limits, worker=False, metrics=False)
+    return app(rt, access=access, secrets=SECRET, limits=limits, worker=False)
 
 
 def served_by_schemathesis(routes: Iterable[Route] = ROUTES) -> tuple[Any, Things]:

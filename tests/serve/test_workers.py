@@ -284,3 +284,29 @@ def test_workers_are_listed_and_leave() -> None:
         assert [(one["id"], one["tools"]) for one in listed] == [(made["id"], ["book"])]
         ok(client.delete(f"/v1/workers/{made['id']}", headers=WORKER))
         assert ok(client.get("/v1/workers", headers=as_("viewer")))["items"] == []
+
+
+def test_a_worker_that_has_hung_up_is_given_nothing() -> None:
+    """Its request may still be waiting in the server: work that it gets would be in doubt for a whole lease."""
+    with desk() as client:
+        worker = register(client)["id"]
+        desk_ = client.app.desk  # type: ignore[attr-defined]
+        gone, asked = threading.Event(), threading.Event()
+
+        async def hung_up() -> bool:
+            asked.set()
+            return gone.is_set()
+
+        async def wait() -> Any:
+            return await desk_.take(desk_.worker("", worker), 10.0, is_gone=hung_up)
+
+        assert client.portal is not None
+        waiting = client.portal.start_task_soon(wait)
+        assert asked.wait(10)
+        gone.set()
+        open_run(client)
+        made = call(client)
+        assert waiting.result(10) is None
+        work = take(client, worker)
+        report(client, work, result=1)
+        assert made.done()["call"]["attempt"] == 1

@@ -35,7 +35,6 @@ from amends.serve.claims import Work, sign
 from amends.serve.exchange import Body, Exchange, Reply, encoded
 from amends.serve.parameters import Parameters
 from amends.serve.problems import Taken, TooMany
-from amends.serve.runs import tenant_of
 
 if TYPE_CHECKING:
     from amends.serve.service import Service
@@ -387,17 +386,15 @@ class Desk:
 
     # ---- Taking and reporting: what workers do
 
-    async def take(self, worker: Worker, wait_s: float, is_gone: Callable[[], Awaitable[bool]]) -> Piece | None:
-        """Return one piece of work for a worker, or None if there is none in time, or the worker has left.
+    async def take(self, worker: Worker, wait_s: float, *, is_gone: Callable[[], Awaitable[bool]]) -> Piece | None:
+        """Return one piece of work for a worker, or None if there is none in time, or it has left.
 
-        ``is_gone``: whether nobody waits for the answer any more. Work that is handed to nobody would be in doubt.
+        ``is_gone``: whether the worker has hung up. What it is given then would be in doubt for as long as its lease.
         """
         until = time.monotonic() + wait_s
         worker.asks += 1
         try:
-            while not (self._service.is_closing or worker.has_left):
-                if self._next_queue(worker) is not None and await is_gone():
-                    return None
+            while not (self._service.is_closing or worker.has_left or await is_gone()):
                 if (found := self._next(worker)) is not None:
                     return found
                 left = until - time.monotonic()
@@ -505,15 +502,15 @@ def _probe_answer(said: Any) -> dict[str, Any]:
 async def register(x: Exchange) -> Reply:
     """Add a worker and declare its tools."""
     said: Register = x.body
-    made = x.service.desk.register(tenant_of(x), x.who.name, said.name, said.tools)
+    made = x.service.desk.register(x.tenant, x.who.name, said.name, said.tools)
     return Reply(_shown(x, made), 201)
 
 
 async def take(x: Exchange) -> Reply:
     """Give a worker one piece of work, or none."""
     said: TakeWork = x.body
-    worker = x.service.desk.worker(tenant_of(x), x.path["id"])
-    piece = await x.service.desk.take(worker, said.wait, x.request.is_disconnected)
+    worker = x.service.desk.worker(x.tenant, x.path["id"])
+    piece = await x.service.desk.take(worker, said.wait, is_gone=x.request.is_disconnected)
     if piece is None:
         return Reply({"work": None})
     token = sign(piece.work, x.service.secrets)
@@ -528,7 +525,7 @@ async def workers(x: Exchange) -> Reply:
 
 async def leave(x: Exchange) -> Reply:
     """Forget a worker that ends; what it has taken stays its own until its lease ends."""
-    worker = x.service.desk.worker(tenant_of(x), x.path["id"])
+    worker = x.service.desk.worker(x.tenant, x.path["id"])
     x.service.desk.leave(worker)
     return Reply(_shown(x, worker))
 
