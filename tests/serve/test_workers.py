@@ -244,7 +244,7 @@ def test_declarations_that_clash_are_refused() -> None:
     with desk(worker_lease_s=0.3) as client:
         register(client)
         register(client)  # the same again: another worker of the same tools
-        assert register(client, BOOK | {"kind": "pivot"}, status=409)["code"] == "Taken"
+        assert register(client, BOOK | {"settle": 1.0}, status=409)["code"] == "Taken"
         assert register(client, BOOK | {"name": "charge"}, status=409)["code"] == "Taken"  # the server's own
         twice = register(client, BOOK, BOOK, status=422)
         assert "two tools are called book" in twice["detail"]
@@ -254,6 +254,8 @@ def test_declarations_that_clash_are_refused() -> None:
             status=422,
         )
         assert (bad["code"], "'not' is not supported" in bad["detail"]) == ("BadDeclaration", True)
+        alone = register(client, {"name": "b3"}, status=422)
+        assert "compensatable and has no compensation" in alone["detail"]
         time.sleep(0.6)
         register(client, BOOK | {"description": "Book a better room."})  # the old workers are gone
 

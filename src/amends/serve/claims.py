@@ -7,7 +7,7 @@ the right to report about this attempt and to renew its lease, and no other righ
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from pydantic import Field
 from amends import Absent, AsyncAttempt, Happened, Unknown
 from amends.errors import Busy, CallNotFound, Held, LeaseLost, ReportConflict, UsageError
 from amends.serve.exchange import Body, Exchange, Reply, encoded
-from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, key_of, session_of, tenant_of
+from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, key_of, session_of
 from amends.serve.secrets import BadSignature, Secrets
 from amends.serve.sessions import Session
 
@@ -81,7 +81,8 @@ class Work:
 
 def sign(work: Work, secrets: Secrets) -> str:
     """Return the token of a piece of work."""
-    return secrets.sign("claim", asdict(work))
+    named = {"tenant": work.tenant, "run": work.run, "epoch": work.epoch, "call": work.call}
+    return secrets.sign("claim", named | {"attempt": work.attempt, "phase": work.phase})
 
 
 def read(token: str, secrets: Secrets) -> Work | None:
@@ -128,7 +129,7 @@ async def begin(x: Exchange) -> Reply:
         facts |= {"replayed": True, "token": None, "lease": None, "result": call.to_dict()["result"]}
         return Reply(facts, 200, REPLAYED)
     _remember(session, call.id, Claim(attempt, attempt.epoch, call.attempt))
-    work = Work(tenant_of(x), session.run.id, attempt.epoch, call.id, call.attempt)
+    work = Work(x.tenant, session.run.id, attempt.epoch, call.id, call.attempt)
     token = sign(work, x.service.secrets)
     return Reply(facts | {"replayed": False, "token": token, "lease": attempt.lease, "result": None}, 201)
 
@@ -165,19 +166,19 @@ async def renew(x: Exchange) -> Reply:
     if (piece := x.service.desk.found(_work(x, said.token))) is not None:
         lease_s = x.service.desk.renew(piece)
         return Reply({"call": piece.work.call, "attempt": piece.work.attempt, "state": "started", "lease": lease_s})
-    session, claim, _ = _found(x, said.token)
+    session, claim, work = _found(x, said.token)
     if session is None or claim is None:
         raise LeaseLost("this attempt is not this server's any more: stop, if you can", hint="report all the same")
     with session.request():
         lease_s = await claim.attempt.renew()
-        call = claim.attempt.call
-        return Reply({"call": call.id, "attempt": call.attempt, "state": call.state, "lease": lease_s})
+        facts = {"call": work.call, "attempt": claim.number, "state": claim.attempt.state}
+        return Reply(facts | {"lease": lease_s})
 
 
 def _work(x: Exchange, token: str) -> Work:
     """Return what this token names; a token of something else is not found."""
     work = read(token, x.service.secrets)
-    if work is None or work.call != x.path["call"] or work.tenant != tenant_of(x):
+    if work is None or work.call != x.path["call"] or work.tenant != x.tenant:
         raise CallNotFound(x.path["call"])
     return work
 
@@ -213,8 +214,7 @@ async def _reported(x: Exchange, token: str, report: list[Any]) -> Reply:
     except BaseException:
         claim.report = ""
         raise
-    call = claim.attempt.call
-    claim.answer = {"call": call.id, "attempt": call.attempt, "state": call.state}
+    claim.answer = {"call": work.call, "attempt": claim.number, "state": claim.attempt.state}
     return Reply(claim.answer)
 
 

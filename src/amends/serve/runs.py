@@ -160,7 +160,7 @@ async def open(x: Exchange) -> Reply:
     # A run that this agent opened with another token of its own stays recorded under the name that it has.
     principal = x.who.name if known is None or x.is_wide else known.principal or ""
     session, was_known = await x.service.sessions.open(
-        x.rt.scoped(agent=agent or None, principal=principal or None), tenant_of(x), id, options=options,
+        x.rt.scoped(agent=agent or None, principal=principal or None), x.tenant, id, options=options,
         lease_s=said.client_lease, agent=agent, principal=principal,
     )  # fmt: skip
     with session.request() as run:
@@ -175,7 +175,7 @@ async def _known(x: Exchange, id: str) -> RunInfo | None:
 
     A run that is open here and was ended by somebody else, elsewhere, is not open any more.
     """
-    session = x.service.sessions.found(tenant_of(x), id)
+    session = x.service.sessions.found(x.tenant, id)
     if x.is_wide and session is None:
         return None
     try:
@@ -185,18 +185,13 @@ async def _known(x: Exchange, id: str) -> RunInfo | None:
     if not x.owns(found):
         raise RunNotFound(id)
     if session is not None and found.closed_at is not None:
-        x.service.sessions.forget(tenant_of(x), id)
+        x.service.sessions.forget(x.tenant, id)
     return found
-
-
-def tenant_of(x: Exchange) -> str:
-    """Return the tenant that the request is about."""
-    return x.service.tenant(x)
 
 
 async def session_of(x: Exchange, id: str) -> Session:
     """Return the open run of this id. One that this server does not have is taken up, under its recorded names."""
-    tenant = tenant_of(x)
+    tenant = x.tenant
     session = x.service.sessions.found(tenant, id)
     if session is not None:
         if not x.owns(session):
@@ -296,7 +291,7 @@ async def rollback(x: Exchange) -> Reply:
     is_person = "operator" in x.who.scopes
     if (said.plan or said.accept) and not is_person:
         raise Forbidden("a plan is a person's: this needs the scope operator", needs=("operator",))
-    id, tenant = x.path["id"], tenant_of(x)
+    id, tenant = x.path["id"], x.tenant
     session = x.service.sessions.found(tenant, id)
     if is_person:
         done = await x.rt.rollback(id, by=x.who.name, why=said.why, plan=said.plan, accept=said.accept)
@@ -313,7 +308,7 @@ async def rollback(x: Exchange) -> Reply:
 
 
 async def _ended(x: Exchange, session: Session, work: Any, *, is_rollback: bool = False) -> Reply:
-    id, tenant = session.run.id, tenant_of(x)
+    id, tenant = session.run.id, x.tenant
     try:
         await x.service.finished(x, session, work)
     except RolledBack as back:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Coroutine
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import uvicorn
 
@@ -15,6 +16,7 @@ from amends.serve.limits import Limits
 from amends.serve.login import keep_out_of_logs
 from amends.serve.service import Service
 
+T = TypeVar("T")
 BACKLOG: Final = 2_048
 STOP_S_MAX: Final = 20.0
 """How long requests under way may take after the server was told to stop."""
@@ -56,6 +58,12 @@ def address(listening: socket.socket) -> str:
     """Return the address of a socket as a browser writes it."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run ``main`` on a new event loop: that of uvloop where it is installed, which is faster."""
+    with asyncio.Runner(loop_factory=uvicorn.Config(app="", loop="auto").get_loop_factory()) as runner:
+        return runner.run(main)
 
 
 async def serve(service: Service, listening: socket.socket) -> None:

@@ -69,7 +69,7 @@ class Service:
         worker: bool = True,
         read_only: bool = False,
         secrets: Secrets | None = None,
-        metrics: bool = True,
+        metrics: bool = False,
         routes: Iterable[Route] = ROUTES,
     ) -> None:
         self.rt = rt.as_async()
@@ -95,13 +95,13 @@ class Service:
             if not any(one.is_required() for one in route.query.model_fields.values())
         }
         """What an address says that says nothing, where that is enough."""
-        self.meters = self._meters() if metrics else None
+        self.meters = self._meters(traces=metrics)
         self._keeper: asyncio.Task[None] | None = None
         self._document: dict[str, Any] | None = None
 
-    def _meters(self) -> Meters | None:
+    def _meters(self, *, traces: bool) -> Meters | None:
         try:
-            return Meters(self)
+            return Meters(self, traces=traces)
         except ModuleNotFoundError:
             return None  # the answer at /metrics says so
 
@@ -236,7 +236,8 @@ class Service:
         query, tenant = self._query(route, request)
         body = await self._body(route, request)
         rt = self._view(who, tenant)
-        return await route.handler(Exchange(self, request, who, rt, path, query, body, is_wide))
+        whose = (who.tenant or tenant) or ""
+        return await route.handler(Exchange(self, request, who, whose, rt, path, query, body, is_wide))
 
     def _query(self, route: Route, request: Request) -> tuple[BaseModel, str | None]:
         """Return what the address says, and which tenant it names."""
@@ -318,10 +319,6 @@ class Service:
 
     # ---- For handlers
 
-    def tenant(self, x: Exchange) -> str:
-        """Return the tenant that a request is about."""
-        return (x.who.tenant or x.request.query_params.get("tenant")) or ""
-
     def own_tenant(self, x: Exchange) -> str | None:
         """Return the tenant that a request is limited to, "" for the one without a name; None: every tenant."""
         return x.who.tenant if x.who.tenant is not None else x.request.query_params.get("tenant")
@@ -336,7 +333,7 @@ class Service:
 
     async def finished(self, x: Exchange, session: Session, work: Coroutine[Any, Any, T]) -> T:
         """Finish work in a run within the time that a client should wait for an answer."""
-        return await self.sessions.within(self.tenant(x), session, work, s_max=self.limits.answer_s_max)
+        return await self.sessions.within(x.tenant, session, work, s_max=self.limits.answer_s_max)
 
     async def check(self, x: Exchange) -> None:
         """Raise ``Unauthorized`` if whoever asked may not ask any more."""

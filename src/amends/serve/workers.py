@@ -34,7 +34,6 @@ from amends.serve.claims import Work, sign
 from amends.serve.exchange import Body, Exchange, Reply, encoded
 from amends.serve.parameters import Parameters
 from amends.serve.problems import Taken, TooMany
-from amends.serve.runs import tenant_of
 
 if TYPE_CHECKING:
     from amends.serve.service import Service
@@ -175,6 +174,12 @@ class Desk:
         return made
 
     def _checked(self, tenant: str, declared: ToolDeclared) -> Served:
+        if (declared.kind == "compensatable") != (declared.compensate is not None):
+            raise BadDeclaration(
+                f"{declared.name} is {declared.kind} and has {'no' if declared.compensate is None else 'a'} compensation",
+                tool=declared.name,
+                hint='a tool with a compensation is "compensatable"; one without is "read", "pivot" or "retriable"',
+            )
         digest = hashlib.sha256(encoded(declared.model_dump(mode="json"))).hexdigest()
         return Served(declared, digest, Parameters(declared.name, declared.parameters), tenant)
 
@@ -467,14 +472,14 @@ def _probe_answer(said: Any) -> dict[str, Any]:
 async def register(x: Exchange) -> Reply:
     """Add a worker and declare its tools."""
     said: Register = x.body
-    made = x.service.desk.register(tenant_of(x), x.who.name, said.name, said.tools)
+    made = x.service.desk.register(x.tenant, x.who.name, said.name, said.tools)
     return Reply(_shown(x, made), 201)
 
 
 async def take(x: Exchange) -> Reply:
     """Give a worker one piece of work, or none."""
     said: TakeWork = x.body
-    worker = x.service.desk.worker(tenant_of(x), x.path["id"])
+    worker = x.service.desk.worker(x.tenant, x.path["id"])
     piece = await x.service.desk.take(worker, said.wait, is_gone=x.request.is_disconnected)
     if piece is None:
         return Reply({"work": None})
@@ -490,7 +495,7 @@ async def workers(x: Exchange) -> Reply:
 
 async def leave(x: Exchange) -> Reply:
     """Forget a worker that ends; what it has taken stays its own until its lease ends."""
-    worker = x.service.desk.worker(tenant_of(x), x.path["id"])
+    worker = x.service.desk.worker(x.tenant, x.path["id"])
     x.service.desk.leave(worker)
     return Reply(_shown(x, worker))
 

@@ -78,10 +78,10 @@ def play_all(lanes: Sequence[Lane], scenarios: Iterable[Scenario], *, told: Any 
             failed.append(error)
 
     threads = [threading.Thread(target=play, args=(lane,)) for lane in lanes]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     if failed:
         raise failed[0]
     return done
