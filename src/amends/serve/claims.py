@@ -250,7 +250,11 @@ async def _late(x: Exchange, work: Work, report: list[Any]) -> Reply:
     found = await x.rt.call(work.call)
     if "agent" in x.who.scopes and not x.owns(found):
         raise CallNotFound(work.call)
-    call = await x.rt.report_late(
-        work.call, answer, attempt=work.attempt, epoch=work.epoch, by=x.who.name, phase=work.phase
-    )
+    given: dict[str, Any] = {"attempt": work.attempt, "epoch": work.epoch, "by": x.who.name, "phase": work.phase}
+    call = await x.rt.report_late(work.call, answer, **given)
+    if call.state == "started" and "worker" not in x.who.scopes:
+        # Its owner is gone, or another server. The report is kept, and settles nothing while nobody has the run: take it
+        # up, as every request of its client does, so that the client can rely on what it has reported.
+        await session_of(x, work.run)
+        call = await x.rt.report_late(work.call, answer, **given)
     return Reply({"call": call.id, "attempt": call.attempt, "state": call.state})

@@ -219,6 +219,7 @@ async def answer(x: Exchange) -> Reply:
     given: dict[str, Any] = {"tool_call_id": said.tool_call_id, "again": said.again}
     if key is not None:
         given["key"] = lambda _: key
+    x.service.desk.check_known(session, said.tool)
     made = session.run.answer(said.tool, said.args, **given)
     return answered(x, await x.service.finished(x, session, made))
 
@@ -251,6 +252,7 @@ async def answer_all(x: Exchange) -> Reply:
     """Do the calls of one turn of a model in parallel, a pivot last; each has an answer of its own."""
     said: Turn = x.body
     session = await session_of(x, x.path["id"])
+    x.service.desk.check_known(session, *(one.tool for one in said.calls))
     calls = [ToolCall(one.tool, one.args, one.tool_call_id) for one in said.calls]
     made = await x.service.finished(x, session, session.run.answer_all(calls))
     return Reply({"answers": [one.to_dict() for one in made]})

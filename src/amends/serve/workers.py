@@ -37,6 +37,7 @@ from amends.serve.problems import Taken, TooMany
 
 if TYPE_CHECKING:
     from amends.serve.service import Service
+    from amends.serve.sessions import Session
 
 MARGIN: Final = 1.1
 """How much longer than a lease the server waits: the worker counts from before it asked, the server from after."""
@@ -152,6 +153,7 @@ class Desk:
         self._pieces: dict[tuple[str, int, str, int], Piece] = {}
         self._ended: OrderedDict[tuple[str, int, str, int], Piece] = OrderedDict()
         self._unserved: frozenset[str] = frozenset()
+        self._since = time.monotonic()
 
     # ---- Workers and their tools
 
@@ -276,6 +278,21 @@ class Desk:
         if found is None or found.tenant != tenant:
             raise WorkerNotFound(id)
         return found
+
+    def check_known(self, session: Session, *tools: str) -> None:
+        """Raise ``Busy`` if a tool may be that of a worker that has not registered again since this server started.
+
+        Only for a run that began elsewhere: the tools of workers are not in the ledger, and a client that goes on with
+        its run is not to be told that a tool which it has used does not exist.
+        """
+        if not session.run.resumed or time.monotonic() - self._since > self._limits.pickup_s_max:
+            return
+        unknown = next((one for one in tools if self._service.rt.kind_of(one) is None), None)
+        if unknown is not None:
+            raise Busy(
+                f"{unknown} is not known here yet: this server has just started, and workers register again",
+                owner="this server", retry_after=1.0, run_id=session.run.id,
+            )  # fmt: skip
 
     # ---- Performing: what the engine awaits
 
