@@ -268,6 +268,8 @@ async def answer_all(x: Exchange) -> Reply:
     """Do the calls of one turn of a model in parallel, a pivot last; each has an answer of its own."""
     said: Turn = x.body
     session = await session_of(x, x.path["id"])
+    if session.run.resumed:
+        await x.service.desk.await_tools(one.tool for one in said.calls)
     calls = [ToolCall(one.tool, one.args, one.tool_call_id) for one in said.calls]
     made = await x.service.finished(x, session, session.run.answer_all(calls))
     return Reply({"answers": [one.to_dict() for one in made]})

@@ -38,6 +38,7 @@ from amends.serve.problems import Taken, TooMany
 
 if TYPE_CHECKING:
     from amends.serve.service import Service
+    from amends.serve.sessions import Session
 
 MARGIN: Final = 1.1
 """How much longer than a lease the server waits: the worker counts from before it asked, the server from after."""
@@ -163,6 +164,7 @@ class Desk:
         self._ended: OrderedDict[Name, Piece] = OrderedDict()
         self._since = time.monotonic()
         self._unserved: frozenset[str] = frozenset()
+        self._since = time.monotonic()
 
     # ---- Workers and their tools
 
