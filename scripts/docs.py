@@ -29,6 +29,8 @@ from amends.engine import outcomes
 from amends.engine.model_answers import answer_error
 from amends.errors import limit_words
 from amends.model import Answer
+from amends.serve import Limits, problems
+from amends.serve.routes import ROUTES
 from amends.testing.checkers import CHECKERS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -279,7 +281,35 @@ def _shapes() -> str:
     return f"{_table(' | '.join(['shape', *titles]), SHAPES.marks())}\n{table.LEGEND}\n"
 
 
+# ---- the service --------------------------------------------------------------------------
+
+
+def _routes() -> str:
+    """Return every route: what it does, the verb that it is, and the scopes of which one is needed."""
+    rows = []
+    for route in ROUTES:
+        needs = "public" if route.scopes is None else " or ".join(f"`{one}`" for one in route.scopes)
+        answers = ", ".join(str(status) for status in route.answers)
+        rows.append((f"`{route.method} {route.path}`", route.summary, f"`{route.name}`", needs, answers))
+    return _table("address | what it does | verb | scope | answers", rows)
+
+
+def _statuses() -> str:
+    """Return the status of each branch of errors."""
+    found: dict[int, list[str]] = {}
+    for kind, status in problems.STATUS.items():
+        found.setdefault(status, []).append(f"`{kind.__name__}`")
+    return _table("status | errors", ((str(status), ", ".join(names)) for status, names in sorted(found.items())))
+
+
+def _limits() -> str:
+    return _table("limit | default", ((f"`{one.name}`", f"{one.default:,}") for one in fields(Limits)))
+
+
 PARTS: Final[dict[str, Callable[[], str]]] = {
+    "routes": _routes,
+    "statuses": _statuses,
+    "limits of the service": _limits,
     "call moves": lambda: _diagram(states.diagram(states.CALL_MOVES)),
     "run moves": lambda: _diagram(states.diagram(states.RUN_MOVES)),
     "call table": lambda: _moves(dict(states.CALL_MOVES)),

@@ -806,7 +806,7 @@ class Unauthorized(Refused):
 class Forbidden(Refused):
     """Whoever asks is known, and may not do this; nothing was done.
 
-    ``needs``: the scopes of which one would allow it. ``why``: scope, csrf or origin.
+    ``needs``: the scopes of which one would allow it. ``why``: scope, tenant, csrf or origin.
     """
 
     default_hint = "use a token that has one of the scopes that the message names: amends tokens create --scope"

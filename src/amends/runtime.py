@@ -234,7 +234,8 @@ class Runtime:
         the run alone for so many seconds after its last sign, so that the client can go on through another server.
         ``tenant``, ``agent``, ``principal``: for whom the run acts, instead of the settings.
         """
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         return _Block(self, id, input, options)
 
     def open(
@@ -260,7 +261,8 @@ class Runtime:
         principal: str | None = None,
     ) -> Run:
         """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``. Parameters as of ``run``."""
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         replayed = reopened(id, input, is_async=False)
         if replayed is not None:
             replayed.say_checks(options)
@@ -368,6 +370,7 @@ class Runtime:
 
     add = direct(lambda: declared_tools.add)
     reach = direct(lambda: declared_tools.reach)
+    set_unserved = direct(lambda: declared_tools.set_unserved)
     check = direct(lambda: declared_tools.check)
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
@@ -565,6 +568,7 @@ class Runtime:
     tokens = blocking(lambda: token_verbs.tokens)
     revoke_token = blocking(lambda: token_verbs.revoke_token)
     check_token = blocking(lambda: token_verbs.check_token)
+    note_driver = blocking(lambda: token_verbs.note_driver)
 
     # ---- Doubts, and other decisions about a run
 
@@ -781,7 +785,8 @@ class AsyncRuntime:
 
         The parameters are those of ``Runtime.run``.
         """
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         return _AsyncBlock(self, id, input, options)
 
     async def open(
@@ -807,7 +812,8 @@ class AsyncRuntime:
         principal: str | None = None,
     ) -> AsyncRun:
         """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``. Parameters as of ``run``."""
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         replayed = reopened(id, input, is_async=True)
         if replayed is not None:
             replayed.say_checks(options)
@@ -914,6 +920,7 @@ class AsyncRuntime:
 
     add = direct(lambda: declared_tools.add)
     reach = direct(lambda: declared_tools.reach)
+    set_unserved = direct(lambda: declared_tools.set_unserved)
     check = direct(lambda: declared_tools.check)
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
@@ -1103,6 +1110,7 @@ class AsyncRuntime:
     tokens = awaited(lambda: token_verbs.tokens)
     revoke_token = awaited(lambda: token_verbs.revoke_token)
     check_token = awaited(lambda: token_verbs.check_token)
+    note_driver = awaited(lambda: token_verbs.note_driver)
 
     # ---- Doubts, and other decisions about a run
 

@@ -231,9 +231,14 @@ class TestMessages(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
     harness = MessagesHarness()
 
 
-class TestRunner(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
+class TestRunner(Conformance, SameRequest):
     harness = RunnerHarness()
     is_told = "with the failure"
+
+
+@pytest.mark.rest  # the same as without the runner
+class TestRunnerToo(Stopped, RichResults, TwoRuntimes):
+    harness = RunnerHarness()
 
 
 class TestMessagesRetried(Retried):

@@ -365,9 +365,14 @@ class TestAsyncLangChain(Conformance, SameRequest, RichResults, Stopped, TwoRunt
     harness = AsyncLangChain()
 
 
-class TestBareToolNode(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
+class TestBareToolNode(Conformance, SameRequest, RichResults):
     harness = BareToolNode()
     is_told = ""
+
+
+@pytest.mark.rest  # the same as for an agent
+class TestBareToolNodeToo(Stopped, TwoRuntimes):
+    harness = BareToolNode()
 
 
 class TestTeam(SeveralAgents):

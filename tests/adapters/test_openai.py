@@ -237,9 +237,14 @@ class TestResponses(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes)
     harness = ResponsesHarness()
 
 
-class TestRunner(Conformance, SameRequest, Stopped, RichResults, TwoRuntimes):
+class TestRunner(Conformance, SameRequest):
     harness = RunnerHarness()
     is_told = "with the failure"
+
+
+@pytest.mark.rest  # the same as without the runner
+class TestRunnerToo(Stopped, RichResults, TwoRuntimes):
+    harness = RunnerHarness()
 
 
 class TestChatRetried(Retried):

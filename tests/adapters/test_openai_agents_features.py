@@ -18,6 +18,8 @@ from agents import (
     InputGuardrail,
     InputGuardrailTripwireTriggered,
     MaxTurnsExceeded,
+    ModelRetrySettings,
+    ModelSettings,
     OutputGuardrail,
     OutputGuardrailTripwireTriggered,
     RunConfig,
@@ -37,6 +39,8 @@ from agents import (
     tool_namespace,
 )
 from agents.extensions import handoff_filters
+from agents.sandbox import SandboxAgent
+from agents.testing import ScriptedModel, assistant_message, function_call
 
 import amends
 from amends.adapters.openai_agents import AmendsRunner, amends_tools
@@ -106,6 +110,56 @@ async def test_a_pause_behind_a_handoff_goes_on_there(shop: Shop) -> None:
         done = await AmendsRunner(rt).run(fresh, await RunState.from_json(fresh, json.loads(kept)))
         assert done.final_output == "paid"
     assert shop.effects() == ["charge A1 5", "wire DE02 420000", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_stop_behind_a_handoff_goes_on_there(shop: Shop) -> None:
+    def agents() -> Agent[Any]:
+        second = clerk(shop, ["", "", [charge("A2")], [charge("A3")], "charged"])
+        second.name = "second"
+        first = clerk(shop, [[charge("A1"), ("mail", {"to": "ann"})], [("transfer_to_second", {})]])
+        first.handoffs = [second]
+        return first
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        heard = 0
+        async with AmendsRunner(rt).run_streamed(agents(), "please", run_id="r") as result:
+            async for event in result.stream_events():
+                heard += event.type == "run_item_stream_event" and event.name == "tool_output"
+                if heard == 3:
+                    result.cancel(mode="after_turn")
+        kept = json.dumps(result.to_state().to_json())
+        assert shop.states() == ["open"]
+        for _ in range(2):  # delivered twice
+            fresh = agents()
+            done = await AmendsRunner(rt).run(fresh, await RunState.from_json(fresh, json.loads(kept)))
+            assert (done.final_output, done.last_agent.name) == ("charged", "second")
+    assert shop.effects() == ["charge A1 5", "charge A2 5", "charge A3 5", "mail ann"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_model_that_is_asked_again_within_a_stream_repeats_no_effect(shop: Shop) -> None:
+    agent = clerk(shop, [[charge("A1")], [charge("A2")], "charged"])
+    model: Any = agent.model
+    stream, failed = model.stream_response, list[str]()
+
+    async def once_down(*args: Any, **kwargs: Any) -> Any:
+        if "function_call_output" in str((args, kwargs)) and not failed:
+            failed.append("down")
+            raise ConnectionError("the model is down")
+        async for event in stream(*args, **kwargs):
+            yield event
+
+    model.stream_response = once_down
+    retry = ModelRetrySettings(max_retries=2, policy=lambda context: True, backoff={"initial_delay": 0.0})
+    agent.model_settings = ModelSettings(retry=retry)
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        done = await _run(AmendsRunner(rt), agent, True)
+        assert done.final_output == "charged"
+    assert failed == ["down"]
+    assert shop.effects() == ["charge A1 5", "charge A2 5"]
     assert shop.states() == ["committed"]
 
 
@@ -234,6 +288,32 @@ async def test_a_guardrail_of_a_tools_input_stops_a_call_that_nobody_was_asked_a
     assert shop.states() == ["committed"]
 
 
+@pytest.mark.parametrize("beside", [False, True])
+@on_a_loop
+async def test_a_call_that_nobody_asks_for_again_passes_its_guardrails_too(shop: Shop, beside: bool) -> None:
+    """Approved, and the turn is begun again by its id: the call is done when the run commits, without the SDK."""
+
+    async def guard(data: Any) -> ToolGuardrailFunctionOutput:
+        assert (data.agent.name, json.loads(data.context.tool_arguments)["iban"]) == ("clerk", "DE02")
+        return ToolGuardrailFunctionOutput.reject_content("no")
+
+    def agent(turns: list[Turn]) -> Agent[Any]:
+        own = [function_tool(fn) for fn in shop.functions() if fn.__name__ == "wire"]
+        made = Agent(name="clerk", model=model_saying(turns), tools=[*(own if beside else amends_tools(own))])
+        made.tools[0].tool_input_guardrails = [ToolInputGuardrail(guard)]  # type: ignore[union-attr]
+        return made
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await AmendsRunner(rt).run(agent([[WIRE], "paid"]), "please", run_id="r")
+        assert paused.interruptions
+        await approve_all(rt)
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with suppress(amends.Error):
+            await AmendsRunner(rt).run(agent(["nothing to do"]), "please", run_id="r")
+        assert [call.state for call in (await rt.report("r")).calls] == ["failed"]
+    assert shop.effects() == []
+
+
 @pytest.mark.parametrize("approved", [False, True], ids=["nobody has decided", "a person said yes"])
 @pytest.mark.parametrize("always", [False, True])
 @pytest.mark.parametrize("nested", [False, True])
@@ -255,6 +335,30 @@ async def test_what_the_program_itself_rejects_is_not_done(
         assert (done.final_output, done.interruptions) == ("then not", [])
         assert not [one async for one in rt.approvals()]
     assert shop.effects() == ["charge A1 5"]
+    assert shop.states() == ["committed"]
+
+
+@pytest.mark.parametrize("how", ["approve", "reject"])
+@on_a_loop
+async def test_a_tool_in_a_namespace_waits_and_goes_on_or_not(shop: Shop, how: str) -> None:
+    own = [function_tool(fn) for fn in shop.functions() if fn.__name__ == "wire"]
+
+    def agent(*said: Any) -> Agent[Any]:
+        tools = amends_tools(tool_namespace(name="bank", description="The bank.", tools=own))
+        return Agent(name="clerk", model=ScriptedModel([*said, [assistant_message("done")]]), tools=tools)
+
+    asked = function_call("wire", WIRE[1], call_id="call_1", namespace="bank")
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await AmendsRunner(rt).run(agent([asked]), "please", run_id="r")
+        assert len(paused.interruptions) == 1
+        fresh = agent()
+        state = await RunState.from_json(fresh, json.loads(json.dumps(paused.to_state().to_json())))
+        await approve_all(rt)
+        if how == "reject":
+            state.reject(state.get_interruptions()[0])
+        done = await AmendsRunner(rt).run(fresh, state)
+        assert done.final_output == "done"
+    assert shop.effects() == (["wire DE02 420000"] if how == "approve" else [])
     assert shop.states() == ["committed"]
 
 
@@ -539,6 +643,21 @@ async def test_two_tools_of_one_name_are_named_and_refused_with_strict(shop: Sho
         assert caplog.text.count("two tools are called send") == 1
         with pytest.raises(amends.UsageError, match="two tools are called send"):
             await AmendsRunner(rt, strict=True).run(agent, "please", run_id="s")
+
+
+# ---- sandboxes
+
+
+@on_a_loop
+async def test_what_an_agent_has_in_its_sandbox_is_named_and_refused_with_strict(shop: Shop, caplog: Any) -> None:
+    behind = SandboxAgent(name="coder", model=model_saying(["ok"]))
+    agent = Agent(name="clerk", model=model_saying(["ok"]), handoffs=[behind])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(amends.UsageError, match=r"agent coder has .*Shell \(sandbox\)"):
+            await AmendsRunner(rt, strict=True).run(agent, "please", run_id="r")
+        await AmendsRunner(rt).run(agent, "please", run_id="r")
+    assert "agent coder has what amends cannot record: Shell (sandbox)" in caplog.text
+    assert "Compaction" not in caplog.text
 
 
 # ---- a pause that only the SDK knows

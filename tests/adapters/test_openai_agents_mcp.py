@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from agents import Agent, FunctionTool, function_tool, set_tracing_disabled
+from agents import Agent, FunctionTool, RunState, function_tool, set_tracing_disabled
 from agents.mcp import MCPServer, MCPServerStdio, MCPServerStreamableHttp
 from agents.mcp.util import MCPUtil
 from mcp import MCPError
@@ -120,7 +121,7 @@ async def test_a_compensation_gets_the_structured_content(tmp_path: Path, how: s
 
 
 @pytest.mark.parametrize("made", [stdio, over_http])
-@pytest.mark.parametrize("attempts", [3, -1])
+@pytest.mark.parametrize("attempts", [3, pytest.param(-1, marks=pytest.mark.rest)])
 @each_way
 @on_a_loop
 async def test_the_sdk_does_not_send_a_lost_request_again(tmp_path: Path, made: Any, attempts: int, how: str) -> None:
@@ -163,6 +164,20 @@ async def test_the_server_is_given_the_key_of_the_call(tmp_path: Path, how: str)
 
 
 @on_a_loop
+async def test_a_server_of_the_programs_own_that_takes_no_meta_is_asked_without(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    class Own(MCPServerStdio):
+        async def call_tool(self, tool_name: str, arguments: Any) -> CallToolResult:  # type: ignore[override]
+            asked.append((tool_name, arguments))
+            return REFUSED
+
+    server: Any = Own({"command": "true"})
+    [call] = await driven(tmp_path, agent_of(server, ASKED, "amends_tools"))
+    assert (call.state, asked) == ("failed", [("pay", {"order": "A1"})])
+
+
+@on_a_loop
 async def test_a_program_may_tell_the_server_its_run(tmp_path: Path) -> None:
     session = Session(PAID)
     server = stdio(session, tool_meta_resolver=lambda context: call_meta())
@@ -189,3 +204,24 @@ async def test_a_function_that_asks_a_server_itself_keeps_its_own_result(tmp_pat
         [call] = [one async for one in rt.calls()]
     assert (call.state, call.result) == ("succeeded", "booked A1 False True")
     assert session.metas == [None, None], "one key for two requests would be a conflict"
+
+
+@pytest.mark.parametrize("made", ["mcp_servers", "beside"])
+@on_a_loop
+async def test_a_state_that_is_read_before_the_runner_sees_the_agent_is_guarded(tmp_path: Path, made: str) -> None:
+    """Another process: the SDK lists the tools of the agent when it reads the state, before anything could be guarded."""
+    session = Session(PAID, PAID, PAID)
+    tools = [amends.declare("pay", kind="pivot", needs_approval=True)]
+    kept: Any = None
+    for turn in range(3):  # the last one: the state is delivered twice
+        agent = agent_of(stdio(session), ASKED, made)
+        async with amends.AsyncRuntime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=tools) as rt:
+            back: Any = "please" if kept is None else await RunState.from_json(agent, json.loads(kept))
+            result = await AmendsRunner(rt).run(agent, back, run_id="r")
+            if turn == 0:
+                kept = json.dumps(result.to_state().to_json())
+            async for asked in rt.approvals("state:pending"):
+                await rt.approve(asked.id, digest=asked.digest, by="anna")
+            calls = [one async for one in rt.calls()]
+    assert [call.state for call in calls] == ["succeeded"]
+    assert session.asked == ["pay"]

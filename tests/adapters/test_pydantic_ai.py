@@ -444,7 +444,15 @@ async def test_a_tool_that_asks_for_approval_itself_is_let(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("kept", [list, without_ids])
-@pytest.mark.parametrize("how", ["the tool", "the toolset", "a guarded toolset", "a tool of a guarded toolset"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "the tool",
+        "the toolset",
+        pytest.param("a guarded toolset", marks=pytest.mark.rest),
+        pytest.param("a tool of a guarded toolset", marks=pytest.mark.rest),
+    ],
+)
 @on_a_loop
 async def test_what_the_framework_asks_for_is_not_approved_by_waking_it(
     shop: Shop, how: str, kept: Callable[[list[ModelMessage]], list[ModelMessage]]
@@ -472,6 +480,24 @@ async def test_what_the_framework_asks_for_is_not_approved_by_waking_it(
         assert done.output == "charged"
     assert shop.effects() == ["charge A1 500"]
     assert [(run.id, run.state) for run in shop.runs()] == [("r", "committed")]
+
+
+@pytest.mark.rest
+@on_a_loop
+async def test_waking_approves_nothing_in_a_guarded_toolset_of_its_own(shop: Shop) -> None:
+    [fn] = [one for one in shop.functions() if one.__name__ == "charge"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        for toolset in (FunctionToolset([fn]).approval_required(), FunctionToolset([Tool(fn, requires_approval=True)])):
+            agent: Any = Agent(
+                model_saying(CHARGED), toolsets=[AmendsToolset(toolset)], output_type=[str, DeferredToolRequests]
+            )
+            with pytest.raises(Suspended):
+                async with rt.run():
+                    messages = (await agent.run("please")).all_messages()
+                    again = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+                    assert isinstance(again.output, DeferredToolRequests)
+                    raise Suspended("it waits")
+    assert shop.effects() == []
 
 
 @on_a_loop
@@ -679,6 +705,29 @@ async def test_calls_that_two_runs_have_are_not_guessed(shop: Shop) -> None:
         with pytest.raises(amends.UsageError, match="2 runs have the calls of this history: one, two"):
             await agent.run(message_history=messages, conversation_id="c", deferred_tool_results=wake(messages))
         assert shop.states() == ["open", "open"]
+
+
+@on_a_loop
+async def test_a_run_with_calls_of_the_same_ids_but_other_arguments_is_another_one(shop: Shop) -> None:
+    """The model numbers its calls, the messages come without ids, and a queue delivers the first of two turns again."""
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+
+        def pays(iban: str) -> Any:
+            agent = clerk(rt, shop, WIRED)
+            agent.model = calls_once(wire(iban, 4200_00), "call_1")
+            return agent
+
+        first, second = pays("DE01"), pays("DE02")
+        one = without_ids((await first.run("pay", run_id="one")).all_messages())
+        await approve(rt)
+        assert (await first.run(message_history=one, deferred_tool_results=wake(one))).output == "done"
+        two = without_ids((await second.run("pay", run_id="two")).all_messages())
+        assert (await first.run(message_history=one, deferred_tool_results=wake(one))).output == "done"
+        assert [(run.id, run.state) for run in shop.runs()] == [("two", "open"), ("one", "committed")]
+        assert len([one async for one in rt.approvals()]) == 1, "nothing was asked for in the other one's run"
+        await approve(rt)
+        assert (await second.run(message_history=two, deferred_tool_results=wake(two))).output == "done"
+    assert shop.effects() == ["wire DE01 420000", "wire DE02 420000"]
 
 
 @on_a_loop
@@ -1121,6 +1170,18 @@ async def test_what_is_recorded_besides_a_result_hides_what_the_tool_hides(shop:
         again = await agent.run("go on", run_id="r")
     assert "paid" in str(told_of("pay", again.all_messages()))
     assert b"4111-1111" not in b"".join(one.read_bytes() for one in shop.folder.glob("ledger.db*"))
+
+
+@on_a_loop
+async def test_what_is_besides_the_result_of_another_run_is_given_too(shop: Shop) -> None:
+    once = amends.declare("draw", kind="pivot", key="what", scope="ledger")
+    async with amends.AsyncRuntime(shop.url, tools=[once]) as rt:
+        agent: Any = Agent(calls_once(DRAW, "c1"), tools=[rich(shop, "wrapped")], capabilities=[AmendsCapability(rt)])
+        await agent.run("go on", run_id="first")
+        second = await agent.run("go on", run_id="second")
+        result, metadata, content = told_of("draw", second.all_messages())
+        assert ("cat" in str(result), metadata["cost"], content[1].data) == (True, Decimal("1.50"), b"\x00\xffpng")
+    assert shop.effects() == ["draw cat"]
 
 
 @on_a_loop
@@ -1672,6 +1733,7 @@ async def test_a_sub_agent_is_replayed_with_what_its_model_said(shop: Shop) -> N
     assert shop.effects() == effects
 
 
+@pytest.mark.rest
 @on_a_loop
 async def test_a_sub_agent_that_paused_is_replayed(shop: Shop) -> None:
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
@@ -1731,6 +1793,7 @@ async def test_a_stop_while_a_sub_agent_works_suspends_both_and_they_go_on(shop:
 # ---- what else the framework has
 
 
+@pytest.mark.rest
 @on_a_loop
 async def test_tools_are_recorded_by_the_name_that_their_toolset_gives_them(shop: Shop) -> None:
     base: Any = FunctionToolset([one for one in shop.functions() if one.__name__ in ("charge", "wire")])
@@ -1775,6 +1838,7 @@ async def test_a_tool_that_has_the_name_of_an_agent_is_none(shop: Shop) -> None:
     assert shop.effects() == []
 
 
+@pytest.mark.rest
 @on_a_loop
 async def test_who_replaces_the_tools_for_a_while_replaces_guarded_ones(shop: Shop) -> None:
     twice: list[Turn] = [CHARGED[0], CHARGED[0], "charged"]
@@ -1788,6 +1852,7 @@ async def test_who_replaces_the_tools_for_a_while_replaces_guarded_ones(shop: Sh
     assert shop.effects() == ["charge A1 500"] * 2
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("limit", [{"request_limit": 2}, {"tool_calls_limit": 2}])
 @on_a_loop
 async def test_a_limit_in_the_middle_of_a_turn_takes_it_back_and_the_id_can_be_used_again(
@@ -1809,6 +1874,7 @@ async def test_a_limit_in_the_middle_of_a_turn_takes_it_back_and_the_id_can_be_u
     assert shop.states() == ["rolled_back", "committed"]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("kept", [list, without_ids])
 @on_a_loop
 async def test_a_history_that_was_cut_finds_its_run(
@@ -1826,6 +1892,7 @@ async def test_a_history_that_was_cut_finds_its_run(
     assert [(run.id, run.state) for run in shop.runs()] == [("job", "committed")]
 
 
+@pytest.mark.rest
 @on_a_loop
 async def test_events_are_streamed_and_who_stops_reading_suspends(shop: Shop) -> None:
     async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
@@ -1850,6 +1917,7 @@ async def test_events_are_streamed_and_who_stops_reading_suspends(shop: Shop) ->
     assert shop.effects() == ["charge A1 500"]
 
 
+@pytest.mark.rest
 @on_a_loop
 async def test_the_same_turn_twice_at_once_has_its_effects_once(shop: Shop) -> None:
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:

@@ -17,7 +17,7 @@ import amends
 from amends.errors import Suspended
 from amends.llm import Finished, ModelServer, Reply, ScriptedModel, run_agent, run_agent_async
 from amends.llm.wire import Api
-from tests.adapters.cells import Absent, Cells, Impossible, Tested
+from tests.adapters.cells import Absent, Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
     Outcome,
@@ -25,8 +25,10 @@ from tests.adapters.conformance import (
     RichResults,
     SameRequest,
     Stopped,
+    SupervisorConformance,
     Turn,
     TwoRuntimes,
+    asks_clerk,
 )
 from tests.adapters.sdks import Played, down_once, run_id, script_of
 from tests.adapters.shop import Shop
@@ -38,12 +40,6 @@ CELLS: Cells = {
     "lost server": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
     "server's error": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
     "not yet": Absent("A tool's body calls a server with `call_tool`; see the MCP server."),
-    "sub-agent": Impossible(
-        "amends 0.1",
-        "`run_agent` opens a run of its own, and is refused inside another run of its runtime. Write the inner agent as a "
-        'loop over `run.answer`, in a tool with `kind="agent"`.',
-        "test_an_agent_inside_a_run_of_its_own_runtime_is_refused_before_its_model_is_asked",
-    ),
     "several agents": Absent("`run_agent` is one agent, in a run of its own."),
     "unguarded": Absent("The model is offered the tools of the runtime, and nothing else."),
     "no name": Tested("test_an_agents_run_without_a_name_is_warned_of_once"),
@@ -56,6 +52,9 @@ class RunAgentHarness:
     api: Api = "chat.completions"
     model = "gpt-4o-mini"
     stop_with: type[BaseException] = Suspended
+    more: Sequence[Any] = ()
+    """More tools."""
+    rt: amends.Runtime
 
     def script(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
         return script_of(turns)
@@ -69,9 +68,10 @@ class RunAgentHarness:
         played = Played(self.api, script)
         with (
             self.client(script) as client,
-            amends.Runtime(shop.url, tools=declared(shop)) as rt,
+            amends.Runtime(shop.url, tools=[*declared(shop), *self.more]) as rt,
             played.watched(),
         ):
+            self.rt = rt
             rt.reach(bodies(shop))
             tags, id = (f"thread:{thread}",), run_id(shop, thread, resume=resume)
             done = run_agent(rt, "Do it.", client=client, model=self.model, id=id, tags=tags, **shop.options)
@@ -120,6 +120,19 @@ class RunAgentInterrupted(RunAgentHarness):
     """Stopped by Ctrl-C."""
 
     stop_with = KeyboardInterrupt
+
+
+class RunAgentSupervisor(RunAgentHarness):
+    """The clerk is ``run_agent`` again, in a tool that is an agent."""
+
+    def script(self, shop: Shop, turns: Sequence[Turn]) -> ScriptedModel:
+        def ask_clerk(request: str) -> str:
+            """Ask the clerk."""
+            names = [one.__name__ for one in shop.functions()]
+            return run_agent(self.rt, request, client=script_of(turns), model=self.model, tools=names).text
+
+        self.more = [amends.tool(ask_clerk, kind="agent")]
+        return script_of(asks_clerk("request"))
 
 
 class OllamaHarness:
@@ -213,8 +226,13 @@ class TestRunAgent(Conformance, SameRequest, RichResults, Stopped, TwoRuntimes):
     harness = RunAgentHarness()
 
 
+@pytest.mark.rest  # another way to stop
 class TestRunAgentInterrupted(Stopped):
     harness = RunAgentInterrupted()
+
+
+class TestRunAgentSupervisor(SupervisorConformance):
+    harness = RunAgentSupervisor()
 
 
 class TestRunAgentRetried(Retried):
@@ -248,18 +266,70 @@ def test_an_agents_run_without_a_name_is_warned_of_once(caplog: pytest.LogCaptur
     assert caplog.text.count("no name of yours") == 1
 
 
-def test_an_agent_inside_a_run_of_its_own_runtime_is_refused_before_its_model_is_asked(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    inner = ScriptedModel("paid")
+@amends.tool
+def reserve(sku: str) -> str:
+    return f"r_{sku}"
+
+
+@reserve.compensate
+def release(result: str) -> None:
+    RELEASED.append(result)
+
+
+RELEASED: list[str] = []
+OUTER = (("ask_clerk", {"request": "reserve it"}), "then not")
+
+
+def test_an_agent_inside_an_agent_that_does_not_finish_is_taken_back_and_its_caller_is_told() -> None:
+    RELEASED.clear()
 
     @amends.tool(kind="agent")
     def ask_clerk(request: str) -> str:
-        return run_agent(rt, request, client=inner, model="gpt-4o-mini").text
+        inner = ScriptedModel(("reserve", {"sku": "S1"}), ("reserve", {"sku": "S2"}), "done")
+        return run_agent(rt, request, client=inner, model="gpt-4o-mini", tools=["reserve"], max_turns=2).text
 
-    outer = ScriptedModel(("ask_clerk", {"request": "pay"}), "then not")
+    with amends.Runtime("memory:", tools=[ask_clerk, reserve]) as rt:
+        options: Any = {"client": ScriptedModel(*OUTER), "model": "gpt-4o-mini", "on_open_failure": "commit"}
+        done = run_agent(rt, "Do it.", id="o", **options)
+        [child] = done.report.children
+    assert "the model did not finish in 2 turns" in str(done.messages)
+    assert (done.text, child.state, RELEASED) == ("then not", "rolled_back", ["r_S2", "r_S1"])
+
+
+def test_an_agent_inside_an_agent_is_awaited_and_replayed() -> None:
+    @amends.tool(kind="agent")
+    async def ask_clerk(request: str) -> str:
+        inner = ScriptedModel(("reserve", {"sku": "S1"}), "reserved")
+        return (await run_agent_async(rt, request, client=inner, model="gpt-4o-mini", tools=["reserve"])).text
+
+    async def program() -> str:
+        outer = ScriptedModel(*OUTER)
+        done = await run_agent_async(rt, "Do it.", client=outer, model="gpt-4o-mini", id="o", tools=["ask_clerk"])
+        return str(done.messages)
+
+    async def main() -> None:
+        said = await program()
+        assert '"reserved"' in said
+        [child] = (await rt.report("o")).children
+        assert [call.tool for call in child.calls if call.kind != "read"] == ["reserve"]
+        assert await rt.replay("o", program) == said
+
+    rt = amends.AsyncRuntime("memory:", tools=[ask_clerk, reserve])
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["pivot", "agent"])
+def test_an_agent_with_a_name_or_inside_a_call_is_refused_before_its_model_is_asked(
+    kind: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner = ScriptedModel("paid")
+
+    @amends.tool(kind=kind)
+    def ask_clerk(request: str) -> str:
+        return run_agent(rt, request, client=inner, model="gpt-4o-mini", id="mine" if kind == "agent" else None).text
+
     with amends.Runtime("memory:", tools=[ask_clerk]) as rt:
-        done = run_agent(rt, "Do it.", client=outer, model="gpt-4o-mini", id="o")
+        done = run_agent(rt, "Do it.", client=ScriptedModel(*OUTER), model="gpt-4o-mini", id="o")
     assert inner.asked == []
     assert "has a fault (UsageError)" in str(done.messages)
     assert "use run.child() for work that belongs to this run" in caplog.text

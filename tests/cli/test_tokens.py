@@ -121,3 +121,25 @@ def test_logins_are_listed_when_asked_for(office: Path) -> None:
     assert (listed["id"], listed["kind"]) == (login.id, "login")
     said(office, "tokens", "revoke", login.id[:12], "--why", "a lost laptop")
     assert said(office, "tokens", "list", "--logins") == []
+
+
+def test_the_secrets_of_the_service_are_in_no_listing(office: Path) -> None:
+    secrets = ("first-" + "s" * 32, "second-" + "t" * 32)
+    table = '[login]\nissuer = "https://id.example.com"\nclient_id = "amends"\neveryone = "viewer"\n'
+    table += 'redirect_url = "https://a.example.com/login/callback"\n'
+    text = f'url = "sqlite:///ledger.db"\nsecret = "{secrets[0]}"\nlogin_secret = "{secrets[1]}"\n{table}'
+    (office / "amends.toml").write_text(text, encoding="utf-8")
+    for words in (("config", "show", "--origin"), ("config", "show", "--json"), ("doctor",), ("doctor", "--json")):
+        done = here(*words, cwd=office)
+        assert "(set)" in done.stdout or words[0] == "doctor", done
+        for secret in secrets:
+            assert secret not in done.stdout + done.stderr
+    shown = {
+        one["name"]: one["value"]
+        for one in map(json.loads, here("config", "show", "--json", cwd=office).stdout.splitlines())
+    }
+    assert (shown["secret"], shown["login_secret"], shown["login"]["client_id"]) == ("(set)", "(set)", "amends")
+    (office / "amends.toml").write_text(text.replace(f'"{secrets[1]}"', f'["{secrets[1]}"]'), encoding="utf-8")
+    wrong = here("config", "show", cwd=office)
+    assert_refused(wrong, "login_secret")
+    assert secrets[1] not in wrong.stderr

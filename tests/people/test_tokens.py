@@ -28,10 +28,15 @@ def wire(to: str) -> str:
 def unwire(to: str) -> None: ...
 
 
+@tool(kind="read")
+def look(what: str) -> str:
+    return what
+
+
 @pytest.fixture(params=["memory:", "sqlite"])
 def rt(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
     url = "memory:" if request.param == "memory:" else f"sqlite:///{tmp_path / 'ledger.db'}"
-    with Runtime(url, tools=[wire], wait_approval=0) as found:
+    with Runtime(url, tools=[wire, look], wait_approval=0) as found:
         yield found
 
 
@@ -296,6 +301,16 @@ def test_an_expired_token_stays_expired_when_the_clock_is_set_back(cache: float)
     assert rt.verify().ok
 
 
+def test_a_token_that_expired_unseen_does_not_come_back_with_the_clock() -> None:
+    rt = TestRuntime()
+    made = create(rt, expires="1h")
+    rt.clock.advance(3601)
+    rt.halt(by="ann", why="the ledger has seen this time")
+    rt.clock.wall -= 3600
+    assert rt.tokens() == []
+    assert why_not(rt, made.text) == "expired"
+
+
 def test_of_tokens_made_once_only_the_first_is(rt: Runtime) -> None:
     made = create(rt, kind="link", once="nonce-1")
     with pytest.raises(LinkVoid) as caught:
@@ -315,6 +330,16 @@ def test_logins_are_listed_when_asked_for(rt: Runtime) -> None:
     assert [token.id for token in rt.tokens(kind="all")] == [one.id, two.id]
     with pytest.raises(UsageError):
         rt.tokens(kind="both")  # type: ignore[arg-type]
+
+
+def test_logins_of_long_ago_hide_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amends.ledger.queries.DIRECTIVES_MAX", 3)
+    rt = TestRuntime()
+    for _ in range(4):
+        create(rt, kind="login", expires=60)
+    rt.clock.advance(61)
+    made = create(rt)
+    assert [one.id for one in rt.tokens(kind="all")] == [made.id]
 
 
 # ---- By which token
@@ -349,6 +374,39 @@ def test_what_is_done_by_a_token_names_it_in_its_events(rt: Runtime) -> None:
     assert opened.facts["token"] == made.id
     assert "token" not in next(event for event in rt.events("r1") if event.what == "run").facts
     assert rt.verify().ok
+
+
+def test_whoever_goes_on_with_a_run_by_another_token_is_recorded(rt: Runtime) -> None:
+    mine, other = rt.scoped(principal="ada", token="tok_1"), rt.scoped(principal="ada", token="tok_2")
+    with mine.run("r1") as run:
+        run.call(look, what="a")
+        assert other.note_driver("r1", by="ada")
+        run.call(look, what="b")
+        with pytest.raises(UsageError):
+            rt.note_driver("r1", by="ada")
+        with pytest.raises(NotFound):
+            other.scoped(tenant="acme").note_driver("r1", by="ada")
+    assert not other.note_driver("r1", by="ada")
+    said = [(event.what, event.by, event.facts["token"]) for event in rt.events("r1") if "token" in event.facts]
+    assert [(what, token) for what, _, token in said] == [("run", "tok_1"), ("driven", "tok_2")]
+    assert said[1][1] == "ada"
+    assert rt.verify().ok
+    assert [call.state for call in rt.report("r1").calls] == ["succeeded"] * 2
+
+
+def test_a_run_that_was_driven_by_two_tokens_is_replayed_and_exported(rt: Runtime) -> None:
+    def work() -> list[str]:
+        with rt.scoped(token="tok_1").run("r1") as run:
+            return [run.call(look, what="a"), run.call(look, what="b")]
+
+    with rt.scoped(token="tok_1").run("r1") as run:
+        first = run.call(look, what="a")
+        rt.scoped(token="tok_2").note_driver("r1", by="ada")
+        done = [first, run.call(look, what="b")]
+    assert rt.replay("r1", work) == done
+    with Runtime("memory:") as elsewhere:
+        assert elsewhere.load(rt.export("r1")) == ["r1"]
+        assert elsewhere.verify().ok
 
 
 def test_a_delegation_made_by_a_token_can_be_used(rt: Runtime) -> None:

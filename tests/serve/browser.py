@@ -8,16 +8,24 @@ from typing import Any
 
 import httpx
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from amends import AsyncRuntime
-from amends.errors import Error
-from amends.serve.access import Access
-from amends.serve.login import Logins, problem, with_login
+from amends.errors import Error, Unauthorized
+from amends.serve.access import CHALLENGE, Access
+from amends.serve.login import Logins, redacted
 from amends.serve.oidc import Provider
 from amends.serve.secrets import Secrets
 
 SECRET = "s" * 32
+ADDRESSES = {
+    "/login": ("GET", "page"),
+    "/login/start": ("GET", "start"),
+    "/login/callback": ("GET", "callback"),
+    "/login/link": ("GET", "link"),
+    "/login/session": ("GET", "session"),
+    "/login/logout": ("POST", "logout"),
+}
 
 
 def service(rt: AsyncRuntime, logins: Logins) -> Any:
@@ -28,14 +36,39 @@ def service(rt: AsyncRuntime, logins: Logins) -> Any:
         request = Request(scope, receive, send)
         try:
             who = await access(request)
-            answer = JSONResponse(
+            answer: Response = JSONResponse(
                 {"name": who.name, "scopes": sorted(who.scopes), "tenant": who.tenant, "token": who.token}
             )
         except Error as error:
-            answer = problem(error)  # type: ignore[assignment]
+            answer = problem(error)
         await answer(scope, receive, send)
 
-    return with_login(answers, logins)
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive, send)
+        path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
+        if path not in ADDRESSES:
+            await answers(scope, receive, send)
+            return
+        method, name = ADDRESSES[path]
+        try:
+            found = await getattr(logins, name)(request) if request.method == method else Response(status_code=405)
+        except Error as error:
+            found = problem(error)
+        await found(scope, receive, send)
+
+    return served
+
+
+def problem(error: Error) -> Response:
+    """Return an error as the service does."""
+    status = 401 if isinstance(error, Unauthorized) else 403
+    said = {
+        "status": status,
+        "code": type(error).__name__,
+        "detail": redacted(str(error)),
+        "hint": redacted(error.hint),
+    }
+    return JSONResponse(said, status, CHALLENGE if status == 401 else {}, media_type="application/problem+json")
 
 
 def visit(app: Any, *, base: str = "http://127.0.0.1:8000", root: str = "") -> httpx.AsyncClient:

@@ -14,17 +14,20 @@ from tests.serve.shop import as_, served
 READERS = "viewer approver operator"
 RULES = {
     "": "openapi health ready login login_start login_callback login_link login_session logout",
-    f"{READERS} agent": "schemas runs run report approval calls call events",
-    READERS: "inbox approvals preview doubts plan_rollback budgets costs locks halts permits metrics",
-    "agent operator": "open answer commit rollback renew suspend begin",
+    f"{READERS} agent": "schemas runs run report approval calls call events check",
+    READERS: "compare test_rules inbox approvals preview doubts plan_rollback budgets costs locks halts permits metrics workers",
+    "worker operator": "register take leave",
+    "agent operator": "fork answer_all execute before_end open answer commit rollback renew suspend begin",
     "agent worker operator": "succeed fail renew_claim",
-    "approver operator": "approve reject edit withdraw ask_again delegate permit revoke",
+    "approver operator": "redeem approve reject edit withdraw ask_again delegate permit revoke",
     "operator": """bypass probe resolve retry accept decide abandon finish halt unhalt verify verification export load
-                   tokens create_token revoke_token""",
+                   tokens create_token revoke_token reconcile checkpoint""",
 }
 MAY = {name: set(scopes.split()) for scopes, names in RULES.items() for name in names.split()}
 """Who may use a route; nobody is named: it is public."""
-NAMED = ("run", "call", "approval", "claim")
+SAID = {"events": {"run": "r"}, "compare": {"left": "r", "right": "r"}}
+"""What an address says about which run, if not in its path."""
+NAMED = ("run", "call", "approval", "claim", "worker")
 """What an address can name that belongs to somebody."""
 
 
@@ -43,12 +46,25 @@ class Things:
         said = {"name": "t", "scopes": ["viewer"], "why": "x"}
         self.made = self.ask("POST", "/v1/tokens", said, "operator")
         self.job = self.ask("POST", "/v1/audit/verify", {}, "operator")["id"]
+        self.worker = self.new_worker()
 
     def ask(self, method: str, path: str, body: dict[str, Any], token: str) -> Any:
         return self.client.request(method, path, json=body, headers=as_(token)).json()
 
+    def new_worker(self) -> Any:
+        tools = [{"name": "book", "kind": "read", "parameters": {"type": "object"}}]
+        return self.ask("POST", "/v1/workers", {"tools": tools}, "worker")["id"]
+
     def path(self, route: Route) -> str:
-        ids = {"run": "r", "call": self.call, "claim": self.call, "approval": self.approval["id"]}
+        if route.name == "leave":
+            self.worker = self.new_worker()  # the last one has left
+        ids = {
+            "run": "r",
+            "call": self.call,
+            "claim": self.call,
+            "approval": self.approval["id"],
+            "worker": self.worker,
+        }
         id = ids.get(route.of) or self.others().get(route.name, "")
         path = route.path.replace("{id}", id).replace("{call}", self.call)
         assert "{" not in path, f"{route.name}: say here what its address names"
@@ -69,7 +85,7 @@ class Things:
         elif route.method == "POST":
             sent |= {"content": b"x", "headers": sent["headers"] | {"Content-Type": route.body_type}}
         needed = [name for name, one in route.query.model_fields.items() if one.is_required()]
-        sent["params"] = dict.fromkeys(needed, "x") | ({"run": "r"} if route.name == "events" else {})
+        sent["params"] = dict.fromkeys(needed, "x") | SAID.get(route.name, {})
         return self.client.request(route.method, self.path(route), **sent)
 
     def events(self) -> int:

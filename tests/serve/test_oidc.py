@@ -146,6 +146,17 @@ def test_a_login_gives_the_scopes_of_the_groups_and_names_the_person() -> None:
     in_https(flow, fake)
 
 
+def test_a_client_may_show_its_secret_in_the_form() -> None:
+    fake = Fake(client_auth="post")
+
+    async def flow(rt: AsyncRuntime, logins: Logins, browser: httpx.AsyncClient) -> None:
+        assert (await fake.log_in(browser)).status_code == 303
+        assert fake.forms[0]["client_secret"] == "shh"
+        assert "authorization" not in fake.heads[0]
+
+    in_https(flow, fake)
+
+
 # ---- Wrong answers
 
 
@@ -463,6 +474,7 @@ def test_a_name_that_cannot_be_recorded_is_refused() -> None:
         {"scopes": {}},
         {"everyone": "worker"},
         {"tenant": "a", "tenant_claim": "b"},
+        {"client_auth": "none"},
         {"algorithms": ["none"]},
         {"algorithms": ["HS256"]},
         {"algorithms": []},

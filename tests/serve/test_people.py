@@ -4,6 +4,8 @@ import json
 import time
 from typing import Any
 
+import pytest
+
 from tests.serve.shop import SECRET, as_, served
 
 BOT, ANA, OLGA, VERA = as_("agent"), as_("approver"), as_("operator"), as_("viewer")
@@ -129,7 +131,8 @@ def test_the_record_is_verified_in_the_background_exported_and_loaded() -> None:
         assert (wrong.status_code, wrong.json()["code"]) == (422, "BadBundle")
 
 
-def test_a_stream_of_events_continues_after_the_last_one() -> None:
+def test_a_stream_of_events_continues_after_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amends.serve.events.POLL_S", 0.01)
     with served() as (client, service, _world):
         post(client, "/v1/runs", {"id": "r"}, BOT)
         post(client, "/v1/runs/r/calls", {"tool": "charge", "args": {"order": "1", "cents": 5}}, BOT)

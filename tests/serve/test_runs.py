@@ -186,3 +186,49 @@ def test_the_document_health_and_readiness_are_public() -> None:
         assert client.get("/v1/openapi.json").json()["openapi"] == "3.1.0"
         assert client.get("/health").json()["status"] == "ok"
         assert client.get("/ready").json()["ledger"] == "ok"
+
+
+def test_a_run_that_somebody_else_has_ended_is_not_open_here_any_more() -> None:
+    with served() as (client, service, world):
+        said = {"id": "r", "input": 1}
+        client.post("/v1/runs", json=said, headers=BOT)
+        call = {"tool": "charge", "args": {"order": "1", "cents": 5}}
+        client.post("/v1/runs/r/calls", json=call, headers=BOT)
+        outside = {"why": "stop"}
+        client.post("/v1/runs/r/rollback", json=outside, headers=as_("operator"))
+        ended = client.post("/v1/runs/r/calls", json=call, headers=BOT)
+        assert (ended.status_code, ended.json()["code"], len(service.sessions)) == (409, "RunEnded", 0)
+        assert world.charges == {}
+        taken = client.post("/v1/runs", json=said, headers=BOT)
+        assert (taken.status_code, taken.json()["code"]) == (409, "RunEnded")  # a person has rolled it back
+
+
+def test_an_agent_goes_on_with_its_run_under_another_token() -> None:
+    from amends.serve import Who
+    from tests.serve.shop import TOKENS
+
+    TOKENS["agent-new"] = Who("bot-new", frozenset({"agent"}), agent="shopper", token="tok-new")
+    try:
+        with served() as (client, service, _world):
+            client.post("/v1/runs", json={"id": "r"}, headers=BOT)
+            assert client.post("/v1/runs", json={"id": "r"}, headers=as_("agent-new")).status_code == 200
+            client.post("/v1/runs/r/suspend", headers=BOT)
+            assert len(service.sessions) == 0
+            assert client.post("/v1/runs", json={"id": "r"}, headers=as_("agent-new")).status_code == 200
+            done = client.post("/v1/runs/r/commit", headers=as_("agent-new")).json()
+            assert (done["run"]["state"], done["run"]["principal"]) == ("committed", "bot")
+    finally:
+        del TOKENS["agent-new"]
+
+
+def test_many_at_once_open_one_run() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with served() as (client, service, world):
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: client.post("/v1/runs", json={"id": "r"}, headers=BOT), range(8)))
+            assert sorted(one.status_code for one in found) == [200] * 7 + [201]
+            call = {"tool": "charge", "args": {"order": "1", "cents": 5}}
+            done = list(pool.map(lambda _: client.post("/v1/runs/r/calls", json=call, headers=BOT), range(8)))
+        assert sorted(one.json()["status"] for one in done) == ["done"] + ["replayed"] * 7
+        assert (world.charges, len(service.sessions)) == ({"1": 5}, 1)

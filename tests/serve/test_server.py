@@ -1,18 +1,24 @@
 """A real server process, and clients that behave badly."""
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from amends import AsyncRuntime
+from amends.serve import Limits, app
+from amends.serve.server import address, bind, serve
+from tests.serve.shop import SECRET, access, as_
 
 APP = """
 from amends import Runtime, tool
@@ -64,6 +70,7 @@ def token(folder: Path) -> str:
     return made.text
 
 
+@pytest.mark.rest
 def test_a_real_server_serves_bears_bad_clients_and_stops_cleanly(folder: Path) -> None:
     bot = {"Authorization": f"Bearer {token(folder)}"}
     with process(folder) as (server, said), httpx.Client(base_url=said["url"], headers=bot) as client:
@@ -135,36 +142,36 @@ def test_a_missing_ledger_is_named(folder: Path) -> None:
     assert "no ledger at" in done.stderr
 
 
-def test_a_head_that_never_ends_is_answered_with_408() -> None:
-    """The limit is the server's own: uvicorn has none."""
-    import asyncio
+def test_a_real_server_bears_bad_clients_and_stops_when_it_is_told_to() -> None:
+    """The limit on the head of a request is the server's own: uvicorn has none."""
 
-    from amends import AsyncRuntime
-    from amends.serve import Limits, app
-    from amends.serve.server import address, bind, serve
-    from tests.serve.shop import SECRET, access
-
-    async def main() -> bytes:
+    async def main() -> None:
         listening = bind("127.0.0.1", 0)
-        service = app(
-            AsyncRuntime("memory:"), access=access, secrets=SECRET, limits=Limits(head_s_max=0.2), worker=False
-        )
+        limits = Limits(head_s_max=0.3, body_bytes_max=1 << 16)
+        rt = AsyncRuntime("memory:")
+        service = app(rt, access=access, secrets=SECRET, limits=limits, worker=False)
         going = asyncio.create_task(serve(service, listening))
-        host, port = address(listening).removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        got = b""
+        place = httpx.URL(address(listening))
+        reader, writer = await asyncio.open_connection(place.host, place.port)
         try:
-            for part in (b"GET /health HTTP/1.1\r\n", b"Host: x\r\n", b"X: "):
-                writer.write(part)
-                await asyncio.sleep(0.05)
-            got = await asyncio.wait_for(reader.read(), 10)
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nX: ")
+            async with httpx.AsyncClient(base_url=place, headers=as_("agent")) as client:
+                assert (await client.post("/v1/runs", json={"id": "a/b"})).status_code == 201
+
+                async def endless() -> AsyncIterator[bytes]:
+                    for _ in range(1_600):
+                        yield b" " * (1 << 16)
+
+                assert (await client.post("/v1/runs", content=endless())).status_code == 413
+                assert (await client.post("/v1/runs/a%2Fb/commit")).json()["run"]["state"] == "committed"
+                assert len((await client.get("/v1/runs")).json()["items"]) == 1
+            assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 408")
         finally:
             writer.close()
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.wait_for(going, 20)
-        return got
+            await rt.close()
 
     before = signal.getsignal(signal.SIGTERM)
-    got = asyncio.run(main())
-    assert got.startswith(b"HTTP/1.1 408")
+    asyncio.run(main())
     assert signal.getsignal(signal.SIGTERM) is before

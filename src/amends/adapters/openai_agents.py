@@ -14,7 +14,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
@@ -72,9 +72,12 @@ SHOWN_MAX: Final = 10
 DEPTH_MAX: Final = 32
 """How deep a request is bound by its schema; what is below is taken as it was sent."""
 HARMLESS: Final = frozenset(
-    {"WebSearchTool", "FileSearchTool", "CodeInterpreterTool", "ImageGenerationTool", "ToolSearchTool"}
+    {
+        *("WebSearchTool", "FileSearchTool", "CodeInterpreterTool", "ImageGenerationTool", "ToolSearchTool"),
+        *("Compaction", "Memory"),
+    }
 )
-"""Hosted tools that change nothing outside of OpenAI: nobody is warned of them."""
+"""Hosted tools, and capabilities of sandboxes, that change nothing outside of OpenAI or the agent: nobody is warned."""
 
 
 def amends_tools(tools: Iterable[Any], *, repeats: bool = False) -> list[Tool]:
@@ -182,7 +185,7 @@ class AmendsRunner:
         self._look_at(agent)
         kept = input._context.context if isinstance(input, RunState) and input._context is not None else None
         before = _here.get()
-        _here.set(_Here(self._rt, self._look_at, options.get("context", kept)))
+        _here.set(_Here(self._rt, self._look_at, options.get("context", kept), agent))
         try:
             async with self._run(input, run_id, options) as turn:
                 yield turn
@@ -370,6 +373,7 @@ def _guarded(tool: FunctionTool, *, repeats: bool = False, passes: bool = False)
         ctx: ToolContext[Any] = ToolContext(
             context, tool_name=tool.name, tool_call_id=call.tool_call_id or call.id, tool_arguments=text
         )
+        await _pass_guardrails((*(tool.tool_input_guardrails or ()), *(made.tool_input_guardrails or ())), ctx)
         _, value = await _invoke(bare, server, ctx, text)
         return value
 
@@ -395,13 +399,25 @@ def _watch_guardrails(tool: FunctionTool) -> None:
         ]
 
 
+async def _pass_guardrails(guardrails: Iterable[ToolInputGuardrail[Any]], ctx: ToolContext[Any]) -> None:
+    """Raise if a guardrail rejects a call that the SDK does not make itself."""
+    here = _here.get()
+    agent: Agent[Any] = Agent(name=ctx.tool_name) if here is None else here.agent
+    for one in {id(one): one for one in guardrails}.values():
+        output = await one.run(ToolInputGuardrailData(context=ctx, agent=agent))
+        if output.behavior["type"] != "allow":
+            raise amends.NoEffect(f"the guardrail {one.get_name()} rejected it")
+
+
 def _watched(guardrail: ToolInputGuardrail[Any]) -> ToolInputGuardrail[Any]:
     async def check(data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
         output = await guardrail.run(data)
         here = _here.get()
         if output.behavior["type"] != "allow" and here is not None and _is_in_run():
             why = f"the guardrail {guardrail.get_name()} rejected it"
-            await _withdraw(here.rt, await _current().report(), {data.context.tool_call_id}, why)
+            await _withdraw(
+                here.rt, await _current().report(), {data.context.tool_call_id: data.context.tool_name}, why
+            )
         return output
 
     check.__amends__ = True  # type: ignore[attr-defined]
@@ -430,6 +446,8 @@ def _is_wholly_guarded(agent: Agent[Any], rt: amends.AsyncRuntime | None) -> boo
         elif type(tool).__name__ not in HARMLESS:
             return False
     if agent.mcp_servers and not hasattr(agent.get_mcp_tools, "__amends__"):
+        return False
+    if _in_sandbox(agent):
         return False
     for handoff in agent.handoffs:
         if not isinstance(handoff, Handoff):
@@ -685,13 +703,22 @@ def _agents_from(agent: Agent[Any]) -> list[Agent[Any]]:
     return found
 
 
+def _in_sandbox(agent: Agent[Any]) -> list[str]:
+    """Return what an agent with a sandbox has there. The SDK gives its model a copy of the agent, which nobody can guard."""
+    found = [type(one).__name__ for one in getattr(agent, "capabilities", ())]
+    if not found:
+        return []
+    servers = ["mcp_servers"] if agent.mcp_servers else []
+    return [f"{name} (sandbox)" for name in (*(one for one in found if one not in HARMLESS), *servers)]
+
+
 def _guard_agent(agent: Agent[Any], rt: amends.AsyncRuntime) -> list[str]:
     """Guard what this agent has, in place; return the names of what cannot be guarded.
 
     In place, because the SDK finds tools again by identity, and results name the program's own agents. Outside of a run
     all of it does what it did before.
     """
-    unguarded: list[str] = []
+    unguarded = _in_sandbox(agent)
     for tool in agent.tools:
         if isinstance(tool, FunctionTool):
             if _shows_repeat(tool):
@@ -808,7 +835,10 @@ def _listen_to(server: MCPServer) -> None:
     call_tool = server.call_tool
     if hasattr(call_tool, "__amends__"):
         return
-    takes_meta = "meta" in inspect.signature(call_tool).parameters
+    try:
+        takes_meta = "meta" in inspect.signature(call_tool).parameters
+    except (TypeError, ValueError):  # a callable that says nothing of its parameters
+        takes_meta = False
 
     async def call(*args: Any, **kwargs: Any) -> Any:
         said = call_meta()
@@ -935,6 +965,8 @@ class _Here:
     rt: amends.AsyncRuntime
     look_at: Callable[[Agent[Any]], None]
     context: Any
+    agent: Agent[Any]
+    """The one that the turn began with."""
     answers: dict[str, amends.Answer] = field(default_factory=dict)
     """By the SDK's ids of the calls."""
 
@@ -1074,13 +1106,13 @@ async def _as_decided(state: RunState[Any], report: amends.Report, rt: amends.As
         if isinstance(record.approved, list):
             record.approved = [one for one in record.approved if one not in undecided]
     refused = {
-        item.call_id
+        item.call_id: item.tool_name
         for item in state.get_interruptions()
         if item.call_id and any(one is not None and _is_rejected(one, item.tool_name, item.call_id) for one in contexts)
     }
     await _withdraw(rt, report, refused, "the program rejected it in the state of the agent")
     for item in state.get_interruptions():
-        if item.call_id in known and item.call_id not in undecided | refused:
+        if item.call_id in known and item.call_id not in undecided | refused.keys():
             state.approve(item)
 
 
@@ -1091,19 +1123,24 @@ def _is_rejected(context: RunContextWrapper[Any], tool: str | None, call_id: str
     return tool is not None and context.is_tool_approved(tool, call_id) is False
 
 
-async def _withdraw(rt: amends.AsyncRuntime, report: amends.Report, call_ids: Collection[str], why: str) -> None:
-    """Withdraw the requests for approval of these calls, by the SDK's ids: the SDK does not make them."""
-    if not call_ids:
+async def _withdraw(
+    rt: amends.AsyncRuntime, report: amends.Report, refused: Mapping[str, str | None], why: str
+) -> None:
+    """Withdraw the requests for approval of these calls, which the SDK does not make: their tools by the SDK's ids."""
+    if not refused:
         return
     for call in report.calls:
-        if call.tool_call_id not in call_ids or call.state not in ("held", "ready") or call.staged:
+        call_id = call.tool_call_id
+        if call_id is None or call_id not in refused or call.state not in ("held", "ready") or call.staged:
             continue
+        if (refused[call_id] or call.tool).rpartition(".")[2] != call.tool.rpartition(".")[2]:
+            continue  # not every model makes ids that are unique
         async for asked in rt.approvals(f"call:{call.id}"):
             if asked.state in ("pending", "approved"):
                 with suppress(ApprovalVoid):  # decided otherwise at this moment
                     await rt.withdraw(asked.id, by="Agents SDK", why=why)
     for child in report.children:
-        await _withdraw(rt, child, call_ids, why)
+        await _withdraw(rt, child, refused, why)
 
 
 def _states_of(report: amends.Report) -> dict[str, str]:

@@ -236,7 +236,9 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         is_agent = self.rt.kind_of(tool_def.name) is None and self._is_agent(tool)
         bound = _Bound(args, tool, tool_def, ctx)
         with _turn.get().calling():
-            return await _guarded(tool_def.name, bound, ctx.tool_call_id, handler, again=again, agent=is_agent)
+            return await _guarded(
+                tool_def.name, bound, ctx.tool_call_id, handler, again=again, agent=is_agent, rt=self.rt
+            )
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
         """Return the tools, which are told what ``wake`` means."""
@@ -353,17 +355,21 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         if not wanted:
             return None
         found: Counter[str] = Counter()
+        others: set[str] = set()
         seen = 0
         async for call in self.rt.calls():
             seen += 1
             asked, tool = _request_of(call)
-            if asked and wanted.get(asked) == tool:
+            if asked and asked in wanted and wanted[asked].tool_name == tool:
                 above, _, _ = call.run_id.rpartition(f"/{tool}:")  # an undeclared tool, or an agent, has its own run
                 found[above or call.run_id] += 1
+                if call.tool != ASKED and not _fits(call.args, wanted[asked].args_as_dict()):
+                    others.add(above or call.run_id)
             if seen == CALLS_READ_MAX:
                 break
         most = {run_id for run_id, count in found.items() if count == max(found.values())}
         if len(most) > 1:  # a model that numbers its calls
+            most = most - others or most
             infos = [(await self.rt.report(run_id)).run for run_id in sorted(most)]
             here = [info for info in infos if thread in info.tags] or infos
             open_ = [info for info in here if info.state not in ENDED] or here
@@ -470,7 +476,14 @@ _turn: ContextVar[_Turn] = ContextVar("amends.adapters.pydantic_ai.turn", defaul
 
 
 async def _guarded(
-    name: str, bound: _Bound, call_id: str | None, execute: Execute, *, again: str | None = None, agent: bool = False
+    name: str,
+    bound: _Bound,
+    call_id: str | None,
+    execute: Execute,
+    *,
+    again: str | None = None,
+    agent: bool = False,
+    rt: amends.AsyncRuntime | None = None,
 ) -> Any:
     if _is_body_of(name, call_id) or _is_agent_of(name, call_id):
         return await execute(bound.args)  # a wrapped toolset of a wrapped agent: record it once
@@ -507,7 +520,7 @@ async def _guarded(
             around.waits = amends.Waiting(f"{name} asked to be called later", run_id=run.id)
         raise deferred[-1]
     if answer.status in ("done", "replayed"):
-        return returned[-1] if returned else await _as_recorded(run, answer, name, bound.asked, call_id)
+        return returned[-1] if returned else await _as_recorded(run, answer, (name, bound.asked, call_id), rt)
     if answer.status == "staged":
         return answer.text
     if answer.error is not None and not isinstance(answer.error, amends.Error):
@@ -588,17 +601,26 @@ def _packed(value: Any, tells_secret: Callable[[str], bool]) -> dict[str, Any] |
     return packed
 
 
-async def _as_recorded(run: amends.AsyncRun, answer: amends.Answer, tool: str, asked: Any, call_id: str | None) -> Any:
+async def _as_recorded(
+    run: amends.AsyncRun,
+    answer: amends.Answer,
+    request: tuple[str, Any, str | None],
+    rt: amends.AsyncRuntime | None,
+) -> Any:
     """Return what the framework gets of a call that the record answers.
 
     If this very request was made before a crash, or in a replay, it is what the tool returned; else the model is told
     that it was done. Content and metadata are given each time: nobody else may have them.
     """
-    call = answer.call
+    call, (tool, asked, call_id) = answer.call, request
     is_first = answer.status == "done" or (run.resumed and call is not None and call.tool_call_id == call_id)
     is_open = answer.status == "done" or (call is not None and call.loss is None and answer.value == call.result)
     said = answer.value if is_first and is_open else answer.text
     recorded = await _content_of(run, answer, tool, asked)
+    is_elsewhere = call is not None and call.run_id != run.id and not call.run_id.startswith(f"{run.id}/")
+    if call is not None and is_elsewhere and rt is not None and not run._is_replay:  # of a tool with scope="ledger"
+        with suppress(RunNotFound):
+            recorded = dict(_contents_in(await rt.report(call.run_id))).get(call.id)
     if recorded is None:
         return said
     parts = _parts_of(recorded)
@@ -964,10 +986,24 @@ def _is_unnamed(run_id: str | None) -> bool:
     return False
 
 
-def _calls_in(turn: Sequence[ModelMessage]) -> dict[str, str]:
-    """Return the tools that a model requested in these messages, by the ids of its requests."""
+def _calls_in(turn: Sequence[ModelMessage]) -> dict[str, ToolCallPart]:
+    """Return the requests of a model in these messages, by their ids."""
     responses = [one for one in turn if isinstance(one, ModelResponse)]
-    return {call.tool_call_id: call.tool_name for one in responses for call in one.tool_calls}
+    return {call.tool_call_id: call for one in responses for call in one.tool_calls}
+
+
+def _fits(recorded: Any, given: Any) -> bool:
+    """Return whether a recorded argument can be what was given: it has more defaults, and other forms of numbers."""
+    if isinstance(recorded, amends.Secret):
+        return True
+    if isinstance(recorded, Mapping) and isinstance(given, Mapping):
+        return all(_fits(recorded[name], value) for name, value in given.items() if name in recorded)
+    if isinstance(recorded, list | tuple) and isinstance(given, list | tuple):
+        return len(recorded) == len(given) and all(map(_fits, recorded, given))
+    texts = str(recorded).strip().lower(), str(given).strip().lower()
+    with suppress(ArithmeticError):
+        return Decimal(texts[0]) == Decimal(texts[1])
+    return texts[0] == texts[1]
 
 
 def _last_turn(messages: Sequence[ModelMessage]) -> list[ModelMessage]:

@@ -99,9 +99,7 @@ async def verify(
     return await combined(found.verified(), seen, view.tenant or None)
 
 
-def audit_of(
-    host: Host, view: View, behind: Mapping[str, int] = NOTHING, progress: Progress | None = None
-) -> Audit:
+def audit_of(host: Host, view: View, behind: Mapping[str, int] = NOTHING, progress: Progress | None = None) -> Audit:
     """Return how this runtime checks a ledger: with its keys it can also check encrypted payloads."""
     sealing = host.hiding.sealing
     return Audit(view.tenant or None, plainly if sealing is None else sealing.proves, behind=behind, progress=progress)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
 import webbrowser
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 
-from amends import AsyncRuntime
+from amends import AsyncRuntime, Runtime
 from amends.cli.access import load_runtime, required_app, who
 from amends.cli.exit_codes import DONE
 from amends.cli.options import App, Json, Place, Url, group
@@ -35,6 +34,9 @@ def serve(
         bool, typer.Option("--open", help="Print a link that lets your browser in once, and open it.")
     ] = False,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Do not recover runs in this process too.")] = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Let /metrics tell what the runtime does, too; calls are slower then.")
+    ] = False,
     app: App = None,
     url: Url = None,
     as_json: Json = False,
@@ -59,18 +61,20 @@ def serve(
             await _check(served, named)
             await secrets.check_bind(served, host)
             known = secrets.secrets_of(served, host=host)
-            service = application(served, worker=not no_worker, read_only=read_only, secrets=known)
+            service = application(served, worker=not no_worker, read_only=read_only, secrets=known, metrics=metrics)
             with server.bind(host, port) as listening:
                 address = server.address(listening)
                 link = (
-                    "" if not opens or service.logins is None else service.logins.new_link(address, name=who(None, rt))
+                    ""
+                    if not opens or service.logins is None
+                    else service.logins.new_link(address, name=who(None, cast("Runtime", rt)))
                 )
                 _tell(served, address, link, as_json=as_json)
                 await server.serve(service, listening)
         finally:
             await served.close()
 
-    asyncio.run(main())
+    server.run(main())
     if not as_json:
         say("stopped; the runs of clients that are alive go on through another server")
     return DONE

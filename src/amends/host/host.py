@@ -52,7 +52,7 @@ from amends.tools.declarations import check_described, specs_of
 from amends.tools.rules import Rule
 from amends.tools.scope import run_around
 from amends.tools.signature import hints_of
-from amends.tools.spec import Declaration, Spec, is_elsewhere
+from amends.tools.spec import Declaration, Spec, declaration_of, is_elsewhere
 from amends.tools.toml_tools import declared_in
 from amends.visible import visible_log
 
@@ -102,6 +102,8 @@ class Host:
         self.tools: list[object] = [*tools, *self._tables()]
         self.bodies: dict[str, Body] = {}
         """Bodies of tools that live in another program, and that this process can reach."""
+        self.unserved: frozenset[str] = frozenset()
+        """Tools that other processes perform, and that none performs now."""
         self.result_types: dict[str, Any] = {}
         """What tools that live elsewhere return, as the handlers of their requests said."""
         self.specs: dict[str, Spec] = self._checked(self.tools)
@@ -140,14 +142,18 @@ class Host:
         said = self.settings["tools"]
         return [declared_in(table, said.origin) for table in said.value]
 
-    def add(self, tools: Iterable[object]) -> None:
-        """Declare more tools, all of them or none."""
-        more = [*self.tools, *tools]
-        self.specs = self._checked(more)
-        self._compiled = {}
+    def add(self, tools: Iterable[object], *, replace: bool = False) -> None:
+        """Declare more tools, all of them or none; runs that are open get them too."""
+        new = list(tools)
+        names = {declared.name for one in new if (declared := declaration_of(one)) is not None} if replace else set()
+        kept = [one for one in self.tools if (known := declaration_of(one)) is None or known.name not in names]
+        with self._lock:
+            more = [*kept, *new]
+            self.specs |= self._checked(more)  # in place: sessions refer to this dict
+            self._compiled = {}
+            self.tools = more
         if self._opened:
             self.hiding.ready()
-        self.tools = more
 
     def reach(self, bodies: Mapping[str, Body]) -> None:
         """Give bodies to declared tools that live elsewhere, all or none; runs that are open get them too."""
@@ -229,7 +235,7 @@ class Host:
     @property
     def doable(self) -> frozenset[str]:
         """The tools that this process can roll back: their compensation is here, or they have none anywhere."""
-        return frozenset(name for name, spec in self.specs.items() if is_compensable_here(spec))
+        return frozenset(name for name, spec in self.specs.items() if is_compensable_here(spec)) - self.unserved
 
     def be(self, owner: str) -> None:
         """Act as this owner; for simulated processes."""
@@ -376,7 +382,7 @@ class Host:
             order_mode=self.order,
             agent=agent or "",
             principal=options.get("principal") or view.principal or "",
-            tags=json.dumps(_tags(options.get("tags", ())), ensure_ascii=False),
+            tags=json.dumps(_tags(tags), ensure_ascii=False) if (tags := options.get("tags", ())) != () else "[]",
             deadline_s=options.get("deadline"),
             if_rolled_back=options.get("if_rolled_back", "again"),
             history=bool(options.get("history", False)),
@@ -407,6 +413,8 @@ class Host:
         return str(found), checks
 
     def _written_budgets(self, given: Iterable[object]) -> str:
+        if given == ():
+            return ""
         budgets = checked_budgets(given, "run")
         for text in check_budgets_for(budgets, {name: spec.cost for name, spec in self.specs.items()}, origin="run"):
             log.warning("%s", text)

@@ -12,6 +12,7 @@ from amends.errors import BadConfig, close_to
 DEFAULTS: Final[dict[str, Any]] = {
     "issuer": "",
     "client_id": "",
+    "client_auth": "basic",
     "redirect_url": "",
     "name": "email",
     "groups": "groups",
@@ -51,14 +52,9 @@ def checked_login(value: Any, origin: str) -> Mapping[str, Any]:
             close = close_to(str(name), DEFAULTS)
             raise _bad(f"{name!r} is not a part of login" + (f"; did you mean {close[0]!r}?" if close else ""), origin)
     said: dict[str, Any] = {**DEFAULTS, **value}
-    for name in ("issuer", "client_id", "redirect_url", "name", "groups", "everyone", "tenant", "tenant_claim"):
-        if not isinstance(said[name], str):
-            raise _bad(f"{name} of login is a text", origin)
-    for name in ("issuer", "client_id", "redirect_url", "name"):
-        if not said[name].strip():
-            raise _bad(f"login needs {name}", origin)
-    _check_url("issuer", said["issuer"], origin)
-    _check_url("redirect_url", said["redirect_url"], origin)
+    _check_texts(said, origin)
+    if said["client_auth"] not in ("basic", "post"):
+        raise _bad("client_auth of login is basic or post", origin)
     said["scopes"] = _scopes(said["scopes"], origin)
     if said["everyone"] and said["everyone"] not in SCOPES:
         raise _bad(f"everyone of login is one of {', '.join(SCOPES)}, not {said['everyone']!r}", origin)
@@ -74,6 +70,17 @@ def checked_login(value: Any, origin: str) -> Mapping[str, Any]:
         raise _bad(f"{wrong[0]!r} is not accepted for login; algorithms are of {', '.join(ALGORITHMS)}", origin)
     said["session"] = _seconds(said["session"], origin)
     return said
+
+
+def _check_texts(said: Mapping[str, Any], origin: str) -> None:
+    for name in ("issuer", "client_id", "redirect_url", "name", "groups", "everyone", "tenant", "tenant_claim"):
+        if not isinstance(said[name], str):
+            raise _bad(f"{name} of login is a text", origin)
+    for name in ("issuer", "client_id", "redirect_url", "name"):
+        if not said[name].strip():
+            raise _bad(f"login needs {name}", origin)
+    _check_url("issuer", said["issuer"], origin)
+    _check_url("redirect_url", said["redirect_url"], origin)
 
 
 def _check_url(name: str, url: str, origin: str) -> None:

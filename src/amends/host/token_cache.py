@@ -10,16 +10,17 @@ import threading
 import weakref
 from typing import Final, NamedTuple
 
-from amends.ledger.rows import DirectiveRow
+from amends.model import Token
 
 TOKENS_MAX: Final = 10_000
 """The most tokens that are remembered; then all are forgotten."""
 
 
 class Seen(NamedTuple):
-    """A token as the ledger had it, and until when (monotonic time) that is good enough."""
+    """A token as the ledger had it, the digest of its secret, and until when (monotonic time) that is good enough."""
 
-    row: DirectiveRow
+    token: Token
+    digest: str
     until: float
 
 
@@ -34,23 +35,23 @@ class TokenCache:
         self._lock = threading.Lock()
         _CACHES.add(self)
 
-    def get(self, id: str, mono: float) -> DirectiveRow | None:
+    def get(self, id: str, mono: float) -> Seen | None:
         """Return the token if it was read lately and has not expired since."""
         seen = self._seen.get(id)
-        return seen.row if seen is not None and mono < seen.until else None
+        return seen if seen is not None and mono < seen.until else None
 
     def begin(self) -> int:
         """Return what ``keep`` must be given, before the ledger is read."""
         return self._ended
 
-    def keep(self, row: DirectiveRow, begun: int, mono: float, left: float) -> None:
+    def keep(self, token: Token, digest: str, *, begun: int, mono: float, left: float) -> None:
         """Remember a token that stands, read since ``begun``; ``left``: how many seconds until it expires."""
         with self._lock:
             if self._ended != begun or self.seconds <= 0:
                 return
             if len(self._seen) >= TOKENS_MAX:
                 self._seen.clear()
-            self._seen[row.id] = Seen(row, mono + min(self.seconds, left))
+            self._seen[token.id] = Seen(token, digest, mono + min(self.seconds, left))
 
     def forget(self, id: str) -> None:
         """Forget a token that has ended, also where it is being read just now."""

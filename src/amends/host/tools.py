@@ -5,7 +5,7 @@ Each function is a verb of the runtime. None of them uses the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from amends.engine import model_plans
@@ -18,9 +18,17 @@ from amends.tools.declarations import caller_frame, local_names
 Style = Literal["openai", "responses", "anthropic", "gemini", "ollama", "mcp"]
 
 
-def add(host: Host, _view: View, *tools: object) -> None:
-    """Declare more tools to this runtime."""
-    host.add(tools)
+def add(host: Host, _view: View, *tools: object, replace: bool = False) -> None:
+    """Declare more tools to this runtime, also for runs that are open.
+
+    ``replace``: a tool that has the name of one from before takes its place, for the calls to come.
+    """
+    host.add(tools, replace=replace)
+
+
+def set_unserved(host: Host, _view: View, tools: Collection[str]) -> None:
+    """Say which tools nobody performs at the moment: recovery leaves runs that need one of them alone until it is back."""
+    host.unserved = frozenset(tools)
 
 
 def reach(host: Host, _view: View, bodies: Mapping[str, Callable[..., object]], /, *, described: bool = True) -> None:

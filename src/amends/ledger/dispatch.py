@@ -128,6 +128,7 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.ListPermits: permits.list_permits,
     operations.MakeToken: tokens.make_token,
     operations.EndToken: tokens.end_token,
+    operations.NoteDriver: tokens.note_driver,
     operations.ReadToken: tokens.read_token,
     operations.ListTokens: tokens.list_tokens,
     operations.Halt: halts.halt,

@@ -108,6 +108,8 @@ class Settled:
 
     call: CallRow
     fenced: bool = False
+    then: CallRow | RunRow | None = None
+    """The answer to ``SettleCompensation.then``, if that was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,6 +611,9 @@ class SettleCompensation(StoreOp[Settled]):
     seen: CallRow | None = None
     guarded: bool = False
     """The guard did not let it start."""
+    then: BeginCompensation | CloseRun | None = None
+    """What follows a compensation that is settled as ``compensated``, in the same transaction: the next one begins, or the
+    run is closed. A store may leave it undone (``Settled.then`` is None), and then it is asked for by itself."""
 
 
 @dataclass(slots=True)
@@ -919,9 +924,18 @@ class ReadToken(StoreOp["tuple[DirectiveRow | None, float]"]):
 
 @dataclass(slots=True)
 class ListTokens(StoreOp[tuple[list[DirectiveRow], float]]):
-    """Read tokens that have not been ended, oldest first, and the ledger's time: of a tenant, or (None) of all."""
+    """Read the tokens that are valid, oldest first, and the ledger's time: of a tenant, or (None) of all."""
 
     tenant: str | None
+
+
+@dataclass(slots=True)
+class NoteDriver(StoreOp[bool]):
+    """Record that somebody else drives an open run from now on, by the token of this operation; False: it has ended."""
+
+    root: str
+    by: str
+    nonce: str
 
 
 # ---- Operations of halts

@@ -217,9 +217,12 @@ def lifted_halts() -> List[DirectiveRow]:
     return List(DIRECTIVES, (*equal(kind="halt"), ("closed_at", "<>", None)), ("-closed_at", "-id"), DIRECTIVES_MAX)
 
 
-def standing_tokens(tenant: str | None) -> List[DirectiveRow]:
-    """Return the tokens that have not been ended, oldest first: of a tenant, or (None) of all."""
-    some = (*equal(kind="token", tenant=tenant), ("closed_at", "=", None))
+def standing_tokens(tenant: str | None, now: float) -> List[DirectiveRow]:
+    """Return the tokens that are valid now, oldest first: of a tenant, or (None) of all.
+
+    Logins that nobody ended stay as they are when their time is over: they must not hide what is valid.
+    """
+    some = (*equal(kind="token", tenant=tenant), ("closed_at", "=", None), ("until_at", ">", now))
     return List(DIRECTIVES, some, ("made_at", "id"), DIRECTIVES_MAX)
 
 

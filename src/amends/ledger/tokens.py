@@ -6,17 +6,19 @@ down when somebody uses it after that: then it has ended for good, whatever the 
 
 from __future__ import annotations
 
+import json
 from typing import Any, TypeVar
 
 from amends.encoding.chain import storable
 from amends.encoding.dataclass import changed
 from amends.ledger.directives import EXPIRED, end_directive, make_directive_once
-from amends.ledger.events import with_token
+from amends.ledger.events import with_token, write_event
 from amends.ledger.flow import Flow
-from amends.ledger.operations import EndToken, ListTokens, MakeToken, ReadToken
-from amends.ledger.queries import move_time, standing_tokens
+from amends.ledger.operations import EndToken, ListTokens, MakeToken, NoteDriver, ReadToken
+from amends.ledger.queries import move_time, newest_event, standing_tokens
 from amends.ledger.rows import DIRECTIVES, AddEvent, DirectiveRow, Now
 from amends.ledger.tables import Find
+from amends.ledger.trees import find_run
 
 T = TypeVar("T")
 
@@ -59,8 +61,21 @@ async def read_token(op: ReadToken) -> tuple[DirectiveRow | None, float]:
 
 
 async def list_tokens(op: ListTokens) -> tuple[list[DirectiveRow], float]:
-    """Read the tokens that have not been ended (``ListTokens``)."""
-    return [row for row in await standing_tokens(op.tenant) if _is_of(row, op.tenant)], await Now("")
+    """Read the tokens that are valid (``ListTokens``)."""
+    now = await Now("")
+    return [row for row in await standing_tokens(op.tenant, now) if _is_of(row, op.tenant)], now
+
+
+async def note_driver(op: NoteDriver) -> bool:
+    """Record who drives a run (``NoteDriver``)."""
+    run = await find_run(op.root)
+    last = await newest_event(run.uid, None) if op.repeated else None
+    if last is not None and json.loads(last.facts).get("nonce") == op.nonce:
+        return True  # recorded before, and the answer was lost
+    if run.closed_at is not None:
+        return False
+    await write_event(run, "driven", at=await Now(run.uid), by=storable(op.by), epoch=run.epoch, nonce=op.nonce)
+    return True
 
 
 def _is_of(row: DirectiveRow, tenant: str | None) -> bool:

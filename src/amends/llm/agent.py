@@ -159,8 +159,16 @@ def run_agent(
 
     A model that is about to stop with something missing is told once what that is, and what stopping does. Ctrl-C, or a
     ``Suspended`` that ``on_text`` raises, stops the agent: its run is suspended, and the same ``id`` goes on with it.
+
+    In a tool with ``kind="agent"`` it works in the child run of that tool, without an ``id``, and raises where it would
+    return something else than ``done``.
     """
     conversation, endpoint = _prepare(rt, prompt, client, is_async=False, **_settings(locals()))
+    if (child := _child_run(rt, id, requires, run)) is not None:
+        if not child._is_replay:
+            conversation.recall(child.report())
+        text = _converse(child, conversation, endpoint, max_turns, on_text)
+        return _done(text, child.report(), conversation)
     seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _Ending()
     replayed = _replayed_run(rt)
     if id is not None and replayed is None:
@@ -224,6 +232,11 @@ async def run_agent_async(
     import asyncio  # here: who awaits this has imported it, and a blocking program need not
 
     conversation, endpoint = _prepare(rt, prompt, client, is_async=True, **_settings(locals()))
+    if (child := _child_run(rt, id, requires, run)) is not None:
+        if not child._is_replay:
+            conversation.recall(await child.report())
+        text = await _converse_async(child, conversation, endpoint, max_turns, on_text)
+        return _done(text, await child.report(), conversation)
     seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _Ending()
     replayed = _replayed_run(rt)
     if id is not None and replayed is None:
@@ -336,6 +349,22 @@ def _replayed_run(rt: Runtime | AsyncRuntime) -> Any:
         return current_run(rt)
     except NoRun:
         return None
+
+
+def _child_run(rt: Runtime | AsyncRuntime, id: str | None, requires: object, options: Mapping[str, Any]) -> Any:
+    """Return the child run of the tool with ``kind="agent"`` that this agent is, if it is one; its parent ends it.
+
+    What such a run is called and how it ends is said where the tool is declared; said here, a run of one's own is meant.
+    """
+    try:
+        found = current_run(rt)
+    except NoRun:
+        return None
+    return found if found._is_agents and id is None and requires is None and not options else None
+
+
+def _done(text: str, report: Report, conversation: Conversation) -> Finished:
+    return Finished("done", text, "", conversation.turns, report, tuple(conversation.messages), ())
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:

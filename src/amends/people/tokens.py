@@ -14,20 +14,22 @@ import re
 import secrets
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, get_args
 
 from amends.engine.session import moment
-from amends.errors import LinkVoid, NotFound, Unauthorized, UsageError, close_to
+from amends.errors import LedgerError, LinkVoid, NotFound, Unauthorized, UsageError, close_to
 from amends.host.filters import seconds_in
 from amends.host.host import Host, View
+from amends.host.runs import found
 from amends.host.token_cache import forget_token
-from amends.ledger.operations import EndToken, ListTokens, MakeToken, ReadToken
+from amends.ledger.operations import EndToken, ListTokens, MakeToken, NoteDriver, ReadRun, ReadToken
 from amends.ledger.rows import DirectiveRow
 from amends.ledger.world import ReadClocks
 from amends.model import AHEAD_MAX_S, Token, TokenKind, TokenScope
-from amends.people.runs import check_reason
+from amends.people.runs import check_reason, own_run
 
 SCOPES: Final[tuple[TokenScope, ...]] = get_args(TokenScope)
 ALONE: Final = ("agent", "worker")
@@ -92,9 +94,8 @@ async def tokens(_host: Host, view: View, *, kind: TokenKind | Literal["all"] = 
     """Return the tokens that are valid now, oldest first, without their texts; ``kind``: also logins, or only those."""
     if kind not in ("all", *get_args(TokenKind)):
         raise UsageError(f"kind= is all, or one of {', '.join(get_args(TokenKind))}, not {kind!r}")
-    rows, now = await ListTokens(view.tenant or None)
-    found = [token_of(row) for row in rows if (row.until_at or 0.0) > now]
-    return [one for one in found if kind in ("all", one.kind)]
+    rows, _ = await ListTokens(view.tenant or None)
+    return [one for row in rows if kind in ("all", (one := token_of(row)).kind)]
 
 
 async def revoke_token(_host: Host, view: View, token_id: str, *, by: str, why: str) -> Token:
@@ -106,8 +107,8 @@ async def revoke_token(_host: Host, view: View, token_id: str, *, by: str, why: 
     given: Any = token_id
     if not isinstance(given, str) or not given:
         raise UsageError("a token is revoked by its id: rt.tokens() lists them")
-    found = TEXT.fullmatch(given)
-    id = given if found is None else f"{ID}{found[1]}"
+    whole = TEXT.fullmatch(given)
+    id = given if whole is None else f"{ID}{whole[1]}"
     row = await EndToken(id, view.tenant or None, by, why)
     forget_token(id)
     if row is None:
@@ -122,30 +123,44 @@ async def check_token(host: Host, view: View, text: str) -> Token:
     What the ledger said is remembered for the setting ``token_cache``.
     """
     given: Any = text
-    found = TEXT.fullmatch(given) if isinstance(given, str) else None
-    if found is None or not hmac.compare_digest(_checksum(found[1], found[2]), found[3]):
+    parts = TEXT.fullmatch(given) if isinstance(given, str) else None
+    if parts is None or not hmac.compare_digest(_checksum(parts[1], parts[2]), parts[3]):
         raise Unauthorized(
             "that is not a token: a part is missing or was changed", why="malformed",
             hint="send the whole text that amends tokens create printed: amt_...",
         )  # fmt: skip
-    id, digest = f"{ID}{found[1]}", _digest(found[2])
+    id, digest = f"{ID}{parts[1]}", _digest(parts[2])
     clocks = await ReadClocks()
-    row = host.token_cache.get(id, clocks.mono)
-    if row is not None:
-        _check_digest(row, digest)
-    else:
-        begun = host.token_cache.begin()
-        row, now = await ReadToken(id)
-        _check_digest(row, digest)
-        assert row is not None, "nothing has the digest of nothing"
-        if row.closed_at is not None:
-            raise _ended(row)
-        left = (row.until_at or 0.0) - now
-        if left <= 0:
+    seen = host.token_cache.get(id, clocks.mono)
+    if seen is not None:
+        _check_digest(seen.digest, digest)
+        return _seen_by(view, seen.token)
+    begun = host.token_cache.begin()
+    row, now = await ReadToken(id)
+    _check_digest("" if row is None else str(json.loads(row.words)["digest"]), digest)
+    assert row is not None, "nothing has the digest of nothing"
+    if row.closed_at is not None:
+        raise _ended(row)
+    left = (row.until_at or 0.0) - now
+    if left <= 0:
+        with suppress(LedgerError):  # it is refused, even where that cannot be written down
             await EndToken(id, None, "clock", "expired", expired=True)
-            raise _ended(row)
-        host.token_cache.keep(row, begun, clocks.mono, left)
-    return _seen_by(view, token_of(row))
+        raise _ended(row)
+    token = token_of(row)
+    host.token_cache.keep(token, digest, begun=begun, mono=clocks.mono, left=left)
+    return _seen_by(view, token)
+
+
+async def note_driver(host: Host, view: View, run_id: str, *, by: str) -> bool:
+    """Record that an open run is driven by the token of this view from now on; return False if it has ended.
+
+    The opening of a run names the token by which it was opened. Whoever serves others calls this when a request about the
+    run comes by another one.
+    """
+    if not view.token:
+        raise UsageError("there is no token to record", hint="rt.scoped(token=...).note_driver(run_id, by=...)")
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
+    return await NoteDriver(tree.run.root, _text(by, "by"), host.new_id("nonce"))
 
 
 def token_of(row: DirectiveRow, *, text: str | None = None) -> Token:
@@ -181,14 +196,14 @@ def _scopes(given: Any) -> tuple[TokenScope, ...]:
             raise UsageError(f"{one!r} is not a scope: it is one of {', '.join(SCOPES)}{meant}")
     if not wanted:
         raise UsageError(f"a token needs a scope (scopes=): {', '.join(SCOPES)}")
-    found = tuple(one for one in SCOPES if one in wanted)
-    alone = [one for one in ALONE if one in found]
-    if alone and len(found) > 1:
+    mine = tuple(one for one in SCOPES if one in wanted)
+    alone = [one for one in ALONE if one in mine]
+    if alone and len(mine) > 1:
         raise UsageError(
             f"a token with the scope {alone[0]} has no other scope: what a machine asks for, a person decides",
             hint="create a token for each",
         )
-    return found
+    return mine
 
 
 def _agent(agent: Any, scopes: tuple[TokenScope, ...]) -> str:
@@ -233,10 +248,9 @@ async def _until(expires: Any) -> float:
 # ---- What was shown
 
 
-def _check_digest(row: DirectiveRow | None, given: str) -> None:
-    """Raise ``Unauthorized`` unless this is the secret of that token. An unknown token is told and timed like a wrong one."""
-    known = "0" * len(given) if row is None else str(json.loads(row.words).get("digest", ""))
-    if not hmac.compare_digest(known, given) or row is None:
+def _check_digest(known: str, given: str) -> None:
+    """Raise ``Unauthorized`` unless this is the secret of that token. An unknown token (empty) is told like a wrong one."""
+    if not hmac.compare_digest(known or "0" * len(given), given):
         raise Unauthorized(
             _UNKNOWN, why="unknown", hint="is it the right ledger? amends tokens list shows those that are"
         )

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from amends import Verified
-from amends.errors import Error, NotFound
+from amends.errors import Error, Forbidden, NotFound
 from amends.serve.exchange import Body, Exchange, Reply
 from amends.serve.problems import Internal, TooMany, problem_of
 
@@ -126,3 +126,11 @@ async def export(x: Exchange) -> Reply:
 async def load(x: Exchange) -> Reply:
     """Load the runs of a bundle as records that nothing here changes."""
     return Reply({"runs": await x.rt.load(x.body)})
+
+
+async def checkpoint(x: Exchange) -> Reply:
+    """Write a signed checkpoint that covers every event so far, and write it to the anchor."""
+    if x.service.own_tenant(x):
+        raise Forbidden("a checkpoint covers all tenants: this needs an operator of every tenant", why="tenant")
+    made = await x.rt.checkpoint()
+    return Reply({"checkpoint": None if made is None else made.to_dict()}, 201)

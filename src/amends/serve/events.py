@@ -43,7 +43,6 @@ async def events(x: Exchange) -> Reply:
     service = x.service
     if service.streams >= service.limits.streams_max:
         raise TooMany(f"{service.streams} streams are open, and no more are accepted (streams_max)", retry_after=5.0)
-    service.streams += 1
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return Reply(None, 200, headers, STREAM, stream=_stream(x, query, after))
 
@@ -57,6 +56,7 @@ async def _check(x: Exchange, query: EventsQuery, after: str) -> None:
 async def _stream(x: Exchange, query: EventsQuery, after: str) -> AsyncIterator[bytes]:
     service, feed, place = x.service, Feed(after), after
     silent_s = 0.0
+    service.streams += 1
     try:
         yield b"retry: 1000\n\n"
         while not service.is_closing:

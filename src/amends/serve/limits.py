@@ -13,6 +13,9 @@ from amends.serve.problems import BadRequest, BodyTooLarge, TooMany, TooSlow
 
 BUCKETS_MAX: Final = 10_000
 """How many tokens are counted at once; the one that was used least recently is forgotten."""
+DISCARDED_BYTES_MAX: Final = 1 << 28
+"""How much of a body that is too large is read and thrown away. A client that is still sending when the connection is closed
+does not get to read why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,12 @@ class Limits:
     client_lease_s: float = 60.0
     """How long a client may be silent before its run is let go, unless it says."""
     client_lease_s_max: float = 3_600.0
+    workers_max: int = 1_000
+    """Workers at once."""
+    worker_lease_s: float = 30.0
+    """How long a worker may not ask for work before it is forgotten, and its tools count as performed by nobody."""
+    pickup_s_max: float = 30.0
+    """How long a piece of work waits for a worker; then it has certainly had no effect."""
 
 
 class Rates:
@@ -66,19 +75,24 @@ class Rates:
 
 
 async def read_body(request: Request, *, bytes_max: int, s_max: float) -> bytes:
-    """Return the whole body; raise before more than ``bytes_max`` of it are in memory, or after ``s_max``."""
-    said = request.headers.get("content-length", "")
-    if said.isdigit() and int(said) > bytes_max:
-        raise BodyTooLarge(f"the body has {said} bytes, and at most {bytes_max:,} are accepted (body_bytes_max)")
+    """Return the whole body; raise if it is too large or too slow. Never more than ``bytes_max`` of it are in memory."""
     body = bytearray()
+    size = 0
     try:
         async with asyncio.timeout(s_max):
             async for part in request.stream():
-                body += part
-                if len(body) > bytes_max:
-                    raise BodyTooLarge(f"the body has more than the {bytes_max:,} bytes that are accepted")
+                size += len(part)
+                if size <= bytes_max:
+                    body += part
+                    continue
+                body.clear()
+                if size > DISCARDED_BYTES_MAX:
+                    break
     except TimeoutError:
-        raise TooSlow(f"the body did not arrive within {s_max:g} s (body_s_max)") from None
+        if size <= bytes_max:
+            raise TooSlow(f"the body did not arrive within {s_max:g} s (body_s_max)") from None
     except ClientDisconnect:
         raise BadRequest("the client went away before the body was complete") from None
+    if size > bytes_max:
+        raise BodyTooLarge(f"the body has more than the {bytes_max:,} bytes that are accepted")
     return bytes(body)

@@ -4,7 +4,7 @@ Either way the browser gets a cookie, and the ledger a token that the cookie car
 server, and can be revoked like any token. The cookie is signed, cannot be read by scripts and is not sent by other sites. A
 request that changes something also needs the header ``X-CSRF-Token``, whose value ``GET /login/session`` tells.
 
-``Logins`` has a handler for each address below ``/login``. ``with_login`` puts them before an application.
+``Logins`` has a method for each address below ``/login``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import logging
 import re
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from amends import AsyncRuntime, Token
-from amends.errors import Error, Forbidden, LedgerError, LinkVoid, Unauthorized, UsageError
-from amends.serve.access import CHALLENGE, Who, who_of
+from amends.errors import Forbidden, LinkVoid, Unauthorized, UsageError
+from amends.serve.access import Who, who_of
 from amends.serve.oidc import LoginRefused, Provider
 from amends.serve.secrets import BadSignature, Secrets
 
@@ -41,12 +41,9 @@ BEGUN_S: Final = 600.0
 """How long a login at the provider may take."""
 SESSION_S: Final = 28_800.0
 """How long somebody stays logged in, unless the setting ``login`` says otherwise."""
+NEXT_CHARS_MAX: Final = 1_000
+"""The longest address to lead to after a login."""
 NO_STORE: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-STATUSES: Final[tuple[tuple[type[Error], int], ...]] = (
-    (Unauthorized, 401), (Forbidden, 403), (LoginRefused, 403), (LinkVoid, 403), (LedgerError, 503),
-)  # fmt: skip
-
-Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 class Logins:
@@ -61,14 +58,6 @@ class Logins:
     ) -> None:
         self._rt, self._secrets, self._provider = rt, secrets, provider
         self._session_s = session_s or (provider.session_s if provider else SESSION_S)
-        self.handlers: Mapping[tuple[str, str], Handler] = {
-            ("GET", "/login"): self.page,
-            ("GET", "/login/start"): self.start,
-            ("GET", "/login/callback"): self.callback,
-            ("GET", "/login/link"): self.link,
-            ("GET", "/login/session"): self.session,
-            ("POST", "/login/logout"): self.logout,
-        }
 
     @classmethod
     def of(cls, rt: AsyncRuntime, secrets: Secrets) -> Logins:
@@ -249,45 +238,6 @@ class Logins:
         return request.url.scheme == "https" or bool(self._provider and self._provider.is_secure)
 
 
-# ---- Before an application
-
-
-def with_login(app: Any, logins: Logins) -> Any:
-    """Return the ASGI application with the addresses of the login before it."""
-
-    async def served(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        request = Request(scope, receive, send)
-        path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
-        methods = {method: handler for (method, known), handler in logins.handlers.items() if known == path}
-        if not methods:
-            await app(scope, receive, send)
-            return
-        if request.method not in methods:  # nor HEAD: whoever only looks uses up no link
-            answer: Response = Response(status_code=405, headers={"Allow": ", ".join(sorted(methods))})
-        else:
-            try:
-                answer = await methods[request.method](request)
-            except Error as error:
-                answer = problem(error)
-        await answer(scope, receive, send)
-
-    return served
-
-
-def problem(error: Error) -> Response:
-    """Return the problem document (RFC 9457) of an error of the login."""
-    status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
-    said = {"type": "about:blank", "title": type(error).__name__, "status": status, "code": type(error).__name__}
-    headers = {**NO_STORE, **(CHALLENGE if status == 401 else {})}
-    return JSONResponse(
-        {**said, "detail": redacted(str(error)), "hint": redacted(error.hint)}, status, headers,
-        media_type="application/problem+json",
-    )  # fmt: skip
-
-
 # ---- Out of logs
 
 
@@ -337,6 +287,7 @@ def _root(request: Request) -> str:
 def _next(request: Request) -> str:
     """Return where to lead after the login: a path of this service and nothing else."""
     said = request.query_params.get("next", "")
+    said = said if len(said) <= NEXT_CHARS_MAX else ""  # a cookie carries it
     is_path = said.startswith("/") and not said.startswith(("//", "/\\")) and said.isprintable() and "\\" not in said
     parts = urlsplit(said) if is_path else urlsplit("")
     is_own = is_path and not parts.scheme and not parts.netloc

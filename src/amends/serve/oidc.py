@@ -92,11 +92,10 @@ class Provider:
             "code_verifier": verifier, "client_id": self._said["client_id"],
         }  # fmt: skip
         auth = None
-        if self._secret:
-            if "client_secret_basic" in places.get("token_endpoint_auth_methods_supported", ["client_secret_basic"]):
-                auth = self._http.BasicAuth(_form_quoted(self._said["client_id"]), _form_quoted(self._secret))
-            else:
-                form["client_secret"] = self._secret
+        if self._secret and self._said["client_auth"] == "basic":
+            auth = self._http.BasicAuth(_form_quoted(self._said["client_id"]), _form_quoted(self._secret))
+        elif self._secret:
+            form["client_secret"] = self._secret
         given = await self._json("POST", places["token_endpoint"], form=form, auth=auth)
         claims = await self._claims(given.get("id_token"), nonce=nonce)
         wanted = [self._said["name"], *([self._said["groups"]] if self._said["scopes"] else [])]

@@ -50,7 +50,7 @@ def document(routes: Iterable[Route], *, server: str = "") -> dict[str, Any]:
     found, defs = TypeAdapter.json_schemas(
         [((key, mode, made)) for key, mode, made in inputs], ref_template=REF, schema_generator=Shapes
     )
-    refs = {key[0]: schema for (key, _), schema in found.items()}  # type: ignore[index]
+    refs = {key[0]: schema for (key, _), schema in found.items()}
     paths: dict[str, Any] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, refs)

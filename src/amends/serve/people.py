@@ -134,6 +134,43 @@ class RevokeQuery(Query):
     why: str = WHY
 
 
+class TestRules(Body):
+    """A call that nobody makes."""
+
+    tool: str = Field(min_length=1, max_length=200)
+    args: dict[str, Any] = Field(default_factory=dict)
+    agent: str | None = Field(None, max_length=200)
+
+
+class CompareQuery(Query):
+    """Two runs."""
+
+    left: str = Field(min_length=1, max_length=512)
+    right: str = Field(min_length=1, max_length=512)
+
+
+class Fork(Body):
+    """Where the new run begins to differ."""
+
+    at: str = Field(min_length=1, max_length=200, description="The last call that both share")
+    id: str | None = Field(None, min_length=1, max_length=512, description="Of the new run")
+
+
+class Reconcile(Body):
+    """Which tool to compare with the outside world."""
+
+    tool: str = Field(min_length=1, max_length=200)
+    limit: int = Field(1_000, ge=0, le=10_000, description="How many calls to probe, newest first")
+
+
+class Redeem(Body):
+    """A signed link, as a person was sent it."""
+
+    token: str = Field(min_length=1, max_length=4_000)
+    why: str = Field("", max_length=2_000)
+    reason: str = Field("", max_length=2_000, description="Of a rejection")
+
+
 # ---- The inbox and approvals
 
 
@@ -186,6 +223,12 @@ async def bypass(x: Exchange) -> Reply:
     """Approve regardless of roles and numbers, on the record; never one's own request."""
     said: Bypass = x.body
     return Reply((await x.rt.bypass(x.path["id"], digest=said.digest, by=x.who.name, why=said.why)).to_dict())
+
+
+async def redeem(x: Exchange) -> Reply:
+    """Use a signed link to approve or reject exactly what was shown with it."""
+    said: Redeem = x.body
+    return Reply((await x.rt.redeem(said.token, by=x.who.name, why=said.why, reason=said.reason)).to_dict())
 
 
 async def delegate(x: Exchange) -> Reply:
@@ -275,12 +318,46 @@ async def plan_rollback(x: Exchange) -> Reply:
 
 async def abandon(x: Exchange) -> Reply:
     """Close a run and leave its effects standing; the report names each of them."""
-    return Reply((await x.rt.abandon(x.path["id"], by=x.who.name, why=x.body.why)).to_dict())
+    done = await x.rt.abandon(x.path["id"], by=x.who.name, why=x.body.why)
+    x.service.sessions.forget(x.tenant, x.path["id"])
+    return Reply(done.to_dict())
 
 
 async def finish(x: Exchange) -> Reply:
     """Close a run that was interrupted after its pivot as committed."""
-    return Reply((await x.rt.finish(x.path["id"], by=x.who.name, why=x.body.why)).to_dict())
+    done = await x.rt.finish(x.path["id"], by=x.who.name, why=x.body.why)
+    x.service.sessions.forget(x.tenant, x.path["id"])
+    return Reply(done.to_dict())
+
+
+async def fork(x: Exchange) -> Reply:
+    """Make a new run that has what this one did, up to and including one call; open it to continue differently."""
+    said: Fork = x.body
+    found = (await x.rt.report(x.path["id"])).run
+    if not x.owns(found):
+        raise RunNotFound(x.path["id"])
+    rt = x.rt if x.is_wide else x.rt.scoped(principal=found.principal)
+    return Reply({"id": await rt.fork(found.id, at=said.at, id=said.id)}, 201)
+
+
+async def compare(x: Exchange) -> Reply:
+    """Compare two runs call by call: the first that differs, other arguments, other results, other costs."""
+    return Reply((await x.rt.compare(x.query.left, x.query.right)).to_dict())
+
+
+async def reconcile(x: Exchange) -> Reply:
+    """Compare the ledger with the world for one tool: find what only one of them has. Changes nothing."""
+    if x.service.own_tenant(x):
+        raise Forbidden(
+            "effects are compared for all tenants at once: this needs an operator of every tenant", why="tenant"
+        )
+    return Reply((await x.rt.reconcile(x.body.tool, limit=x.body.limit)).to_dict())
+
+
+async def test_rules(x: Exchange) -> Reply:
+    """Show what each rule says about a call and which one decides; start and record nothing."""
+    said: TestRules = x.body
+    return Reply((await x.rt.test_rules(said.tool, said.args, agent=said.agent)).to_dict())
 
 
 # ---- Budgets, costs, locks

@@ -87,6 +87,16 @@ class TooMany(Error):
         self.retry_after = retry_after
 
 
+class Taken(Error):
+    """Another tool has this name; nothing was declared."""
+
+    default_hint = "GET /v1/tools lists the tools that are known here"
+
+    def __init__(self, message: str, *, tool: str) -> None:
+        super().__init__(message)
+        self.tool = tool
+
+
 class Internal(Error):
     """The service itself failed; its log has the reason."""
 
@@ -107,6 +117,8 @@ STATUS: Final[Mapping[type[Error], int]] = {
     BodyTooLarge: 413,
     TooSlow: 408,
     TooMany: 429,
+    Taken: 409,
+    errors.BadDeclaration: 422,
     Internal: 500,
     errors.LinkVoid: 403,
     LoginRefused: 403,

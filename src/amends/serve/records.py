@@ -67,6 +67,37 @@ class AnswerRecord(Record):
     waits: bool = Field(description="Whether a person must decide first")
 
 
+class AnswersRecord(Record):
+    """The outcome of each request, in their order."""
+
+    answers: list[AnswerRecord]
+
+
+class CheckRecord(Record):
+    """What is wrong with a plan."""
+
+    problems: list[dict[str, Any]]
+    lawful_order: list[Any] | None
+
+
+class TextRecord(Record):
+    """What to tell a model; empty: nothing."""
+
+    text: str
+
+
+class ForkedRecord(Record):
+    """A new run, to be opened."""
+
+    id: str
+
+
+class CheckpointRecord(Record):
+    """The newest checkpoint; null: nothing has happened yet."""
+
+    checkpoint: dict[str, Any] | None
+
+
 class ResidueRecord(Record):
     """An effect left standing, and why."""
 
@@ -119,6 +150,37 @@ class ReportedRecord(Record):
     attempt: int
     state: str
     lease: float | None = Field(None, description="Seconds from now, if it was renewed")
+
+
+class WorkerRecord(Record):
+    """A worker, and the tools that it performs."""
+
+    id: str
+    name: str
+    tools: list[str]
+    by: str
+    lease: float = Field(description="Seconds without a request for work until it is forgotten")
+
+
+class PieceRecord(Record):
+    """One phase of one attempt of a call, handed out once."""
+
+    run: str
+    call: str
+    tool: str
+    phase: Literal["execute", "compensate", "probe"]
+    attempt: int
+    key: str = Field(description="The idempotency key for the destination")
+    args: dict[str, Any]
+    result: Any = Field(None, description="Of a compensation that needs it: what the call returned")
+    token: str = Field(description="The right to report about this piece of work, and no other right")
+    lease: float = Field(description="Seconds without a report or a renewal until it is in doubt")
+
+
+class WorkRecord(Record):
+    """A piece of work, or none."""
+
+    work: PieceRecord | None
 
 
 class CallRefRecord(Record):

@@ -13,17 +13,18 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from amends import Approval, Call, Event, Lock, RunInfo
-from amends.serve import audit, claims, events, metrics, people, records, runs, tokens
+from amends.serve import audit, claims, events, metrics, people, records, runs, tokens, workers
 from amends.serve.exchange import AnyQuery, Exchange, FilterQuery, NoBody, PageQuery, Query, Reply
 from amends.serve.login import Logins
 from amends.serve.problems import NoSuchRoute
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[Reply | Response]]
-Thing: TypeAlias = Literal["nothing", "tenant", "run", "call", "approval", "claim", "ledger"]
+Thing: TypeAlias = Literal["nothing", "tenant", "run", "call", "approval", "claim", "worker", "ledger"]
 READ: Final = ("viewer",)
 READ_OWN: Final = ("viewer", "agent")
 DRIVE: Final = ("agent",)
 REPORT: Final = ("agent", "worker")
+WORK: Final = ("worker",)
 DECIDE: Final = ("approver",)
 OPERATE: Final = ("operator",)
 COMMON: Final = (400, 401, 403, 404, 405, 422, 429, 503)
@@ -116,8 +117,19 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/runs/{id}/calls", "answer", "Do the call that a model asked for", DRIVE, "run", runs.answer,
           {200: records.AnswerRecord, 202: records.AnswerRecord}, body=runs.MakeCall, problems=(409,), takes_key=True,
           example={"tool": "charge", "args": {"order": "1042", "cents": 4200}}, links=OF_CALL, tags=AGENTS),
+    Route("POST", "/v1/runs/{id}/turns", "answer_all", "Do the calls of one turn of a model", DRIVE, "run",
+          runs.answer_all, {200: records.AnswersRecord}, body=runs.Turn, problems=(409,), tags=AGENTS,
+          example={"calls": [{"tool": "stock", "args": {"item": "kettle"}}]}),
+    Route("POST", "/v1/runs/{id}/execute", "execute", "Execute a model's plan", DRIVE, "run", runs.execute,
+          {200: records.AnswersRecord}, body=runs.Plan, problems=(409,), tags=AGENTS,
+          example={"plan": [{"tool": "charge", "args": {"order": "1042", "cents": 4200}}]}),
+    Route("POST", "/v1/check", "check", "Check a model's plan; start nothing", READ_OWN, "nothing", runs.check,
+          {200: records.CheckRecord}, body=runs.Plan, problems=(409,), tags=AGENTS,
+          example={"plan": [{"tool": "charge", "args": {"order": "1042", "cents": 4200}}]}),
+    Route("POST", "/v1/runs/{id}/before_end", "before_end", "Tell what a model that stops now leaves undone", DRIVE,
+          "run", runs.before_end, {200: records.TextRecord}, body=NoBody, problems=(409,), tags=AGENTS),
     Route("POST", "/v1/runs/{id}/commit", "commit", "Commit the run: its effects stay", DRIVE, "run", runs.commit,
-          {200: records.ReportRecord, 202: records.ReportRecord}, body=NoBody, problems=(409,), tags=AGENTS),
+          {200: records.ReportRecord, 202: records.ReportRecord}, body=runs.Commit, problems=(409,), tags=AGENTS),
     Route("POST", "/v1/runs/{id}/rollback", "rollback", "Take the run back", DRIVE, "run", runs.rollback,
           {200: records.ReportRecord, 202: records.ReportRecord}, body=runs.RollBack, problems=(409,),
           example={"why": "the customer has changed their mind"}, tags=AGENTS),
@@ -139,6 +151,18 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/claims/{call}/renew", "renew_claim", "Renew the work lease of a claimed call", REPORT, "claim",
           claims.renew, {200: records.ReportedRecord}, body=claims.RenewClaim, problems=(409,), tags=AGENTS,
           example={"token": "WyIiLC…"}),
+    Route("POST", "/v1/workers", "register", "Add a worker and declare the tools that it performs", WORK, "tenant",
+          workers.register, {201: records.WorkerRecord}, body=workers.Register, problems=(409,), tags=AGENTS,
+          links={"take": {"id": "$response.body#/id"}, "leave": {"id": "$response.body#/id"}},
+          example={"name": "bank", "tools": [{"name": "wire", "kind": "pivot", "lease": 20, "probe": True,
+                   "parameters": {"type": "object", "properties": {"order": {"type": "string"}},
+                                  "required": ["order"]}}]}),
+    Route("GET", "/v1/workers", "workers", "List the workers that are there", READ, "tenant", workers.workers,
+          {200: records.Page[records.WorkerRecord]}, query=PageQuery, tags=AGENTS),
+    Route("POST", "/v1/workers/{id}/take", "take", "Wait for one piece of work", WORK, "worker", workers.take,
+          {200: records.WorkRecord}, body=workers.TakeWork, tags=AGENTS, example={"wait": 0}),
+    Route("DELETE", "/v1/workers/{id}", "leave", "Forget a worker that ends", WORK, "worker", workers.leave,
+          {200: records.WorkerRecord}, tags=AGENTS),
     # ---- For people
     Route("GET", "/v1/inbox", "inbox", "List everything that waits for a person", READ, "tenant", people.inbox,
           {200: records.Page[records.InboxRecord]}, query=FilterQuery, tags=PEOPLE),
@@ -162,6 +186,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/approvals/{id}/bypass", "bypass", "Approve regardless of roles, on the record", OPERATE,
           "approval", people.bypass, {200: Approval}, body=people.Bypass, problems=(409,), tags=PEOPLE,
           example={"digest": "5c1f…", "why": "incident 7"}),
+    Route("POST", "/v1/links/redeem", "redeem", "Decide by a signed link", DECIDE, "tenant", people.redeem,
+          {200: Approval}, body=people.Redeem, problems=(409,), tags=PEOPLE, example={"token": "eyJ…"}),
     Route("POST", "/v1/delegations", "delegate", "Let somebody decide for oneself, for a time", DECIDE, "tenant",
           people.delegate, {201: records.DelegationRecord}, body=people.Delegate, problems=(409,), tags=PEOPLE,
           example={"to": "ben", "until": 86400, "why": "holiday"}),
@@ -193,6 +219,17 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/runs/{id}/finish", "finish", "Close an interrupted run as committed", OPERATE, "run",
           people.finish, {200: records.ReportRecord}, body=people.Why, problems=(409,), tags=PEOPLE,
           example={"why": "nothing is missing"}),
+    Route("POST", "/v1/runs/{id}/fork", "fork", "Copy a run up to one call, to continue differently", DRIVE, "run",
+          people.fork, {201: records.ForkedRecord}, body=people.Fork, problems=(409,), tags=PEOPLE,
+          example={"at": "call_…", "id": "order-1042-b"}),
+    Route("GET", "/v1/compare", "compare", "Compare two runs call by call", READ, "tenant", people.compare,
+          {200: dict}, query=people.CompareQuery, tags=PEOPLE),
+    Route("POST", "/v1/reconcile", "reconcile", "Compare the ledger with the world, for a tool", OPERATE, "tenant",
+          people.reconcile, {200: dict}, body=people.Reconcile, problems=(409,), tags=PEOPLE,
+          example={"tool": "charge"}),
+    Route("POST", "/v1/rules/test", "test_rules", "Show which rule decides about a call", READ, "nothing",
+          people.test_rules, {200: dict}, body=people.TestRules, problems=(409,), tags=PEOPLE,
+          example={"tool": "wire", "args": {"order": "1042", "cents": 4200}}),
     Route("GET", "/v1/budgets", "budgets", "List the state of every budget", READ, "tenant", people.budgets,
           {200: records.Page[records.BudgetStateRecord]}, query=FilterQuery, tags=PEOPLE),
     Route("GET", "/v1/costs", "costs", "Sum up what calls have cost", READ, "tenant", people.costs,
@@ -230,6 +267,8 @@ ROUTES: Final[tuple[Route, ...]] = (
           links={"verification": {"id": "$response.body#/id"}}),
     Route("GET", "/v1/jobs/{id}", "verification", "Tell how far a verification is", OPERATE, "tenant",
           audit.verification, {200: records.VerificationRecord}, tags=AUDITORS),
+    Route("POST", "/v1/audit/checkpoint", "checkpoint", "Sign the record so far", OPERATE, "tenant", audit.checkpoint,
+          {201: records.CheckpointRecord}, body=NoBody, problems=(409,), tags=AUDITORS),
     Route("POST", "/v1/export", "export", "Export runs as a file that anybody can check", OPERATE, "tenant",
           audit.export, {200: None}, body=audit.Export, problems=(409,), media_type="application/zip", tags=AUDITORS,
           example={"runs": ["order-1042"]}),

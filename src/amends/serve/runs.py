@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from amends import Answer
+from amends import Answer, RunInfo, ToolCall
 from amends.errors import (
     Error,
     Forbidden,
@@ -70,6 +70,32 @@ class MakeCall(Body):
     key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX, description="Or the header Idempotency-Key")
 
 
+class TurnCall(Body):
+    """One call of a turn."""
+
+    tool: str = Field(min_length=1, max_length=200)
+    args: dict[str, Any] = Field(default_factory=dict)
+    tool_call_id: str | None = Field(None, max_length=512)
+
+
+class Turn(Body):
+    """The calls of one turn of a model."""
+
+    calls: list[TurnCall] = Field(min_length=1, max_length=100)
+
+
+class Plan(Body):
+    """A list of ``{"tool", "args"}``; the calls of an inner list run in parallel."""
+
+    plan: list[dict[str, Any] | list[dict[str, Any]]] = Field(max_length=200)
+
+
+class Commit(Body):
+    """The output of the run, if it has one."""
+
+    output: Any = Field(None, description="Recorded with the run")
+
+
 class RollBack(Body):
     """Why a run is taken back; a plan, by its hash, only by an operator."""
 
@@ -83,7 +109,14 @@ class RollBack(Body):
 
 async def schemas(x: Exchange) -> Reply:
     """Describe the tools as a model gets them."""
-    return Reply({"tools": x.rt.schemas(x.query.style, strict=x.query.strict)})
+    tenant = x.service.own_tenant(x)
+    found = x.rt.schemas(x.query.style, strict=x.query.strict)
+    return Reply({"tools": [one for one in found if not x.service.desk.is_hidden(_name_of(one), tenant)]})
+
+
+def _name_of(schema: dict[str, Any]) -> str:
+    """Return the name of a tool from its description in any style."""
+    return str(schema.get("name") or schema["function"]["name"])
 
 
 async def runs(x: Exchange) -> Reply:
@@ -120,44 +153,45 @@ async def open(x: Exchange) -> Reply:
         raise KeyMissing("a run that is opened over HTTP needs an id, or the header Idempotency-Key")
     if said.agent and x.who.agent and said.agent != x.who.agent:
         raise Forbidden(f"this token speaks for agent {x.who.agent}, not for {said.agent}", why="agent")
-    if x.service.sessions.found(tenant_of(x), id) is not None:
-        await session_of(x, id)  # raises if it is somebody else's
-    else:
-        await _refuse_foreign(x, id)
+    known = await _known(x, id)
     options = {name: value for name, value in said if name not in ("id", "client_lease", "agent") and value is not None}
     options["input"] = said.input
     agent = x.who.agent or said.agent or ""
-    session, known = await x.service.sessions.open(
-        x.rt.scoped(agent=agent or None), tenant_of(x), id, options=options, lease_s=said.client_lease,
-        agent=agent, principal=x.who.name,
+    # A run that this agent opened with another token of its own stays recorded under the name that it has.
+    principal = x.who.name if known is None or x.is_wide else known.principal or ""
+    session, was_known = await x.service.sessions.open(
+        x.rt.scoped(agent=agent or None, principal=principal or None), x.tenant, id, options=options,
+        lease_s=said.client_lease, agent=agent, principal=principal,
     )  # fmt: skip
     with session.request() as run:
         place = f"{x.service.base(x.request)}/v1/runs/{quote(id, safe='')}"
         facts = {"id": run.id, "state": run.state, "generation": run.generation, "resumed": run.resumed}
         facts |= {"input": run.input, "over": run.is_over, "client_lease": session.lease_s}
-        return Reply(facts, 200 if known else 201, {"Location": place})
+        return Reply(facts, 200 if was_known else 201, {"Location": place})
 
 
-async def _refuse_foreign(x: Exchange, id: str) -> None:
-    """Raise ``RunNotFound`` if the run exists and belongs to another agent: its id does not tell that it exists."""
-    if x.is_wide:
-        return
+async def _known(x: Exchange, id: str) -> RunInfo | None:
+    """Return the run of this id, if there is one; raise ``RunNotFound`` if it belongs to another agent.
+
+    A run that is open here and was ended by somebody else, elsewhere, is not open any more.
+    """
+    session = x.service.sessions.found(x.tenant, id)
+    if x.is_wide and session is None:
+        return None
     try:
-        found = await x.rt.report(id)
+        found = (await x.rt.report(id)).run
     except RunNotFound:
-        return
-    if not x.owns(found.run):
+        return None
+    if not x.owns(found):
         raise RunNotFound(id)
-
-
-def tenant_of(x: Exchange) -> str:
-    """Return the tenant that the request is about."""
-    return x.service.tenant(x)
+    if session is not None and found.closed_at is not None:
+        x.service.sessions.forget(x.tenant, id)
+    return found
 
 
 async def session_of(x: Exchange, id: str) -> Session:
     """Return the open run of this id. One that this server does not have is taken up, under its recorded names."""
-    tenant = tenant_of(x)
+    tenant = x.tenant
     session = x.service.sessions.found(tenant, id)
     if session is not None:
         if not x.owns(session):
@@ -213,12 +247,41 @@ def key_of(x: Exchange) -> str | None:
     return text
 
 
+async def answer_all(x: Exchange) -> Reply:
+    """Do the calls of one turn of a model in parallel, a pivot last; each has an answer of its own."""
+    said: Turn = x.body
+    session = await session_of(x, x.path["id"])
+    calls = [ToolCall(one.tool, one.args, one.tool_call_id) for one in said.calls]
+    made = await x.service.finished(x, session, session.run.answer_all(calls))
+    return Reply({"answers": [one.to_dict() for one in made]})
+
+
+async def execute(x: Exchange) -> Reply:
+    """Execute a model's plan; the calls of an inner list run in parallel."""
+    session = await session_of(x, x.path["id"])
+    made = await x.service.finished(x, session, session.run.execute(x.body.plan))
+    return Reply({"answers": [one.to_dict() for one in made]})
+
+
+async def check(x: Exchange) -> Reply:
+    """Tell every violation of the ordering law in a plan, and an allowed order if there is one; start nothing."""
+    return Reply(x.rt.check(x.body.plan).to_dict())
+
+
+async def before_end(x: Exchange) -> Reply:
+    """Tell what to say to a model that is about to stop: what is missing or has failed; empty if the run is complete."""
+    session = await session_of(x, x.path["id"])
+    return Reply({"text": await x.service.finished(x, session, session.run.before_end())})
+
+
 # ---- Ending
 
 
 async def commit(x: Exchange) -> Reply:
     """Commit the run: its effects stay."""
     session = await session_of(x, x.path["id"])
+    if "output" in x.body.model_fields_set and not session.run.is_over:
+        session.run.output = x.body.output
     return await _ended(x, session, session.run.commit())
 
 
@@ -228,13 +291,13 @@ async def rollback(x: Exchange) -> Reply:
     is_person = "operator" in x.who.scopes
     if (said.plan or said.accept) and not is_person:
         raise Forbidden("a plan is a person's: this needs the scope operator", needs=("operator",))
-    id, tenant = x.path["id"], tenant_of(x)
+    id, tenant = x.path["id"], x.tenant
     session = x.service.sessions.found(tenant, id)
     if is_person:
         done = await x.rt.rollback(id, by=x.who.name, why=said.why, plan=said.plan, accept=said.accept)
         if session is None or done.run.state in ("rolled_back", "abandoned"):
             x.service.sessions.forget(tenant, id)
-            return Reply(done.to_dict())
+            return Reply(done.to_dict(), 200 if done.run.closed_at is not None else 202)
     try:
         session = await session_of(x, id)
     except RunEnded as ended:
@@ -245,7 +308,7 @@ async def rollback(x: Exchange) -> Reply:
 
 
 async def _ended(x: Exchange, session: Session, work: Any, *, is_rollback: bool = False) -> Reply:
-    id, tenant = session.run.id, tenant_of(x)
+    id, tenant = session.run.id, x.tenant
     try:
         await x.service.finished(x, session, work)
     except RolledBack as back:

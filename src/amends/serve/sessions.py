@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
 from amends import AsyncRun, AsyncRuntime
-from amends.errors import Busy, Error, LeaseLost, RunConflict
+from amends.errors import Busy, Error, LeaseLost, RunConflict, RunEnded
 from amends.serve.limits import Limits
 from amends.serve.problems import TooMany
 from amends.visible import visible, visible_log
@@ -58,7 +58,7 @@ class Sessions:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._open: dict[tuple[str, str], Session] = {}
-        self._opening: dict[tuple[str, str], asyncio.Lock] = {}
+        self._opening: dict[tuple[str, str], _Turn] = {}
         self._going_on: set[asyncio.Future[Any]] = set()
 
     def __len__(self) -> int:
@@ -73,25 +73,32 @@ class Sessions:
         agent: str, principal: str,
     ) -> tuple[Session, bool]:  # fmt: skip
         """Open a run for a client, or return the one that is open here; the second value: whether it was known."""
-        place = (tenant, id)
-        lock = self._opening.setdefault(place, asyncio.Lock())
+        async with self._turn((tenant, id)):
+            known = self._open.get((tenant, id))
+            if known is not None:
+                self._check_same(known, options)
+                known.lease_s = lease_s or known.lease_s
+                return known, True
+            if len(self._open) >= self._limits.runs_max:
+                raise TooMany(f"{len(self._open):,} runs are open here, and no more are accepted (runs_max)")
+            lease_s = lease_s or self._limits.client_lease_s
+            run = await rt.open(id, client_lease=lease_s, **options)
+            made = Session(run, agent=agent, principal=principal, lease_s=lease_s)
+            if not run.is_over:
+                self._open[tenant, id] = made
+            return made, run.resumed
+
+    @asynccontextmanager
+    async def _turn(self, place: tuple[str, str]) -> AsyncIterator[None]:
+        """Let one request at a time open this run: the others find it open."""
+        turn = self._opening.setdefault(place, _Turn())
+        turn.waiting += 1
         try:
-            async with lock:
-                known = self._open.get(place)
-                if known is not None:
-                    self._check_same(known, options)
-                    known.lease_s = lease_s or known.lease_s
-                    return known, True
-                if len(self._open) >= self._limits.runs_max:
-                    raise TooMany(f"{len(self._open):,} runs are open here, and no more are accepted (runs_max)")
-                lease_s = lease_s or self._limits.client_lease_s
-                run = await rt.open(id, client_lease=lease_s, **options)
-                made = Session(run, agent=agent, principal=principal, lease_s=lease_s)
-                if not run.is_over:
-                    self._open[place] = made
-                return made, run.resumed
+            async with turn.lock:
+                yield
         finally:
-            if not lock.locked():
+            turn.waiting -= 1
+            if not turn.waiting:
                 self._opening.pop(place, None)
 
     def _check_same(self, known: Session, options: Mapping[str, Any]) -> None:
@@ -104,16 +111,16 @@ class Sessions:
 
     def forget(self, tenant: str, id: str) -> None:
         """Let go of a run that has ended, or that another process has taken over."""
-        self._open.pop((tenant, id), None)
+        session = self._open.pop((tenant, id), None)
+        if session is not None and not session.run.is_over:
+            _ = self._go_on(self._released(session))  # if it is still ours after all, nobody else could have it
 
-    async def within(
-        self, tenant: str, session: Session, work: Coroutine[Any, Any, T], *, s_max: float, forgets: bool = True
-    ) -> T:
+    async def within(self, tenant: str, session: Session, work: Coroutine[Any, Any, T], *, s_max: float) -> T:
         """Finish ``work`` even if the client goes away; raise ``Busy`` if it takes longer than a client should wait.
 
         It then goes on, and the same request is answered with its result.
         """
-        going = self._go_on(self._watched(tenant, session, work, forgets=forgets))
+        going = self._go_on(self._watched(tenant, session, work))
         done, _ = await asyncio.wait({going}, timeout=s_max)
         if not done:
             going.add_done_callback(_retrieve)
@@ -123,14 +130,15 @@ class Sessions:
             )  # fmt: skip
         return going.result()
 
-    async def _watched(self, tenant: str, session: Session, work: Coroutine[Any, Any, T], *, forgets: bool) -> T:
+    async def _watched(self, tenant: str, session: Session, work: Coroutine[Any, Any, T]) -> T:
         try:
             with session.request():
-                return await work
-        except LeaseLost:
-            if forgets:
+                done = await work
+            if isinstance(getattr(done, "error", None), RunEnded):
                 self.forget(tenant, session.run.id)
-                _ = self._go_on(self._released(session))
+            return done
+        except (RunEnded, LeaseLost):
+            self.forget(tenant, session.run.id)
             raise
 
     async def let_go_of_silent(self) -> None:
@@ -139,7 +147,6 @@ class Sessions:
             if session.is_silent:
                 log.warning("run %s is let go: its client was silent for %g s", visible(id), session.lease_s)
                 self.forget(tenant, id)
-                _ = self._go_on(self._released(session))
 
     async def _released(self, session: Session) -> None:
         try:
@@ -159,7 +166,15 @@ class Sessions:
             await asyncio.wait(set(self._going_on), timeout=self._limits.answer_s_max)
         left, self._open = list(self._open.values()), {}
         if left:
-            await asyncio.gather(*(self._released(session) for session in left))
+            released = {asyncio.ensure_future(self._released(session)) for session in left}
+            await asyncio.wait(released, timeout=self._limits.answer_s_max)  # what takes longer, recovery finds
+
+
+class _Turn:
+    """Who may open a run now, and how many wait for it."""
+
+    def __init__(self) -> None:
+        self.lock, self.waiting = asyncio.Lock(), 0
 
 
 def _text(value: Any) -> str:

@@ -1229,9 +1229,10 @@ def permits_are_used_as_given(store: MemoryStore, world: World) -> Iterator[str]
 
 @checker
 def tokens_end_for_good(store: MemoryStore, _world: World) -> Iterator[str]:
-    """Check that a token is made once and ends once, that its row says so, and that none expires before its time.
+    """Check that a token is made once, ends once and does not expire before its time.
 
-    Whoever makes or ends a token by another one is the person whom that one was given to.
+    Its row says what its events say. Whoever makes or ends a token by another one is the person whom that one was given
+    to.
     """
     rows: dict[str, DirectiveRow] = {}
     for event in store.events:

@@ -375,6 +375,20 @@ def settle_compensation(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.SettleCompensation(begun.id, "a", 1, 1, "compensated", boot="boot", mono=1.0)
 
 
+def settle_compensation_and_begin(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    first, second = ledger.do(run), ledger.do(run, "two")
+    ledger.roll_back(run)
+    begun = ledger(ledger.compensate_op(second))
+    return ops.SettleCompensation(begun.id, "a", 1, 1, "compensated", then=ledger.compensate_op(first))
+
+
+def settle_compensation_and_close(ledger: Ledger) -> ops.StoreOp[Any]:
+    begun = ledger(compensate(ledger))
+    then = ops.CloseRun(begun.run, "a", 1, "rolled_back")
+    return ops.SettleCompensation(begun.id, "a", 1, 1, "compensated", then=then)
+
+
 def commit(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     return ops.DecideCommit(run.uid, "a", 1, '"done"', {ledger.do(run).id: 1})
@@ -696,6 +710,10 @@ def end_expired_token(ledger: Ledger) -> ops.StoreOp[Any]:
     return operations.EndToken(made.id, None, "clock", "expired", expired=True)
 
 
+def note_driver(ledger: Ledger) -> ops.StoreOp[Any]:
+    return operations.NoteDriver(ledger.run().uid, "ada", ledger.new("nonce"), token="tok_1")
+
+
 def halt_by_token(ledger: Ledger) -> ops.StoreOp[Any]:
     op = halt(ledger)
     op.token = "tok_1"
@@ -753,7 +771,7 @@ ASKING: Final = (
     admit_asked, admit_asked_read, admit_asked_staged, admit_changed, admit_expired, admit_pivot_over_asked,
     start_approved, start_expired, approve, approve_first_of_two, reject, reject_pivot, withdraw, let_go_asked,
     ask_again, edit, expire, void, delegate, halt, halt_again, unhalt, permit, revoke_permit, admit_permitted,
-    make_token, make_wide_token, end_token, end_expired_token, halt_by_token, open_by_token,
+    make_token, make_wide_token, end_token, end_expired_token, note_driver, halt_by_token, open_by_token,
     commit_over_asked, roll_back_asked,
     claim_notice, claim_late, note_told, note_not_told,
 )  # fmt: skip
@@ -883,7 +901,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         claim_clients,
         probe, watch, resolve_by_probe, resolve_by_person, asked_by_person, accept, decide, retry, roll_back, roll_back_by_person,
         roll_back_planned, compensate,
-        settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
+        settle_compensation, settle_compensation_and_begin, settle_compensation_and_close,
+        commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
         abandon, finish, collect, *ASKING, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
         admit_too_costly, commit_too_costly, pin_key, rewrite, note_value, load_records,
         write_checkpoint, *FORKING,
