@@ -2,7 +2,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.client.shop import Both, World, served
+from tests.client.shop import Both, served
+from tests.serve.shop import World
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent import futures
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,6 +84,39 @@ class Both:
             self.do(one._driver.close())  # what was given to the client stays open otherwise
         if self._loop is not None:
             self._loop.close()
+
+
+@contextmanager
+def working(both: Both, url: str, tools: list[Any], **given: Any) -> Iterator[Any]:
+    """Perform tools for the service beside the test, in the colour of the test: on a loop of its own, if it is async."""
+    options: dict[str, Any] = {"name": "w", "lease": 5.0, "wait": 5.0} | given
+    if not both.is_async:
+        with Client(url, token="worker", patience=5.0) as client, client.worker(tools, **options) as worker:
+            yield worker
+        return
+    begun: queue.Queue[Any] = queue.Queue()
+
+    async def main() -> None:
+        try:
+            async with AsyncClient(url, token="worker", patience=5.0) as client:
+                async with client.worker(tools, **options) as worker:
+                    begun.put((asyncio.get_running_loop(), worker))
+                    await worker._stopped.wait()
+        except BaseException as error:
+            begun.put(error)
+            raise
+
+    with futures.ThreadPoolExecutor(1) as pool:
+        going = pool.submit(lambda: asyncio.run(main()))
+        made = begun.get(timeout=20)
+        if isinstance(made, BaseException):
+            raise made
+        loop, worker = made
+        try:
+            yield worker
+        finally:
+            loop.call_soon_threadsafe(worker.stop)
+            going.result(30)
 
 
 async def _awaited(made: Any) -> Any:

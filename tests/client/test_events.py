@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from amends.errors import Forbidden
-from tests.client.shop import Both, World
+from tests.client.shop import Both
+from tests.serve.shop import World
 
 Shop = tuple[str, World]
 

@@ -20,7 +20,7 @@ def ok(data: Any = HEALTHY, status: int = 200) -> Callable[[httpx.Request], http
     return lambda _: httpx.Response(status, json=data)
 
 
-def broken(kind: type[Exception]) -> Callable[[httpx.Request], httpx.Response]:
+def broken(kind: type[httpx.TransportError]) -> Callable[[httpx.Request], httpx.Response]:
     def fail(request: httpx.Request) -> httpx.Response:
         raise kind("broken", request=request)
 
@@ -46,7 +46,7 @@ def scripted(both: Both, answers: Answers, *, patience: float = 5.0) -> tuple[An
 
 
 @pytest.mark.parametrize("kind", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.WriteError])
-def test_a_broken_connection_is_tried_again(both: Both, kind: type[Exception]) -> None:
+def test_a_broken_connection_is_tried_again(both: Both, kind: type[httpx.TransportError]) -> None:
     client, made = scripted(both, [broken(kind), broken(kind), ok()])
     assert both.do(client.health()) == HEALTHY
     assert [str(one.url) for one in made] == ["http://service/base/health"] * 3

@@ -7,8 +7,18 @@ import pytest
 
 from amends import Answer, Call, Held, Report, RolledBack
 from amends.client import ServiceError, Unreachable
-from amends.errors import BadArguments, Forbidden, LeaseLost, RunEnded, RunNotFound, ToolFailed, Unauthorized, UsageError
-from tests.client.shop import Both, World
+from amends.errors import (
+    BadArguments,
+    Forbidden,
+    LeaseLost,
+    RunEnded,
+    RunNotFound,
+    ToolFailed,
+    Unauthorized,
+    UsageError,
+)
+from tests.client.shop import Both
+from tests.serve.shop import World
 
 Shop = tuple[str, World]
 

@@ -16,6 +16,7 @@ from amends import (
     Budget,
     BudgetState,
     Call,
+    Checkpoint,
     CostLine,
     Doubt,
     Error,
@@ -30,7 +31,9 @@ from amends import (
     RolledBack,
     RunInfo,
     Token,
+    ToolCall,
     Verified,
+    tool,
 )
 from amends.client import AsyncAttempt, AsyncClient, AsyncRun, AsyncWorker, Attempt, Client, Run, Worker
 from amends.errors import CallNotFound, StalePlan
@@ -50,7 +53,9 @@ class Seen:
     def note(self, request: httpx.Request) -> None:
         path = request.url.raw_path.decode().partition("?")[0]
         for method, known in SERVED:
-            if method == request.method and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", re.escape(known).replace("\\", "")), path):
+            if method == request.method and re.fullmatch(
+                re.sub(r"\{\w+\}", "[^/]+", re.escape(known).replace("\\", "")), path
+            ):
                 self.routes.add((method, known))
 
     async def note_async(self, request: httpx.Request) -> None:
@@ -73,6 +78,7 @@ def everything(both: Both) -> Iterator[tuple[Seen, Any]]:
 def test_every_route_has_a_verb(both: Both) -> None:
     with everything(both) as (seen, made):
         _drive_everything(both, made)
+        _work(both, made)
     assert seen.routes == SERVED, f"no verb of the client uses {sorted(SERVED - seen.routes)}"
 
 
@@ -153,7 +159,7 @@ def _drive_everything(both: Both, made: Any) -> None:
         do(olga.rollback("r2", why="w", plan="0" * 16))
     do(run.suspend())
     assert do(olga.rollback("r2", why="changed", plan=do(olga.plan_rollback("r2")))).state == "rolled_back"
-    assert do(do(bot.open("r3")).commit()) is None
+    _plans_of_models(both, bot, olga)
     with pytest.raises(RolledBack) as back:
         do(do(bot.open("r4")).rollback("no"))
     assert back.value.report.state == "rolled_back"
@@ -163,7 +169,7 @@ def _drive_everything(both: Both, made: Any) -> None:
         do(open_run.call("charge", order=id, cents=1))
         do(open_run.suspend())
         if verb == "finish":
-            with pytest.raises(Error, match="pivot|interrupted|blocked|open"):
+            with pytest.raises(Error, match=r"pivot|interrupted|blocked|open"):
                 do(olga.finish(id, why="by hand"))
         else:
             assert do(olga.abandon(id, why="by hand")).state == "abandoned"
@@ -192,12 +198,44 @@ def _drive_everything(both: Both, made: Any) -> None:
     progress: list[tuple[int, int]] = []
     verified = do(olga.verify(progress=lambda *seen: progress.append(seen)))
     assert isinstance(verified, Verified)
-    assert (verified.ok, verified.runs, progress[-1][0]) == (True, 9, 9)
+    assert (verified.ok, verified.runs, progress[-1][0]) == (True, 10, 10)
     bundle = do(olga.export("r3"))
     assert bundle[:2] != b"{"
     with served() as (other, _):
         assert do(both.client(other).load(bundle)) == ["r3"]
     assert do(olga.load(bundle)) in ([], ["r3"])  # it is a run of this ledger already
+
+
+def _plans_of_models(both: Both, bot: Any, olga: Any) -> None:
+    do, run = both.do, both.do(bot.open("r3"))
+    plan = [{"tool": "charge", "args": {"order": "30", "cents": 1}}, [ToolCall("stock", {"item": "a"})]]
+    assert (do(bot.check(plan)).problems, do(bot.check([{"tool": "none", "args": {}}])).problems == ()) == ((), False)
+    assert [one.value for one in do(run.execute(plan))] == ["ch_30", 1]
+    turn = [ToolCall("stock", {"item": "abc"}, "t1"), ToolCall("charge", '{"order": "31", "cents": 1}')]
+    assert [one.value for one in do(run.answer_all(turn))] == [3, "ch_31"]
+    assert do(run.before_end()) == ""
+    run.output = {"done": True}
+    assert do(run.commit()) is None
+    assert do(olga.report("r3")).output == {"done": True}
+    shared = do(olga.report("r3")).calls[0]
+    assert do(bot.fork("r3", at=shared.id, id="r3-b")) == "r3-b"
+    assert do(olga.compare("r3", "r3-b")).left.run == "r3"
+    assert do(olga.test_rules("wire", {"order": "1", "cents": 1})).tool == "wire"
+    assert do(olga.reconcile("charge", limit=0)).tool == "charge"
+    assert isinstance(do(olga.checkpoint()), Checkpoint)
+    with pytest.raises(Error):
+        do(olga.redeem("no-link"))
+
+
+def _work(both: Both, made: Any) -> None:
+    @tool(kind="read")
+    def weigh(item: str) -> int:
+        return len(item)
+
+    with both.block(made("worker").worker([weigh], wait=0.05)):
+        [found] = both.do(made("viewer").workers())
+        assert found.tools == ("weigh",)
+        assert both.do(both.do(made("agent").open("w")).call("weigh", item="abc")) == 3
 
 
 # ---- One declaration, two colours

@@ -225,19 +225,21 @@ def test_a_server_that_was_restarted_asks_workers_to_register_again(tmp_path: An
     with served(url) as (client, _, _):
         worker = register(client)["id"]
         open_run(client)
-        Later(client, "/v1/runs/r1/calls", {"tool": "book", "args": {"order": "7"}})
+        asked = Later(client, "/v1/runs/r1/calls", {"tool": "book", "args": {"order": "7"}})
         work = take(client, worker)
         report(client, work, result="r")
+        asked.done()
     with served(url) as (client, service, _):
         lost = client.post(f"/v1/workers/{worker}/take", headers=WORKER, json={"wait": 0})
         assert ok(lost, 404)["code"] == "WorkerNotFound"
         assert service.rt.kind_of("book") is None
         worker = register(client)["id"]
         open_run(client)
-        Later(client, "/v1/runs/r1/rollback", {"why": "restarted"})
+        back = Later(client, "/v1/runs/r1/rollback", {"why": "restarted"})
         undo = take(client, worker)
         assert (undo["phase"], undo["result"]) == ("compensate", "r")
         assert report(client, undo)["state"] == "compensated"
+        back.done()
 
 
 def test_declarations_that_clash_are_refused() -> None:
@@ -310,3 +312,15 @@ def test_a_worker_that_has_hung_up_is_given_nothing() -> None:
         work = take(client, worker)
         report(client, work, result=1)
         assert made.done()["call"]["attempt"] == 1
+
+
+def test_a_worker_that_leaves_is_told_at_once_that_there_is_no_work() -> None:
+    with desk() as client:
+        worker = register(client)["id"]
+        began, given = time.monotonic(), []
+        asking = threading.Thread(target=lambda: given.append(take(client, worker, 20.0)))
+        asking.start()
+        time.sleep(0.1)
+        assert client.delete(f"/v1/workers/{worker}", headers=WORKER).status_code == 200
+        asking.join(15)
+        assert (given, time.monotonic() - began < 10) == ([None], True)

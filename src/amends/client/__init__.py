@@ -138,6 +138,8 @@ class Client(AnyClient):
     ready = blocking(people.ready)
     openapi = blocking(people.openapi)
     metrics = blocking(people.metrics)
+    check = blocking(people.check)
+    test_rules = blocking(people.test_rules)
 
     # ---- Runs and calls
 
@@ -150,6 +152,9 @@ class Client(AnyClient):
     rollback = blocking(people.rollback)
     abandon = blocking(people.abandon)
     finish = blocking(people.finish)
+    fork = blocking(people.fork)
+    compare = blocking(people.compare)
+    reconcile = blocking(people.reconcile)
 
     # ---- The inbox and approvals
 
@@ -163,6 +168,7 @@ class Client(AnyClient):
     ask_again = blocking(people.ask_again)
     bypass = blocking(people.bypass)
     delegate = blocking(people.delegate)
+    redeem = blocking(people.redeem)
 
     # ---- Doubts
 
@@ -195,6 +201,7 @@ class Client(AnyClient):
     events = listed(people.events)
     follow = listed(streams.follow)
     verify = blocking(people.verify)
+    checkpoint = blocking(people.checkpoint)
     export = blocking(people.export)
     load = blocking(people.load)
 
@@ -294,6 +301,8 @@ class AsyncClient(AnyClient):
     ready = awaited(people.ready)
     openapi = awaited(people.openapi)
     metrics = awaited(people.metrics)
+    check = awaited(people.check)
+    test_rules = awaited(people.test_rules)
 
     # ---- Runs and calls
 
@@ -306,6 +315,9 @@ class AsyncClient(AnyClient):
     rollback = awaited(people.rollback)
     abandon = awaited(people.abandon)
     finish = awaited(people.finish)
+    fork = awaited(people.fork)
+    compare = awaited(people.compare)
+    reconcile = awaited(people.reconcile)
 
     # ---- The inbox and approvals
 
@@ -319,6 +331,7 @@ class AsyncClient(AnyClient):
     ask_again = awaited(people.ask_again)
     bypass = awaited(people.bypass)
     delegate = awaited(people.delegate)
+    redeem = awaited(people.redeem)
 
     # ---- Doubts
 
@@ -351,6 +364,7 @@ class AsyncClient(AnyClient):
     events = listed_async(people.events)
     follow = listed_async(streams.follow)
     verify = awaited(people.verify)
+    checkpoint = awaited(people.checkpoint)
     export = awaited(people.export)
     load = awaited(people.load)
 

@@ -15,6 +15,7 @@ from amends import (
     Approval,
     BudgetState,
     Call,
+    Checkpoint,
     CostLine,
     Doubt,
     Event,
@@ -29,6 +30,7 @@ from amends import (
     RollbackPlan,
     RunInfo,
     Token,
+    ToolCall,
     Unknown,
     Verified,
 )
@@ -36,6 +38,7 @@ from amends.client import records
 from amends.client.exchange import AnyClient, ask, pages, part, post, read, said, whole
 from amends.client.flows import Sleep
 from amends.client.problems import error_of
+from amends.client.records import Facts
 from amends.errors import CallNotFound, UsageError
 
 POLL_S, POLL_S_MAX = 0.05, 1.0
@@ -82,9 +85,41 @@ async def metrics(client: AnyClient) -> str:
     return (await ask(client, "GET", "/metrics")).text
 
 
-async def workers(client: AnyClient) -> list[dict[str, Any]]:
-    """Return the workers that are there, with the tools that each performs."""
-    return await whole(client, "/v1/workers", dict)
+async def workers(client: AnyClient) -> list[Facts]:
+    """Return the workers that are there: ``id``, ``name``, ``tools``, ``by`` and ``lease`` of each."""
+    return await whole(client, "/v1/workers", records.facts_of)
+
+
+async def check(client: AnyClient, plan: Sequence[Any], /) -> Facts:
+    """Return every violation of the ordering law in a plan (``problems``), and an allowed order (``lawful_order``)."""
+    found: Facts = records.facts_of(await post(client, "/v1/check", {"plan": plain_plan(plan)}))
+    return found
+
+
+def plain_plan(plan: Sequence[Any]) -> list[Any]:
+    """Return a plan as plain data: each call as a mapping, calls that run in parallel as a list."""
+
+    def plain(one: Any) -> Any:
+        if isinstance(one, Mapping):
+            return dict(one)
+        if isinstance(one, ToolCall):
+            return {"tool": one.tool, "args": dict(one.args) if isinstance(one.args, Mapping) else one.args}
+        return [plain(inner) for inner in one]
+
+    return [plain(one) for one in plan]
+
+
+async def test_rules(  # the name is the runtime's
+    client: AnyClient,
+    tool: str,
+    args: Mapping[str, Any] | None = None,  # noqa: PT028
+    *,
+    agent: str | None = None,  # noqa: PT028
+) -> Facts:
+    """Return what each rule says about a call and which one decides; start and record nothing."""
+    body = {"tool": tool, "args": dict(args or {}), **said(agent=agent)}
+    found: Facts = records.facts_of(await post(client, "/v1/rules/test", body))
+    return found
 
 
 # ---- Runs and calls
@@ -158,6 +193,28 @@ async def finish(client: AnyClient, run_id: str, *, why: str) -> Report:
     return records.report_of(await post(client, f"/v1/runs/{part(run_id)}/finish", {"why": why}))
 
 
+async def fork(client: AnyClient, run_id: str, *, at: str, id: str) -> str:
+    """Make a new run that has what this one did, up to and including the call ``at``; return its id, to be opened.
+
+    ``id``: of the new run; needed, because it is what makes a lost answer harmless.
+    """
+    made = await post(client, f"/v1/runs/{part(run_id)}/fork", {"at": at, "id": id}, is_repeatable=False)
+    new: str = made["id"]
+    return new
+
+
+async def compare(client: AnyClient, left: str, right: str) -> Facts:
+    """Compare two runs call by call: the first that differs, other arguments, other results, other costs."""
+    found: Facts = records.facts_of(await read(client, "/v1/compare", left=left, right=right))
+    return found
+
+
+async def reconcile(client: AnyClient, tool: str, *, limit: int = 1_000) -> Facts:
+    """Compare the ledger with the world for one tool: find what only one of them has. Change nothing."""
+    found: Facts = records.facts_of(await post(client, "/v1/reconcile", {"tool": tool, "limit": limit}))
+    return found
+
+
 # ---- The inbox and approvals
 
 
@@ -213,6 +270,12 @@ async def ask_again(client: AnyClient, approval_id: str, *, why: str) -> Approva
 async def bypass(client: AnyClient, approval_id: str, *, digest: str, why: str) -> Approval:
     """Approve regardless of roles and numbers, on the record; never one's own request."""
     return await _decided(client, approval_id, "bypass", {"digest": digest, "why": why})
+
+
+async def redeem(client: AnyClient, token: str, *, why: str = "", reason: str = "") -> Approval:
+    """Use a signed link to approve or reject exactly what was shown with it. ``reason``: of a rejection."""
+    body = {"token": token, "why": why, "reason": reason}
+    return records.approval_of(await post(client, "/v1/links/redeem", body, is_repeatable=False))
 
 
 async def delegate(client: AnyClient, *, to: str, until: Until, why: str) -> None:
@@ -409,6 +472,12 @@ async def verify(
     if begun["state"] == "failed":
         raise error_of(begun["problem"])
     return records.verified_of(begun["verified"])
+
+
+async def checkpoint(client: AnyClient) -> Checkpoint | None:
+    """Sign the record so far; return the newest checkpoint, or None if nothing has happened yet."""
+    made = (await post(client, "/v1/audit/checkpoint", {}))["checkpoint"]
+    return None if made is None else records.checkpoint_of(made)
 
 
 async def export(client: AnyClient, *run_ids: str) -> bytes:

@@ -15,6 +15,7 @@ from amends import (
     Approval,
     BudgetState,
     Call,
+    Checkpoint,
     CostLine,
     Doubt,
     Event,
@@ -85,6 +86,23 @@ def _same(value: Any) -> Any:
     return value
 
 
+class Facts(dict[str, Any]):
+    """A record that the runtime makes of its own objects: what the service tells of it, also as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the service tells no {name!r}; it tells {', '.join(self)}") from None
+
+
+def facts_of(data: Any) -> Any:
+    """Return JSON data with its objects as ``Facts``."""
+    if isinstance(data, Mapping):
+        return Facts({name: facts_of(value) for name, value in data.items()})
+    return tuple(facts_of(one) for one in data) if isinstance(data, list) else data
+
+
 # ---- Records that are more than their fields
 
 
@@ -126,6 +144,11 @@ def permit_of(data: Mapping[str, Any]) -> Permit:
 def token_of(data: Mapping[str, Any]) -> Token:
     """Return a token; only the answer that created it has its ``text``."""
     return record(Token, data)
+
+
+def checkpoint_of(data: Mapping[str, Any]) -> Checkpoint:
+    """Return a checkpoint."""
+    return record(Checkpoint, data)
 
 
 def budget_of(data: Mapping[str, Any]) -> BudgetState:

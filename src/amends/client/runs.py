@@ -7,12 +7,13 @@ The run is the service's; this process holds a client lease, which it renews by 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NoReturn, Self, TypeVar
 
-from amends import Answer, Call, Held, Report, RolledBack, Waiting
+from amends import Answer, Call, Held, Report, RolledBack, ToolCall, Waiting
 from amends.client import people, records
 from amends.client.exchange import AnyClient, ask, part, post, said
 from amends.client.flows import Flow, Repeat, Repeated, Stop, awaited, blocking
@@ -57,6 +58,8 @@ class AnyRun:
         """Whether it has ended: it answers from its record, and accepts no call."""
         self.client_lease: float = facts["client_lease"]
         """Seconds without a sign of this process after which the service lets the run go."""
+        self.output: Any = None
+        """Set it before the end: it is recorded with the commit."""
         self.note = ""
         """What the end of the block has to say."""
         self._renewing: Repeated | None = None
@@ -104,9 +107,40 @@ async def call(run: AnyRun, tool: str, /, **args: Any) -> Any:
     return made.value
 
 
+async def answer_all(run: AnyRun, calls: Iterable[ToolCall], /) -> list[Answer]:
+    """Do the calls of one turn of a model in parallel, a pivot last, and phrase each outcome for the model."""
+    made = await post(run._client, f"{run._at}/turns", {"calls": [_turn_call(one) for one in calls]})
+    return [_answer(one) for one in made["answers"]]
+
+
+def _turn_call(one: ToolCall) -> dict[str, Any]:
+    if not isinstance(one.args, Mapping):
+        try:
+            args = json.loads(one.args or "{}")
+        except ValueError:
+            args = None
+        if not isinstance(args, dict):
+            raise UsageError(f"the arguments of {one.tool} are no JSON object", hint="answer the model so, and go on")
+        return {"tool": one.tool, "args": args, **said(tool_call_id=one.tool_call_id)}
+    return {"tool": one.tool, "args": dict(one.args), **said(tool_call_id=one.tool_call_id)}
+
+
+async def execute(run: AnyRun, plan: Sequence[Any], /) -> list[Answer]:
+    """Execute a model's plan, a list of ``{"tool", "args"}``; the calls of an inner list run in parallel."""
+    made = await post(run._client, f"{run._at}/execute", {"plan": people.plain_plan(plan)})
+    return [_answer(one) for one in made["answers"]]
+
+
+async def before_end(run: AnyRun) -> str:
+    """Return what to tell a model that is about to stop: what is missing or has failed; empty if the run is complete."""
+    text: str = (await post(run._client, f"{run._at}/before_end", {}))["text"]
+    return text
+
+
 async def commit(run: AnyRun) -> None:
     """Commit the run: its effects stay. Raises ``Held`` if a call waits for a person."""
-    answered = await ask(run._client, "POST", f"{run._at}/commit", body={})
+    body = {} if run.output is None else {"output": run.output}
+    answered = await ask(run._client, "POST", f"{run._at}/commit", body=body)
     run._ended(records.report_of(answered.json()))
     if answered.status_code == 202:
         raise await _held(run, answered.headers.get("location", ""))
@@ -410,6 +444,9 @@ class Run(AnyRun):
 
     answer = blocking(answer)
     call = blocking(call)
+    answer_all = blocking(answer_all)
+    execute = blocking(execute)
+    before_end = blocking(before_end)
     begin = blocking(begun)
     commit = blocking(commit)
     rollback = blocking(rollback)
@@ -423,6 +460,9 @@ class AsyncRun(AnyRun):
 
     answer = awaited(answer)
     call = awaited(call)
+    answer_all = awaited(answer_all)
+    execute = awaited(execute)
+    before_end = awaited(before_end)
     begin = awaited(begun_async)
     commit = awaited(commit)
     rollback = awaited(rollback)

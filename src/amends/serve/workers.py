@@ -266,6 +266,11 @@ class Desk:
         self._workers.pop(worker.id, None)
         self.look_at_workers()
 
+    async def wake(self) -> None:
+        """Let everybody who waits for work look again."""
+        async with self._news:
+            self._news.notify_all()
+
     def workers(self, tenant: str | None) -> list[Worker]:
         """Return the workers that are there; None: of every tenant."""
         return [one for one in self._alive() if tenant is None or one.tenant == tenant]
@@ -364,7 +369,7 @@ class Desk:
         until = time.monotonic() + wait_s
         worker.asks += 1
         try:
-            while not self._service.is_closing and not await is_gone():
+            while worker.id in self._workers and not self._service.is_closing and not await is_gone():
                 if (found := self._next(worker)) is not None:
                     return found
                 left = until - time.monotonic()
@@ -497,6 +502,7 @@ async def leave(x: Exchange) -> Reply:
     """Forget a worker that ends; what it has taken stays its own until its lease ends."""
     worker = x.service.desk.worker(x.tenant, x.path["id"])
     x.service.desk.leave(worker)
+    await x.service.desk.wake()  # it may still ask for work, and is told at once that there is none
     return Reply(_shown(x, worker))
 
 
