@@ -160,12 +160,11 @@ class BlockingDriver:
     def _perform(self, op: Any) -> Any:
         match op:
             case Send():
-                return self.http.request(op.method, op.url, **_options(op))
+                return self.http.send(self._request(op))
             case Sleep():
                 return time.sleep(op.seconds)
             case OpenStream(request):
-                made = self.http.build_request(request.method, request.url, **_options(request))
-                return self.http.send(made, stream=True)
+                return self.http.send(self._request(request), stream=True)
             case ReadLine(lines):
                 return next(lines, None)
             case CloseStream(response):
@@ -177,6 +176,9 @@ class BlockingDriver:
             case Stop(repeated):
                 return self._stop(repeated)
         raise AssertionError(f"a driver cannot perform {type(op).__name__}")
+
+    def _request(self, op: Send) -> httpx.Request:
+        return self.http.build_request(op.method, op.url, **_options(op))
 
     def _repeat(self, op: Repeat) -> Repeated:
         stop = threading.Event()
@@ -239,12 +241,11 @@ class LoopDriver:
     async def _perform(self, op: Any) -> Any:
         match op:
             case Send():
-                return await self.http.request(op.method, op.url, **_options(op))
+                return await self.http.send(self._request(op))
             case Sleep():
                 return await asyncio.sleep(op.seconds)
             case OpenStream(request):
-                made = self.http.build_request(request.method, request.url, **_options(request))
-                return await self.http.send(made, stream=True)
+                return await self.http.send(self._request(request), stream=True)
             case ReadLine(lines):
                 return await anext(lines, None)
             case CloseStream(response):
@@ -257,6 +258,9 @@ class LoopDriver:
             case Stop(repeated):
                 return await self._stop(repeated)
         raise AssertionError(f"a driver cannot perform {type(op).__name__}")
+
+    def _request(self, op: Send) -> httpx.Request:
+        return self.http.build_request(op.method, op.url, **_options(op))
 
     def _repeat(self, op: Repeat) -> Repeated:
         async def go_on() -> None:
