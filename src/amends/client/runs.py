@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, NoReturn, Self, TypeVar
 
-from amends import Answer, Call, Held, Report, RolledBack, ToolCall, Waiting
+from amends import Answer, Call, Held, Report, RolledBack, RunBlocked, ToolCall, Waiting
 from amends.client import people, records
 from amends.client.exchange import AnyClient, ask, part, post, said
 from amends.client.flows import Flow, Repeat, Repeated, Stop, awaited, blocking
@@ -246,9 +246,13 @@ async def _quietly(run: AnyRun, error: BaseException, ending: Flow[Report]) -> N
         found = await ending
     except (LedgerError, ServiceError) as lost:
         note = f"run {run.id} could not be ended from here ({lost}); the service recovers it by its policy"
+    except RunBlocked as blocked:
+        found = await people.report(run._client, run.id)
+        run._ended(found)
+        if not any(one.kind == "pivot" and one.state == "succeeded" for one in found.calls):
+            raise blocked from error
+        note = f"run {run.id} has pivoted and was interrupted; open it again or finish it"
     except Error as refused:
-        if type(refused).__name__ == "RunBlocked":
-            raise refused from error
         note = f"run {run.id} was not rolled back: {refused}"
     else:
         undone = sum(one.state == "compensated" for one in found.calls)
