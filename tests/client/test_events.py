@@ -66,6 +66,7 @@ def test_a_run_is_followed_from_its_beginning_and_from_a_place(shop: Shop, both:
     assert followed(both, client.follow(name, after=listed[0].place), 1) == [listed[1]]
 
 
+@pytest.mark.rest
 def test_an_event_that_happens_later_arrives(shop: Shop, both: Both, name: str) -> None:
     client, other = both.client(shop[0], "agent"), Both(is_async=False)
     run = other.client(shop[0], "agent").open(name)

@@ -8,12 +8,17 @@ import httpx
 import pytest
 
 from amends.client import AsyncClient, Client, ServiceError, Unreachable
-from amends.errors import Busy, LedgerUnavailable
+from amends.errors import Busy, LedgerUnavailable, UsageError
 from tests.client.shop import Both
 
 Answers = list[Callable[[httpx.Request], httpx.Response]]
 HEALTHY = {"status": "ok", "version": "1"}
 HALT = {"id": "h", "tenant": None, "agent": None, "tool": None, "by": "me", "why": "w", "at": "2026-01-01T00:00:00Z"}
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amends.client.exchange.PAUSE_S", 0.005)
 
 
 def ok(data: Any = HEALTHY, status: int = 200) -> Callable[[httpx.Request], httpx.Response]:
@@ -99,6 +104,7 @@ def test_a_deliberate_repeat_is_never_sent_twice(both: Both) -> None:
     assert json.loads(made[1].content)["again"] == "ordered twice"
 
 
+@pytest.mark.rest
 def test_import_amends_imports_no_http() -> None:
     import subprocess
     import sys
@@ -115,3 +121,20 @@ def test_the_client_says_which_package_is_missing(monkeypatch: pytest.MonkeyPatc
     for colour in (Client, AsyncClient):
         with pytest.raises(ImportError, match=r"amends\[client\]"):
             colour("http://x", token="t")
+
+
+def test_a_client_of_httpx2_is_as_good() -> None:
+    httpx2 = pytest.importorskip("httpx2")
+    made: list[Any] = []
+
+    def answer(request: Any) -> Any:
+        made.append(request)
+        if len(made) == 1:
+            raise httpx2.ConnectError("broken", request=request)
+        return httpx2.Response(200, json=HEALTHY)
+
+    with httpx2.Client(transport=httpx2.MockTransport(answer)) as http:
+        assert Client("http://service", token="t", http=http).health() == HEALTHY
+    assert len(made) == 2
+    with pytest.raises(UsageError, match="not dict"):
+        Client("http://service", token="t", http={"a": 1})

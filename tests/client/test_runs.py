@@ -118,6 +118,7 @@ def test_an_interrupt_rolls_back_or_suspends_by_the_policy(shop: Shop, both: Bot
         assert both.do(client.info(id)).state == state
 
 
+@pytest.mark.rest
 def test_the_block_renews_its_client_lease_by_itself(shop: Shop, both: Both, name: str) -> None:
     import asyncio
 

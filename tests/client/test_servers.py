@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from amends import RunBlocked, Runtime
+from amends import RolledBack, RunBlocked, Runtime
 from amends.client import AsyncClient, Client
 from amends.serve import app
 from tests.client.shop import Both
@@ -161,7 +161,7 @@ def test_a_worker_process_that_is_killed_leaves_a_doubt_and_the_next_one_settles
                 second = started()
                 assert going.result(60) == "s_2"  # its probe found it: nobody shipped it again
             asked.close()
-            with pytest.raises(Exception, match="back") as back:
+            with pytest.raises(RolledBack) as back:
                 run.rollback("not wanted")
             assert back.value.report.state == "rolled_back"
         finally:

@@ -75,6 +75,9 @@ def everything(both: Both) -> Iterator[tuple[Seen, Any]]:
         yield seen, lambda token: both.client(url, token, http=seen.http(is_async=both.is_async))
 
 
+@pytest.mark.parametrize(
+    "both", [False, pytest.param(True, marks=pytest.mark.rest)], ids=["blocking", "async"], indirect=True
+)
 def test_every_route_has_a_verb(both: Both) -> None:
     with everything(both) as (seen, made):
         _drive_everything(both, made)

@@ -89,6 +89,7 @@ def test_a_saga_whose_tool_lives_in_a_worker(shop: Shop, both: Both, name: str, 
     assert worker.performed == 2
 
 
+@pytest.mark.rest
 def test_errors_in_a_worker_mean_what_they_mean_in_the_runtime(shop: Shop, both: Both, name: str, hotel: Hotel) -> None:
     book, client = f"book_{len(name)}", both.client(shop[0], "agent")
     with working(both, shop[0], hotel.tools(str(len(name))), threads=2):
@@ -103,6 +104,7 @@ def test_errors_in_a_worker_mean_what_they_mean_in_the_runtime(shop: Shop, both:
         both.do(run.commit())
 
 
+@pytest.mark.rest
 def test_the_lease_is_renewed_while_a_body_runs(shop: Shop, both: Both, name: str, hotel: Hotel) -> None:
     book, client = f"book_{len(name)}", both.client(shop[0], "agent")
     with working(both, shop[0], hotel.tools(str(len(name))), lease=0.3, wait=2.0):
@@ -111,6 +113,7 @@ def test_the_lease_is_renewed_while_a_body_runs(shop: Shop, both: Both, name: st
     assert (run.state, len(hotel.keys)) == ("committed", 1)
 
 
+@pytest.mark.rest
 def test_a_worker_that_the_service_forgot_registers_again(shop: Shop, both: Both, name: str, hotel: Hotel) -> None:
     book, client = f"book_{len(name)}", both.client(shop[0], "agent")
     with working(both, shop[0], hotel.tools(str(len(name)))) as worker:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from amends.client import events as streams
 from amends.client import people
@@ -16,9 +16,6 @@ from amends.client.flows import BlockingDriver, LoopDriver, awaited, blocking, l
 from amends.client.problems import ServiceError, Unreachable
 from amends.client.runs import AsyncAttempt, AsyncBlock, AsyncRun, Attempt, Block, Run
 from amends.client.workers import AsyncWorker, Worker
-
-if TYPE_CHECKING:
-    import httpx
 
 __all__ = [
     "AsyncAttempt",
@@ -53,8 +50,8 @@ class Client(AnyClient):
 
     ``url``: of the service; it may have a path, if the service is mounted. ``token``: from ``amends tokens create``.
     ``patience``: for how many seconds a request is tried again while the service cannot be reached or is busy.
-    ``timeout``: seconds to wait for one answer. ``http``: an ``httpx.Client`` of yours, for proxies and certificates;
-    it stays open when the client is closed.
+    ``timeout``: seconds to wait for one answer. ``http``: an ``httpx.Client`` of yours (or of httpx2), for
+    proxies and certificates; it stays open when the client is closed.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class Client(AnyClient):
         token: str,
         patience: float = PATIENCE_S,
         timeout: float = TIMEOUT_S,
-        http: httpx.Client | None = None,
+        http: Any = None,
     ) -> None:
         super().__init__(url, token, patience=patience, timeout=timeout)
         self._owns = http is None
@@ -227,7 +224,7 @@ class AsyncClient(AnyClient):
         token: str,
         patience: float = PATIENCE_S,
         timeout: float = TIMEOUT_S,
-        http: httpx.AsyncClient | None = None,
+        http: Any = None,
     ) -> None:
         super().__init__(url, token, patience=patience, timeout=timeout)
         self._owns = http is None

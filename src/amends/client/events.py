@@ -57,7 +57,7 @@ async def follow(
                                 yield event
             finally:
                 await CloseStream(answer)
-        except transport_errors():
+        except transport_errors(client):
             pass  # opened again below
         await Sleep(pause_s * (0.5 + random.random() / 2))
         pause_s = min(2 * pause_s, PAUSE_S_MAX)

@@ -42,18 +42,15 @@ class AnyClient:
         return f"<{type(self).__name__} of {self.url}>"
 
 
-def transport_errors() -> tuple[type[Exception], ...]:
+def transport_errors(client: AnyClient) -> tuple[type[Exception], ...]:
     """Return the errors of a connection that broke, or never came about."""
-    import httpx
-
-    return (httpx.TransportError,)
+    return (client._driver.package.TransportError,)
 
 
-def connect_errors() -> tuple[type[Exception], ...]:
+def _connect_errors(client: AnyClient) -> tuple[type[Exception], ...]:
     """Return the errors after which the service has certainly not seen the request."""
-    import httpx
-
-    return (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+    package = client._driver.package
+    return (package.ConnectError, package.ConnectTimeout, package.PoolTimeout, package.UnsupportedProtocol)
 
 
 async def ask(
@@ -80,8 +77,8 @@ async def ask(
         after_s: float | None = None
         try:
             answer = await sent
-        except transport_errors() as error:
-            is_unseen = isinstance(error, connect_errors())
+        except transport_errors(client) as error:
+            is_unseen = isinstance(error, _connect_errors(client))
             if not (is_repeatable or is_unseen):
                 raise Unreachable(
                     f"{method} {path}: the connection to {client.url} broke ({type(error).__name__}): it may have been done",

@@ -19,12 +19,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+
+from amends.errors import UsageError
 
 if TYPE_CHECKING:
     import httpx
@@ -123,13 +126,22 @@ class Repeated:
 # ---- Driving
 
 
+def package_of(http: object) -> Any:
+    """Return the package that this client is of: httpx, or httpx2, which has the same classes."""
+    roots = [kind.__module__.partition(".")[0] for kind in type(http).__mro__]
+    found = next((root for root in roots if root in ("httpx", "httpx2")), None)
+    if found is None:
+        raise UsageError(f"http is a client of httpx, not {type(http).__name__}")
+    return sys.modules[found]
+
+
 class BlockingDriver:
     """Performs operations and blocks the calling thread meanwhile."""
 
     is_async: Final = False
 
-    def __init__(self, http: httpx.Client) -> None:
-        self.http = http
+    def __init__(self, http: Any) -> None:
+        self.http, self.package = http, package_of(http)
 
     def run(self, flow: Any) -> Any:
         """Drive a flow, or one step of a listing, to its end."""
@@ -178,7 +190,8 @@ class BlockingDriver:
         raise AssertionError(f"a driver cannot perform {type(op).__name__}")
 
     def _request(self, op: Send) -> httpx.Request:
-        return self.http.build_request(op.method, op.url, **_options(op))
+        made: httpx.Request = self.http.build_request(op.method, op.url, **_options(op))
+        return made
 
     def _repeat(self, op: Repeat) -> Repeated:
         stop = threading.Event()
@@ -209,8 +222,8 @@ class LoopDriver:
 
     is_async: Final = True
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self.http = http
+    def __init__(self, http: Any) -> None:
+        self.http, self.package = http, package_of(http)
 
     async def run(self, flow: Any) -> Any:
         """Drive a flow, or one step of a listing, to its end."""
@@ -260,7 +273,8 @@ class LoopDriver:
         raise AssertionError(f"a driver cannot perform {type(op).__name__}")
 
     def _request(self, op: Send) -> httpx.Request:
-        return self.http.build_request(op.method, op.url, **_options(op))
+        made: httpx.Request = self.http.build_request(op.method, op.url, **_options(op))
+        return made
 
     def _repeat(self, op: Repeat) -> Repeated:
         async def go_on() -> None:

@@ -376,7 +376,7 @@ class Desk:
                 if left <= 0:
                     return None
                 async with self._news:
-                    if self._next_queue(worker) is None:
+                    if self._next_queue(worker) is None and worker.id in self._workers:
                         try:
                             await asyncio.wait_for(self._news.wait(), min(left, 1.0))
                         except TimeoutError:
