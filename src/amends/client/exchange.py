@@ -68,7 +68,8 @@ async def ask(
     """Return the answer to a request; raise the error that it describes.
 
     A connection that broke, and an answer that says when to try again, are tried again for ``patience`` seconds.
-    ``is_repeatable=False``: sent twice it would be done twice, so it is sent again only if it was certainly not done.
+    ``is_repeatable=False``: sent twice it would be done twice, or refused the second time; so it is sent again only if it was
+    certainly not done.
     """
     sent = request(client, method, path, body=body, query=query, headers=headers, timeout=timeout)
     until = time.monotonic() + (client._patience_s if patience is None else patience)
@@ -82,7 +83,7 @@ async def ask(
             if not (is_repeatable or is_unseen):
                 raise Unreachable(
                     f"{method} {path}: the connection to {client.url} broke ({type(error).__name__}): it may have been done",
-                    hint="look whether it was done before you ask again: repeated, it would be done twice",
+                    hint="look whether it was done before you ask again",
                 ) from error
             broken: Error = Unreachable(f"{client.url} does not answer ({type(error).__name__})")
             broken.__cause__ = error

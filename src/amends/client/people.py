@@ -1,7 +1,8 @@
 """For people and machines: approvals, doubts, plans, budgets, locks, halts, permits, tokens and the record itself.
 
 Each function is a verb of the client with the name of the runtime's verb. There is no ``by``: the service records who
-decides by the token.
+decides by the token. A decision that is sent twice would be refused the second time, as if somebody else had been first:
+it is not sent again if the first answer was lost.
 """
 
 from __future__ import annotations
@@ -185,12 +186,12 @@ async def rollback(
 
 async def abandon(client: AnyClient, run_id: str, *, why: str) -> Report:
     """Close a run and leave its effects standing; the report names each of them."""
-    return records.report_of(await post(client, f"/v1/runs/{part(run_id)}/abandon", {"why": why}))
+    return records.report_of(await post(client, f"/v1/runs/{part(run_id)}/abandon", {"why": why}, is_repeatable=False))
 
 
 async def finish(client: AnyClient, run_id: str, *, why: str) -> Report:
     """Close a run that was interrupted after its pivot as committed."""
-    return records.report_of(await post(client, f"/v1/runs/{part(run_id)}/finish", {"why": why}))
+    return records.report_of(await post(client, f"/v1/runs/{part(run_id)}/finish", {"why": why}, is_repeatable=False))
 
 
 async def fork(client: AnyClient, run_id: str, *, at: str, id: str) -> str:
@@ -234,7 +235,7 @@ async def approval(client: AnyClient, approval_id: str) -> Approval:
 
 
 async def _decided(
-    client: AnyClient, approval_id: str, verb: str, body: Mapping[str, Any], *, is_repeatable: bool = True
+    client: AnyClient, approval_id: str, verb: str, body: Mapping[str, Any], *, is_repeatable: bool = False
 ) -> Approval:
     at = f"/v1/approvals/{part(approval_id)}/{verb}"
     return records.approval_of(await post(client, at, body, is_repeatable=is_repeatable))
@@ -244,7 +245,9 @@ async def approve(
     client: AnyClient, approval_id: str, *, digest: str, why: str = "", behalf: str | None = None
 ) -> Approval:
     """Approve exactly the request whose ``digest`` was shown. ``behalf``: who delegated it."""
-    return await _decided(client, approval_id, "approve", said(digest=digest, why=why, behalf=behalf))
+    return await _decided(
+        client, approval_id, "approve", said(digest=digest, why=why, behalf=behalf), is_repeatable=True
+    )
 
 
 async def reject(client: AnyClient, approval_id: str, *, reason: str) -> Approval:
@@ -254,7 +257,7 @@ async def reject(client: AnyClient, approval_id: str, *, reason: str) -> Approva
 
 async def edit(client: AnyClient, approval_id: str, args: Mapping[str, Any], *, why: str) -> Approval:
     """Reject a request and make one for these arguments instead; whoever edits it cannot approve it."""
-    return await _decided(client, approval_id, "edit", {"args": dict(args), "why": why}, is_repeatable=False)
+    return await _decided(client, approval_id, "edit", {"args": dict(args), "why": why})
 
 
 async def withdraw(client: AnyClient, approval_id: str, *, why: str) -> Approval:
@@ -264,7 +267,7 @@ async def withdraw(client: AnyClient, approval_id: str, *, why: str) -> Approval
 
 async def ask_again(client: AnyClient, approval_id: str, *, why: str) -> Approval:
     """Make a new request for a call whose request expired."""
-    return await _decided(client, approval_id, "ask_again", {"why": why}, is_repeatable=False)
+    return await _decided(client, approval_id, "ask_again", {"why": why})
 
 
 async def bypass(client: AnyClient, approval_id: str, *, digest: str, why: str) -> Approval:
@@ -319,7 +322,8 @@ async def resolve(client: AnyClient, call_id: str, answer: Probed[Any], *, why: 
         raise UsageError(f"an answer is Happened(result), Absent() or Unknown(), not {answer!r}")
     told = answer.to_dict()
     told.pop("why", None)
-    return records.report_of(await post(client, f"/v1/calls/{part(call_id)}/resolve", {**told, "why": why}))
+    at = f"/v1/calls/{part(call_id)}/resolve"
+    return records.report_of(await post(client, at, {**told, "why": why}, is_repeatable=False))
 
 
 async def retry(client: AnyClient, call_id: str, *, why: str, result: object = NOT_SAID) -> Report:
@@ -333,13 +337,14 @@ async def retry(client: AnyClient, call_id: str, *, why: str, result: object = N
 
 async def accept(client: AnyClient, call_id: str, *, why: str) -> Report:
     """Accept that an effect stays, or that nobody will know: it becomes residue."""
-    return records.report_of(await post(client, f"/v1/calls/{part(call_id)}/accept", {"why": why}))
+    at = f"/v1/calls/{part(call_id)}/accept"
+    return records.report_of(await post(client, at, {"why": why}, is_repeatable=False))
 
 
 async def decide(client: AnyClient, call_id: str, decision: Literal["run", "replay", "refuse"], *, why: str) -> Report:
     """Decide a held call: run it, answer it with the result of its twin, or refuse it."""
     body = {"decision": decision, "why": why}
-    return records.report_of(await post(client, f"/v1/calls/{part(call_id)}/decide", body))
+    return records.report_of(await post(client, f"/v1/calls/{part(call_id)}/decide", body, is_repeatable=False))
 
 
 # ---- Budgets, costs, locks
@@ -378,7 +383,8 @@ async def halt(client: AnyClient, *, why: str, agent: str | None = None, tool: s
 
 async def unhalt(client: AnyClient, *, why: str, agent: str | None = None, tool: str | None = None) -> list[Halt]:
     """Lift every halt of exactly this extent."""
-    answer = await ask(client, "DELETE", "/v1/halts", query=said(why=why, agent=agent, tool=tool))
+    extent = said(why=why, agent=agent, tool=tool)
+    answer = await ask(client, "DELETE", "/v1/halts", query=extent, is_repeatable=False)
     return [records.halt_of(one) for one in answer.json()["items"]]
 
 
@@ -437,7 +443,7 @@ async def create_token(
 
 async def revoke_token(client: AnyClient, token_id: str, *, why: str) -> Token:
     """End a token at once."""
-    answer = await ask(client, "DELETE", f"/v1/tokens/{part(token_id)}", query={"why": why})
+    answer = await ask(client, "DELETE", f"/v1/tokens/{part(token_id)}", query={"why": why}, is_repeatable=False)
     return records.token_of(answer.json())
 
 
