@@ -38,7 +38,6 @@ from amends.serve.problems import Taken, TooMany
 
 if TYPE_CHECKING:
     from amends.serve.service import Service
-    from amends.serve.sessions import Session
 
 MARGIN: Final = 1.1
 """How much longer than a lease the server waits: the worker counts from before it asked, the server from after."""
