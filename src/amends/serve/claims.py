@@ -77,12 +77,14 @@ class Work:
     call: str
     attempt: int
     phase: Literal["execute", "compensate", "probe"] = "execute"
+    probe: str = ""
+    """Which probe of the call it is."""
 
 
 def sign(work: Work, secrets: Secrets) -> str:
     """Return the token of a piece of work."""
     named = {"tenant": work.tenant, "run": work.run, "epoch": work.epoch, "call": work.call}
-    return secrets.sign("claim", named | {"attempt": work.attempt, "phase": work.phase})
+    return secrets.sign("claim", named | {"attempt": work.attempt, "phase": work.phase, "probe": work.probe})
 
 
 def read(token: str, secrets: Secrets) -> Work | None:

@@ -12,7 +12,7 @@ import hashlib
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
@@ -131,13 +131,9 @@ class Piece:
     done: asyncio.Future[list[Any]]
     taken: asyncio.Event = field(default_factory=asyncio.Event)
     worker: str = ""
+    since: float = field(default_factory=time.monotonic)
     until: float = 0.0
     report: str = ""
-
-    @property
-    def name(self) -> tuple[str, int, str, int]:
-        """What a token names."""
-        return self.work.call, self.work.attempt, self.work.phase, self.work.epoch
 
 
 class Desk:
@@ -149,8 +145,8 @@ class Desk:
         self._workers: dict[str, Worker] = {}
         self._waiting: dict[str, deque[Piece]] = {}
         self._news = asyncio.Condition()
-        self._pieces: dict[tuple[str, int, str, int], Piece] = {}
-        self._ended: OrderedDict[tuple[str, int, str, int], Piece] = OrderedDict()
+        self._pieces: dict[Work, Piece] = {}
+        self._ended: OrderedDict[Work, Piece] = OrderedDict()
         self._unserved: frozenset[str] = frozenset()
 
     # ---- Workers and their tools
@@ -165,6 +161,12 @@ class Desk:
             raise BadDeclaration(f"two tools are called {twice}", tool=twice)
         served = [self._checked(tenant, declared) for declared in tools]
         new = [one for one in served if self._is_new(one)]
+        known = len(self._served.keys() | set(names))
+        if known > max(len(self._served), self._limits.worker_tools_max):
+            raise TooMany(
+                f"workers have declared {len(self._served):,} tools here, of at most"
+                f" {self._limits.worker_tools_max:,} (worker_tools_max)"
+            )
         if new:
             self._service.rt.add(*(self._tool(one) for one in new), replace=True)
         self._served |= {one.declared.name: one for one in served}
@@ -310,13 +312,15 @@ class Desk:
         if (call.tenant or "") != one.tenant:
             raise NoEffect(f"no worker of this tenant performs {one.declared.name}")
         work = Work(call.tenant or "", call.run_id, await self._epoch(call, phase), call.id, call.attempt, phase)
+        if phase == "probe":  # a call is probed more than once, and each answer is about its own moment
+            work = replace(work, probe=self._service.new_id("prb"))
         sent = {
             "run": call.run_id, "call": call.id, "tool": one.declared.name, "phase": phase, "attempt": call.attempt,
             "key": call.key, "args": args, **more,
         }  # fmt: skip
         loop = asyncio.get_running_loop()
         piece = Piece(work, one.declared.name, call.key, sent, one.declared.lease, loop.create_future())
-        self._pieces[piece.name] = piece
+        self._pieces[work] = piece
         try:
             await self._handed_out(piece)
             while not piece.done.done():
@@ -326,8 +330,9 @@ class Desk:
                 await asyncio.wait({piece.done}, timeout=left)
             return piece.done.result()
         finally:
-            del self._pieces[piece.name]
-            self._ended[piece.name] = piece
+            del self._pieces[work]
+            # What it was about and what was reported may be large, and the record has both.
+            self._ended[work] = replace(piece, sent={}, done=loop.create_future())
             while len(self._ended) > ENDED_MAX:
                 self._ended.popitem(last=False)
 
@@ -383,7 +388,7 @@ class Desk:
 
     def _next_queue(self, worker: Worker) -> deque[Piece] | None:
         queues = [queue for name in worker.tools if (queue := self._waiting.get(name))]
-        return min(queues, key=lambda one: one[0].until, default=None)
+        return min(queues, key=lambda one: one[0].since, default=None)
 
     def _next(self, worker: Worker) -> Piece | None:
         queue = self._next_queue(worker)
@@ -401,8 +406,7 @@ class Desk:
 
     def found(self, work: Work) -> Piece | None:
         """Return the piece that a token names, if this server has handed it out."""
-        name = (work.call, work.attempt, work.phase, work.epoch)
-        return self._pieces.get(name) or self._ended.get(name)
+        return self._pieces.get(work) or self._ended.get(work)
 
     async def report(self, x: Exchange, piece: Piece, report: list[Any]) -> Reply | None:
         """Take a report; None: its lease is over, so it is evidence."""
@@ -415,7 +419,7 @@ class Desk:
                 call_id=piece.work.call, attempt=piece.work.attempt, run_id=piece.work.run,
             )  # fmt: skip
         if not piece.report:
-            if piece.done.done() or piece.name not in self._pieces or time.monotonic() > piece.until:
+            if piece.done.done() or piece.work not in self._pieces or time.monotonic() > piece.until:
                 return None
             piece.report = digest
             piece.done.set_result(report)
@@ -437,7 +441,7 @@ class Desk:
     def renew(self, piece: Piece) -> float:
         """Renew the work lease; raise ``LeaseLost`` if it is over."""
         now = time.monotonic()
-        if piece.name not in self._pieces or piece.done.done() or now > piece.until:
+        if piece.work not in self._pieces or piece.done.done() or now > piece.until:
             raise LeaseLost("the work lease is over: stop, if you can", hint="report what happened all the same")
         piece.until = now + piece.lease_s * MARGIN
         return piece.lease_s

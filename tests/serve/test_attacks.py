@@ -1,0 +1,101 @@
+"""What a second pair of eyes tried on the service, and what did not hold at first."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from amends.serve import Limits
+from tests.serve.shop import as_, served
+from tests.serve.test_workers import BOOK, WORKER, call, desk, ok, open_run, register, report, take
+
+
+def probe_of(client: Any, call_id: str) -> tuple[threading.Thread, list[Any]]:
+    """Let a person ask the outside world about a call, in a thread of its own."""
+    got: list[Any] = []
+
+    def ask() -> None:
+        got.append(client.post(f"/v1/calls/{call_id}/probe", headers=as_("operator"), json={}))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    return asking, got
+
+
+def test_the_answer_of_an_older_probe_is_not_taken_for_that_of_a_newer_one() -> None:
+    """What a probe saw before nothing more could be sent says nothing about what is there after that."""
+    with desk() as client:
+        worker = register(client, BOOK | {"lease": 0.5})["id"]
+        open_run(client)
+        asked = call(client)
+        work = take(client, worker)  # and it is never heard of again
+        old = take(client, worker)
+        new = take(client, worker, 10.0)  # the first probe was silent past its lease, too
+        assert (old["phase"], new["phase"]) == ("probe", "probe")
+        report(client, old, result={"answer": "absent"})  # it has seen the world of then
+        report(client, new, result={"answer": "happened", "result": {"room": 3}})
+        assert asked.done()["value"] == {"room": 3}
+        assert take(client, worker, 0.0) is None
+
+
+def test_two_probes_of_one_call_at_once_each_get_their_own_answer() -> None:
+    with desk() as client:
+        worker = register(client, BOOK | {"lease": 2.0, "probe": True})["id"]
+        open_run(client)
+        asked = call(client)
+        work = take(client, worker)
+        report(client, work, result="r")
+        asked.done()
+        (first, one), (second, two) = probe_of(client, work["call"]), probe_of(client, work["call"])
+        for answer in ("happened", "unknown"):
+            report(client, take(client, worker), result={"answer": answer})
+        first.join(10)
+        second.join(10)
+        assert {ok(one[0])["answer"], ok(two[0])["answer"]} == {"happened", "unknown"}
+
+
+def test_work_that_waits_longest_is_handed_out_first() -> None:
+    """A worker of several tools does not starve one of them while another is asked for all the time."""
+    names = [f"t{number}" for number in range(12)]
+    with desk() as client:
+        worker = register(client, *(BOOK | {"name": name} for name in names))["id"]
+        asked = []
+        for name in names:
+            open_run(client, name)
+            asked.append(call(client, name, name))
+            waited = time.monotonic()
+            while not client.app.desk._waiting.get(name):  # type: ignore[attr-defined]
+                assert time.monotonic() - waited < 10
+                time.sleep(0.005)
+        order = []
+        for _ in names:
+            order.append(work := take(client, worker))
+            report(client, work, result=1)
+        assert [one["tool"] for one in order] == names
+        for one in asked:
+            one.done()
+
+
+def test_work_that_has_ended_is_remembered_without_what_was_sent() -> None:
+    with desk() as client:
+        worker = register(client, BOOK)["id"]
+        open_run(client)
+        asked = call(client, order="7" * 100_000)
+        work = take(client, worker)
+        report(client, work, result="r" * 100_000)
+        asked.done()
+        [kept] = client.app.desk._ended.values()  # type: ignore[attr-defined]
+        assert kept.sent == {}
+        assert not kept.done.done()
+        assert report(client, work, result="r" * 100_000)["state"] == "succeeded"
+
+
+def test_workers_cannot_declare_tools_without_end() -> None:
+    with served(limits=Limits(worker_tools_max=3)) as (client, _, _):
+        for number in range(3):
+            made = register(client, BOOK | {"name": f"t{number}"})
+            ok(client.delete(f"/v1/workers/{made['id']}", headers=WORKER))
+        refused = register(client, BOOK | {"name": "t3"}, status=429)
+        assert (refused["code"], "worker_tools_max" in refused["detail"]) == ("TooMany", True)
+        register(client, BOOK | {"name": "t1"})  # one that is known
