@@ -23,6 +23,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from amends.budgets import Costs, Number, billionths, unit_of
+from amends.drivers import process
 from amends.drivers.blocking import Driver
 from amends.drivers.context import (
     body_here,
@@ -955,12 +956,13 @@ class Run(OpenRun):
         declared, options = runs.declared_as(tool)
         return self.direct(declared, options, args, kwargs)
 
+    @trims_itself  # or rather whoever calls it
     def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do what a tool does that is called inside this run's context; programs use ``call``."""
         if options.connection is not None:
             return self._value(finish(self._perform_joined(declared, options, args, kwargs)))
         call = plain_request(self._host, self._session, declared, options, args, kwargs)
-        if call is not None and self._pid == os.getpid():
+        if call is not None and self._pid == process.pid:
             return self._plainly(call)
         ask = direct_ask(self._host, self._session, declared, options, args, kwargs)
         return finish(self._result(ask))
@@ -1145,11 +1147,12 @@ class AsyncRun(OpenRun):
     @overload
     async def call(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @_tracked
-    async def call(self, tool: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, tool: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a tool in this run, whether it is blocking or async."""
         declared, options = runs.declared_as(tool)
-        return await self.direct(declared, options, args, kwargs)
+        return self.direct(declared, options, args, kwargs)
 
+    @trims_itself
     async def direct(
         self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -1157,7 +1160,7 @@ class AsyncRun(OpenRun):
         if options.connection is not None:
             return self._value(await self._perform_joined(declared, options, args, kwargs))
         call = plain_request(self._host, self._session, declared, options, args, kwargs)
-        if call is None or self._pid != os.getpid():
+        if call is None or self._pid != process.pid:
             ask = direct_ask(self._host, self._session, declared, options, args, kwargs)
             return await self._result(ask)
         live, uid = self._host.live, self._session.uid

@@ -233,7 +233,8 @@ class Runtime:
         the run alone for so many seconds after its last sign, so that the client can go on through another server.
         ``tenant``, ``agent``, ``principal``: for whom the run acts, instead of the settings.
         """
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         return _Block(self, id, input, options)
 
     def open(
@@ -259,7 +260,8 @@ class Runtime:
         principal: str | None = None,
     ) -> Run:
         """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``. Parameters as of ``run``."""
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         replayed = reopened(id, input, is_async=False)
         if replayed is not None:
             replayed.say_checks(options)
@@ -780,7 +782,8 @@ class AsyncRuntime:
 
         The parameters are those of ``Runtime.run``.
         """
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         return _AsyncBlock(self, id, input, options)
 
     async def open(
@@ -806,7 +809,8 @@ class AsyncRuntime:
         principal: str | None = None,
     ) -> AsyncRun:
         """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``. Parameters as of ``run``."""
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         replayed = reopened(id, input, is_async=True)
         if replayed is not None:
             replayed.say_checks(options)

@@ -51,7 +51,7 @@ class Lease:
 
         The margin covers the time between this check and the first byte of a request.
         """
-        if not self.is_ours(mono):
+        if self.lost or mono >= self.until - self.lease_s / 10:  # as ``is_ours``; every body is checked
             raise LeaseLost(
                 "this process no longer owns the run; nothing was started",
                 hint="another worker continues it; open the run again to see its state",

@@ -1227,7 +1227,7 @@ class CheckpointStatements:
         news = f"{dialect.unsealed} and n <> sealed" if dialect.remembers else "(closed_at is null or n <> sealed)"
         hint = dialect.index.format("amends_run_unsealed") if dialect.index else ""
         self.runs = (
-            f"select uid, no, n, head, sealed from amends_run{hint} where parent = '' and {news} and uid > {mark}"
+            f"select uid, no, n, head, sealed, closed_at from amends_run{hint} where parent = '' and {news} and uid > {mark}"
             f" order by uid limit {mark}"
         )
         self.delegations = (
@@ -1266,9 +1266,9 @@ async def _page_unsealed(tx: Transaction, op: rows.PageUnsealed) -> list[Head]:
     while len(heads) < op.limit:
         size = op.limit - len(heads)
         found, _, _ = await Execute(statements.checkpoints.runs, (above, size))
-        for uid, no, n, head, sealed in found:
+        for uid, no, n, head, sealed, closed_at in found:
             end_n, end_head = n, bytes(head).hex() if head is not None else GENESIS
-            if not statements.dialect.remembers:
+            if closed_at is None and not statements.dialect.remembers:
                 longer, _, _ = await Execute(statements.events.folded_tail, (no, n) * 4)
                 if longer:
                     end_n, end_head = longer[0][0], bytes(longer[0][2]).hex()
