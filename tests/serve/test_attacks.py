@@ -6,8 +6,10 @@ import threading
 import time
 from typing import Any
 
+import pytest
+
 from amends.serve import Limits
-from tests.serve.shop import as_, served
+from tests.serve.shop import TOKENS, as_, served
 from tests.serve.test_workers import BOOK, WORKER, call, desk, ok, open_run, register, report, take
 
 
@@ -29,7 +31,7 @@ def test_the_answer_of_an_older_probe_is_not_taken_for_that_of_a_newer_one() -> 
         worker = register(client, BOOK | {"lease": 0.5})["id"]
         open_run(client)
         asked = call(client)
-        work = take(client, worker)  # and it is never heard of again
+        take(client, worker)  # and it is never heard of again
         old = take(client, worker)
         new = take(client, worker, 10.0)  # the first probe was silent past its lease, too
         assert (old["phase"], new["phase"]) == ("probe", "probe")
@@ -99,3 +101,57 @@ def test_workers_cannot_declare_tools_without_end() -> None:
         refused = register(client, BOOK | {"name": "t3"}, status=429)
         assert (refused["code"], "worker_tools_max" in refused["detail"]) == ("TooMany", True)
         register(client, BOOK | {"name": "t1"})  # one that is known
+
+
+def test_a_busy_stream_ends_when_its_token_is_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that always has something to tell must look at its token, too."""
+    monkeypatch.setattr("amends.serve.events.POLL_S", 0.01)
+    monkeypatch.setattr("amends.serve.events.ALIVE_S", 0.1)
+    monkeypatch.setitem(TOKENS, "leaver", TOKENS["viewer"])
+    with served() as (client, service, _):
+        post = client.post
+        stop = threading.Event()
+
+        def busy() -> None:
+            for number in range(400):
+                if stop.wait(0.01):
+                    return
+                post("/v1/runs", headers=as_("agent"), json={"id": f"r{number}"})
+
+        making = threading.Thread(target=busy)
+        making.start()
+        seen, problem = 0, ""
+        heads = as_("leaver") | {"Accept": "text/event-stream"}
+        with client.stream("GET", "/v1/events", headers=heads) as stream:
+            for line in stream.iter_lines():
+                seen += line.startswith("id: ")
+                if seen == 3 and "leaver" in TOKENS:
+                    monkeypatch.delitem(TOKENS, "leaver")
+                if line == "event: problem":
+                    problem = line
+                if seen == 150:
+                    service.is_closing = True
+        stop.set()
+        making.join(10)
+        assert problem
+        assert seen < 150
+
+
+def test_a_client_that_asks_as_its_lease_ends_is_not_let_go() -> None:
+    """Between finding the run and beginning the call nobody may find it silent."""
+    with served() as (client, service, _):
+        open_run(client)
+        session = service.sessions.found("", "r1")
+        assert session is not None
+        session._seen -= 1_000.0
+        seen: list[bool] = []
+        made = service.sessions.within
+
+        def within(*args: Any, **more: Any) -> Any:
+            seen.append(session.is_silent)
+            return made(*args, **more)
+
+        service.sessions.within = within  # type: ignore[method-assign]
+        body = {"tool": "stock", "args": {"item": "cup"}}
+        ok(client.post("/v1/runs/r1/calls", headers=as_("agent"), json=body))
+        assert seen == [False]

@@ -196,6 +196,7 @@ async def session_of(x: Exchange, id: str) -> Session:
     if session is not None:
         if not x.owns(session):
             raise RunNotFound(id)
+        session.hear()  # what it asks for begins a moment later, and nobody may find it silent until then
         return session
     info = (await x.rt.report(id)).run
     if not x.owns(info):

@@ -41,6 +41,10 @@ class Session:
             self._requests -= 1
             self._seen = time.monotonic()
 
+    def hear(self) -> None:
+        """Note that the client has asked for something: its lease begins anew."""
+        self._seen = time.monotonic()
+
     @property
     def silent_s(self) -> float:
         """For how long the client has not asked for anything."""
