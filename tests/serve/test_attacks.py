@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from amends.serve import Limits
 from tests.serve.shop import TOKENS, as_, served
-from tests.serve.test_workers import BOOK, WORKER, call, desk, ok, open_run, register, report, take
+from tests.serve.test_workers import BOOK, WORKER, Later, call, desk, ok, open_run, register, report, take
 
 
 def probe_of(client: Any, call_id: str) -> tuple[threading.Thread, list[Any]]:
@@ -155,3 +156,58 @@ def test_a_client_that_asks_as_its_lease_ends_is_not_let_go() -> None:
         body = {"tool": "stock", "args": {"item": "cup"}}
         ok(client.post("/v1/runs/r1/calls", headers=as_("agent"), json=body))
         assert seen == [False]
+
+
+def test_a_report_between_the_end_of_the_lease_and_the_record_of_it_counts() -> None:
+    """The desk knows a moment before the engine that the lease is over: such a report is evidence, and settles the doubt."""
+    with desk() as client:
+        worker = register(client, BOOK | {"lease": 1.0, "probe": False})["id"]
+        open_run(client)
+        asked = call(client)
+        work = take(client, worker)
+        [piece] = client.app.desk._pieces.values()  # type: ignore[attr-defined]
+        piece.until -= 100.0
+        report(client, work, result="late")
+        told = asked.done()
+        assert (told["status"], told["value"]) == ("done", "late")
+        assert report(client, work, result="late")["state"] == "succeeded"
+
+
+def test_a_compensation_reported_as_its_lease_ends_is_not_done_twice() -> None:
+    with desk() as client:
+        worker = register(client, BOOK | {"lease": 1.0, "probe": False, "compensate": {}})["id"]
+        open_run(client)
+        asked = call(client)
+        report(client, take(client, worker), result="r")
+        asked.done()
+        client.post("/v1/runs/r1/renew", headers=as_("agent"), json={})
+        back = Later(client, "/v1/runs/r1/rollback", {"why": "changed their mind"})
+        undo = take(client, worker)
+        [piece] = client.app.desk._pieces.values()  # type: ignore[attr-defined]
+        piece.until -= 100.0
+        report(client, undo)
+        time.sleep(2.0)
+        assert take(client, worker, 0.0) is None
+        assert back.done()["run"]["state"] == "rolled_back"
+
+
+def test_two_agents_that_open_one_id_at_once_do_not_share_a_run() -> None:
+    with served() as (client, service, _):
+        made = service.sessions.open
+
+        async def slow(*args: Any, **more: Any) -> Any:
+            await asyncio.sleep(0.2)  # both have looked, and found nothing
+            return await made(*args, **more)
+
+        service.sessions.open = slow  # type: ignore[method-assign]
+        got: dict[str, Any] = {}
+
+        def open_as(token: str) -> None:
+            got[token] = client.post("/v1/runs", headers=as_(token), json={"id": "r"})
+
+        threads = [threading.Thread(target=open_as, args=(token,)) for token in ("agent", "agent2")]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(10)
+        assert sorted(one.status_code for one in got.values()) == [201, 404]

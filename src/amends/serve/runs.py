@@ -163,6 +163,8 @@ async def open(x: Exchange) -> Reply:
         x.rt.scoped(agent=agent or None, principal=principal or None), x.tenant, id, options=options,
         lease_s=said.client_lease, agent=agent, principal=principal,
     )  # fmt: skip
+    if not x.owns(session):  # somebody else opened it in the same moment
+        raise RunNotFound(id)
     with session.request() as run:
         place = f"{x.service.base(x.request)}/v1/runs/{quote(id, safe='')}"
         facts = {"id": run.id, "state": run.state, "generation": run.generation, "resumed": run.resumed}
