@@ -211,3 +211,17 @@ def test_two_agents_that_open_one_id_at_once_do_not_share_a_run() -> None:
         for one in threads:
             one.join(10)
         assert sorted(one.status_code for one in got.values()) == [201, 404]
+
+
+def test_whoever_asks_for_a_call_in_a_strangers_run_cannot_approve_it() -> None:
+    """An operator may do everything, but not ask in the name of another and then approve it."""
+    with served() as (client, _, world):
+        open_run(client)
+        olga, wire = as_("operator"), {"tool": "wire", "args": {"order": "1", "cents": 5}}
+        plan = {"plan": [wire]}
+        for path, body in (("calls", wire), ("claims", wire), ("turns", {"calls": [wire]}), ("execute", plan)):
+            refused = ok(client.post(f"/v1/runs/r1/{path}", headers=olga, json=body), 403)
+            assert (refused["code"], "bot" in refused["detail"]) == ("Forbidden", True)
+        assert ok(client.get("/v1/approvals", headers=olga))["items"] == []
+        assert world.wires == []
+        ok(client.post("/v1/runs/r1/commit", headers=olga, json={}))

@@ -214,11 +214,25 @@ async def session_of(x: Exchange, id: str) -> Session:
 # ---- Calls
 
 
+async def asking(x: Exchange, id: str) -> Session:
+    """Return the open run of this id, for a call. Its calls are asked for in the name of whoever it belongs to.
+
+    So nobody else makes calls in it: they could approve what they have asked for themselves.
+    """
+    session = await session_of(x, id)
+    if x.is_wide and session.principal and session.principal != x.who.name:
+        raise Forbidden(
+            f"calls of run {id} are asked for by {session.principal}, and you are {x.who.name}", why="principal",
+            hint="commit it, take it back, suspend it; or open a run of your own",
+        )  # fmt: skip
+    return session
+
+
 async def answer(x: Exchange) -> Reply:
     """Do what a model asked for, and say the outcome in words for the model."""
     said: MakeCall = x.body
     key = said.key or key_of(x)
-    session = await session_of(x, x.path["id"])
+    session = await asking(x, x.path["id"])
     given: dict[str, Any] = {"tool_call_id": said.tool_call_id, "again": said.again}
     if key is not None:
         given["key"] = lambda _: key
@@ -253,7 +267,7 @@ def key_of(x: Exchange) -> str | None:
 async def answer_all(x: Exchange) -> Reply:
     """Do the calls of one turn of a model in parallel, a pivot last; each has an answer of its own."""
     said: Turn = x.body
-    session = await session_of(x, x.path["id"])
+    session = await asking(x, x.path["id"])
     calls = [ToolCall(one.tool, one.args, one.tool_call_id) for one in said.calls]
     made = await x.service.finished(x, session, session.run.answer_all(calls))
     return Reply({"answers": [one.to_dict() for one in made]})
@@ -261,7 +275,7 @@ async def answer_all(x: Exchange) -> Reply:
 
 async def execute(x: Exchange) -> Reply:
     """Execute a model's plan; the calls of an inner list run in parallel."""
-    session = await session_of(x, x.path["id"])
+    session = await asking(x, x.path["id"])
     made = await x.service.finished(x, session, session.run.execute(x.body.plan))
     return Reply({"answers": [one.to_dict() for one in made]})
 
