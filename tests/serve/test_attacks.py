@@ -225,3 +225,21 @@ def test_whoever_asks_for_a_call_in_a_strangers_run_cannot_approve_it() -> None:
         assert ok(client.get("/v1/approvals", headers=olga))["items"] == []
         assert world.wires == []
         ok(client.post("/v1/runs/r1/commit", headers=olga, json={}))
+
+
+def test_a_rollback_waits_for_a_worker_to_come_back() -> None:
+    """That nobody was there to compensate is no attempt at it: no person is needed when a worker is started again."""
+    booked = BOOK | {"compensate": {"attempts": 1}}
+    with desk(pickup_s_max=0.1) as client:
+        worker = register(client, booked)["id"]
+        open_run(client)
+        asked = call(client)
+        report(client, take(client, worker), result="r")
+        asked.done()
+        ok(client.delete(f"/v1/workers/{worker}", headers=WORKER))
+        back = Later(client, "/v1/runs/r1/rollback", {"why": "changed their mind"})
+        back._thread.join(0.5)
+        undo = take(client, register(client, booked)["id"])
+        assert undo["phase"] == "compensate"
+        report(client, undo)
+        assert back.done()["run"]["state"] == "rolled_back"

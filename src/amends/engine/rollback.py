@@ -56,7 +56,7 @@ from amends.ledger.operations import (
 )
 from amends.ledger.rows import CallRow, RunRow
 from amends.ledger.world import DrawRandom, Ended, Flight, Invoke, LiveCalls, ReadClocks, RunTogether, Sleep
-from amends.model import Absent, Happened, Unknown
+from amends.model import Absent, Happened, NoEffect, Unknown
 from amends.states import LIVE
 from amends.tools.rules import yes_or_no
 from amends.tools.spec import CompensationSpec, Spec
@@ -476,6 +476,7 @@ async def _settle(
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
         # Without the result that it needs, another attempt would end the same way.
         settle.gave_up = tried >= compensation.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
+        settle.gave_up = settle.gave_up and not (isinstance(ended.error, NoEffect) and not ended.error.is_try)
         if not settle.gave_up:
             settle.retry_s = compensation.retry.pause(tried, await DrawRandom())
         if doubtful and not has_ended(ended.error) and settle.mono is not None:

@@ -352,7 +352,7 @@ class Desk:
         except TimeoutError:
             if piece.taken.is_set():
                 return  # in the same moment
-            raise NoEffect(
+            raise NotTaken(
                 f"no worker took {piece.tool} within {self._limits.pickup_s_max:g} s: start one that has this tool"
             ) from None
         finally:
@@ -445,6 +445,12 @@ class Desk:
             raise LeaseLost("the work lease is over: stop, if you can", hint="report what happened all the same")
         piece.until = now + piece.lease_s * MARGIN
         return piece.lease_s
+
+
+class NotTaken(NoEffect):
+    """No worker took a piece of work in time. A compensation is tried again until one is there."""
+
+    is_try = False
 
 
 class WorkerNotFound(NotFound):
