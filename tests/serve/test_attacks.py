@@ -243,3 +243,22 @@ def test_a_rollback_waits_for_a_worker_to_come_back() -> None:
         assert undo["phase"] == "compensate"
         report(client, undo)
         assert back.done()["run"]["state"] == "rolled_back"
+
+
+def test_a_report_to_a_server_that_lost_the_run_is_evidence_and_not_an_error(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with served(url, worker=False) as (old, service, _):
+        open_run(old)
+        body = {"tool": "charge", "args": {"order": "7", "cents": 5}, "lease": 30}
+        claim = ok(old.post("/v1/runs/r1/claims", headers=as_("agent"), json=body), 201)
+        with served(url, worker=False) as (new, _, _):
+            monkeypatch.setattr("amends.drivers.process.is_dead", lambda _owner: True)
+            ok(new.post("/v1/runs/r1/renew", headers=as_("agent"), json={}))
+            said = {"token": claim["token"], "result": "ch_7"}
+            told = ok(old.post(f"/v1/claims/{claim['call']}/succeed", headers=as_("agent"), json=said))
+            assert told["state"] == "succeeded"
+            assert service.sessions.found("", "r1") is None
+            told = ok(old.post(f"/v1/claims/{claim['call']}/succeed", headers=as_("agent"), json=said))
+            assert told["state"] == "succeeded"

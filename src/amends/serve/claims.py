@@ -213,6 +213,9 @@ async def _reported(x: Exchange, token: str, report: list[Any]) -> Reply:
     try:
         with session.request():
             await _ended(claim.attempt, *report)
+    except LeaseLost:  # the run has another owner: for it the report is evidence
+        x.service.sessions.forget(work.tenant, work.run)
+        return await _late(x, work, report)
     except BaseException:
         claim.report = ""
         raise
