@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -262,3 +263,24 @@ def test_a_report_to_a_server_that_lost_the_run_is_evidence_and_not_an_error(
             assert service.sessions.found("", "r1") is None
             told = ok(old.post(f"/v1/claims/{claim['call']}/succeed", headers=as_("agent"), json=said))
             assert told["state"] == "succeeded"
+
+
+def test_the_record_says_by_which_token_a_run_is_driven(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TOKENS, "agent-b", replace(TOKENS["agent"], token="tok-b"))
+    url, body = f"sqlite:///{tmp_path / 'ledger.db'}", {"tool": "charge", "args": {"order": "7", "cents": 5}}
+
+    def facts(client: Any) -> list[tuple[str, Any]]:
+        found = ok(client.get("/v1/events", params={"run": "r1"}, headers=as_("viewer")))["items"]
+        return [(one["what"], one["facts"].get("token")) for one in found]
+
+    with served(url) as (client, _, _):
+        open_run(client)
+        for _ in range(2):
+            ok(client.post("/v1/runs/r1/calls", headers=as_("agent-b"), json=body))
+        assert [one for one in facts(client) if one[0] == "driven"] == [("driven", "tok-b")]
+        before = len(facts(client))
+        client.post("/v1/runs/r1/calls", headers=as_("operator"), json=body)
+        assert len(facts(client)) == before  # it was refused
+    with served(url) as (client, _, _):  # another server takes the run up
+        ok(client.post("/v1/runs/r1/calls", headers=as_("agent-b"), json=body | {"args": {"order": "8", "cents": 5}}))
+        assert [one for one in facts(client)[before:] if one[1]] == [("taken over", "tok-b")]

@@ -15,7 +15,7 @@ from pydantic import Field
 from amends import Absent, AsyncAttempt, Happened, Unknown
 from amends.errors import Busy, CallNotFound, Held, LeaseLost, ReportConflict, UsageError
 from amends.serve.exchange import Body, Exchange, Reply, encoded
-from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, asking, key_of
+from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, key_of, session_of
 from amends.serve.secrets import BadSignature, Secrets
 from amends.serve.sessions import Session
 
@@ -115,7 +115,7 @@ async def begin(x: Exchange) -> Reply:
     """Claim a call, to make it oneself: its key and a token, or the recorded answer."""
     said: MakeClaim = x.body
     key = said.key or key_of(x)
-    session = await asking(x, x.path["id"])
+    session = await session_of(x, x.path["id"], asks=True)
     given: dict[str, Any] = {"kind": said.kind, "cost": said.cost, "lease": said.lease}
     if key is not None:
         given["key"] = lambda _: key
