@@ -58,13 +58,13 @@ def open_run(client: TestClient, id: str = "r1") -> None:
 class Later:
     """A request that is answered when somebody else has done something."""
 
-    def __init__(self, client: TestClient, path: str, body: dict[str, Any]) -> None:
-        self._client, self._path, self._body = client, path, body
+    def __init__(self, client: TestClient, path: str, body: dict[str, Any], *, token: str = "agent") -> None:
+        self._client, self._path, self._body, self._token = client, path, body, token
         self._thread = threading.Thread(target=self._ask)
         self._thread.start()
 
     def _ask(self) -> None:
-        self.answer = self._client.post(self._path, headers=as_("agent"), json=self._body)
+        self.answer = self._client.post(self._path, headers=as_(self._token), json=self._body)
 
     def done(self, status: int = 200) -> Any:
         self._thread.join(30)
@@ -310,3 +310,26 @@ def test_a_worker_that_has_hung_up_is_given_nothing() -> None:
         work = take(client, worker)
         report(client, work, result=1)
         assert made.done()["call"]["attempt"] == 1
+
+
+def test_a_run_that_goes_on_in_a_new_server_waits_for_its_workers_to_register_again(tmp_path: Any) -> None:
+    """The tools of workers are not in the ledger: until a worker comes, their absence says nothing."""
+    url, said = f"sqlite:///{tmp_path / 'ledger.db'}", {"tool": "book", "args": {"order": "7"}}
+    with served(url) as (client, _, _):
+        register(client)
+        open_run(client)
+    with served(url) as (client, _, _):
+        early = client.post("/v1/runs/r1/calls", headers=as_("agent"), json=said)
+        assert (ok(early, 409)["code"], early.headers["retry-after"]) == ("Busy", "1")
+        both = client.post("/v1/runs/r1/turns", headers=as_("agent"), json={"calls": [said]})
+        assert ok(both, 409)["code"] == "Busy"
+        worker = register(client)["id"]
+        made = call(client)
+        report(client, take(client, worker), result=1)
+        assert made.done()["status"] == "done"
+        open_run(client, "r2")  # a run that began here knows all there is
+        unknown = Later(client, "/v1/runs/r2/calls", {"tool": "nothing"})
+        assert unknown.done()["status"] == "refused"
+    with served(url, limits=Limits(pickup_s_max=0.0)) as (client, _, _):
+        told = ok(client.post("/v1/runs/r1/calls", headers=as_("agent"), json={"tool": "other"}))
+        assert told["status"] == "refused"  # long enough after its start

@@ -1,6 +1,6 @@
 /** The client: the verbs of the runtime, over HTTP. */
 
-import { RunEnded, Waiting } from "./errors.js";
+import { RunEnded, UsageError, Waiting } from "./errors.js";
 import { Connection, monotonic, sleep, type Asking, type ConnectionOptions } from "./http.js";
 import { AmendsError, Unreachable } from "./problem.js";
 import { isCutOff, Run } from "./run.js";
@@ -44,6 +44,7 @@ export class Client {
   async run<T>(id: string, options: OpenOptions, body: (run: Run) => Promise<T> | T): Promise<T>;
   async run<T>(id: string, ...rest: unknown[]): Promise<T> {
     const body = rest.at(-1) as (run: Run) => Promise<T> | T;
+    if (typeof body !== "function") throw new UsageError("client.run needs a function: client.run(id, async (run) => ...)");
     const run = await this.open(id, rest.length > 1 ? (rest[0] as OpenOptions) : {});
     const stop = run.keep();
     try {

@@ -1,9 +1,9 @@
 /** A piece of work that this process performs: its lease, how its end is judged, and the report. */
 
-import { CallNotFound, Forbidden, InDoubt, LeaseLost, NotFound, ReportConflict, Unauthorized, UsageError } from "./errors.js";
+import { InDoubt, LeaseLost, NotFound } from "./errors.js";
 import { Connection, monotonic, NEVER_SENT, sleep } from "./http.js";
 import { encode } from "./json.js";
-import { AmendsError, NoEffect } from "./problem.js";
+import { AmendsError, NoEffect, Unreachable } from "./problem.js";
 import type { ReportedRecord } from "./types.js";
 
 /** Names one piece of work, and gives the right to report about it. */
@@ -143,24 +143,20 @@ export async function report(
       if ("result" in said) return (await connection.ask("succeed", { path, body: { token, result: said.result } })).data;
       return (await connection.ask("fail", { path, body: { token, ...said } })).data;
     } catch (error) {
-      if (!(error instanceof AmendsError) || isFinal(error) || stopped()) throw error;
-      if ("result" in said && isAboutTheReport(error)) {
-        said = { error: `it happened, but its result was refused: ${textOf(error)}`, doubt: true };
-      } else if (error.status >= 400 && error.status < 429 && error.status !== 408 && error.status !== 409) {
-        throw error;
-      } else {
+      if (!(error instanceof AmendsError) || stopped()) throw error;
+      if (isPassing(error)) {
         await sleep(REPORT_PAUSE_S);
+      } else if ("result" in said && [400, 413, 422].includes(error.status || 400)) {
+        said = { error: `it happened, but its result was refused: ${textOf(error)}`, doubt: true };
+      } else {
+        throw error;
       }
     }
   }
 }
 
-function isFinal(error: AmendsError): boolean {
-  return [CallNotFound, ReportConflict, Unauthorized, Forbidden, LeaseLost].some((kind) => error instanceof kind);
-}
-
-function isAboutTheReport(error: AmendsError): boolean {
-  return error instanceof UsageError && error.status !== 408;
+function isPassing(error: AmendsError): boolean {
+  return error instanceof Unreachable || error.retry_after !== undefined || error.status >= 500 || error.status === 408;
 }
 
 /** Return what an error says about the effect: certainly none, nobody knows, or nothing special. */

@@ -41,20 +41,33 @@ test("a worker that is killed between effect and report leaves a doubt, which th
 test("a server that is killed in the middle of a run is followed by the next one, and nothing is repeated", async () => {
   await service.worker();
   const client = service.client("agent");
-  const operator = service.client("operator");
   const value = await client.run("order-2", async (run) => {
     await run.call("charge", { order: "2", cents: 5 });
     await service.down();
     const back = service.up();
-    await run.renew(); // asked while there is no server, and answered by the next one
+    // Asked while there is no server, and answered by the next one when the worker is back.
+    const again = await run.call("charge", { order: "2", cents: 5 });
     await back;
-    await until(async () => !(await operator.workers().next()).done, "the worker is back");
-    return [await run.call("charge", { order: "2", cents: 5 }), await run.call("reserve", { item: "x" })];
+    return [again, await run.call("reserve", { item: "x" })];
   });
   assert.deepEqual(value, [{ charge: "ch_2" }, "rs_x"]);
   assert.equal(charges().length, 1);
   assert.equal(service.lines.filter((line) => line === "reserve x").length, 1, String(service.lines));
   assert.equal((await client.info("order-2")).state, "committed");
+});
+
+test("a run that fails while a server is restarted is rolled back by the worker that comes back", async () => {
+  await service.worker();
+  const client = service.client("agent");
+  const going = client.run("order-5", async (run) => {
+    await run.call("charge", { order: "5", cents: 5 });
+    await service.down();
+    void service.up();
+    throw new RangeError("changed their mind");
+  });
+  await assert.rejects(going, RangeError);
+  assert.deepEqual(service.lines.slice(1), ["refund ch_5"]);
+  assert.equal((await client.info("order-5")).state, "rolled_back");
 });
 
 test("a body is told to stop when its lease can be renewed no more; its report counts nevertheless", async () => {

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { Attempt, Busy, Client, errorOf, Held, InDoubt, Invalid, NoEffect, Run, Unreachable, Waiting, Worker } from "../src/index.js";
 import { encode } from "../src/json.js";
 import { ROUTES } from "../src/types.js";
-import { judged, WorkLease } from "../src/work.js";
+import { judged, report, WorkLease } from "../src/work.js";
 import { Connection, monotonic } from "../src/http.js";
 
 type Reply = Response | Error | (() => Promise<Response>);
@@ -94,11 +94,13 @@ test("ids are quoted in addresses", async () => {
 });
 
 test("the caller's signal ends a request at once, with its reason", async () => {
-  const { client } = played(() => new Promise(() => undefined));
+  const { client, sent } = played(lost("ECONNRESET"));
+  await assert.rejects(client.open("a", { signal: AbortSignal.abort(new Error("enough")) }), /enough/);
+  assert.equal(sent.length, 0);
   const stop = new AbortController();
-  const going = client.open("a", { signal: AbortSignal.abort(new Error("enough")) });
+  const going = client.open("a", { signal: stop.signal, patience: 60 });
+  setTimeout(() => stop.abort(new Error("enough")), 50);
   await assert.rejects(going, /enough/);
-  stop.abort();
 });
 
 test("a block: Waiting suspends, an unreachable server is left alone, another error rolls back", async () => {
@@ -162,6 +164,29 @@ test("a lease that the service refuses to renew is over at once", async () => {
   await lease.begin();
   await new Promise((resolve) => lease.signal.addEventListener("abort", resolve));
   assert.equal((lease.signal.reason as Error).name, "LeaseLost");
+});
+
+test("a report is repeated until it is answered, and not after an answer that stays", async () => {
+  const piece = { call: "c", token: "t", lease: 1 };
+  const done = { call: "c", attempt: 1, state: "succeeded" };
+  const late = played(lost("ECONNRESET"), problem("LedgerMissing", 503), problem("Internal", 500), json(done));
+  assert.deepEqual(await report(late.client.connection, piece, { result: 1 }), done);
+  assert.equal(new Set(late.sent.map(([, init]) => init.body)).size, 1);
+  for (const [code, status] of [["ReportConflict", 409], ["RunEnded", 409], ["CallNotFound", 404], ["Unauthorized", 401]] as const) {
+    const { client, sent } = played(problem(code, status));
+    await assert.rejects(report(client.connection, piece, { result: 1 }), { name: code });
+    assert.equal(sent.length, 1);
+  }
+  const { client, sent } = played(problem("BodyTooLarge", 413), json(done));
+  await report(client.connection, piece, { result: "large" });
+  assert.deepEqual(sent.map(([url]) => url.split("/").at(-1)), ["succeed", "fail"]);
+  assert.equal(JSON.parse(String(sent[1]?.[1].body)).doubt, true);
+});
+
+test("a block without a function is refused before anything is opened", async () => {
+  const { client, sent } = played(json(opened, 201));
+  await assert.rejects(client.run("a", { tags: [] } as never), { name: "UsageError" });
+  assert.equal(sent.length, 0);
 });
 
 test("a value that JSON would change is refused", () => {

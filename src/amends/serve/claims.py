@@ -77,14 +77,14 @@ class Work:
     call: str
     attempt: int
     phase: Literal["execute", "compensate", "probe"] = "execute"
-    probe: str = ""
-    """Which probe of the call it is."""
+    turn: int = 0
+    """Tells apart what may be asked of a worker several times about one attempt."""
 
 
 def sign(work: Work, secrets: Secrets) -> str:
     """Return the token of a piece of work."""
     named = {"tenant": work.tenant, "run": work.run, "epoch": work.epoch, "call": work.call}
-    return secrets.sign("claim", named | {"attempt": work.attempt, "phase": work.phase, "probe": work.probe})
+    return secrets.sign("claim", named | {"attempt": work.attempt, "phase": work.phase, "turn": work.turn})
 
 
 def read(token: str, secrets: Secrets) -> Work | None:
@@ -165,10 +165,11 @@ async def fail(x: Exchange) -> Reply:
 async def renew(x: Exchange) -> Reply:
     """Renew the work lease: the performer is alive."""
     said: RenewClaim = x.body
-    if (piece := x.service.desk.found(_work(x, said.token))) is not None:
+    work = _work(x, said.token)
+    if (piece := x.service.desk.found(work)) is not None:
         lease_s = x.service.desk.renew(piece)
         return Reply({"call": piece.work.call, "attempt": piece.work.attempt, "state": "started", "lease": lease_s})
-    session, claim, work = _found(x, said.token)
+    session, claim = _found(x, work)
     if session is None or claim is None:
         raise LeaseLost("this attempt is not this server's any more: stop, if you can", hint="report all the same")
     with session.request():
@@ -185,25 +186,25 @@ def _work(x: Exchange, token: str) -> Work:
     return work
 
 
-def _found(x: Exchange, token: str) -> tuple[Session | None, Claim | None, Work]:
-    """Return the claim that this token names, if this server has it."""
-    work = _work(x, token)
+def _found(x: Exchange, work: Work) -> tuple[Session | None, Claim | None]:
+    """Return the claim of this piece of work, if this server has it."""
     session = x.service.sessions.found(work.tenant, work.run)
     if session is None:
-        return None, None, work
+        return None, None
     if "agent" in x.who.scopes and not x.owns(session):
         raise CallNotFound(x.path["call"])
     claim: Claim | None = session.claims.get(work.call)
     if claim is None or (claim.epoch, claim.number) != (work.epoch, work.attempt):
-        return session, None, work
-    return session, claim, work
+        return session, None
+    return session, claim
 
 
 async def _reported(x: Exchange, token: str, report: list[Any]) -> Reply:
-    piece = x.service.desk.found(_work(x, token))
+    work = _work(x, token)
+    piece = x.service.desk.found(work)
     if piece is not None and (reply := await x.service.desk.report(x, piece, report)) is not None:
         return reply
-    session, claim, work = _found(x, token)
+    session, claim = _found(x, work)
     if session is None or claim is None:
         return await _late(x, work, report)
     digest = hashlib.sha256(encoded(report)).hexdigest()
@@ -255,7 +256,11 @@ async def _late(x: Exchange, work: Work, report: list[Any]) -> Reply:
     found = await x.rt.call(work.call)
     if "agent" in x.who.scopes and not x.owns(found):
         raise CallNotFound(work.call)
-    call = await x.rt.report_late(
-        work.call, answer, attempt=work.attempt, epoch=work.epoch, by=x.who.name, phase=work.phase
-    )
+    given: dict[str, Any] = {"attempt": work.attempt, "epoch": work.epoch, "by": x.who.name, "phase": work.phase}
+    call = await x.rt.report_late(work.call, answer, **given)
+    if call.state == "started" and "worker" not in x.who.scopes:
+        # Its owner is gone, or another server. The report is kept, and settles nothing while nobody has the run: take it
+        # up, as every request of its client does, so that the client can rely on what it has reported.
+        await session_of(x, work.run)
+        call = await x.rt.report_late(work.call, answer, **given)
     return Reply({"call": call.id, "attempt": call.attempt, "state": call.state})

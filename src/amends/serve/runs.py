@@ -154,6 +154,8 @@ async def open(x: Exchange) -> Reply:
     if said.agent and x.who.agent and said.agent != x.who.agent:
         raise Forbidden(f"this token speaks for agent {x.who.agent}, not for {said.agent}", why="agent")
     known = await _known(x, id)
+    if x.service.sessions.found(x.tenant, id) is None:
+        await _workers_back(x, id)
     options = {name: value for name, value in said if name not in ("id", "client_lease", "agent") and value is not None}
     options["input"] = said.input
     agent = x.who.agent or said.agent or ""
@@ -192,6 +194,18 @@ async def _known(x: Exchange, id: str) -> RunInfo | None:
     return found
 
 
+async def _workers_back(x: Exchange, id: str) -> None:
+    """Give the workers of a run from before this server's start a moment to come back, with the tools of its calls."""
+    if not x.service.desk.expects_workers:
+        return
+    try:
+        found = await x.rt.report(id)
+    except RunNotFound:
+        return
+    if found.run.closed_at is None:
+        await x.service.desk.await_tools({call.tool for call in found.calls})
+
+
 async def session_of(x: Exchange, id: str, *, asks: bool = False) -> Session:
     """Return the open run of this id. One that this server does not have is taken up, under its recorded names.
 
@@ -211,6 +225,7 @@ async def session_of(x: Exchange, id: str, *, asks: bool = False) -> Session:
     if not x.owns(info):
         raise RunNotFound(id)
     _check_asks(x, id, info.principal or "", asks=asks)
+    await _workers_back(x, id)
     rt = x.service.runtime(tenant).scoped(agent=info.agent, principal=info.principal, token=x.who.token or None)
     session, _ = await x.service.sessions.open(
         rt, tenant, id, options={"if_rolled_back": "raise", "input": info.input}, lease_s=info.client_lease or None,
@@ -248,6 +263,8 @@ async def answer(x: Exchange) -> Reply:
     given: dict[str, Any] = {"tool_call_id": said.tool_call_id, "again": said.again}
     if key is not None:
         given["key"] = lambda _: key
+    if session.run.resumed:
+        await x.service.desk.await_tools([said.tool])
     made = session.run.answer(said.tool, said.args, **given)
     return answered(x, await x.service.finished(x, session, made))
 
@@ -280,6 +297,8 @@ async def answer_all(x: Exchange) -> Reply:
     """Do the calls of one turn of a model in parallel, a pivot last; each has an answer of its own."""
     said: Turn = x.body
     session = await session_of(x, x.path["id"], asks=True)
+    if session.run.resumed:
+        await x.service.desk.await_tools(one.tool for one in said.calls)
     calls = [ToolCall(one.tool, one.args, one.tool_call_id) for one in said.calls]
     made = await x.service.finished(x, session, session.run.answer_all(calls))
     return Reply({"answers": [one.to_dict() for one in made]})
@@ -323,6 +342,7 @@ async def rollback(x: Exchange) -> Reply:
     id, tenant = x.path["id"], x.tenant
     session = x.service.sessions.found(tenant, id)
     if is_person:
+        await _workers_back(x, id)
         done = await x.rt.rollback(id, by=x.who.name, why=said.why, plan=said.plan, accept=said.accept)
         if session is None or done.run.state in ("rolled_back", "abandoned"):
             x.service.sessions.forget(tenant, id)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -40,9 +41,12 @@ if TYPE_CHECKING:
 
 MARGIN: Final = 1.1
 """How much longer than a lease the server waits: the worker counts from before it asked, the server from after."""
+TURN_BITS: Final = 52
+WORKERS_BACK_POLL_S: Final = 0.05
 ENDED_MAX: Final = 10_000
 """How many pieces that have ended are remembered, so that a repeated report gets the same answer."""
 Phase = Literal["execute", "compensate", "probe"]
+Name: TypeAlias = tuple[str, int, str, int, int]
 
 # ---- What a worker sends
 
@@ -113,6 +117,7 @@ class Worker:
     tools: frozenset[str]
     seen: float = field(default_factory=time.monotonic)
     asks: int = 0
+    has_left: bool = False
 
     def is_alive(self, lease_s: float) -> bool:
         """Return whether it asks for work, or did so a short time ago."""
@@ -135,6 +140,16 @@ class Piece:
     until: float = 0.0
     report: str = ""
 
+    @property
+    def name(self) -> Name:
+        """What a token names."""
+        return name_of(self.work)
+
+
+def name_of(work: Work) -> Name:
+    """Return what tells a piece of work from every other."""
+    return work.call, work.attempt, work.phase, work.epoch, work.turn
+
 
 class Desk:
     """The tools that workers perform, the work that waits, and the work that workers have."""
@@ -145,9 +160,10 @@ class Desk:
         self._workers: dict[str, Worker] = {}
         self._waiting: dict[str, deque[Piece]] = {}
         self._news = asyncio.Condition()
-        self._pieces: dict[Work, Piece] = {}
-        self._ended: OrderedDict[Work, Piece] = OrderedDict()
+        self._pieces: dict[Name, Piece] = {}
+        self._ended: OrderedDict[Name, Piece] = OrderedDict()
         self._unserved: frozenset[str] = frozenset()
+        self._since = time.monotonic()
 
     # ---- Workers and their tools
 
@@ -265,8 +281,24 @@ class Desk:
 
     def leave(self, worker: Worker) -> None:
         """Forget a worker that has said that it ends."""
+        worker.has_left = True
         self._workers.pop(worker.id, None)
         self.look_at_workers()
+
+    async def await_tools(self, tools: Iterable[str]) -> None:
+        """Wait until these tools are known, or the workers that a server before this one had are not coming back.
+
+        Which tools workers perform is known only from the workers: a run that goes on here would find none of them.
+        """
+        wanted = frozenset(tools)
+        # A tool may become known in other ways than by a worker that registers.
+        while self.expects_workers and any(self._service.rt.kind_of(name) is None for name in wanted):  # noqa: ASYNC110
+            await asyncio.sleep(WORKERS_BACK_POLL_S)
+
+    @property
+    def expects_workers(self) -> bool:
+        """Whether this server has started so recently that workers may still come back."""
+        return time.monotonic() < self._since + self._limits.workers_back_s_max
 
     def workers(self, tenant: str | None) -> list[Worker]:
         """Return the workers that are there; None: of every tenant."""
@@ -311,16 +343,17 @@ class Desk:
         call = current_call()
         if (call.tenant or "") != one.tenant:
             raise NoEffect(f"no worker of this tenant performs {one.declared.name}")
-        work = Work(call.tenant or "", call.run_id, await self._epoch(call, phase), call.id, call.attempt, phase)
-        if phase == "probe":  # a call is probed more than once, and each answer is about its own moment
-            work = replace(work, probe=self._service.new_id("prb"))
+        # An attempt may be probed several times, also at once: each is a piece of work of its own.
+        turn = secrets.randbits(TURN_BITS) if phase == "probe" else 0
+        epoch = await self._epoch(call, phase)
+        work = Work(call.tenant or "", call.run_id, epoch, call.id, call.attempt, phase, turn)
         sent = {
             "run": call.run_id, "call": call.id, "tool": one.declared.name, "phase": phase, "attempt": call.attempt,
             "key": call.key, "args": args, **more,
         }  # fmt: skip
         loop = asyncio.get_running_loop()
         piece = Piece(work, one.declared.name, call.key, sent, one.declared.lease, loop.create_future())
-        self._pieces[work] = piece
+        self._pieces[piece.name] = piece
         try:
             await self._handed_out(piece)
             while not piece.done.done():
@@ -330,9 +363,9 @@ class Desk:
                 await asyncio.wait({piece.done}, timeout=left)
             return piece.done.result()
         finally:
-            del self._pieces[work]
+            del self._pieces[piece.name]
             # What it was about and what was reported may be large, and the record has both.
-            self._ended[work] = replace(piece, sent={}, done=loop.create_future())
+            self._ended[piece.name] = replace(piece, sent={}, done=loop.create_future())
             while len(self._ended) > ENDED_MAX:
                 self._ended.popitem(last=False)
 
@@ -362,14 +395,14 @@ class Desk:
     # ---- Taking and reporting: what workers do
 
     async def take(self, worker: Worker, wait_s: float, *, is_gone: Callable[[], Awaitable[bool]]) -> Piece | None:
-        """Return one piece of work for a worker, or None if there is none in time.
+        """Return one piece of work for a worker, or None if there is none in time, or it has left.
 
         ``is_gone``: whether the worker has hung up. What it is given then would be in doubt for as long as its lease.
         """
         until = time.monotonic() + wait_s
         worker.asks += 1
         try:
-            while not self._service.is_closing and not await is_gone():
+            while not (self._service.is_closing or worker.has_left or await is_gone()):
                 if (found := self._next(worker)) is not None:
                     return found
                 left = until - time.monotonic()
@@ -406,7 +439,8 @@ class Desk:
 
     def found(self, work: Work) -> Piece | None:
         """Return the piece that a token names, if this server has handed it out."""
-        return self._pieces.get(work) or self._ended.get(work)
+        name = name_of(work)
+        return self._pieces.get(name) or self._ended.get(name)
 
     async def report(self, x: Exchange, piece: Piece, report: list[Any]) -> Reply | None:
         """Take a report; None: its lease is over, so it is evidence."""
@@ -419,7 +453,7 @@ class Desk:
                 call_id=piece.work.call, attempt=piece.work.attempt, run_id=piece.work.run,
             )  # fmt: skip
         if not piece.report:
-            if piece.done.done() or piece.work not in self._pieces or time.monotonic() > piece.until:
+            if piece.done.done() or piece.name not in self._pieces or time.monotonic() > piece.until:
                 return None
             piece.report = digest
             piece.done.set_result(report)
@@ -441,7 +475,7 @@ class Desk:
     def renew(self, piece: Piece) -> float:
         """Renew the work lease; raise ``LeaseLost`` if it is over."""
         now = time.monotonic()
-        if piece.work not in self._pieces or piece.done.done() or now > piece.until:
+        if piece.name not in self._pieces or piece.done.done() or now > piece.until:
             raise LeaseLost("the work lease is over: stop, if you can", hint="report what happened all the same")
         piece.until = now + piece.lease_s * MARGIN
         return piece.lease_s

@@ -267,7 +267,7 @@ class Lane:
                 continue
             with contextlib.suppress(Exception):
                 _, listed = self.operator.once("", "/v1/doubts?limit=200", method="GET")
-                if call["id"] not in [one["id"] for one in listed["items"]]:
+                if call["id"] not in [one["call"] for one in listed["items"]]:
                     continue  # not yet named: it is stuck if that stays so
                 rows = [row for row in self.bank.rows(outcome.run) if row["tool"] == BLIND]
                 said = {"answer": "happened", "result": rows[0]["id"]} if rows else {"answer": "absent"}
