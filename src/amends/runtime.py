@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from amends.audit import verify as audit_verbs
     from amends.drivers import event_loop
     from amends.engine import recovery
-    from amends.host import listing, maintenance
+    from amends.host import listing, maintenance, performing
     from amends.host import tools as declared_tools
     from amends.people import approvals as approval_verbs
     from amends.people import budgets as budget_verbs
@@ -85,6 +85,7 @@ else:
         recovery="amends.engine.recovery",
         listing="amends.host.listing",
         maintenance="amends.host.maintenance",
+        performing="amends.host.performing",
         declared_tools="amends.host.tools",
         approval_verbs="amends.people.approvals",
         budget_verbs="amends.people.budgets",
@@ -374,6 +375,8 @@ class Runtime:
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
     kind_of = direct(lambda: declared_tools.kind_of)
+    declarations = direct(lambda: performing.declarations)
+    perform = blocking(lambda: performing.perform, opens=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -922,6 +925,8 @@ class AsyncRuntime:
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
     kind_of = direct(lambda: declared_tools.kind_of)
+    declarations = direct(lambda: performing.declarations)
+    perform = awaited(lambda: performing.perform, opens=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:

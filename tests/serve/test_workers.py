@@ -225,19 +225,21 @@ def test_a_server_that_was_restarted_asks_workers_to_register_again(tmp_path: An
     with served(url) as (client, _, _):
         worker = register(client)["id"]
         open_run(client)
-        Later(client, "/v1/runs/r1/calls", {"tool": "book", "args": {"order": "7"}})
+        asked = Later(client, "/v1/runs/r1/calls", {"tool": "book", "args": {"order": "7"}})
         work = take(client, worker)
         report(client, work, result="r")
+        asked.done()
     with served(url) as (client, service, _):
         lost = client.post(f"/v1/workers/{worker}/take", headers=WORKER, json={"wait": 0})
         assert ok(lost, 404)["code"] == "WorkerNotFound"
         assert service.rt.kind_of("book") is None
         worker = register(client)["id"]
         open_run(client)
-        Later(client, "/v1/runs/r1/rollback", {"why": "restarted"})
+        back = Later(client, "/v1/runs/r1/rollback", {"why": "restarted"})
         undo = take(client, worker)
         assert (undo["phase"], undo["result"]) == ("compensate", "r")
         assert report(client, undo)["state"] == "compensated"
+        back.done()
 
 
 def test_declarations_that_clash_are_refused() -> None:
@@ -319,17 +321,27 @@ def test_a_run_that_goes_on_in_a_new_server_waits_for_its_workers_to_register_ag
         register(client)
         open_run(client)
     with served(url) as (client, _, _):
-        early = client.post("/v1/runs/r1/calls", headers=as_("agent"), json=said)
-        assert (ok(early, 409)["code"], early.headers["retry-after"]) == ("Busy", "1")
-        both = client.post("/v1/runs/r1/turns", headers=as_("agent"), json={"calls": [said]})
-        assert ok(both, 409)["code"] == "Busy"
+        early = Later(client, "/v1/runs/r1/calls", said)
+        both = Later(client, "/v1/runs/r1/turns", {"calls": [said]})
         worker = register(client)["id"]
-        made = call(client)
         report(client, take(client, worker), result=1)
-        assert made.done()["status"] == "done"
+        assert early.done()["value"] == 1
+        assert both.done()["answers"][0]["value"] == 1
         open_run(client, "r2")  # a run that began here knows all there is
         unknown = Later(client, "/v1/runs/r2/calls", {"tool": "nothing"})
         assert unknown.done()["status"] == "refused"
-    with served(url, limits=Limits(pickup_s_max=0.0)) as (client, _, _):
+    with served(url, limits=Limits(workers_back_s_max=0.0)) as (client, _, _):
         told = ok(client.post("/v1/runs/r1/calls", headers=as_("agent"), json={"tool": "other"}))
         assert told["status"] == "refused"  # long enough after its start
+
+
+def test_a_worker_that_leaves_is_told_at_once_that_there_is_no_work() -> None:
+    with desk() as client:
+        worker = register(client)["id"]
+        began, given = time.monotonic(), []
+        asking = threading.Thread(target=lambda: given.append(take(client, worker, 20.0)))
+        asking.start()
+        time.sleep(0.1)
+        assert client.delete(f"/v1/workers/{worker}", headers=WORKER).status_code == 200
+        asking.join(15)
+        assert (given, time.monotonic() - began < 10) == ([None], True)

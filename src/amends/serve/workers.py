@@ -300,6 +300,11 @@ class Desk:
         """Whether this server has started so recently that workers may still come back."""
         return time.monotonic() < self._since + self._limits.workers_back_s_max
 
+    async def wake(self) -> None:
+        """Let everybody who waits for work look again."""
+        async with self._news:
+            self._news.notify_all()
+
     def workers(self, tenant: str | None) -> list[Worker]:
         """Return the workers that are there; None: of every tenant."""
         return [one for one in self._alive() if tenant is None or one.tenant == tenant]
@@ -409,7 +414,7 @@ class Desk:
                 if left <= 0:
                     return None
                 async with self._news:
-                    if self._next_queue(worker) is None:
+                    if self._next_queue(worker) is None and worker.id in self._workers:
                         try:
                             await asyncio.wait_for(self._news.wait(), min(left, 1.0))
                         except TimeoutError:
@@ -541,6 +546,7 @@ async def leave(x: Exchange) -> Reply:
     """Forget a worker that ends; what it has taken stays its own until its lease ends."""
     worker = x.service.desk.worker(x.tenant, x.path["id"])
     x.service.desk.leave(worker)
+    await x.service.desk.wake()  # it may still ask for work, and is told at once that there is none
     return Reply(_shown(x, worker))
 
 
