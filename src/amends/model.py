@@ -708,6 +708,8 @@ class NoEffect(Exception):
     """
 
     final: bool = False
+    is_try: bool = True
+    """False: nobody was there to do it, which is no attempt of a compensation."""
 
     def __init__(self, *args: object, final: bool = False) -> None:
         super().__init__(*args)

@@ -383,7 +383,7 @@ def test_a_lost_answer_of_a_remote_tool_is_quiet_only_after_its_lease(undoing: b
         assert mono - rt.clock.mono == pytest.approx(quiet, abs=1.5)
 
 
-def _undoing() -> tuple[Any, Any, list[str]]:
+def _undoing(*, recover: bool = True) -> tuple[Any, Any, list[str]]:
     """Return a virtual runtime whose owner died in a remote compensation, the call, and what happened."""
     log: list[str] = []
 
@@ -402,6 +402,8 @@ def _undoing() -> tuple[Any, Any, list[str]]:
         book(n=1)
         raise ValueError("stop")
     rt.crash()
+    if not recover:
+        return rt, rt.report("r").calls[0], log
     (report,) = rt.recover()
     assert report.state == "blocked"
     return rt, report.calls[0], log
@@ -422,6 +424,19 @@ def test_a_late_report_about_a_compensation_settles_it() -> None:
         tell(Absent())
     assert [one.state for one in rt.recover()] == ["rolled_back"]
     assert log == ["cancel"]
+    assert rt.verify().ok
+
+
+@pytest.mark.parametrize("answer, cancelled", [(Happened(None), 1), (ValueError("no"), 2)])
+def test_a_report_about_a_compensation_before_anybody_took_the_run_over_is_not_forgotten(
+    answer: Any, cancelled: int
+) -> None:
+    """The server died, and the worker reports to the next one before that has noticed."""
+    rt, call, log = _undoing(recover=False)
+    told = rt.report_late(call.id, answer, phase="compensate", attempt=1, epoch=1, by="w")
+    assert told.state == "compensating"  # its owner may be alive
+    assert [one.state for one in rt.recover()] == ["rolled_back"]
+    assert log == ["cancel"] * cancelled
     assert rt.verify().ok
 
 

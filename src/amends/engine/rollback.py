@@ -39,6 +39,7 @@ from amends.engine.session import (
 )
 from amends.errors import ResultLost, TransitionRefused, is_a
 from amends.ledger.flow import Flow
+from amends.ledger.late_reports import reported_undoing
 from amends.ledger.leases import work_left_s
 from amends.ledger.locks import is_held_back, lock_names_of
 from amends.ledger.operations import (
@@ -55,7 +56,7 @@ from amends.ledger.operations import (
 )
 from amends.ledger.rows import CallRow, RunRow
 from amends.ledger.world import DrawRandom, Ended, Flight, Invoke, LiveCalls, ReadClocks, RunTogether, Sleep
-from amends.model import Absent, Happened, Unknown
+from amends.model import Absent, Happened, NoEffect, Unknown
 from amends.states import LIVE
 from amends.tools.rules import yes_or_no
 from amends.tools.spec import CompensationSpec, Spec
@@ -319,7 +320,7 @@ def _may_compensate(session: Session, row: CallRow) -> bool:
         case "compensation_in_doubt":
             tried = row.comp_attempt - row.comp_from
             again = tried < compensation.retry.attempts and _may_repeat(session, spec, compensation, row)
-            return again or compensation.probe is not None
+            return again or compensation.probe is not None or bool(reported_undoing(row))
     return False
 
 
@@ -340,6 +341,12 @@ async def compensate(
         row = done[row.id] = await _attempt(session, spec, compensation, begun, ahead, then)
         session.memory.flights.pop(row.id, None)
     while _may_compensate(session, row):
+        if row.state == "compensation_in_doubt" and (told := reported_undoing(row)):
+            # Its performer reported it while the attempt had an owner, who never came to record it.
+            row = done[row.id] = await ResolveCall(
+                row.id, told, "evidence", "", epoch=session.lease.epoch, owner=session.lease.owner
+            )
+            continue
         wait = await _not_before(session, spec, compensation, row)
         if wait > 0:
             return wait
@@ -469,6 +476,7 @@ async def _settle(
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
         # Without the result that it needs, another attempt would end the same way.
         settle.gave_up = tried >= compensation.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
+        settle.gave_up = settle.gave_up and not (isinstance(ended.error, NoEffect) and not ended.error.is_try)
         if not settle.gave_up:
             settle.retry_s = compensation.retry.pause(tried, await DrawRandom())
         if doubtful and not has_ended(ended.error) and settle.mono is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from amends.errors import ReportConflict
 from amends.ledger.events import learned_facts, proof_of, write_event
@@ -50,6 +50,16 @@ def known_report(call: CallRow, attempt: int) -> dict[str, Any] | None:
     """Return what is known for certain of this attempt of a call by evidence; None: nothing, or nothing certain."""
     known: dict[str, Any] = json.loads(call.evidence) if call.evidence else {}
     return known if known.get("attempt") == attempt and (known["happened"] or known["certain"]) else None
+
+
+def reported_undoing(call: CallRow) -> Literal["compensated", "compensation_failed", ""]:
+    """Return what a compensation in doubt came to, if the performer of an attempt that nobody decided about has reported it."""
+    known: list[Any] = json.loads(call.learned) if call.learned else []
+    said = {(answer, attempt) for _, _, attempt, answer, _ in known if attempt > call.comp_from}
+    if any(answer == COMPENSATED for answer, _ in said):
+        return "compensated"
+    # An earlier attempt that was lost may have had its effect.
+    return "compensation_failed" if call.comp_attempt == 1 and (NOT_COMPENSATED, 1) in said else ""
 
 
 def conflict(call: CallRow, attempt: int) -> ReportConflict:

@@ -84,7 +84,7 @@ class Work:
 def sign(work: Work, secrets: Secrets) -> str:
     """Return the token of a piece of work."""
     named = {"tenant": work.tenant, "run": work.run, "epoch": work.epoch, "call": work.call}
-    return secrets.sign("claim", named | {"attempt": work.attempt, "phase": work.phase})
+    return secrets.sign("claim", named | {"attempt": work.attempt, "phase": work.phase, "turn": work.turn})
 
 
 def read(token: str, secrets: Secrets) -> Work | None:
@@ -115,7 +115,7 @@ async def begin(x: Exchange) -> Reply:
     """Claim a call, to make it oneself: its key and a token, or the recorded answer."""
     said: MakeClaim = x.body
     key = said.key or key_of(x)
-    session = await session_of(x, x.path["id"])
+    session = await session_of(x, x.path["id"], asks=True)
     given: dict[str, Any] = {"kind": said.kind, "cost": said.cost, "lease": said.lease}
     if key is not None:
         given["key"] = lambda _: key
@@ -214,6 +214,9 @@ async def _reported(x: Exchange, token: str, report: list[Any]) -> Reply:
     try:
         with session.request():
             await _ended(claim.attempt, *report)
+    except LeaseLost:  # the run has another owner: for it the report is evidence
+        x.service.sessions.forget(work.tenant, work.run)
+        return await _late(x, work, report)
     except BaseException:
         claim.report = ""
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -17,7 +18,8 @@ from amends.serve.problems import TooMany, problem_of
 POLL_S: Final = 0.5
 """How often a stream looks for new events."""
 ALIVE_S: Final = 15.0
-"""After how long without an event a stream says that it is alive: proxies close silent connections."""
+"""After how long without an event a stream says that it is alive: proxies close silent connections. As often, busy or not, it
+looks whether its token is still valid."""
 STREAM: Final = "text/event-stream"
 
 
@@ -55,7 +57,7 @@ async def _check(x: Exchange, query: EventsQuery, after: str) -> None:
 
 async def _stream(x: Exchange, query: EventsQuery, after: str) -> AsyncIterator[bytes]:
     service, feed, place = x.service, Feed(after), after
-    silent_s = 0.0
+    silent_s, checked = 0.0, time.monotonic()
     service.streams += 1
     try:
         yield b"retry: 1000\n\n"
@@ -67,9 +69,11 @@ async def _stream(x: Exchange, query: EventsQuery, after: str) -> AsyncIterator[
                     told, place = True, event.place
                     yield _told(event)
             silent_s = 0.0 if told else silent_s + POLL_S
+            if time.monotonic() - checked >= ALIVE_S:
+                checked = time.monotonic()
+                await service.check(x)  # the token may have been revoked
             if silent_s >= ALIVE_S:
                 silent_s = 0.0
-                await service.check(x)  # the token may have been revoked
                 yield b": alive\n\n"
             await asyncio.sleep(POLL_S)
     except Error as error:

@@ -46,6 +46,8 @@ class Limits:
     client_lease_s_max: float = 3_600.0
     workers_max: int = 1_000
     """Workers at once."""
+    worker_tools_max: int = 5_000
+    """Tools that workers have declared since the server was started."""
     worker_lease_s: float = 30.0
     """How long a worker may not ask for work before it is forgotten, and its tools count as performed by nobody."""
     workers_back_s_max: float = 10.0

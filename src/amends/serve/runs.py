@@ -165,6 +165,9 @@ async def open(x: Exchange) -> Reply:
         x.rt.scoped(agent=agent or None, principal=principal or None), x.tenant, id, options=options,
         lease_s=said.client_lease, agent=agent, principal=principal,
     )  # fmt: skip
+    if not x.owns(session):  # somebody else opened it in the same moment
+        raise RunNotFound(id)
+    await _note_driver(x, session)
     with session.request() as run:
         place = f"{x.service.base(x.request)}/v1/runs/{quote(id, safe='')}"
         facts = {"id": run.id, "state": run.state, "generation": run.generation, "resumed": run.resumed}
@@ -203,24 +206,50 @@ async def _workers_back(x: Exchange, id: str) -> None:
         await x.service.desk.await_tools({call.tool for call in found.calls})
 
 
-async def session_of(x: Exchange, id: str) -> Session:
-    """Return the open run of this id. One that this server does not have is taken up, under its recorded names."""
+async def session_of(x: Exchange, id: str, *, asks: bool = False) -> Session:
+    """Return the open run of this id. One that this server does not have is taken up, under its recorded names.
+
+    ``asks``: for a call. Calls are asked for in the name of whoever the run belongs to, so nobody else makes calls in it:
+    they could approve what they have asked for themselves.
+    """
     tenant = x.tenant
     session = x.service.sessions.found(tenant, id)
     if session is not None:
         if not x.owns(session):
             raise RunNotFound(id)
+        _check_asks(x, id, session.principal, asks=asks)
+        await _note_driver(x, session)
+        session.hear()  # what it asks for begins a moment later, and nobody may find it silent until then
         return session
     info = (await x.rt.report(id)).run
     if not x.owns(info):
         raise RunNotFound(id)
+    _check_asks(x, id, info.principal or "", asks=asks)
     await _workers_back(x, id)
-    rt = x.service.runtime(tenant).scoped(agent=info.agent, principal=info.principal)
+    rt = x.service.runtime(tenant).scoped(agent=info.agent, principal=info.principal, token=x.who.token or None)
     session, _ = await x.service.sessions.open(
         rt, tenant, id, options={"if_rolled_back": "raise", "input": info.input}, lease_s=info.client_lease or None,
         agent=info.agent or "", principal=info.principal or "",
     )  # fmt: skip
+    await _note_driver(x, session)
     return session
+
+
+def _check_asks(x: Exchange, id: str, principal: str, *, asks: bool) -> None:
+    if asks and x.is_wide and principal and principal != x.who.name:
+        raise Forbidden(
+            f"calls of run {id} are asked for by {principal}, and you are {x.who.name}", why="principal",
+            hint="commit it, take it back, suspend it; or open a run of your own",
+        )  # fmt: skip
+
+
+async def _note_driver(x: Exchange, session: Session) -> None:
+    """Record by which token a run is driven from now on. Its opening names the first one."""
+    if not x.who.token or session.token == x.who.token:
+        return
+    is_first, session.token = not session.token, x.who.token
+    if not is_first:
+        await x.rt.note_driver(session.run.id, by=x.who.name)
 
 
 # ---- Calls
@@ -230,7 +259,7 @@ async def answer(x: Exchange) -> Reply:
     """Do what a model asked for, and say the outcome in words for the model."""
     said: MakeCall = x.body
     key = said.key or key_of(x)
-    session = await session_of(x, x.path["id"])
+    session = await session_of(x, x.path["id"], asks=True)
     given: dict[str, Any] = {"tool_call_id": said.tool_call_id, "again": said.again}
     if key is not None:
         given["key"] = lambda _: key
@@ -267,7 +296,7 @@ def key_of(x: Exchange) -> str | None:
 async def answer_all(x: Exchange) -> Reply:
     """Do the calls of one turn of a model in parallel, a pivot last; each has an answer of its own."""
     said: Turn = x.body
-    session = await session_of(x, x.path["id"])
+    session = await session_of(x, x.path["id"], asks=True)
     if session.run.resumed:
         await x.service.desk.await_tools(one.tool for one in said.calls)
     calls = [ToolCall(one.tool, one.args, one.tool_call_id) for one in said.calls]
@@ -277,7 +306,7 @@ async def answer_all(x: Exchange) -> Reply:
 
 async def execute(x: Exchange) -> Reply:
     """Execute a model's plan; the calls of an inner list run in parallel."""
-    session = await session_of(x, x.path["id"])
+    session = await session_of(x, x.path["id"], asks=True)
     made = await x.service.finished(x, session, session.run.execute(x.body.plan))
     return Reply({"answers": [one.to_dict() for one in made]})
 

@@ -28,6 +28,8 @@ class Session:
         self.run, self.agent, self.principal, self.lease_s = run, agent, principal, lease_s
         self.claims: dict[str, Any] = {}
         """The attempts that performers outside have, by the id of their call."""
+        self.token = ""
+        """By which token it was last driven."""
         self._requests = 0
         self._seen = time.monotonic()
 
@@ -40,6 +42,10 @@ class Session:
         finally:
             self._requests -= 1
             self._seen = time.monotonic()
+
+    def hear(self) -> None:
+        """Note that the client has asked for something: its lease begins anew."""
+        self._seen = time.monotonic()
 
     @property
     def silent_s(self) -> float:

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
@@ -136,6 +136,7 @@ class Piece:
     done: asyncio.Future[list[Any]]
     taken: asyncio.Event = field(default_factory=asyncio.Event)
     worker: str = ""
+    since: float = field(default_factory=time.monotonic)
     until: float = 0.0
     report: str = ""
 
@@ -176,6 +177,12 @@ class Desk:
             raise BadDeclaration(f"two tools are called {twice}", tool=twice)
         served = [self._checked(tenant, declared) for declared in tools]
         new = [one for one in served if self._is_new(one)]
+        known = len(self._served.keys() | set(names))
+        if known > max(len(self._served), self._limits.worker_tools_max):
+            raise TooMany(
+                f"workers have declared {len(self._served):,} tools here, of at most"
+                f" {self._limits.worker_tools_max:,} (worker_tools_max)"
+            )
         if new:
             self._service.rt.add(*(self._tool(one) for one in new), replace=True)
         self._served |= {one.declared.name: one for one in served}
@@ -362,7 +369,8 @@ class Desk:
             return piece.done.result()
         finally:
             del self._pieces[piece.name]
-            self._ended[piece.name] = piece
+            # What it was about and what was reported may be large, and the record has both.
+            self._ended[piece.name] = replace(piece, sent={}, done=loop.create_future())
             while len(self._ended) > ENDED_MAX:
                 self._ended.popitem(last=False)
 
@@ -382,7 +390,7 @@ class Desk:
         except TimeoutError:
             if piece.taken.is_set():
                 return  # in the same moment
-            raise NoEffect(
+            raise NotTaken(
                 f"no worker took {piece.tool} within {self._limits.pickup_s_max:g} s: start one that has this tool"
             ) from None
         finally:
@@ -418,7 +426,7 @@ class Desk:
 
     def _next_queue(self, worker: Worker) -> deque[Piece] | None:
         queues = [queue for name in worker.tools if (queue := self._waiting.get(name))]
-        return min(queues, key=lambda one: one[0].until, default=None)
+        return min(queues, key=lambda one: one[0].since, default=None)
 
     def _next(self, worker: Worker) -> Piece | None:
         queue = self._next_queue(worker)
@@ -476,6 +484,12 @@ class Desk:
             raise LeaseLost("the work lease is over: stop, if you can", hint="report what happened all the same")
         piece.until = now + piece.lease_s * MARGIN
         return piece.lease_s
+
+
+class NotTaken(NoEffect):
+    """No worker took a piece of work in time. A compensation is tried again until one is there."""
+
+    is_try = False
 
 
 class WorkerNotFound(NotFound):
