@@ -46,10 +46,11 @@ def serve(
         from amends.serve import app as application
         from amends.serve import secrets, server
     except ModuleNotFoundError as missing:
-        if missing.name not in ("starlette", "uvicorn", "anyio", "h11"):
+        package = (missing.name or "").partition(".")[0]
+        if package not in ("starlette", "uvicorn", "anyio", "h11"):
             raise
         raise UsageError(
-            f"amends serve needs the package {missing.name}, which is not installed", hint="pip install 'amends[serve]'"
+            f"amends serve needs the package {package}, which is not installed", hint="pip install 'amends[serve]'"
         ) from missing
     named, folder = required_app(place, app)
     rt = load_runtime(named, folder=folder, url=url)

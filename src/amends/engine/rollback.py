@@ -471,8 +471,8 @@ async def _settle(
         settle.gave_up = tried >= compensation.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
         if not settle.gave_up:
             settle.retry_s = compensation.retry.pause(tried, await DrawRandom())
-        if doubtful and not has_ended(ended.error):
-            settle.mono = clocks.mono + work_left_s(row)
+        if doubtful and not has_ended(ended.error) and settle.mono is not None:
+            settle.mono += work_left_s(row)
     if ahead is not None and settle.to == "compensated":
         settle.then = then
     settled = await settle

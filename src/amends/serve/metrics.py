@@ -26,7 +26,8 @@ READY_S_MAX: Final = 5.0
 
 async def openapi(x: Exchange) -> Reply:
     """Describe every route: OpenAPI 3.1."""
-    return Reply(x.service.document())
+    base = x.service.base(x.request)  # where the application is mounted
+    return Reply(x.service.document() | ({"servers": [{"url": base}]} if base else {}))
 
 
 async def health(_x: Exchange) -> Reply:

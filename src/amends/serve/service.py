@@ -340,8 +340,8 @@ class Service:
         await self._who(x.request)
 
     def base(self, request: Request) -> str:
-        """Return the path below which the application is served."""
-        return str(request.scope.get("root_path", "")).rstrip("/")
+        """Return the path below which the application is served, quoted as in an address."""
+        return quote(str(request.scope.get("root_path", "")).rstrip("/"), safe="/")
 
     def approval_place(self, x: Exchange, approval: Approval) -> str:
         """Return the address of a request for approval."""
