@@ -19,7 +19,19 @@ SRC = ROOT / "src"
 
 # Of the standard library and of others: each takes longer than what a first call does with it.
 FOREIGN = (
-    *("argparse", "asyncio", "concurrent", "difflib", "email", "html", "http", "httpx", "multiprocessing", "shutil", "socket"),
+    *(
+        "argparse",
+        "asyncio",
+        "concurrent",
+        "difflib",
+        "email",
+        "html",
+        "http",
+        "httpx",
+        "multiprocessing",
+        "shutil",
+        "socket",
+    ),
     *("ssl", "subprocess", "tempfile", "zipfile", "importlib.metadata", "importlib.resources", "typing_extensions"),
     *("annotated_types", "click", "opentelemetry", "pydantic", "pydantic_core", "psycopg", "pymysql", "rich", "typer"),
 )
