@@ -84,7 +84,7 @@ class Work:
 def sign(work: Work, secrets: Secrets) -> str:
     """Return the token of a piece of work."""
     named = {"tenant": work.tenant, "run": work.run, "epoch": work.epoch, "call": work.call}
-    return secrets.sign("claim", named | {"attempt": work.attempt, "phase": work.phase})
+    return secrets.sign("claim", named | {"attempt": work.attempt, "phase": work.phase, "turn": work.turn})
 
 
 def read(token: str, secrets: Secrets) -> Work | None:
