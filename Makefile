@@ -18,7 +18,7 @@ DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check sim chaos crowd bench servers format docs test-peers test-rest test-pythons test-adapters clean
+.PHONY: help demo test check sim chaos crowd bench servers format docs test-peers test-rest test-pythons test-adapters dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,7 @@ check: $(DEV) ## format, lint, types, import rule, docs
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m mypy
 	@$(BIN)/python scripts/docs.py --check
+	@$(BIN)/python scripts/typescript.py --check
 	@$(BIN)/python -m pytest -q tests/project/test_layout.py tests/docs/test_docs.py -k 'not examples_of_a_page'  # make test runs them
 
 sim: $(DEV) ## the simulator: every crash point, seeded races (ARGS=200000: that many schedules; ARGS="--store sqlite": on SQLite)
@@ -45,15 +46,16 @@ chaos: $(DEV) ## real processes over real ledgers, killed: ten minutes a ledger 
 bench: $(DEV) ## speed, as ratios to the floor of the same run, and the peers (ARGS=--quick: a minute, no peers)
 	@$(BIN)/python -m bench $(ARGS)
 
-servers: ## install PostgreSQL, MariaDB, PgBouncer and nginx by apt-get; nothing else does (make test uses what is here)
+servers: ## install PostgreSQL, MariaDB, PgBouncer, nginx and Node.js by apt-get; nothing else does (make test uses what is here)
 	@sh scripts/servers
 
 format: $(DEV) ## format the code
 	@$(BIN)/python -m ruff check --fix-only --quiet .
 	@$(BIN)/python -m ruff format .
 
-docs: $(DEV) ## write the generated parts of docs/ again and check the links
+docs: $(DEV) ## write the generated parts of docs/ and clients/ again and check the links
 	@$(BIN)/python scripts/docs.py
+	@$(BIN)/python scripts/typescript.py
 
 crowd: $(DEV) ## 64 threads and 200 tasks in one process over each ledger, a minute each, then everything is checked
 	@$(BIN)/python -m tests.chaos.crowd $(ARGS)
@@ -70,8 +72,12 @@ test-pythons: ## the quick tests on every other supported Python found here
 test-adapters: ## the adapters of heavy frameworks and the recipes, each in an environment of its own (ARGS=crewai: that one)
 	@sh scripts/test-adapters $(ARGS)
 
+dist: ## pack the client in TypeScript into dist/ (needs node and npm)
+	@sh scripts/dist
+
 clean: ## remove what make made (never a ledger)
 	rm -rf .venv* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf clients/typescript/node_modules clients/typescript/build clients/typescript/dist
 	find src tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEV): pyproject.toml

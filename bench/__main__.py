@@ -34,6 +34,7 @@ from bench.bars import (
     MEMORY,
     PAGE,
     REPLAYED,
+    SERVE,
     SIZE,
     STORES,
     VERIFIED,
@@ -51,6 +52,7 @@ from bench.measure import OURS as OUR_NAME
 from bench.measure import Effort, against_floor, grow_log, interleaved, shown, told
 from bench.places import Places, places
 from bench.report import print_table, write_json, write_markdown
+from bench.serving import serving
 
 GROWN_CALLS: Final = 1_000_000
 MEMORY_RUNS: Final = 100_000
@@ -144,6 +146,9 @@ class Bench:
         if self.wants(VERIFIED, store):
             self.left_s()
             self.take(verifying(made, self.effort, self._events))
+        if self.wants(SERVE, store):
+            self.left_s()
+            self.take(serving(store, made, self.effort))
 
     @property
     def _events(self) -> int:
@@ -151,7 +156,7 @@ class Bench:
 
     def _missing(self, stores: list[str], why: str) -> Iterator[Row]:
         have = {(row.work, row.store) for row in self.rows}
-        works = (*AGAINST_FLOOR, *((GROWN, PAGE) if self.said.large else ()), WAIT, SIZE, WAL, VERIFIED)
+        works = (*AGAINST_FLOOR, *((GROWN, PAGE) if self.said.large else ()), WAIT, SIZE, WAL, VERIFIED, SERVE)
         for store in stores:
             for work in works:
                 title = work.title.format(calls=f"{self.said.large:,}", events=f"{self._events:,}")

@@ -97,6 +97,10 @@ WAL: Final = Work("wal", "write-ahead log, a plain call", {"postgres": 1_300.0},
 MEMORY: Final = Work(
     "memory", "resident memory after {runs} runs, against after the first tenth", {"sqlite-normal": 1.05}
 )
+SERVE: Final = Work(
+    "serve", "claims over HTTP, 256 connections: pairs per second against the library in process",
+    dict.fromkeys(STORES[:3], 0.4), "at least",
+)  # fmt: skip
 BEHIND: Final = "never behind a peer: {title}"
 BEHIND_BAR: Final = 1.0
 ALLOWED_BAR: Final = 1.3

@@ -23,6 +23,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from amends.budgets import Costs, Number, billionths, unit_of
+from amends.drivers import process
 from amends.drivers.blocking import Driver
 from amends.drivers.context import (
     body_here,
@@ -84,7 +85,7 @@ from amends.ledger.rows import RunRow
 from amends.ledger.world import Ended, Flight
 from amends.model import Answer, Approval, Call, Once, OnOpenFailure, ToolCall
 from amends.report import Report
-from amends.states import RunState
+from amends.states import CallState, RunState
 from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope
 from amends.tools.signature import is_async_function
 from amends.tools.spec import Declaration, KeyRule
@@ -955,12 +956,13 @@ class Run(OpenRun):
         declared, options = runs.declared_as(tool)
         return self.direct(declared, options, args, kwargs)
 
+    @trims_itself  # or rather whoever calls it
     def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do what a tool does that is called inside this run's context; programs use ``call``."""
         if options.connection is not None:
             return self._value(finish(self._perform_joined(declared, options, args, kwargs)))
         call = plain_request(self._host, self._session, declared, options, args, kwargs)
-        if call is not None and self._pid == os.getpid():
+        if call is not None and self._pid == process.pid:
             return self._plainly(call)
         ask = direct_ask(self._host, self._session, declared, options, args, kwargs)
         return finish(self._result(ask))
@@ -1145,11 +1147,12 @@ class AsyncRun(OpenRun):
     @overload
     async def call(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @_tracked
-    async def call(self, tool: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, tool: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call a tool in this run, whether it is blocking or async."""
         declared, options = runs.declared_as(tool)
-        return await self.direct(declared, options, args, kwargs)
+        return self.direct(declared, options, args, kwargs)
 
+    @trims_itself
     async def direct(
         self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -1157,7 +1160,7 @@ class AsyncRun(OpenRun):
         if options.connection is not None:
             return self._value(await self._perform_joined(declared, options, args, kwargs))
         call = plain_request(self._host, self._session, declared, options, args, kwargs)
-        if call is None or self._pid != os.getpid():
+        if call is None or self._pid != process.pid:
             ask = direct_ask(self._host, self._session, declared, options, args, kwargs)
             return await self._result(ask)
         live, uid = self._host.live, self._session.uid
@@ -1396,7 +1399,7 @@ class OpenAttempt:
         if self._open:
             run._attempts.add(self)
         if lease is not None:
-            run._host.work_leases.watch(self)
+            run._host.work_leases.watch(lease, self._lapse)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._row.tool!r}, {'open' if self._open else 'ended'}>"
@@ -1405,6 +1408,11 @@ class OpenAttempt:
     def call(self) -> Call:
         """The call in the ledger; its key is the idempotency key for the provider."""
         return call_of(self._row, self._ask.spec)
+
+    @property
+    def state(self) -> CallState:
+        """The state of the call as this process last wrote it; ``call`` is all of it, and costs more."""
+        return self._row.state  # type: ignore[return-value]  # the ledger's own words
 
     @property
     def result(self) -> Any:
@@ -1459,17 +1467,10 @@ class OpenAttempt:
         self._open = False
         self._run._attempts.discard(self)
         if self._work is not None:
-            self._run._host.work_leases.forget(self)
+            self._run._host.work_leases.forget(self._work)
 
-    # ---- for the thread that watches work leases
-
-    def over_at(self) -> float:
-        """Return when the work lease and its margin have ended; for the runtime."""
-        assert self._work is not None, "only an attempt with a work lease is watched"
-        return self._work.over_at
-
-    def lapse(self) -> None:
-        """Record the attempt as in doubt if its work lease is over and it has not ended; for the runtime."""
+    def _lapse(self) -> None:
+        """Record the attempt as in doubt if its work lease is over and it has not ended."""
         run, lease = self._run, self._work
         assert lease is not None, "only an attempt with a work lease is watched"
         driver = run._driver.blocking if run.is_async else run._driver

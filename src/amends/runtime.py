@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from amends.audit import verify as audit_verbs
     from amends.drivers import event_loop
     from amends.engine import recovery
-    from amends.host import listing, maintenance
+    from amends.host import listing, maintenance, performing
     from amends.host import tools as declared_tools
     from amends.people import approvals as approval_verbs
     from amends.people import budgets as budget_verbs
@@ -85,6 +85,7 @@ else:
         recovery="amends.engine.recovery",
         listing="amends.host.listing",
         maintenance="amends.host.maintenance",
+        performing="amends.host.performing",
         declared_tools="amends.host.tools",
         approval_verbs="amends.people.approvals",
         budget_verbs="amends.people.budgets",
@@ -233,7 +234,8 @@ class Runtime:
         the run alone for so many seconds after its last sign, so that the client can go on through another server.
         ``tenant``, ``agent``, ``principal``: for whom the run acts, instead of the settings.
         """
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         return _Block(self, id, input, options)
 
     def open(
@@ -259,7 +261,8 @@ class Runtime:
         principal: str | None = None,
     ) -> Run:
         """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``. Parameters as of ``run``."""
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         replayed = reopened(id, input, is_async=False)
         if replayed is not None:
             replayed.say_checks(options)
@@ -372,6 +375,8 @@ class Runtime:
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
     kind_of = direct(lambda: declared_tools.kind_of)
+    declarations = direct(lambda: performing.declarations)
+    perform = blocking(lambda: performing.perform, opens=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -780,7 +785,8 @@ class AsyncRuntime:
 
         The parameters are those of ``Runtime.run``.
         """
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         return _AsyncBlock(self, id, input, options)
 
     async def open(
@@ -806,7 +812,8 @@ class AsyncRuntime:
         principal: str | None = None,
     ) -> AsyncRun:
         """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``. Parameters as of ``run``."""
-        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        options = locals().copy()
+        del options["self"], options["id"], options["input"]
         replayed = reopened(id, input, is_async=True)
         if replayed is not None:
             replayed.say_checks(options)
@@ -918,6 +925,8 @@ class AsyncRuntime:
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
     kind_of = direct(lambda: declared_tools.kind_of)
+    declarations = direct(lambda: performing.declarations)
+    perform = awaited(lambda: performing.perform, opens=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -292,6 +292,8 @@ class Spans:
             state = "fenced" if answer.fenced else answer.call.state
             self._end(one, state, wrong=state != "compensated", why=why)
             self._meters.compensations.record(one.lasted, one.counted | {"amends.state": state})
+        if answer.then is not None:
+            self.heard(op.then, answer.then, _since, "")
 
     # ---- Spans
 

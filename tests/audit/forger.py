@@ -17,7 +17,8 @@ from amends.encoding.ids import new_number, number_of
 from amends.ledger.rows import APPROVALS, CALL_COLUMNS, CHECKPOINTS, DELEGATIONS, EVENT_COLUMNS, RUN_COLUMNS, CallRow
 from amends.stores import calls as stored
 from amends.stores.sql import EVENT_COLUMNS as EVENTS_STORED
-from amends.stores.sql import FROM_CALLS, folded_events
+from amends.stores.sql import FROM_CALLS, among, folded_events
+from amends.stores.sql import OPEN as OPEN_STATES
 from tests.servers.databases import connect
 
 COLUMNS = {
@@ -38,7 +39,12 @@ TABLES = {
 }
 ORDER = {"runs": "no", "approvals": "no", "checkpoints": "n", "delegations": "id"}
 KEYS = {"runs": "uid", "calls": "id", "events": "place", "approvals": "id", "checkpoints": "n", "delegations": "id"}
-GENERATED = ("unsealed", "attention", "ended_at")
+GENERATED = {"mysql": ("unsealed", "attention", "ended_at")}
+"""Of the tables that are copied. PostgreSQL's marks are written by the statements."""
+MARKS = (
+    ("amends_call", "attention", f"case when {among(OPEN_STATES)} then 1 end"),
+    ("amends_run", "unsealed", "case when parent = '' and (closed_at is null or n <> sealed) then 1 end"),
+)
 BYTES = {"c.key", "c.ident", "c.digest", "c.hash", "c.settled_hash", "c.comp_hash", "c.undone_hash"}
 NO_RUN = -1
 """The number of the run of a call whose root does not exist."""
@@ -132,6 +138,7 @@ class Forger:
             self._change_call(row, changes)
         else:
             self._set(TABLES[table][0], changes, {KEYS[table]: row[KEYS[table]]})
+        self._mark()
 
     def _set(self, table: str, changes: Mapping[str, Any], where: Mapping[str, Any]) -> None:
         sets = ", ".join(f"{self._name(name)} = ?" for name in changes)
@@ -214,6 +221,8 @@ class Forger:
     def _insert(self, table: str, row: Row) -> None:
         names, marks = ", ".join(map(self._name, row)), ", ".join("?" * len(row))
         self.execute(f"insert into {table} ({names}) values ({marks})", tuple(row.values()))
+        if table in ("amends_run", "amends_call"):
+            self._mark()
 
     def execute(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         cursor = self._connection.cursor()
@@ -248,6 +257,13 @@ class Forger:
         if found:
             n, at, hash = found[0]
             self.execute("update amends_run set n = ?, at = ?, head = ? where uid = ?", (n, at, hash, root))
+            self._mark()
+
+    def _mark(self) -> None:
+        """Where statements write the marks, they fit again: whoever knows the ledger would not forget them."""
+        if self.kind == "postgresql":
+            for table, column, value in MARKS:
+                self.execute(f"update {table} set {column} = {value} where {column} is distinct from {value}")
 
     # ---- all of it ----------------------------------------------------------------------------
 
@@ -267,7 +283,7 @@ class Forger:
         with self._at_once():
             for table in tables or COLUMNS:
                 for one in TABLES[table]:
-                    columns, rows = _written(*copy.stored[one])
+                    columns, rows = _written(*copy.stored[one], GENERATED.get(self.kind, ()))
                     self.execute(f"delete from {one}")
                     names, marks = ", ".join(map(self._name, columns)), ", ".join("?" * len(columns))
                     over = " overriding system value" if self.kind == "postgresql" else ""
@@ -299,9 +315,11 @@ class Forger:
             self._write_tail(root)
 
 
-def _written(columns: list[str], rows: list[tuple[Any, ...]]) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _written(
+    columns: list[str], rows: list[tuple[Any, ...]], generated: tuple[str, ...]
+) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Without the columns that the database makes itself."""
-    kept = [place for place, name in enumerate(columns) if name not in GENERATED]
+    kept = [place for place, name in enumerate(columns) if name not in generated]
     return [columns[place] for place in kept], [tuple(row[place] for place in kept) for row in rows]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Checkpoint, Runtime, tool
-from amends.encoding.chain import read_heads
+from amends.encoding.chain import HEADS_MAX, read_heads
 from amends.errors import BadConfig, LedgerBehind, LedgerUnavailable, UsageError
 from amends.host.anchor import Anchor
 from amends.ledger.operations import DraftCheckpoint, ReadCheckpoints, ReadRun, WriteCheckpoint
@@ -382,6 +382,41 @@ def test_a_chain_that_could_not_be_marked_is_named_once_more_and_not_for_ever() 
     assert len(store.checkpoints) == 1
     assert rt.checkpoint() != first
     assert [row.heads for row in store.checkpoints] == [store.checkpoints[0].heads] * 2
+    assert (rt.verify().ok, rt.verify().unanchored) == (True, 0)
+
+
+def test_a_busy_ledger_gets_one_checkpoint_at_a_time() -> None:
+    class Busy(MemoryStore):
+        """Somebody makes a call between any two steps of a checkpoint."""
+
+        def perform(self, op: Any) -> Any:
+            answer = super().perform(op)
+            if isinstance(op, DraftCheckpoint | WriteCheckpoint) and is_busy:
+                run.call(note, f"{len(self.events)}")
+            return answer
+
+    is_busy = True
+    store = Busy()
+    rt = Runtime(store=store, tools=[note])
+    run = rt.open("busy")
+    run.call(note, "first")
+    rt.checkpoint()
+    assert len(store.checkpoints) == 1, "what has happened since is for the next one"
+    rt.checkpoint()
+    assert len(store.checkpoints) == 2
+    is_busy = False
+    run.commit()
+    rt.checkpoint()
+    assert (rt.verify().ok, rt.verify().unanchored) == (True, 0)
+
+
+def test_more_trees_than_one_checkpoint_names_get_as_many_as_they_need() -> None:
+    store = MemoryStore()
+    rt = Runtime(store=store, tools=[note])
+    for number in range(HEADS_MAX + 1):
+        rt.open(f"r{number}").commit()
+    rt.checkpoint()
+    assert [len(read_heads(row.heads)) for row in store.checkpoints] == [HEADS_MAX, 1]
     assert (rt.verify().ok, rt.verify().unanchored) == (True, 0)
 
 

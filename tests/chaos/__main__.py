@@ -26,10 +26,21 @@ SHOWN_MAX = 5
 def main() -> int:
     """0 when every count of every store is 0."""
     options = _options()
+    if options.serve:
+        return _served(options)
     seed = options.seed if options.seed is not None else int(time.time())
     print(f"seed {seed}", file=sys.stderr, flush=True)
     stores = list(STORES) if options.store == "all" else [options.store]
     return max(_one(name, options, seed) for name in stores)
+
+
+def _served(options: argparse.Namespace) -> int:
+    from tests.chaos.service import play
+
+    stores = play.STORES if options.store == "all" else (options.store,)
+    if missing := set(stores) - set(play.STORES):
+        raise SystemExit(f"--serve is played on {', '.join(play.STORES)}, not on {', '.join(missing)}")
+    return max(play.play_on(store, short=options.short) for store in stores)
 
 
 def _options() -> argparse.Namespace:
@@ -42,6 +53,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--callers", type=int, default=6)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--short", action="store_true", help="60 runs and 16 kills: seconds")
+    parser.add_argument("--serve", action="store_true", help="a saga over HTTP: client, server and worker killed")
     parser.add_argument("--keep", action="store_true", help="leave the ledger and the world where they are")
     options = parser.parse_args()
     if options.short:

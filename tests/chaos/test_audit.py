@@ -220,7 +220,16 @@ def test_every_operation_that_writes_a_run_s_way_is_a_point() -> None:
         "Halt",
         "Unhalt",
     }
-    quiet = {"NoteEvidence", "WatchDoubt", "NoteValue", "ClaimNotice", "RecordNotice", "ExpireApprovals", "PinKey"}
+    quiet = {
+        "NoteEvidence",
+        "NoteReport",
+        "WatchDoubt",
+        "NoteValue",
+        "ClaimNotice",
+        "RecordNotice",
+        "ExpireApprovals",
+        "PinKey",
+    }
     quiet |= {"WriteCheckpoint", "CountReplays"}
     known = {**vars(operations), **vars(plain)}
     every = {name for name, one in known.items() if isinstance(one, type) and issubclass(one, StoreOp)}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from amends import Absent, AsyncRuntime, Happened, InDoubt, Runtime, Unknown, Us
 from amends.errors import CallNotFound, LeaseLost, LedgerUnavailable, ReportConflict, ToolFailed
 from amends.ledger.operations import ReadCall
 from amends.stores.memory import MemoryStore
+from amends.testing import Crash
 from amends.testing import runtime as virtual
 from tests.world import World, die, runtime, states, twin_of, until
 
@@ -281,6 +284,28 @@ def test_reports_about_nothing_are_refused_before_anything_is_written() -> None:
     assert not [event for event in rt.events("r") if event.what == "evidence"]
 
 
+def test_a_report_with_a_redacted_value_is_the_same_again_although_it_is_encrypted_anew() -> None:
+    @tool(name="book", kind="pivot", redact=["card"])
+    def book(card: str) -> str:
+        raise AssertionError("another process performs it")
+
+    key = b64encode(bytes(range(32))).decode()
+    rt = virtual(tools=[book], encrypt=key, secret_key=key)
+    run = rt.open("r")
+    attempt = run.begin("book", {"card": "4111-1111"}, lease=LEASE_S)
+    rt.clock.advance(LEASE_S * 2)
+
+    def tell(answer: str) -> Any:
+        return rt.report_late(attempt.call.id, Happened(answer), attempt=1, epoch=1, by="w")
+
+    assert tell("charged 4111-1111").state == "succeeded"
+    assert tell("charged 4111-1111").state == "succeeded"
+    with pytest.raises(ReportConflict):
+        tell("charged 4222-2222")
+    assert "4111" not in json.dumps([event.to_dict() for event in rt.events("r")])
+    assert rt.verify().ok
+
+
 @pytest.mark.parametrize("lease", [0, -1, True, "60", float("nan"), float("inf")])
 def test_a_lease_is_a_number_of_seconds(lease: Any) -> None:
     rt = virtual(tools=[booking()[0]])
@@ -356,6 +381,65 @@ def test_a_lost_answer_of_a_remote_tool_is_quiet_only_after_its_lease(undoing: b
         assert row.state == (doubt if n < 2 else failed)
         mono = row.comp_mono if undoing else row.quiet_mono
         assert mono - rt.clock.mono == pytest.approx(quiet, abs=1.5)
+
+
+def _undoing() -> tuple[Any, Any, list[str]]:
+    """Return a virtual runtime whose owner died in a remote compensation, the call, and what happened."""
+    log: list[str] = []
+
+    @tool(name="book", remote=LEASE_S, key="n")
+    def book(n: int = 0) -> str:
+        return "b"
+
+    @book.compensate
+    def cancel() -> None:
+        log.append("cancel")
+        if len(log) == 1:
+            rt._test_driver.die()
+
+    rt = virtual(tools=[book], lease=10.0, wait=1.0)
+    with pytest.raises(Crash), rt.run("r"):
+        book(n=1)
+        raise ValueError("stop")
+    rt.crash()
+    (report,) = rt.recover()
+    assert report.state == "blocked"
+    return rt, report.calls[0], log
+
+
+def test_a_late_report_about_a_compensation_settles_it() -> None:
+    rt, call, log = _undoing()
+    assert rt.call(call.id).state == "compensation_in_doubt"
+
+    def tell(answer: Any) -> str:
+        told = rt.report_late(call.id, answer, phase="compensate", attempt=1, epoch=1, by="w")
+        return str(told.state)
+
+    assert tell(Unknown()) == "compensation_in_doubt"
+    assert tell(Happened(None)) == "compensated"
+    assert tell(Happened(None)) == "compensated"
+    with pytest.raises(ReportConflict):
+        tell(Absent())
+    assert [one.state for one in rt.recover()] == ["rolled_back"]
+    assert log == ["cancel"]
+    assert rt.verify().ok
+
+
+def test_a_late_report_that_a_compensation_had_no_effect_lets_it_be_tried_again() -> None:
+    rt, call, log = _undoing()
+    told = rt.report_late(call.id, ValueError("no"), phase="compensate", attempt=1, epoch=1, by="w")
+    assert told.state == "compensation_failed"
+    assert [one.state for one in rt.recover()] == ["rolled_back"]
+    assert log == ["cancel", "cancel"]
+    with pytest.raises(UsageError, match="no attempt 3"):
+        rt.report_late(call.id, Happened(None), phase="compensate", attempt=3, epoch=1, by="w")
+    assert rt.verify().ok
+
+
+def test_a_late_answer_of_a_probe_changes_nothing() -> None:
+    rt, call, _ = _undoing()
+    told = rt.report_late(call.id, Happened("b"), phase="probe", attempt=1, epoch=1, by="w")
+    assert told.state == "compensation_in_doubt"
 
 
 def test_a_remote_tool_is_checked_where_it_is_declared() -> None:

@@ -303,3 +303,13 @@ def test_a_plan_is_made_on_a_ledger_that_has_an_anchor(tmp_path: Path) -> None:
         run.call(reserve, x="a")
         assert [one.call.tool for one in rt.plan_rollback("r").compensations] == ["reserve"]
         run.commit()
+
+
+def test_a_run_that_waits_for_its_client_can_be_planned(tmp_path: Path) -> None:
+    """Recovery leaves it to its client; a plan looks at it all the same, and changes nothing."""
+    with Runtime(f"sqlite:///{tmp_path}/l.db", lease=0.2) as rt:
+        run = rt.open("r", client_lease=600)
+        run.release()
+        plan = rt.plan_rollback("r")
+        assert (plan.refused, plan.complete, rt.report("r").state) == (None, True, "open")
+        assert rt.rollback("r", plan=plan, by="olga", why="not needed").state == "rolled_back"

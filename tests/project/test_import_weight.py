@@ -19,14 +19,15 @@ SRC = ROOT / "src"
 
 # Of the standard library and of others: each takes longer than what a first call does with it.
 FOREIGN = (
-    *("argparse", "asyncio", "concurrent", "difflib", "email", "html", "http", "multiprocessing", "shutil", "socket"),
+    *("argparse", "asyncio", "concurrent", "difflib", "email", "html", "http", "httpx", "multiprocessing", "shutil", "socket"),
     *("ssl", "subprocess", "tempfile", "zipfile", "importlib.metadata", "importlib.resources", "typing_extensions"),
     *("annotated_types", "click", "opentelemetry", "pydantic", "pydantic_core", "psycopg", "pymysql", "rich", "typer"),
 )
 # Of amends: whole folders, and what is left of a folder that a first call needs.
 OWN = (
-    *("adapters", "audit", "cli", "llm", "people", "testing", "notify", "signing", "telemetry", "worker"),
-    *("drivers.event_loop", "host.encryption", "host.joined", "host.listing", "host.maintenance", "host.tools"),
+    *("adapters", "audit", "cli", "client", "llm", "people", "testing", "notify", "signing", "telemetry", "worker"),
+    *("drivers.event_loop", "host.encryption", "host.joined", "host.listing", "host.maintenance", "host.performing"),
+    *("host.tools",),
     *("engine.joined", "engine.model_answers", "engine.model_plans", "engine.recovery", "engine.turns"),
     *("replay.answers", "replay.comparison", "replay.driver", "replay.forks", "replay.record", "replay.run"),
     *("stores.cancellation", "stores.memory", "stores.mysql", "stores.postgres", "tools.rule_checks"),

@@ -66,7 +66,7 @@ LAYERS: dict[str, Layer] = {
         "the surface serves every edge, so it may know none of them",
     ),
 }
-EDGES = ("llm", "adapters", "cli", "serve", "gateway")
+EDGES = ("llm", "adapters", "cli", "serve", "client", "gateway")
 PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "telemetry", "testing", "visible", "worker")
 SHARED = frozenset({"adapters.mcp_runs"})
 """What adapters of several frameworks for one protocol share. It knows none of the frameworks."""
@@ -245,6 +245,9 @@ def _bound_names(tree: ast.Module) -> frozenset[str]:
         ("cli.main", "from amends.serve import app", False),
         ("cli.serve", "from amends.serve import app, server", True),
         ("cli.serve", "from amends.adapters.mcp import guarded", False),
+        ("client.runs", "import httpx\nfrom amends import Report\nfrom amends.client.flows import Flow", True),
+        ("client.runs", "from amends.serve.routes import ROUTES", False),
+        ("serve.runs", "from amends.client import Client", False),
         ("cli.main", "import httpx", False),
         ("adapters.langgraph", "from amends.adapters.openai import guarded", False),
         ("adapters.langgraph", "from amends.adapters import openai", False),

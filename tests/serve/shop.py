@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -94,5 +95,10 @@ def served(
     settings = {name: given.pop(name) for name in ("lease", "wait", "budgets", "rules") if name in given}
     rt: Runtime | AsyncRuntime = colour(url, tools=tools_of(world), **{"lease": 5.0, "wait": 2.0} | settings)
     service = app(rt, access=access, limits=limits, **{"secrets": SECRET} | given)
-    with TestClient(service) as client:
-        yield client, service, world
+    try:
+        with TestClient(service) as client:
+            yield client, service, world
+    finally:
+        closed = rt.close()
+        if closed is not None:
+            asyncio.run(closed)

@@ -46,13 +46,18 @@ class Things:
         said = {"name": "t", "scopes": ["viewer"], "why": "x"}
         self.made = self.ask("POST", "/v1/tokens", said, "operator")
         self.job = self.ask("POST", "/v1/audit/verify", {}, "operator")["id"]
-        tools = [{"name": "book", "parameters": {"type": "object"}}]
-        self.worker = self.ask("POST", "/v1/workers", {"tools": tools}, "worker")["id"]
+        self.worker = self.new_worker()
 
     def ask(self, method: str, path: str, body: dict[str, Any], token: str) -> Any:
         return self.client.request(method, path, json=body, headers=as_(token)).json()
 
+    def new_worker(self) -> Any:
+        tools = [{"name": "book", "kind": "read", "parameters": {"type": "object"}}]
+        return self.ask("POST", "/v1/workers", {"tools": tools}, "worker")["id"]
+
     def path(self, route: Route) -> str:
+        if route.name == "leave":
+            self.worker = self.new_worker()  # the last one has left
         ids = {
             "run": "r",
             "call": self.call,

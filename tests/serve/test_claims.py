@@ -1,6 +1,12 @@
 """Calls that the client makes itself: claims, with a work lease and a signed token."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,3 +130,35 @@ def test_a_report_to_a_server_that_started_later_settles_the_doubt(tmp_path: Any
         other = post(client, f"{at}/fail", {"token": claim["token"], "error": "no", "no_effect": True})
         assert (other.status_code, other.json()["code"]) == (409, "ReportConflict")
         assert post(client, f"{at}/renew", {"token": claim["token"]}).json()["code"] == "LeaseLost"
+
+
+CLAIM_AND_DIE = """
+import json, os, signal, sys
+from tests.serve.shop import as_, served
+
+with served(sys.argv[1], lease=30.0) as (client, _, _world):
+    client.post("/v1/runs", json={"id": "r"}, headers=as_("agent"))
+    claim = client.post(
+        "/v1/runs/r/claims", json={"tool": "charge", "args": {"order": "1", "cents": 5}}, headers=as_("agent")
+    )
+    print(json.dumps(claim.json()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_report_after_kill_9_of_the_server_settles_the_call_before_the_client_goes_on(tmp_path: Path) -> None:
+    """Else its next call that cannot be undone is refused: nobody would settle a call that the client has reported."""
+    url, root = f"sqlite:///{tmp_path}/l.db", Path(__file__).resolve().parents[2]
+    died = subprocess.run(
+        [sys.executable, "-c", CLAIM_AND_DIE, url], cwd=root, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    claim = json.loads(died.stdout)
+    with served(url) as (client, _, _world):
+        for _ in range(2):
+            said = {"token": claim["token"], "result": "ch_1"}
+            done = post(client, f"/v1/claims/{claim['call']}/succeed", said)
+            assert (done.status_code, done.json()["state"]) == (200, "succeeded")
+        last = post(client, "/v1/runs/r/claims", {"tool": "ship", "kind": "pivot", "args": {"x": 1}})
+        assert last.status_code == 201, last.text

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -137,7 +138,7 @@ def test_every_route_succeeds_once_and_answers_as_the_document_says() -> None:
     rules = [Rule(tool="hold", expires=0.1)]
     with Runtime("memory:", tools=tools_of(World()), lease=5.0, rules=rules, link_secret=LINK_SECRET) as rt:
         tokens = {}
-        for scope in ("viewer", "approver", "operator", "agent"):
+        for scope in ("viewer", "approver", "operator", "agent", "worker"):
             agent = "shopper" if scope == "agent" else ""
             tokens[scope] = rt.create_token(scope, scopes=scope, agent=agent, by="me", why="x").text or ""
         stuck = stuck_runs(rt)
@@ -145,6 +146,7 @@ def test_every_route_succeeds_once_and_answers_as_the_document_says() -> None:
         with TestClient(service, base_url="http://testserver", follow_redirects=False) as client:
             ask = Tour(client, tokens)
             _for_agents(ask)
+            _for_workers(ask)
             _for_people(ask, stuck)
             _for_auditors(ask)
             assert service.logins is not None
@@ -181,6 +183,22 @@ def _for_agents(ask: Tour) -> None:
     ask("fork", "agent", "r", status=201, json={"at": first["id"], "id": "forked"})
     ask("open", "agent", status=201, json={"id": "back"})
     ask("rollback", "agent", "back", json={"why": "x"})
+
+
+def _for_workers(ask: Tour) -> None:
+    shape = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    declared = {"name": "pack", "kind": "pivot", "parameters": shape}
+    worker = ask("register", "worker", status=201, json={"name": "p", "tools": [declared]})["id"]
+    ask("workers", "viewer")
+    assert ask("take", "worker", worker, json={"wait": 0})["work"] is None
+    ask("open", "agent", status=201, json={"id": "packed"})
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, "answer", "agent", "packed", json={"tool": "pack", "args": {"n": 1}})
+        work = ask("take", "worker", worker, json={"wait": 10})["work"]
+        ask("renew_claim", "worker", work["call"], json={"token": work["token"]})
+        ask("succeed", "worker", work["call"], json={"token": work["token"], "result": "packed"})
+        assert asked.result(10)["value"] == "packed"
+    ask("leave", "worker", worker)
 
 
 def _for_people(ask: Tour, stuck: dict[str, str]) -> None:
@@ -288,7 +306,7 @@ class Via:
 def new_service() -> Service:
     rt = Runtime("memory:", tools=tools_of(World()), lease=5.0, wait=0.05)
     limits = Limits(answer_s_max=2.0, streams_max=0)
-    return app(rt, access=access, secrets=SECRET, limits=limits, worker=False, metrics=False)
+    return app(rt, access=access, secrets=SECRET, limits=limits, worker=False)
 
 
 def served_by_schemathesis(routes: Iterable[Route] = ROUTES) -> tuple[Any, Things]:

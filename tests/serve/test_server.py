@@ -18,7 +18,7 @@ import pytest
 from amends import AsyncRuntime
 from amends.serve import Limits, app
 from amends.serve.server import address, bind, serve
-from tests.serve.shop import SECRET, access, as_
+from tests.serve.shop import SECRET, access, as_, served
 
 APP = """
 from amends import Runtime, tool
@@ -165,6 +165,15 @@ def test_a_real_server_bears_bad_clients_and_stops_when_it_is_told_to() -> None:
                 assert (await client.post("/v1/runs", content=endless())).status_code == 413
                 assert (await client.post("/v1/runs/a%2Fb/commit")).json()["run"]["state"] == "committed"
                 assert len((await client.get("/v1/runs")).json()["items"]) == 1
+                follows = {"Accept": "text/event-stream"}
+                async with client.stream("GET", "/v1/events?run=a%2Fb", headers=follows) as stream:
+                    async for line in stream.aiter_lines():
+                        if line.startswith("id: "):
+                            break
+                    assert service.streams == 1
+            async with asyncio.timeout(10):
+                while service.streams:  # the client went away
+                    await asyncio.sleep(0.01)
             assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 408")
         finally:
             writer.close()
@@ -175,3 +184,35 @@ def test_a_real_server_bears_bad_clients_and_stops_when_it_is_told_to() -> None:
     before = signal.getsignal(signal.SIGTERM)
     asyncio.run(main())
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("missing", ["uvicorn", "starlette"])
+def test_a_missing_extra_is_named(folder: Path, missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from amends.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "serve", "app.py:rt"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert missing in done.stderr
+    assert "amends[serve]" in done.stderr
+
+
+@pytest.mark.rest
+def test_the_service_on_postgresql(postgres_url: str) -> None:
+    with served(postgres_url, colour=AsyncRuntime) as (client, _, world):
+        bot = as_("agent")
+        call = {"tool": "charge", "args": {"order": "1", "cents": 5}}
+        assert client.post("/v1/runs", json={"id": "r"}, headers=bot).status_code == 201
+        assert client.post("/v1/runs/r/calls", json=call, headers=bot).json()["status"] == "done"
+        other = {"tool": "charge", "args": {"order": "2", "cents": 5}}
+        claim = client.post("/v1/runs/r/claims", json=other, headers=bot).json()
+        said = {"token": claim["token"], "result": "ch_2"}
+        assert client.post(f"/v1/claims/{claim['call']}/succeed", json=said, headers=bot).json()["state"] == "succeeded"
+        page = client.get("/v1/calls", params={"limit": 1}, headers=bot).json()
+        rest = client.get("/v1/calls", params={"limit": 1, "after": page["next"]}, headers=bot).json()
+        assert [one["args"]["order"] for one in page["items"] + rest["items"]] == ["2", "1"]
+        assert client.get("/v1/calls", params={"after": "nonsense"}, headers=bot).status_code == 200
+        assert (
+            client.post("/v1/runs/r/rollback", json={"why": "x"}, headers=bot).json()["run"]["state"] == "rolled_back"
+        )
+        assert world.charges == {}

@@ -58,13 +58,13 @@ def open_run(client: TestClient, id: str = "r1") -> None:
 class Later:
     """A request that is answered when somebody else has done something."""
 
-    def __init__(self, client: TestClient, path: str, body: dict[str, Any]) -> None:
-        self._client, self._path, self._body = client, path, body
+    def __init__(self, client: TestClient, path: str, body: dict[str, Any], *, token: str = "agent") -> None:
+        self._client, self._path, self._body, self._token = client, path, body, token
         self._thread = threading.Thread(target=self._ask)
         self._thread.start()
 
     def _ask(self) -> None:
-        self.answer = self._client.post(self._path, headers=as_("agent"), json=self._body)
+        self.answer = self._client.post(self._path, headers=as_(self._token), json=self._body)
 
     def done(self, status: int = 200) -> Any:
         self._thread.join(30)
@@ -225,26 +225,28 @@ def test_a_server_that_was_restarted_asks_workers_to_register_again(tmp_path: An
     with served(url) as (client, _, _):
         worker = register(client)["id"]
         open_run(client)
-        Later(client, "/v1/runs/r1/calls", {"tool": "book", "args": {"order": "7"}})
+        asked = Later(client, "/v1/runs/r1/calls", {"tool": "book", "args": {"order": "7"}})
         work = take(client, worker)
         report(client, work, result="r")
+        asked.done()
     with served(url) as (client, service, _):
         lost = client.post(f"/v1/workers/{worker}/take", headers=WORKER, json={"wait": 0})
         assert ok(lost, 404)["code"] == "WorkerNotFound"
         assert service.rt.kind_of("book") is None
         worker = register(client)["id"]
         open_run(client)
-        Later(client, "/v1/runs/r1/rollback", {"why": "restarted"})
+        back = Later(client, "/v1/runs/r1/rollback", {"why": "restarted"})
         undo = take(client, worker)
         assert (undo["phase"], undo["result"]) == ("compensate", "r")
         assert report(client, undo)["state"] == "compensated"
+        back.done()
 
 
 def test_declarations_that_clash_are_refused() -> None:
     with desk(worker_lease_s=0.3) as client:
         register(client)
         register(client)  # the same again: another worker of the same tools
-        assert register(client, BOOK | {"kind": "pivot"}, status=409)["code"] == "Taken"
+        assert register(client, BOOK | {"settle": 1.0}, status=409)["code"] == "Taken"
         assert register(client, BOOK | {"name": "charge"}, status=409)["code"] == "Taken"  # the server's own
         twice = register(client, BOOK, BOOK, status=422)
         assert "two tools are called book" in twice["detail"]
@@ -254,6 +256,8 @@ def test_declarations_that_clash_are_refused() -> None:
             status=422,
         )
         assert (bad["code"], "'not' is not supported" in bad["detail"]) == ("BadDeclaration", True)
+        alone = register(client, {"name": "b3"}, status=422)
+        assert "compensatable and has no compensation" in alone["detail"]
         time.sleep(0.6)
         register(client, BOOK | {"description": "Book a better room."})  # the old workers are gone
 
@@ -282,3 +286,62 @@ def test_workers_are_listed_and_leave() -> None:
         assert [(one["id"], one["tools"]) for one in listed] == [(made["id"], ["book"])]
         ok(client.delete(f"/v1/workers/{made['id']}", headers=WORKER))
         assert ok(client.get("/v1/workers", headers=as_("viewer")))["items"] == []
+
+
+def test_a_worker_that_has_hung_up_is_given_nothing() -> None:
+    """Its request may still be waiting in the server: work that it gets would be in doubt for a whole lease."""
+    with desk() as client:
+        worker = register(client)["id"]
+        desk_ = client.app.desk  # type: ignore[attr-defined]
+        gone, asked = threading.Event(), threading.Event()
+
+        async def hung_up() -> bool:
+            asked.set()
+            return gone.is_set()
+
+        async def wait() -> Any:
+            return await desk_.take(desk_.worker("", worker), 10.0, is_gone=hung_up)
+
+        assert client.portal is not None
+        waiting = client.portal.start_task_soon(wait)
+        assert asked.wait(10)
+        gone.set()
+        open_run(client)
+        made = call(client)
+        assert waiting.result(10) is None
+        work = take(client, worker)
+        report(client, work, result=1)
+        assert made.done()["call"]["attempt"] == 1
+
+
+def test_a_run_that_goes_on_in_a_new_server_waits_for_its_workers_to_register_again(tmp_path: Any) -> None:
+    """The tools of workers are not in the ledger: until a worker comes, their absence says nothing."""
+    url, said = f"sqlite:///{tmp_path / 'ledger.db'}", {"tool": "book", "args": {"order": "7"}}
+    with served(url) as (client, _, _):
+        register(client)
+        open_run(client)
+    with served(url) as (client, _, _):
+        early = Later(client, "/v1/runs/r1/calls", said)
+        both = Later(client, "/v1/runs/r1/turns", {"calls": [said]})
+        worker = register(client)["id"]
+        report(client, take(client, worker), result=1)
+        assert early.done()["value"] == 1
+        assert both.done()["answers"][0]["value"] == 1
+        open_run(client, "r2")  # a run that began here knows all there is
+        unknown = Later(client, "/v1/runs/r2/calls", {"tool": "nothing"})
+        assert unknown.done()["status"] == "refused"
+    with served(url, limits=Limits(workers_back_s_max=0.0)) as (client, _, _):
+        told = ok(client.post("/v1/runs/r1/calls", headers=as_("agent"), json={"tool": "other"}))
+        assert told["status"] == "refused"  # long enough after its start
+
+
+def test_a_worker_that_leaves_is_told_at_once_that_there_is_no_work() -> None:
+    with desk() as client:
+        worker = register(client)["id"]
+        began, given = time.monotonic(), []
+        asking = threading.Thread(target=lambda: given.append(take(client, worker, 20.0)))
+        asking.start()
+        time.sleep(0.1)
+        assert client.delete(f"/v1/workers/{worker}", headers=WORKER).status_code == 200
+        asking.join(15)
+        assert (given, time.monotonic() - began < 10) == ([None], True)

@@ -443,6 +443,33 @@ def test_the_steps_of_one_turn_of_a_loop_go_together() -> None:
     on_loop(play)
 
 
+def test_on_a_loop_a_lone_step_goes_at_once_and_a_crowd_gathers() -> None:
+    async def play(server: LoopServer, batches: LoopBatches) -> None:
+        async def one() -> str:
+            await server.go.wait()
+            return "first"
+
+        assert batches.may_go("run 0")
+        first = asyncio.create_task(batches.alone("run 0", one()))
+        await asyncio.sleep(0)
+        assert not batches.may_go("run 1"), "else a crowd that begins would never gather"
+        asked = [batches.perform(Op(f"op {n}"), f"run {n}", server.perform_alone) for n in range(4)]
+        others = [asyncio.create_task(one) for one in asked]
+        while not server.batches:
+            await asyncio.sleep(0)
+        assert server.batches == [["op 1", "op 2", "op 3"]], "the run of the first has a step on its way"
+        server.go.set()
+        assert await first == "first"
+        assert await asyncio.gather(*others) == ["alone op 0", *(f"together op {n}" for n in range(1, 4))]
+        assert batches.may_go("run 0"), "the last turn had one step"
+        await asyncio.gather(*(batches.perform(Op(f"op {n}"), f"run {n}", server.perform_alone) for n in range(4)))
+        assert not batches.may_go("run 0")
+        assert await batches.perform(Op("last"), "run 0", server.perform_alone) == "alone last"
+        assert batches.may_go("run 0")
+
+    on_loop(play)
+
+
 def test_many_steps_of_one_turn_of_a_loop_are_two_batches() -> None:
     """While the server does one, the loop goes on with the callers of the other."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,3 +120,44 @@ def test_a_prepared_admission_and_settlement_survive_what_the_first_ones_do(make
 def test_parameters_are_numbered_and_written_as_text() -> None:
     assert numbered("select %s, %s::text") == b"select $1, $2::text"
     assert written(["é", 7, 0.1, True, None]) == ["é".encode(), b"7", b"0.1", b"t", None]
+
+
+def test_an_interrupt_while_a_step_waits_cancels_its_statement(postgres_url: str) -> None:
+    """As psycopg does it: whoever interrupts does not want that it happens later."""
+    address = read_url(postgres_url)
+    connection = connect(address, opened=False)
+    other = connect(address, opened=False)
+    sql = "select 1 from pg_sleep(%s::float8)"
+    for _ in range(FIRST_USES + 1):
+        connection.execute_alone(sql, (0.0,))
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            connection.execute_alone(sql, (60.0,))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    [(running,)], _, _ = other.execute(
+        Execute("select count(*) from pg_stat_activity where state = 'active' and query like %s", ("%pg_sleep($1%",))
+    )
+    assert running == 0
+    assert connection.execute_alone("select %s::bigint", (5,)) == [(5,)]
+    connection.close()
+    other.close()
+
+
+def test_a_step_of_any_size_is_sent_whole(postgres_url: str) -> None:
+    connection = connect(read_url(postgres_url), opened=False)
+    sql = "select length(%s::text)"
+    for size in (*range(FIRST_USES + 1), 30_000_000):
+        assert connection.execute_alone(sql, ("x" * size,)) == [(size,)]
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        for _ in range(FIRST_USES + 2):
+            connection.execute_alone("select 1 / %s::bigint", (0,))
+    assert connection.execute_alone(sql, ("ab",)) == [(2,)]
+    connection.close()

@@ -236,6 +236,7 @@ def test_steps_of_a_batch_whose_task_was_cancelled_give_their_first_answers(
     async def main() -> list[Any]:
         batches = store._loops_batches.here() if isinstance(store, PostgresStore) else store._loops.here()
         real, is_done = batches._together, asyncio.Event()
+        batches._ready = RUNS  # as in a crowd: else the first would go at once
 
         async def slow(ops: Any) -> Any:
             answers = await real(ops)
@@ -265,6 +266,56 @@ def test_steps_of_a_batch_whose_task_was_cancelled_give_their_first_answers(
     else:
         assert [(one.verdict, one.call.id) for one in ends] == [("start", op.call_id) for op in asked]
     assert len(ledger.events()) == before + RUNS
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_lone_step_that_is_cancelled_is_done_first(
+    ledger: Ledger, runs: list[RunRow], server: tuple[Any, str], ends: bool
+) -> None:
+    """It waits for its run when its task is cancelled, twice; then its session ends, or not."""
+    store: Any = ledger.store
+    op = ledger.plain_op(runs[1], args="[1]")
+    store._plain.tools.update({op.tool: 1})
+
+    async def main() -> Any:
+        for number in range(5):  # from now on its statement is prepared
+            assert isinstance(await store.perform_async(ledger.plain_op(runs[0], args=f"[{number + 1}]")), Started)
+        with locked(server[1], runs[1]):
+            task = asyncio.create_task(store.perform_async(op))
+            for _ in range(2):
+                await asyncio.sleep(0.1)
+                assert not task.done()
+                task.cancel()
+            await asyncio.sleep(0.1)
+            assert not task.done()
+            if ends:
+                end_sessions(server[1])
+        await asyncio.wait({task}, timeout=60)
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await task
+        return getattr(cancelled.value, OUTCOME)()
+
+    answer = asyncio.run(main())
+    call = answer.row if isinstance(answer, Started) else answer.call
+    assert (call.id, call.state) == (op.call_id, "started")
+    assert ends or not op.repeated
+
+
+def end_sessions(url: str) -> None:
+    """End what others of this database are waiting for."""
+    with closing(connect(url)) as connection:
+        cursor = connection.cursor()
+        if url.startswith("postgresql"):
+            cursor.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where datname = current_database() and wait_event_type = 'Lock'"
+            )
+            return
+        cursor.execute(
+            "select id from information_schema.processlist where db = database() and info like 'call amends%'"
+        )
+        for (number,) in cursor.fetchall():
+            cursor.execute(f"kill {number}")
 
 
 def test_an_event_is_not_much_older_than_its_run_was_locked(server: tuple[Any, str]) -> None:

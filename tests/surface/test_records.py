@@ -190,7 +190,7 @@ def test_every_type_that_is_handed_out_has_to_dict() -> None:
     for name in set(amends.__all__) - declared - live:
         one = getattr(amends, name)
         if isinstance(one, type):
-            assert callable(getattr(one, "to_dict", None)) or issubclass(one, amends.NoEffect), name
+            assert callable(getattr(one, "to_dict", None)) or issubclass(one, (amends.NoEffect, amends.WorkLost)), name
 
 
 def test_a_call_is_told_with_all_of_its_facts() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
@@ -35,6 +34,9 @@ def serve(
         bool, typer.Option("--open", help="Print a link that lets your browser in once, and open it.")
     ] = False,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Do not recover runs in this process too.")] = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Let /metrics tell what the runtime does, too; calls are slower then.")
+    ] = False,
     app: App = None,
     url: Url = None,
     as_json: Json = False,
@@ -44,10 +46,11 @@ def serve(
         from amends.serve import app as application
         from amends.serve import secrets, server
     except ModuleNotFoundError as missing:
-        if missing.name not in ("starlette", "uvicorn", "anyio", "h11"):
+        package = (missing.name or "").partition(".")[0]
+        if package not in ("starlette", "uvicorn", "anyio", "h11"):
             raise
         raise UsageError(
-            f"amends serve needs the package {missing.name}, which is not installed", hint="pip install 'amends[serve]'"
+            f"amends serve needs the package {package}, which is not installed", hint="pip install 'amends[serve]'"
         ) from missing
     named, folder = required_app(place, app)
     rt = load_runtime(named, folder=folder, url=url)
@@ -59,7 +62,7 @@ def serve(
             await _check(served, named)
             await secrets.check_bind(served, host)
             known = secrets.secrets_of(served, host=host)
-            service = application(served, worker=not no_worker, read_only=read_only, secrets=known)
+            service = application(served, worker=not no_worker, read_only=read_only, secrets=known, metrics=metrics)
             with server.bind(host, port) as listening:
                 address = server.address(listening)
                 link = (
@@ -72,7 +75,7 @@ def serve(
         finally:
             await served.close()
 
-    asyncio.run(main())
+    server.run(main())
     if not as_json:
         say("stopped; the runs of clients that are alive go on through another server")
     return DONE

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amends.drivers import process
 from amends.drivers.context import enter_body
-from amends.drivers.log import tell, tell_refused
+from amends.drivers.log import TOLD, tell, tell_refused
 from amends.drivers.wakeup import Wakeup
 from amends.encoding.lazy_import import import_on_use
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
@@ -173,8 +173,9 @@ class Driver:
         except LeaseLost as error:
             tell_refused(op, error)
             raise
-        self.live.wakeup.heard(op, answer)
-        tell(op, answer)
+        if type(op) in TOLD or self.live.wakeup.watched:
+            self.live.wakeup.heard(op, answer)
+            tell(op, answer)
         return answer
 
     def _ask_again(self, op: StoreOp[T]) -> T:

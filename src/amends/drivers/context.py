@@ -134,7 +134,7 @@ class _Nowhere:
 
     def refusal(self, tool: str) -> NoRun:
         """Return the error for a tool that is called here."""
-        where = "compensation" if self._phase == "compensate" else self._phase
+        where = {"compensate": "compensation", "execute": "body"}.get(self._phase, self._phase)
         return NoRun(
             f"{tool} was called inside the {where} of {self._call.tool}; nothing was started",
             tool=tool,
@@ -164,14 +164,16 @@ def refuse_own(key: str, ident: str, tool: str) -> None:
 
 def enter_body(run: Any, call: Call | LazyCall, phase: Invoked, *, is_async: bool) -> Scope:
     """Enter the context of a body: the run for nested calls, the call for its key. ``leave_scope`` leaves it."""
-    scope = enter_scope(run if phase == "execute" else _Nowhere(phase, call, is_async))
+    is_in_run = phase == "execute" and run is not None  # a worker performs bodies of runs that it does not have
+    scope = enter_scope(run if is_in_run else _Nowhere(phase, call, is_async))
     scope.call, scope.use = call, None
     return scope
 
 
 def inside(run: Any, call: Call | LazyCall, phase: Invoked, *, is_async: bool) -> _Inside:
     """Return the context of a body: the run for nested calls, the call for its key."""
-    return _Inside(run if phase == "execute" else _Nowhere(phase, call, is_async), call)
+    is_in_run = phase == "execute" and run is not None
+    return _Inside(run if is_in_run else _Nowhere(phase, call, is_async), call)
 
 
 class _Inside:

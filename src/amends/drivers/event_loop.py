@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from amends.drivers import process
 from amends.drivers.blocking import WORLD, Driver, Live, Patience, warn_about_probe
 from amends.drivers.context import enter_body, inside
-from amends.drivers.log import tell, tell_refused
+from amends.drivers.log import TOLD, tell, tell_refused
 from amends.encoding.dataclass import dataclass
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op
@@ -82,14 +82,12 @@ class AsyncDriver:
                             asked, cancelled = await self._ask_ledger(op)
                             pending = pending or cancelled
                             answer = asked.result()
-                        self.live.wakeup.heard(op, answer)
-                        tell(op, answer)
+                        if kind in TOLD or self.live.wakeup.watched:
+                            self._tell(op, answer)
                     elif pending is not None:
                         raise pending
-                    elif isinstance(op, Invoke):
-                        answer = await self._invoke(op)
                     else:
-                        answer = await self._world(op)
+                        answer = await (self._invoke(op) if isinstance(op, Invoke) else self._world(op))
                 except Exception as error:
                     tell_refused(op, error)
                     op = flow.throw(error)
@@ -106,6 +104,11 @@ class AsyncDriver:
             raise
         finally:
             flow.close()
+
+    def _tell(self, op: StoreOp[Any], answer: Any) -> None:
+        """Wake those who wait for this answer, and write its record, if there is one."""
+        self.live.wakeup.heard(op, answer)
+        tell(op, answer)
 
     async def _after(
         self, op: StoreOp[Any], stop: LedgerUnavailable | asyncio.CancelledError

@@ -106,6 +106,8 @@ def _not_started(op: operations.DropCall, row: CallRow) -> None:
 
 def _settled(op: operations.SettleCall, answer: Settled) -> None:
     row = answer.call
+    if not answer.fenced and op.why != "timeout" and row.state != "in_doubt":
+        return
     about = f"{visible(row.tool)} ({row.id}) of run {visible(row.run_id)}"
     if answer.fenced:
         tell_lease_lost(row.root, op.epoch, run=row.run_id)
@@ -119,6 +121,10 @@ def _settled(op: operations.SettleCall, answer: Settled) -> None:
 
 def _compensated(op: operations.SettleCompensation, answer: Settled) -> None:
     row = answer.call
+    if op.to == "compensated" and not answer.fenced:
+        if answer.then is not None:
+            tell(op.then, answer.then)
+        return
     about = f"the compensation of {visible(row.tool)} ({row.id}) of run {visible(row.run_id)}"
     if answer.fenced:
         tell_lease_lost(row.root, op.epoch, run=row.run_id)
@@ -136,6 +142,8 @@ def _compensated(op: operations.SettleCompensation, answer: Settled) -> None:
 def _closed(_op: object, row: RunRow) -> None:
     facts = {"run": row.id, "state": row.state, "tenant": row.tenant or None, "agent": row.agent or None}
     if row.state == "rolled_back":
+        if not log.isEnabledFor(logging.INFO):
+            return
         by = "self" if "|" in row.goal_by else row.goal_by
         cause = ERROR_NAME.match(row.goal_why)
         kind = cause[1] if cause else None
@@ -168,6 +176,9 @@ _RECORDS: Final[Mapping[type[Any], Callable[[Any, Any], None]]] = {
     operations.DecideCommit: _decided,
     operations.ClaimRun: _claimed,
 }
+
+TOLD: Final = frozenset(_RECORDS)
+"""Operations of whose answers there may be a record."""
 
 # ---- Records
 

@@ -13,6 +13,17 @@ from amends.encoding.ids import call_id, new_number
 from amends.ledger.world import Clocks
 
 _BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+pid = os.getpid()
+"""This process. Every call compares it with that of its run, and reading it costs less than asking the system."""
+
+
+def _after_fork_in_child() -> None:
+    global pid
+    pid = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def mono() -> float:

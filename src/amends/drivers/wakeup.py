@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from amends.ledger import operations
@@ -77,6 +77,8 @@ class Wakeup:
     def __init__(self, store: object = None) -> None:
         self._store = store
         self._watchers: dict[str, list[weakref.ref[Watcher]]] = {}
+        self.watched: Mapping[str, object] = self._watchers
+        """The trees that are watched: with none of them there is nothing to do for ``heard``."""
         self._lock = threading.RLock()  # a watcher may be collected while this thread holds the lock
 
     def watch(self, root: str) -> Watcher:

@@ -9,6 +9,7 @@ import os
 import random
 import threading
 import time
+from functools import lru_cache
 from typing import Final
 
 PREFIX: Final = "call_"
@@ -62,6 +63,7 @@ def call_id(number: int) -> str:
     return f"call_{number:016x}"
 
 
+@lru_cache(maxsize=1024)
 def number_of(id: str) -> int | None:
     """Return the number of an id; None: it is no id that ``call_id`` writes (a test or another ledger made it)."""
     if len(id) != len(PREFIX) + DIGITS or not id.startswith(PREFIX):

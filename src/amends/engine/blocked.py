@@ -46,7 +46,9 @@ def rollback_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
     runs = {run.uid: run for run in tree.runs}
     found = []
     for row in tree.calls:
-        passed = next((later for later in tree.calls if row.state == "succeeded" and is_held_back(row, later)), None)
+        passed = None
+        if row.state == "succeeded" and row.locks:
+            passed = next((later for later in tree.calls if is_held_back(row, later)), None)
         left = _rollback_obstacle(session, row, runs[row.run], tree.run)
         if left is not None and passed is not None and row.undoable:
             left = _held_back(row, passed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amends.encoding.chain import Anchored
+from amends.encoding.chain import HEADS_MAX, Anchored, read_heads
 from amends.encoding.dataclass import changed, dataclass
 from amends.engine.session import Session
 from amends.errors import LedgerBehind
@@ -40,8 +40,11 @@ async def write_checkpoints(*, ledger: str, key: Any, anchor: Any) -> Written:
         if draft is None or (rows and draft.heads == rows[-1].heads):
             break
         row = draft if key is None else changed(draft, {"signature": key.sign(draft.hash)})
-        if await WriteCheckpoint(row):
-            rows.append(row)
+        if not await WriteCheckpoint(row):
+            continue
+        rows.append(row)
+        if len(read_heads(row.heads)) < HEADS_MAX:
+            break  # it covers all that there was; what has happened since is for the next time, else this never ends
     # Read it even if nothing was written: its writer may have died before its anchor knew.
     newest = rows[-1:] or await ReadCheckpoints(-1, 1)
     if not newest:

@@ -260,6 +260,7 @@ def is_exact(value: Any, kinds: Kinds) -> bool:
     items = kinds[kind]
     if items is not None:
         for item in value.values() if kind is dict else value:
-            if not is_exact(item, items):
+            inner = type(item)
+            if inner not in items or (items[inner] is not None and not is_exact(item, items)):
                 return False
     return True

@@ -739,7 +739,7 @@ async def let_go(session: Session, *, silent_s: float) -> RunRow:
 async def roll_back_block(session: Session, *, by: str, why: str) -> RollbackProgress:
     """Roll back a block that raised; after the pivot go forward instead."""
     await wait_if_live(session, patient=True)
-    back = await roll_back(session, by=by, why=why)
+    back = await roll_back(session, by=by, why=why, has_waited=True)
     if back.run.phase == "pivoted" and back.run.state == "pivoted":
         run = await interrupted(session)
         return RollbackProgress(run, await read_tree(session))

@@ -499,6 +499,8 @@ def _verdict_of_amends_error(error: Any, *, nested: bool) -> Verdict:
 
 def _verdict_by_class(error: BaseException) -> Verdict:
     """Judge by the HTTP status that the error carries, else by its class and base classes, the nearest first."""
+    if type(error) in _ORDINARY and not error.__dict__:
+        return "ordinary"  # as the rest would find: it carries nothing but its message
     names = [class_name(cls) for cls in type.__dict__["__mro__"].__get__(type(error))]
     status = _status_of(error, "status_code", "status", "http_status")
     if status is not None:
@@ -514,6 +516,10 @@ def _verdict_by_class(error: BaseException) -> Verdict:
                 return found
     status = _status_of(error, "code", "errcode")  # perhaps a number of its own: only a server error is believed
     return "doubt" if status is not None and _is_broken(status) else "ordinary"
+
+
+_ORDINARY: Final = frozenset({ValueError, TypeError, KeyError, IndexError, RuntimeError, ZeroDivisionError, Exception})
+"""Errors of Python that no table of this module names; tests compare."""
 
 
 def _of_status(status: int, names: list[str]) -> Verdict:
@@ -626,6 +632,8 @@ def error_in(value: object, call: Call | LazyCall | None) -> Exception | None:
     """
     if value is None or isinstance(value, bool | int | float | bytes):
         return None
+    if type(value) is dict and _SAYING.isdisjoint(value):
+        return None  # as the rest would find
     said = _outcome_in(value, _DEPTH_MAX)
     if said is None:
         if not _is_failed_result(value):
@@ -640,6 +648,8 @@ def error_in(value: object, call: Call | LazyCall | None) -> Exception | None:
 
 
 _FROM_TEXT: Final = "amends/from-text"
+_SAYING: Final = frozenset({OUTCOME, "structured_content", "text"})
+"""Keys of a dict under which a client may have put what a guarded server says."""
 
 
 def _whole(call: Call | LazyCall | None) -> Call | None:
@@ -654,7 +664,7 @@ def _outcome_in(value: object, depth: int) -> Mapping[str, Any] | None:
         said = value.get(OUTCOME)
         if isinstance(said, dict):
             return said
-        parts = [value[name] for name in ("structured_content", "text") if name in value]
+        parts = [value[name] for name in ("structured_content", "text") if name in value]  # see ``_SAYING``
     elif isinstance(value, list | tuple):
         parts = list(value[:OUTCOMES_MAX])
     elif _is_result(value):

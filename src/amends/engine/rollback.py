@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
-from amends.encoding.dataclass import dataclass
+from amends.encoding.dataclass import changed, dataclass, field
 from amends.engine.blocked import NOT_STARTED, accepted_by_plan, accepted_by_rule, fork_obstacle, rollback_obstacles
 from amends.engine.doubts import (
     PROBE_PACE,
@@ -67,6 +66,8 @@ from amends.tools.spec import CompensationSpec, Spec
 PASSES_MAX: Final = 1_000
 """A rollback that still finds work after so many passes is a bug of ours, not progress."""
 LOOK_AGAIN: Final = -1.0
+_IN_DOUBT: Final = ("in_doubt", "compensation_in_doubt")
+_COMPENSATED_FROM: Final = frozenset({"succeeded", "in_doubt", "compensation_failed", "compensation_in_doubt"})
 GUARDED: Final = '["Guard", "somebody else changed it since; it was left as it is"]'
 
 
@@ -79,37 +80,55 @@ class RollbackProgress:
     again_s: float | None = None
 
 
-async def roll_back(session: Session, *, by: str, why: str, person: bool = False) -> RollbackProgress:
-    """Compensate everything that this run did. Repeated, or after a crash, it continues where it was."""
+@dataclass(slots=True)
+class _Ahead:
+    """What was done together with the settlement of the compensation before it."""
+
+    begun: dict[str, CallRow] = field(default_factory=dict)
+    """Compensations that have begun and whose bodies did not run yet, by call."""
+    closed: RunRow | None = None
+
+
+async def roll_back(
+    session: Session, *, by: str, why: str, person: bool = False, has_waited: bool = False
+) -> RollbackProgress:
+    """Compensate everything that this run did. Repeated, or after a crash, it continues where it was.
+
+    ``has_waited``: the caller has waited for the calls that other threads and tasks of this process run.
+    """
     session.recall.close()  # for the whole tree: what is requested again after a child was rolled back is a new call
-    await wait_if_live(session)
+    if not has_waited:
+        await wait_if_live(session)
     for _ in range(PASSES_MAX):
         lease = session.lease
         began = await BeginRollback(session.uid, by, why, person, lease.owner, lease.epoch, plain=session.plain)
         tree = began.tree or await read_tree(session)
-        if any(row.state in LIVE for row in tree.calls):
+        states = {row.state for row in tree.calls}
+        if not states.isdisjoint(LIVE):
             await wait_for_live(session)
             tree = await read_tree(session)
+            states = {row.state for row in tree.calls}
         if began.how in ("refused", "ended"):
             return RollbackProgress(began.run, tree)
         if began.how == "forked":
             return await _wait_for_forks(session, tree, began.forks)
-        later = await settle_doubts(session, tree, back=True)
-        if later is not None:
-            return await _stop(session, tree, later)
-        if any(row.state == "in_doubt" for row in tree.calls):
+        if "in_doubt" in states:
+            later = await settle_doubts(session, tree, back=True)
+            if later is not None:
+                return await _stop(session, tree, later)
             tree = await read_tree(session)
         if began.how == "deferred":
             if tree.run.pivot and tree.run.phase == "open":
                 return await _block(session, tree)  # the pivot's doubt needs a person
             continue
         done: dict[str, CallRow] = {}
-        again = await _one_pass(session, tree, done)
+        ahead = _Ahead()
+        again = await _one_pass(session, tree, done, ahead)
         if again is None:
             return await _close(session, tree)
         if again > 0:
             return await _stop(session, tree, again)
-        closed = await _close_at_once(session, tree, done)
+        closed = await _close_at_once(session, tree, done, ahead)
         if closed is not None:
             return closed
     raise AssertionError(f"the rollback of run {session.id} does not end")
@@ -156,7 +175,7 @@ async def _will_retry_doubt(session: Session, spec: Spec, row: CallRow, *, back:
 # ---- Compensations
 
 
-async def _one_pass(session: Session, tree: Tree, done: dict[str, CallRow]) -> float | None:
+async def _one_pass(session: Session, tree: Tree, done: dict[str, CallRow], ahead: _Ahead) -> float | None:
     """Compensate what can be. Return None: nothing left to do; 0: look again; more: not before so many seconds.
 
     ``done`` receives the calls in their final state.
@@ -166,12 +185,40 @@ async def _one_pass(session: Session, tree: Tree, done: dict[str, CallRow]) -> f
         return None
     while todo:
         batch = _side_by_side(todo)
-        begun = {row.id for row in batch}
-        todo = [row for row in todo if row.id not in begun]
-        again = await _compensate_together(session, batch, done)
+        if len(batch) == 1:
+            todo = todo[1:]
+            again = await compensate(session, batch[0], done, ahead, _what_follows(session, tree, todo, done, batch[0]))
+        else:
+            begun = {row.id for row in batch}
+            todo = [row for row in todo if row.id not in begun]
+            again = await _compensate_together(session, batch, done)
         if again != 0.0:
             return max(again, 0.0)
     return 0.0
+
+
+def _what_follows(
+    session: Session, tree: Tree, todo: list[CallRow], done: dict[str, CallRow], row: CallRow
+) -> BeginCompensation | CloseRun | None:
+    """Return what may be recorded together with the success of the compensation of ``row``; None: nothing.
+
+    That is the beginning of the next compensation, since its body runs at once, or after the last one the end of the run.
+    """
+    lease = session.lease
+    if todo:
+        later = todo[0]
+        spec = session.spec(later.tool)
+        if later.state != "succeeded" or later.grp or later.comp_retry_at is not None or spec is None:
+            return None
+        return BeginCompensation(
+            later.id, lease.owner, lease.epoch, later.comp_attempt + 1, seen=later, remote_s=spec.remote
+        )
+    if len(tree.runs) > 1 or any(one.state != "compensated" for one in done.values()):
+        return None
+    others = [one for one in tree.calls if one.id != row.id and one.id not in done]
+    if others and rollback_obstacles(session, changed(tree, {"calls": tuple(others), "locks": ()})):
+        return None
+    return CloseRun(session.uid, lease.owner, lease.epoch, "rolled_back", plain=session.plain)
 
 
 def _side_by_side(todo: list[CallRow]) -> list[CallRow]:
@@ -192,9 +239,7 @@ def _side_by_side(todo: list[CallRow]) -> list[CallRow]:
 
 
 async def _compensate_together(session: Session, batch: list[CallRow], done: dict[str, CallRow]) -> float:
-    if len(batch) == 1:
-        return await compensate(session, batch[0], done)
-    flows: list[Flow[float]] = [compensate(session, row, done) for row in batch]
+    flows: list[Flow[float]] = [compensate(session, row, done, _Ahead()) for row in batch]
     ends = await RunTogether(flows)
     for end in ends:
         if isinstance(end, BaseException):
@@ -216,9 +261,11 @@ def _compensation_order(session: Session, tree: Tree) -> list[CallRow]:
     """
     todo: list[CallRow] = []
     stuck: list[CallRow] = []
+    # Only what a guard has passed over, or what is in doubt, can keep another call of its locks from its turn.
+    special = [row for row in tree.calls if row.comp_guarded or row.state in _IN_DOUBT]
     for row in _reversed(tree):
         if _may_compensate(session, row) and not _rests(row, tree.now):
-            if any(is_held_back(row, later) or _may_land(session, row, later) for later in tree.calls):
+            if any(is_held_back(row, later) or _may_land(session, row, later) for later in special):
                 continue  # named among the obstacles
             if not any(_comes_first(tree, later, row) for later in stuck):
                 todo.append(row)
@@ -233,7 +280,7 @@ def _may_land(session: Session, row: CallRow, later: CallRow) -> bool:
     if spec is None or later.id == row.id or later.settled_seq < row.settled_seq or _may_compensate(session, later):
         return False
     sets = spec.put if later.state == "in_doubt" else spec.compensate is not None and spec.compensate.put
-    if later.state not in ("in_doubt", "compensation_in_doubt") or not sets:
+    if later.state not in _IN_DOUBT or not sets:
         return False
     return not set(lock_names_of([row])).isdisjoint(lock_names_of([later]))
 
@@ -256,6 +303,8 @@ def _comes_first(tree: Tree, later: CallRow, row: CallRow) -> bool:
 
 
 def _may_compensate(session: Session, row: CallRow) -> bool:
+    if row.state not in _COMPENSATED_FROM:
+        return False
     spec = session.spec(row.tool)
     compensation = None if spec is None else spec.compensate
     if spec is None or compensation is None or row.violation == "after_pivot" or row.lost_at is not None or row.shared:
@@ -274,15 +323,22 @@ def _may_compensate(session: Session, row: CallRow) -> bool:
     return False
 
 
-async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -> float:
+async def compensate(
+    session: Session, row: CallRow, done: dict[str, CallRow], ahead: _Ahead,
+    then: BeginCompensation | CloseRun | None = None,
+) -> float:  # fmt: skip
     """Compensate one call, starting each attempt at most once.
 
     Returns 0: settled or skipped; less than 0: it is not its turn, look again; more: not before so many seconds.
+    ``then``: what is recorded together with its success.
     """
     spec = session.spec(row.tool)
     assert spec is not None, "only a known tool is compensated"
     assert spec.compensate is not None, "only a tool with a compensation is compensated"
     compensation = spec.compensate
+    if (begun := ahead.begun.pop(row.id, None)) is not None:
+        row = done[row.id] = await _attempt(session, spec, compensation, begun, ahead, then)
+        session.memory.flights.pop(row.id, None)
     while _may_compensate(session, row):
         wait = await _not_before(session, spec, compensation, row)
         if wait > 0:
@@ -305,7 +361,7 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
             await wait_for_live(session)
             return LOOK_AGAIN
         session.memory.flight(started)
-        row = done[row.id] = await _attempt(session, spec, compensation, started)
+        row = done[row.id] = await _attempt(session, spec, compensation, started, ahead, then)
         session.memory.flights.pop(row.id, None)
     return 0.0
 
@@ -329,7 +385,10 @@ async def _not_before(session: Session, spec: Spec, compensation: CompensationSp
     return 0.0
 
 
-async def _attempt(session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow) -> CallRow:
+async def _attempt(
+    session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow, ahead: _Ahead,
+    then: BeginCompensation | CloseRun | None,
+) -> CallRow:  # fmt: skip
     if without := _lacks(session, spec, compensation, row):
         # Skip it and name it, so that what was done before it is still compensated.
         return await _settle(session, row, Ended(), spec, compensation, refused=json.dumps([NOT_STARTED, without]))
@@ -349,7 +408,7 @@ async def _attempt(session: Session, spec: Spec, compensation: CompensationSpec,
         run=session.run,
         flight=session.memory.flights[row.id],
     )
-    return await _settle(session, row, heard(ended, call), spec, compensation)
+    return await _settle(session, row, heard(ended, call), spec, compensation, ahead=ahead, then=then)
 
 
 def _may_repeat(session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow) -> bool:
@@ -389,13 +448,14 @@ async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
 
 async def _settle(
     session: Session, row: CallRow, ended: Ended, spec: Spec, compensation: CompensationSpec, *, refused: str = "",
-    guarded: bool = False,
+    guarded: bool = False, ahead: _Ahead | None = None, then: BeginCompensation | CloseRun | None = None,
 ) -> CallRow:  # fmt: skip
-    clocks = await ReadClocks()
     settle = SettleCompensation(
-        row.id, session.lease.owner, session.lease.epoch, row.comp_attempt, "compensated",
-        boot=clocks.boot, mono=clocks.mono, seen=row, guarded=guarded,
-    )  # fmt: skip
+        row.id, session.lease.owner, session.lease.epoch, row.comp_attempt, "compensated", seen=row, guarded=guarded
+    )
+    if refused or ended.in_flight or ended.error is not None:  # what is over does not need to know since when
+        clocks = await ReadClocks()
+        settle.boot, settle.mono = clocks.boot, clocks.mono
     tried = row.comp_attempt - row.comp_from
     if refused and ended.error is None:
         settle.to, settle.error, settle.gave_up = "compensation_failed", refused, True
@@ -411,9 +471,17 @@ async def _settle(
         settle.gave_up = tried >= compensation.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
         if not settle.gave_up:
             settle.retry_s = compensation.retry.pause(tried, await DrawRandom())
-        if doubtful and not has_ended(ended.error):
-            settle.mono = clocks.mono + work_left_s(row)
+        if doubtful and not has_ended(ended.error) and settle.mono is not None:
+            settle.mono += work_left_s(row)
+    if ahead is not None and settle.to == "compensated":
+        settle.then = then
     settled = await settle
+    after = settled.then
+    if ahead is not None and isinstance(after, CallRow):
+        session.memory.flight(after)
+        ahead.begun[after.id] = after
+    elif ahead is not None and isinstance(after, RunRow):
+        ahead.closed = after
     return settled.call
 
 
@@ -451,16 +519,25 @@ async def _close(session: Session, tree: Tree) -> RollbackProgress:
         return RollbackProgress(await AbandonRun(session.uid, by, stays), await read_tree(session))
     lease = session.lease
     run = await CloseRun(session.uid, lease.owner, lease.epoch, "rolled_back", plain=session.plain)
+    if len(tree.runs) == 1 and not (
+        tree.locks or tree.approvals
+    ):  # nothing else can have changed: this process owns the run
+        return RollbackProgress(run, changed(tree, {"run": run, "runs": (run,)}))
     return RollbackProgress(run, await read_tree(session))
 
 
-async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow]) -> RollbackProgress | None:
+async def _close_at_once(
+    session: Session, tree: Tree, done: dict[str, CallRow], ahead: _Ahead
+) -> RollbackProgress | None:
     """Close a run without children if all of it was compensated in one pass; None: look again.
 
     The ledger checks in the closing transaction that nothing is left: no flow need look for it before.
     """
     calls = tuple(done.get(row.id, row) for row in tree.calls)
-    left = replace(tree, calls=calls, locks=())
+    if ahead.closed is not None:
+        ended = {"calls": calls, "locks": (), "run": ahead.closed, "runs": (ahead.closed,)}
+        return RollbackProgress(ahead.closed, changed(tree, ended))
+    left = changed(tree, {"calls": calls, "locks": ()})
     if (
         len(tree.runs) > 1
         or any(row.state != "compensated" for row in done.values())
@@ -472,7 +549,7 @@ async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow])
         run = await CloseRun(session.uid, lease.owner, lease.epoch, "rolled_back", plain=session.plain)
     except TransitionRefused:
         return None
-    return RollbackProgress(run, replace(left, run=run, runs=(run,)))
+    return RollbackProgress(run, changed(left, {"run": run, "runs": (run,)}))
 
 
 async def _block(session: Session, tree: Tree) -> RollbackProgress:

@@ -195,7 +195,8 @@ class Recall:
         op = settled.started.op
         if self.closed or op.tool.kind == "read" or len(op.args) + len(settled.result) > CHARS_MAX:
             return
-        self._make_room()
+        if len(self.rows) + len(self.plain) >= CALLS_MAX:
+            self._make_room()
         self.plain[op.key] = settled
 
     def _make_room(self) -> None:

@@ -216,7 +216,7 @@ class Sealing:
     def _proof(self, op: StoreOp[Any], names: tuple[str, ...]) -> str:
         """Return the proof of the operation's payload, computed before it is encrypted."""
         said = next((text for name in names if (text := getattr(op, name))), "")
-        return self.vault.proof(_without_keys(said)) if said and not is_sealed(said) else ""
+        return self.vault.proof(without_keys(said)) if said and not is_sealed(said) else ""
 
     def proves(self, proved: str, text: str, about: str) -> bool | None:
         """Return whether an event's proof fits this payload of row ``about``; None if its key is missing."""
@@ -227,8 +227,8 @@ class Sealing:
         except LedgerCorrupt:
             return False
         if ":" not in proved:  # written before the ledger was encrypted
-            return proved in (proof(text), proof(_without_keys(text)))
-        return self.vault.proves(proved, _without_keys(text))
+            return proved in (proof(text), proof(without_keys(text)))
+        return self.vault.proves(proved, without_keys(text))
 
     def sealed(self, text: str, about: str) -> str:
         """Return one payload encrypted; constants such as ``null``, and what gc has left, stay plain."""
@@ -243,7 +243,7 @@ class Sealing:
             ]
             said = ((f"{id}.{name}", getattr(row, name)) for id, row, names in every for name in names)
             op.proofs = {
-                name: self.vault.proof(_without_keys(text)) for name, text in said if text and not is_sealed(text)
+                name: self.vault.proof(without_keys(text)) for name, text in said if text and not is_sealed(text)
             }
         op.runs = tuple(self._sealed_row(row, RUN_TEXTS, row.uid) for row in op.runs)
         op.calls = tuple(replace(one, row=self._sealed_row(one.row, CALL_TEXTS, one.row.id)) for one in op.calls)
@@ -338,7 +338,7 @@ class Sealing:
             return f"({MASK} encrypted)"
 
 
-def _without_keys(text: str) -> str:
+def without_keys(text: str) -> str:
     """Return a payload without the parts that depend on the key: of a redacted value only its commitment."""
     if MARK not in text:
         return text

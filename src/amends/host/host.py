@@ -382,7 +382,7 @@ class Host:
             order_mode=self.order,
             agent=agent or "",
             principal=options.get("principal") or view.principal or "",
-            tags=json.dumps(_tags(options.get("tags", ())), ensure_ascii=False),
+            tags=json.dumps(_tags(tags), ensure_ascii=False) if (tags := options.get("tags", ())) != () else "[]",
             deadline_s=options.get("deadline"),
             if_rolled_back=options.get("if_rolled_back", "again"),
             history=bool(options.get("history", False)),
@@ -413,6 +413,8 @@ class Host:
         return str(found), checks
 
     def _written_budgets(self, given: Iterable[object]) -> str:
+        if given == ():
+            return ""
         budgets = checked_budgets(given, "run")
         for text in check_budgets_for(budgets, {name: spec.cost for name, spec in self.specs.items()}, origin="run"):
             log.warning("%s", text)

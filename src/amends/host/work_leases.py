@@ -6,10 +6,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from amends.drivers import process
 from amends.errors import LeaseLost, log_error
+from amends.ledger.leases import WorkLease
 from amends.visible import visible_log
 
 log = visible_log("amends")
@@ -18,51 +19,45 @@ AGAIN_S: Final = 1.0
 """How soon an attempt is ended again whose doubt the ledger did not take."""
 
 
-class Work(Protocol):
-    """An attempt with a work lease."""
-
-    def over_at(self) -> float:
-        """Return when its lease and the margin have ended, on this process's monotonic clock."""
-        ...
-
-    def lapse(self) -> None:
-        """Record the attempt as in doubt, unless it has ended or was renewed meanwhile."""
-        ...
-
-
 class WorkLeases:
     """Watches attempts until they have ended: a started attempt must not stay so because nobody waits for it."""
 
     def __init__(self, *, mono: Callable[[], float] = process.mono, watches: bool = True) -> None:
         self._mono, self._watches = mono, watches
-        self._work: dict[Work, float] = {}
-        """What is watched, and before when it need not be looked at."""
+        self._lapses: dict[WorkLease, Callable[[], object]] = {}
+        """What records each attempt as in doubt, unless it has ended or was renewed."""
+        self._later: dict[WorkLease, float] = {}
+        """Those whose doubt the ledger did not take, and when that is tried again."""
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._wakes_at = 0.0
+        """When the thread looks next; others need not wake it before."""
         self._closed = False
         self._pid = os.getpid()
 
-    def watch(self, work: Work) -> None:
-        """End this attempt when its lease has ended, until ``forget``."""
+    def watch(self, lease: WorkLease, lapse: Callable[[], object]) -> None:
+        """Call ``lapse`` when this lease and its margin have ended, until ``forget``."""
         self._reset_after_fork()
         with self._changed:
-            self._work[work] = 0.0
+            self._lapses[lease] = lapse
             self._closed = False
-            self._changed.notify_all()
+            if lease.over_at < self._wakes_at:
+                self._changed.notify_all()
             if self._watches and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._run, name="amends-work-leases", daemon=True)
                 self._thread.start()
 
-    def forget(self, work: Work) -> None:
-        """Watch it no longer: it has ended."""
+    def forget(self, lease: WorkLease) -> None:
+        """Watch it no longer: its attempt has ended."""
         self._reset_after_fork()
         with self._changed:
-            self._work.pop(work, None)
+            self._lapses.pop(lease, None)
+            self._later.pop(lease, None)
 
     def clear(self) -> None:
         """Forget every attempt, as another process would not know them; for tests."""
         with self._changed:
-            self._work.clear()
+            self._lapses.clear()
 
     def close(self) -> None:
         """Stop the thread; whoever takes the runs over makes the attempts doubt."""
@@ -77,7 +72,7 @@ class WorkLeases:
     def _reset_after_fork(self) -> None:
         """Forget the attempts, the thread and the lock of the parent process, which owns the runs."""
         if self._pid != os.getpid():
-            self._pid, self._work, self._thread = os.getpid(), {}, None
+            self._pid, self._lapses, self._thread = os.getpid(), {}, None
             self._changed = threading.Condition()
 
     def look(self) -> None:
@@ -85,31 +80,34 @@ class WorkLeases:
         self._reset_after_fork()
         now = self._mono()
         with self._changed:
-            over = [work for work, at in self._due().items() if at <= now]
-        for work in over:
-            self._end(work)
+            over = [lease for lease, at in self._due().items() if at <= now]
+        for lease in over:
+            self._end(lease)
 
-    def _due(self) -> dict[Work, float]:
-        return {work: max(work.over_at(), later) for work, later in self._work.items()}
+    def _due(self) -> dict[WorkLease, float]:
+        return {lease: max(lease.over_at, self._later.get(lease, 0.0)) for lease in self._lapses}
 
     def _run(self) -> None:
         while True:
             self.look()
             with self._changed:
-                if self._closed or not self._work:
+                if self._closed or not self._lapses:
                     self._thread = None
                     return
-                left = min(self._due().values()) - self._mono()
+                self._wakes_at = min(self._due().values())
+                left = self._wakes_at - self._mono()
                 if left > 0:
                     self._changed.wait(min(left, threading.TIMEOUT_MAX))
 
-    def _end(self, work: Work) -> None:
+    def _end(self, lease: WorkLease) -> None:
+        lapse = self._lapses.get(lease)
+        if lapse is None:
+            return
         try:
-            work.lapse()
+            lapse()
         except LeaseLost:
-            self.forget(work)  # the next owner has made it doubt
+            self.forget(lease)  # the next owner has made it doubt
         except Exception as error:  # whatever it is: the other attempts must not stay started
             log_error(log, logging.WARNING, "an attempt past its work lease is not recorded as in doubt yet", error)
             with self._changed:
-                if work in self._work:
-                    self._work[work] = self._mono() + AGAIN_S
+                self._later[lease] = self._mono() + AGAIN_S

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from amends.errors import TransitionRefused
+from amends.errors import LeaseLost, TransitionRefused
 from amends.ledger.admission import calls_within, make_ready, not_succeeded
 from amends.ledger.approvals import make_new_request, replace_request, request_more, undecided_staged, use_staged
 from amends.ledger.budgets import (
@@ -214,7 +214,7 @@ async def settle_compensation(op: SettleCompensation) -> Settled:
     run = await find_run(call.run)
     now = await Now(root.uid)
     if op.repeated and call.state == op.to and call.comp_attempt == op.attempt:
-        return Settled(call)
+        return Settled(call, then=await _then(op))
     if not is_owner(root, op.owner, op.epoch) or call.comp_attempt != op.attempt or call.state != "compensating":
         await write_event(
             run, "evidence", at=now, by="fenced", epoch=root.epoch, call=call.id, attempt=op.attempt,
@@ -226,7 +226,19 @@ async def settle_compensation(op: SettleCompensation) -> Settled:
         comp_error=op.error, comp_settled_at=now, comp_gave_up=int(op.gave_up), comp_guarded=int(op.guarded),
         comp_retry_at=None if op.retry_s is None else now + op.retry_s, **_quiet(op),
     )  # fmt: skip
-    return Settled(moved)
+    return Settled(moved, then=await _then(op))
+
+
+async def _then(op: SettleCompensation) -> CallRow | RunRow | None:
+    """Do what follows the settlement (``SettleCompensation.then``); return None if it cannot be, and nothing was changed."""
+    then = op.then
+    if then is None or op.to != "compensated":
+        return None
+    then.repeated = op.repeated
+    try:
+        return await (begin_compensation(then) if isinstance(then, BeginCompensation) else close_run(then))
+    except (TransitionRefused, LeaseLost):  # both are raised before anything is written
+        return None
 
 
 def _quiet(op: SettleCompensation) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Lease:
 
         The margin covers the time between this check and the first byte of a request.
         """
-        if not self.is_ours(mono):
+        if self.lost or mono >= self.until - self.lease_s / 10:  # as ``is_ours``; every body is checked
             raise LeaseLost(
                 "this process no longer owns the run; nothing was started",
                 hint="another worker continues it; open the run again to see its state",
@@ -95,7 +95,7 @@ WORK_MARGIN: Final = 1.1
 """The performer counts its lease from before it asked, the owner from after it granted it, and a tenth for two clocks."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class WorkLease:
     """The right to perform one attempt outside the owner's process, and until when on the owner's monotonic clock."""
 

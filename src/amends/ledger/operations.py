@@ -108,6 +108,8 @@ class Settled:
 
     call: CallRow
     fenced: bool = False
+    then: CallRow | RunRow | None = None
+    """The answer to ``SettleCompensation.then``, if that was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,6 +611,9 @@ class SettleCompensation(StoreOp[Settled]):
     seen: CallRow | None = None
     guarded: bool = False
     """The guard did not let it start."""
+    then: BeginCompensation | CloseRun | None = None
+    """What follows a compensation that is settled as ``compensated``, in the same transaction: the next one begins, or the
+    run is closed. A store may leave it undone (``Settled.then`` is None), and then it is asked for by itself."""
 
 
 @dataclass(slots=True)

@@ -43,8 +43,11 @@ class PlainRun:
             whose, moved = run_text(self.root, self.root, self.run_id, self.tenant), (frm, to, self.owner, self.epoch)
             shared = self._moves[to] = f"{whose}str{len(call_id(number))}:", f"{move_text('call', *moved)}str"
         text = f"{shared[0]}call_{number:016x}{shared[1]}{len(facts)}:{facts}"
-        if text.isascii() and "\x00" not in text:
-            return sha256(text.encode("ascii")).hexdigest()
+        if "\x00" not in text:
+            try:
+                return sha256(text.encode("ascii")).hexdigest()
+            except UnicodeEncodeError:
+                pass
         return body_of(
             self.root,
             self.root,

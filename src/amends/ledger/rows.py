@@ -248,7 +248,10 @@ class CallRow:
 
         No body can receive removed values.
         """
-        return lost_at(self.args, self.result, self.before)
+        args, result, before = self.args, self.result, self.before
+        if args[:1] != "g" and (result is None or result[:1] != "g") and (not before or before[:1] != "g"):
+            return None  # none begins as a removed one does
+        return lost_at(args, result, before)
 
     @property
     def is_reading(self) -> bool:
@@ -267,6 +270,7 @@ LOADED: Final = "loaded:"
 GONE: Final = "gone:"
 """Prefix of what replaces a removed payload, followed by the time: no JSON begins so, and it cannot be read as empty.
 """
+assert GONE[0] == "g", "lost_at of a call looks at the first letter"
 PLAIN: Final = frozenset({"", "null", "{}", "[]"})
 """Payloads that carry no personal data: they stay, and are answered from the record for ever."""
 

@@ -11,6 +11,7 @@ from amends.engine.outcomes import judge
 from amends.engine.recovery import recover_tree
 from amends.engine.session import call_of, describe_error, hidden_values_of, moment, reported_result
 from amends.errors import LedgerError, UsageError, shown
+from amends.host.encryption import without_keys
 from amends.host.filters import CALL_FIELDS, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages, narrowing
@@ -248,15 +249,22 @@ def _is_known(row: CallRow, report: NoteReport) -> bool:
     """Return whether the record has this very answer already; raise ``ReportConflict`` if it has another one."""
     known = known_report(row, report.attempt)
     if known is not None:
-        same = known["happened"] == report.happened and known["result"] == report.result
+        same = known["happened"] == report.happened and _are_alike(known["result"], report.result)
     elif row.attempt == report.attempt and row.state in _HAPPENED and not row.comp_blind:
-        same = report.happened and (None in (report.result, row.result) or row.result == report.result)
+        same = report.happened and (None in (report.result, row.result) or _are_alike(row.result, report.result))
         same = same or (report.happened and row.lost_at is not None)
     else:
         return row.state == "failed" and row.attempt == report.attempt and not report.happened
     if not same:
         raise conflict(row, report.attempt)
     return row.state != "in_doubt" or not report.happened  # else the doubt is still to be settled by it
+
+
+def _are_alike(recorded: str | None, reported: str | None) -> bool:
+    """Return whether two results are the same; a redacted value in them is encrypted anew each time."""
+    if recorded is None or reported is None:
+        return recorded is reported
+    return without_keys(recorded) == without_keys(reported)
 
 
 _HAPPENED: Final = ("succeeded", "compensating", "compensated", "compensation_failed", "compensation_in_doubt")

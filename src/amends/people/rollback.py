@@ -235,8 +235,9 @@ def _take_stage(host: Host, rehearsal: Rehearsal, tree: Tree, clocks: Clocks) ->
     """Take over the copy; assume that calls which its live owner still runs end without an effect, and return those."""
     run = tree.run
     if not (run.owner and run.lease_until > tree.now):
-        # Do not wait for a heartbeat on the copy: its owner counts as silent for long enough.
-        silent = {"silent_boot": clocks.boot, "silent_mono": clocks.mono - run.lease_s, "silent_at": tree.now}
+        # Do not wait for a heartbeat or a client on the copy: its owner counts as silent for long enough.
+        silent_s = max(run.lease_s, run.client_lease_s)
+        silent = {"silent_boot": clocks.boot, "silent_mono": clocks.mono - silent_s, "silent_at": tree.now}
         rehearsal.stage.runs[run.uid] = changed(rehearsal.stage.runs[run.uid], silent)
         claim = ClaimRun(run.uid, WHO, WHO, host.lease_s, clocks.boot, clocks.mono, force=True)
         claimed = rehearsal.play(_one(claim))

@@ -24,16 +24,16 @@ def app(
     worker: bool = True,
     read_only: bool = False,
     secrets: Secrets | str | Sequence[str] | None = None,
-    metrics: bool = True,
+    metrics: bool = False,
 ) -> Service:
     """Return the ASGI application that serves this runtime, of either colour.
 
     ``access``: from a request to a ``Who``; by default the tokens of the ledger (``amends tokens create``) and logins.
     ``limits``: sizes, times and rates. ``worker``: recover runs in this process too. ``read_only``: refuse whatever
     changes something. ``secrets``: what cookies and the tokens of claims are signed with, instead of the settings; all
-    servers of one ledger share them, the first signs, and all are accepted. ``metrics``: count for Prometheus, if the
-    package opentelemetry-sdk is installed. The application starts with the server's lifespan, or with its first request
-    where it is mounted. It never closes the runtime.
+    servers of one ledger share them, the first signs, and all are accepted. ``metrics``: let ``/metrics`` tell what the
+    runtime does, too, and not only what the service does. The application starts with the server's lifespan, or with
+    its first request where it is mounted. It never closes the runtime.
     """
     given = Secrets(secrets) if isinstance(secrets, str | Sequence) else secrets
     return Service(rt, access=access, limits=limits, worker=worker, read_only=read_only, secrets=given, metrics=metrics)

@@ -7,7 +7,7 @@ the right to report about this attempt and to renew its lease, and no other righ
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from pydantic import Field
 from amends import Absent, AsyncAttempt, Happened, Unknown
 from amends.errors import Busy, CallNotFound, Held, LeaseLost, ReportConflict, UsageError
 from amends.serve.exchange import Body, Exchange, Reply, encoded
-from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, key_of, session_of, tenant_of
+from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, key_of, session_of
 from amends.serve.secrets import BadSignature, Secrets
 from amends.serve.sessions import Session
 
@@ -77,11 +77,14 @@ class Work:
     call: str
     attempt: int
     phase: Literal["execute", "compensate", "probe"] = "execute"
+    turn: int = 0
+    """Tells apart what may be asked of a worker several times about one attempt."""
 
 
 def sign(work: Work, secrets: Secrets) -> str:
     """Return the token of a piece of work."""
-    return secrets.sign("claim", asdict(work))
+    named = {"tenant": work.tenant, "run": work.run, "epoch": work.epoch, "call": work.call}
+    return secrets.sign("claim", named | {"attempt": work.attempt, "phase": work.phase})
 
 
 def read(token: str, secrets: Secrets) -> Work | None:
@@ -101,6 +104,8 @@ class Claim:
 
     attempt: AsyncAttempt
     epoch: int
+    number: int
+    """The number of the attempt."""
     report: str = ""
     """The digest of the report that was recorded; empty: none yet."""
     answer: dict[str, Any] | None = None
@@ -125,16 +130,17 @@ async def begin(x: Exchange) -> Reply:
     if attempt.replayed:
         facts |= {"replayed": True, "token": None, "lease": None, "result": call.to_dict()["result"]}
         return Reply(facts, 200, REPLAYED)
-    _remember(session, call.id, Claim(attempt, attempt.epoch))
-    work = Work(tenant_of(x), session.run.id, attempt.epoch, call.id, call.attempt)
+    _remember(session, call.id, Claim(attempt, attempt.epoch, call.attempt))
+    work = Work(x.tenant, session.run.id, attempt.epoch, call.id, call.attempt)
     token = sign(work, x.service.secrets)
     return Reply(facts | {"replayed": False, "token": token, "lease": attempt.lease, "result": None}, 201)
 
 
 def _remember(session: Session, call: str, claim: Claim) -> None:
-    ended = [id for id, one in session.claims.items() if one.answer is not None]
-    for id in ended[: max(0, len(session.claims) + 1 - CLAIMS_MAX)]:
-        del session.claims[id]
+    if len(session.claims) >= CLAIMS_MAX:  # reports about those that are forgotten are late, and answered all the same
+        ended = [id for id, one in session.claims.items() if one.answer is not None]
+        for id in ended[: max(1, CLAIMS_MAX // 2)]:
+            del session.claims[id]
     session.claims[call] = claim
 
 
@@ -159,45 +165,46 @@ async def fail(x: Exchange) -> Reply:
 async def renew(x: Exchange) -> Reply:
     """Renew the work lease: the performer is alive."""
     said: RenewClaim = x.body
-    if (piece := x.service.desk.found(_work(x, said.token))) is not None:
+    work = _work(x, said.token)
+    if (piece := x.service.desk.found(work)) is not None:
         lease_s = x.service.desk.renew(piece)
         return Reply({"call": piece.work.call, "attempt": piece.work.attempt, "state": "started", "lease": lease_s})
-    session, claim, _ = _found(x, said.token)
+    session, claim = _found(x, work)
     if session is None or claim is None:
         raise LeaseLost("this attempt is not this server's any more: stop, if you can", hint="report all the same")
     with session.request():
         lease_s = await claim.attempt.renew()
-        call = claim.attempt.call
-        return Reply({"call": call.id, "attempt": call.attempt, "state": call.state, "lease": lease_s})
+        facts = {"call": work.call, "attempt": claim.number, "state": claim.attempt.state}
+        return Reply(facts | {"lease": lease_s})
 
 
 def _work(x: Exchange, token: str) -> Work:
     """Return what this token names; a token of something else is not found."""
     work = read(token, x.service.secrets)
-    if work is None or work.call != x.path["call"] or work.tenant != tenant_of(x):
+    if work is None or work.call != x.path["call"] or work.tenant != x.tenant:
         raise CallNotFound(x.path["call"])
     return work
 
 
-def _found(x: Exchange, token: str) -> tuple[Session | None, Claim | None, Work]:
-    """Return the claim that this token names, if this server has it."""
-    work = _work(x, token)
+def _found(x: Exchange, work: Work) -> tuple[Session | None, Claim | None]:
+    """Return the claim of this piece of work, if this server has it."""
     session = x.service.sessions.found(work.tenant, work.run)
     if session is None:
-        return None, None, work
+        return None, None
     if "agent" in x.who.scopes and not x.owns(session):
         raise CallNotFound(x.path["call"])
     claim: Claim | None = session.claims.get(work.call)
-    if claim is None or (claim.epoch, claim.attempt.call.attempt) != (work.epoch, work.attempt):
-        return session, None, work
-    return session, claim, work
+    if claim is None or (claim.epoch, claim.number) != (work.epoch, work.attempt):
+        return session, None
+    return session, claim
 
 
 async def _reported(x: Exchange, token: str, report: list[Any]) -> Reply:
-    piece = x.service.desk.found(_work(x, token))
+    work = _work(x, token)
+    piece = x.service.desk.found(work)
     if piece is not None and (reply := await x.service.desk.report(x, piece, report)) is not None:
         return reply
-    session, claim, work = _found(x, token)
+    session, claim = _found(x, work)
     if session is None or claim is None:
         return await _late(x, work, report)
     digest = hashlib.sha256(encoded(report)).hexdigest()
@@ -205,12 +212,12 @@ async def _reported(x: Exchange, token: str, report: list[Any]) -> Reply:
         return _repeated(claim, digest)
     claim.report = digest
     try:
-        await x.service.finished(x, session, _ended(claim.attempt, *report), forgets=False)
+        with session.request():
+            await _ended(claim.attempt, *report)
     except BaseException:
         claim.report = ""
         raise
-    call = claim.attempt.call
-    claim.answer = {"call": call.id, "attempt": call.attempt, "state": call.state}
+    claim.answer = {"call": work.call, "attempt": claim.number, "state": claim.attempt.state}
     return Reply(claim.answer)
 
 
@@ -246,7 +253,11 @@ async def _late(x: Exchange, work: Work, report: list[Any]) -> Reply:
     found = await x.rt.call(work.call)
     if "agent" in x.who.scopes and not x.owns(found):
         raise CallNotFound(work.call)
-    call = await x.rt.report_late(
-        work.call, answer, attempt=work.attempt, epoch=work.epoch, by=x.who.name, phase=work.phase
-    )
+    given: dict[str, Any] = {"attempt": work.attempt, "epoch": work.epoch, "by": x.who.name, "phase": work.phase}
+    call = await x.rt.report_late(work.call, answer, **given)
+    if call.state == "started" and "worker" not in x.who.scopes:
+        # Its owner is gone, or another server. The report is kept, and settles nothing while nobody has the run: take it
+        # up, as every request of its client does, so that the client can rely on what it has reported.
+        await session_of(x, work.run)
+        call = await x.rt.report_late(work.call, answer, **given)
     return Reply({"call": call.id, "attempt": call.attempt, "state": call.state})

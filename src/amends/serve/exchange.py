@@ -65,6 +65,8 @@ class Exchange:
     service: Service
     request: Request
     who: Who
+    tenant: str
+    """The tenant that the request is about."""
     rt: AsyncRuntime
     path: Mapping[str, str]
     query: Any

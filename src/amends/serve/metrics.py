@@ -52,17 +52,18 @@ async def ready(x: Exchange) -> Reply:
 async def metrics(x: Exchange) -> Reply:
     """Return the metrics of the runtime and of the service, in the text format of Prometheus."""
     if x.service.meters is None:
-        raise NoSuchRoute("this service has no metrics", hint="pip install opentelemetry-sdk, and do not turn them off")
+        raise NoSuchRoute("this service has no metrics", hint="pip install opentelemetry-sdk")
     return Reply(await asyncio.to_thread(x.service.meters.text), media_type=TEXT)
 
 
 class Meters:
-    """The metrics of one service: those of its runtime (``amends.telemetry``), requests, open runs and streams.
+    """The metrics of one service: requests, open runs and streams, and those of its runtime (``amends.telemetry``).
 
-    One OpenTelemetry reader holds all of them. A runtime that its program traces already keeps its own.
+    One OpenTelemetry reader holds all of them. ``traces``: count what the runtime does, too, which makes each call about a
+    fifth slower. A runtime that its program traces already keeps its own.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, traces: bool) -> None:
         from opentelemetry.metrics import CallbackOptions, Observation
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -73,8 +74,9 @@ class Meters:
         self._reader = InMemoryMetricReader()
         in_seconds = View(instrument_name="*.duration", aggregation=ExplicitBucketHistogramAggregation(BOUNDS))
         provider = MeterProvider([self._reader], views=[in_seconds], shutdown_on_exit=False)
-        with contextlib.suppress(UsageError):  # its program has traced it, and exports that itself
-            traced(service.rt, meter_provider=provider)
+        if traces:
+            with contextlib.suppress(UsageError):  # its program has traced it, and exports that itself
+                traced(service.rt, meter_provider=provider)
         meter = provider.get_meter("amends.serve")
         self._duration = meter.create_histogram(
             "amends.serve.duration", "s", "Duration of requests, by route and status"

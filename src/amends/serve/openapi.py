@@ -32,6 +32,12 @@ class Shapes(GenerateJsonSchema):
         """Describe an amount: ``str()`` of a Decimal."""
         return {"type": "string"}
 
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        """Say that a record of the ledger has all its fields: ``to_dict`` leaves none out."""
+        if self.mode == "serialization" and field["type"] == "dataclass-field":
+            return True
+        return super().field_is_required(field, total)
+
 
 def document(routes: Iterable[Route], *, server: str = "") -> dict[str, Any]:
     """Return the document for these routes. ``server``: the address below which they are served."""

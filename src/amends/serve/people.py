@@ -319,14 +319,14 @@ async def plan_rollback(x: Exchange) -> Reply:
 async def abandon(x: Exchange) -> Reply:
     """Close a run and leave its effects standing; the report names each of them."""
     done = await x.rt.abandon(x.path["id"], by=x.who.name, why=x.body.why)
-    x.service.sessions.forget(x.service.tenant(x), x.path["id"])
+    x.service.sessions.forget(x.tenant, x.path["id"])
     return Reply(done.to_dict())
 
 
 async def finish(x: Exchange) -> Reply:
     """Close a run that was interrupted after its pivot as committed."""
     done = await x.rt.finish(x.path["id"], by=x.who.name, why=x.body.why)
-    x.service.sessions.forget(x.service.tenant(x), x.path["id"])
+    x.service.sessions.forget(x.tenant, x.path["id"])
     return Reply(done.to_dict())
 
 

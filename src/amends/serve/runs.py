@@ -154,13 +154,15 @@ async def open(x: Exchange) -> Reply:
     if said.agent and x.who.agent and said.agent != x.who.agent:
         raise Forbidden(f"this token speaks for agent {x.who.agent}, not for {said.agent}", why="agent")
     known = await _known(x, id)
+    if x.service.sessions.found(x.tenant, id) is None:
+        await _workers_back(x, id)
     options = {name: value for name, value in said if name not in ("id", "client_lease", "agent") and value is not None}
     options["input"] = said.input
     agent = x.who.agent or said.agent or ""
     # A run that this agent opened with another token of its own stays recorded under the name that it has.
     principal = x.who.name if known is None or x.is_wide else known.principal or ""
     session, was_known = await x.service.sessions.open(
-        x.rt.scoped(agent=agent or None, principal=principal or None), tenant_of(x), id, options=options,
+        x.rt.scoped(agent=agent or None, principal=principal or None), x.tenant, id, options=options,
         lease_s=said.client_lease, agent=agent, principal=principal,
     )  # fmt: skip
     with session.request() as run:
@@ -175,7 +177,7 @@ async def _known(x: Exchange, id: str) -> RunInfo | None:
 
     A run that is open here and was ended by somebody else, elsewhere, is not open any more.
     """
-    session = x.service.sessions.found(tenant_of(x), id)
+    session = x.service.sessions.found(x.tenant, id)
     if x.is_wide and session is None:
         return None
     try:
@@ -185,18 +187,25 @@ async def _known(x: Exchange, id: str) -> RunInfo | None:
     if not x.owns(found):
         raise RunNotFound(id)
     if session is not None and found.closed_at is not None:
-        x.service.sessions.forget(tenant_of(x), id)
+        x.service.sessions.forget(x.tenant, id)
     return found
 
 
-def tenant_of(x: Exchange) -> str:
-    """Return the tenant that the request is about."""
-    return x.service.tenant(x)
+async def _workers_back(x: Exchange, id: str) -> None:
+    """Give the workers of a run from before this server's start a moment to come back, with the tools of its calls."""
+    if not x.service.desk.expects_workers:
+        return
+    try:
+        found = await x.rt.report(id)
+    except RunNotFound:
+        return
+    if found.run.closed_at is None:
+        await x.service.desk.await_tools({call.tool for call in found.calls})
 
 
 async def session_of(x: Exchange, id: str) -> Session:
     """Return the open run of this id. One that this server does not have is taken up, under its recorded names."""
-    tenant = tenant_of(x)
+    tenant = x.tenant
     session = x.service.sessions.found(tenant, id)
     if session is not None:
         if not x.owns(session):
@@ -205,6 +214,7 @@ async def session_of(x: Exchange, id: str) -> Session:
     info = (await x.rt.report(id)).run
     if not x.owns(info):
         raise RunNotFound(id)
+    await _workers_back(x, id)
     rt = x.service.runtime(tenant).scoped(agent=info.agent, principal=info.principal)
     session, _ = await x.service.sessions.open(
         rt, tenant, id, options={"if_rolled_back": "raise", "input": info.input}, lease_s=info.client_lease or None,
@@ -224,6 +234,8 @@ async def answer(x: Exchange) -> Reply:
     given: dict[str, Any] = {"tool_call_id": said.tool_call_id, "again": said.again}
     if key is not None:
         given["key"] = lambda _: key
+    if session.run.resumed:
+        await x.service.desk.await_tools([said.tool])
     made = session.run.answer(said.tool, said.args, **given)
     return answered(x, await x.service.finished(x, session, made))
 
@@ -256,6 +268,8 @@ async def answer_all(x: Exchange) -> Reply:
     """Do the calls of one turn of a model in parallel, a pivot last; each has an answer of its own."""
     said: Turn = x.body
     session = await session_of(x, x.path["id"])
+    if session.run.resumed:
+        await x.service.desk.await_tools(one.tool for one in said.calls)
     calls = [ToolCall(one.tool, one.args, one.tool_call_id) for one in said.calls]
     made = await x.service.finished(x, session, session.run.answer_all(calls))
     return Reply({"answers": [one.to_dict() for one in made]})
@@ -296,9 +310,10 @@ async def rollback(x: Exchange) -> Reply:
     is_person = "operator" in x.who.scopes
     if (said.plan or said.accept) and not is_person:
         raise Forbidden("a plan is a person's: this needs the scope operator", needs=("operator",))
-    id, tenant = x.path["id"], tenant_of(x)
+    id, tenant = x.path["id"], x.tenant
     session = x.service.sessions.found(tenant, id)
     if is_person:
+        await _workers_back(x, id)
         done = await x.rt.rollback(id, by=x.who.name, why=said.why, plan=said.plan, accept=said.accept)
         if session is None or done.run.state in ("rolled_back", "abandoned"):
             x.service.sessions.forget(tenant, id)
@@ -313,7 +328,7 @@ async def rollback(x: Exchange) -> Reply:
 
 
 async def _ended(x: Exchange, session: Session, work: Any, *, is_rollback: bool = False) -> Reply:
-    id, tenant = session.run.id, tenant_of(x)
+    id, tenant = session.run.id, x.tenant
     try:
         await x.service.finished(x, session, work)
     except RolledBack as back:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Coroutine, Iterable, Mapping
 from secrets import token_urlsafe
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ValidationError
@@ -45,6 +45,8 @@ from amends.visible import visible_log
 
 log = visible_log("amends")
 T = TypeVar("T")
+Methods: TypeAlias = dict[str, tuple[Route, tuple[str, ...]]]
+"""The routes of one path by their methods, each with the names in its path."""
 NOBODY: Final = Who("nobody", frozenset({"viewer"}))
 """Who makes a request to a public route."""
 OWN_ONLY: Final = ("agent", "worker")
@@ -67,7 +69,7 @@ class Service:
         worker: bool = True,
         read_only: bool = False,
         secrets: Secrets | None = None,
-        metrics: bool = True,
+        metrics: bool = False,
         routes: Iterable[Route] = ROUTES,
     ) -> None:
         self.rt = rt.as_async()
@@ -84,28 +86,33 @@ class Service:
         self._has_worker, self._is_read_only = worker, read_only
         self._rates = Rates(self.limits.requests_per_s)
         self.routes = tuple(routes)
-        self._by_shape: dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]] = {}
-        for route in self.routes:
+        self._by_shape: dict[int, dict[tuple[int, ...], dict[tuple[str, ...], Methods]]] = {}
+        for route in sorted(self.routes, key=lambda one: one.path.count("{")):  # fixed words count before names
             self._add(route)
-        self.meters = self._meters() if metrics else None
+        self._plain = {
+            route.name: route.query()
+            for route in self.routes
+            if not any(one.is_required() for one in route.query.model_fields.values())
+        }
+        """What an address says that says nothing, where that is enough."""
+        self.meters = self._meters(traces=metrics)
         self._keeper: asyncio.Task[None] | None = None
         self._document: dict[str, Any] | None = None
 
-    def _meters(self) -> Meters | None:
+    def _meters(self, *, traces: bool) -> Meters | None:
         try:
-            return Meters(self)
+            return Meters(self, traces=traces)
         except ModuleNotFoundError:
             return None  # the answer at /metrics says so
 
     def _add(self, route: Route) -> None:
-        parts = tuple(route.path.strip("/").split("/"))
-        same = self._by_shape.setdefault(len(parts), [])
-        for known, methods in same:
-            if known == parts:
-                methods[route.method] = route
-                return
-        same.append((parts, {route.method: route}))
-        same.sort(key=lambda one: sum(part.startswith("{") for part in one[0]))  # fixed words before names
+        """Remember a route by its number of parts, by which of them are names, and by the fixed words between them."""
+        parts = route.path.strip("/").split("/")
+        names = {place: part[1:-1] for place, part in enumerate(parts) if part.startswith("{")}
+        shapes = self._by_shape.setdefault(len(parts), {})
+        words = tuple(part for place, part in enumerate(parts) if place not in names)
+        known = shapes.setdefault(tuple(names), {})
+        known.setdefault(words, {})[route.method] = (route, tuple(names.values()))
 
     # ---- Life
 
@@ -226,32 +233,37 @@ class Service:
             is_wide = allows(who, *others) if others else "operator" in who.scopes
         if self._is_read_only and request.method not in ("GET", "HEAD"):
             raise Forbidden("this service is read-only", why="read_only")
+        query, tenant = self._query(route, request)
+        body = await self._body(route, request)
+        rt = self._view(who, tenant)
+        whose = (who.tenant or tenant) or ""
+        return await route.handler(Exchange(self, request, who, whose, rt, path, query, body, is_wide))
+
+    def _query(self, route: Route, request: Request) -> tuple[BaseModel, str | None]:
+        """Return what the address says, and which tenant it names."""
+        if not request.scope["query_string"] and route.name in self._plain:
+            return self._plain[route.name], None
         said = dict(request.query_params)
         if len(said) != len(request.query_params.multi_items()):
             raise BadRequest("a parameter of the address is there twice")
         tenant = said.pop("tenant", None) if route.scopes is not None else None
-        query = _validated(route.query, said, "query", strict=False)
-        body = await self._body(route, request)
-        rt = self._view(who, tenant)
-        return await route.handler(Exchange(self, request, who, rt, path, query, body, is_wide))
+        return _validated(route.query, said, "query", strict=False), tenant
 
     def _found(self, request: Request) -> tuple[Route, dict[str, str]]:
         parts = self._parts(request.scope)
-        for pattern, methods in self._by_shape.get(len(parts), ()):
-            path: dict[str, str] = {}
-            for wanted, part in zip(pattern, parts, strict=True):
-                if wanted.startswith("{"):
-                    path[wanted[1:-1]] = part
-                elif wanted != part:
-                    break
-            else:
-                if request.method not in methods:
-                    allow = ", ".join(sorted(methods))
-                    raise WrongMethod(f"{request.method} is not possible here; {allow} is", allow=allow)
-                if "" in path.values():
-                    break
-                return methods[request.method], path
-        raise NoSuchRoute("there is nothing at this address")
+        found: Methods = {}
+        for named, known in self._by_shape.get(len(parts), {}).items():
+            words = tuple(part for place, part in enumerate(parts) if place not in named)
+            if words in known and all(parts[place] for place in named):
+                found = known[words]
+                if request.method in found:
+                    route, names = found[request.method]
+                    return route, dict(zip(names, (parts[place] for place in named), strict=True))
+                break
+        if not found:
+            raise NoSuchRoute("there is nothing at this address")
+        allow = ", ".join(sorted(found))
+        raise WrongMethod(f"{request.method} is not possible here; {allow} is", allow=allow)
 
     @staticmethod
     def _parts(scope: Scope) -> list[str]:
@@ -307,10 +319,6 @@ class Service:
 
     # ---- For handlers
 
-    def tenant(self, x: Exchange) -> str:
-        """Return the tenant that a request is about."""
-        return (x.who.tenant or x.request.query_params.get("tenant")) or ""
-
     def own_tenant(self, x: Exchange) -> str | None:
         """Return the tenant that a request is limited to, "" for the one without a name; None: every tenant."""
         return x.who.tenant if x.who.tenant is not None else x.request.query_params.get("tenant")
@@ -323,13 +331,9 @@ class Service:
         """Return the runtime for this tenant, without the names of whoever asks."""
         return self.rt.scoped(tenant=tenant or None)
 
-    async def finished(self, x: Exchange, session: Session, work: Coroutine[Any, Any, T], *, forgets: bool = True) -> T:
-        """Finish work in a run within the time that a client should wait for an answer.
-
-        ``forgets``: a lost lease is that of the run, which is then no longer this server's.
-        """
-        s_max = self.limits.answer_s_max
-        return await self.sessions.within(self.tenant(x), session, work, s_max=s_max, forgets=forgets)
+    async def finished(self, x: Exchange, session: Session, work: Coroutine[Any, Any, T]) -> T:
+        """Finish work in a run within the time that a client should wait for an answer."""
+        return await self.sessions.within(x.tenant, session, work, s_max=self.limits.answer_s_max)
 
     async def check(self, x: Exchange) -> None:
         """Raise ``Unauthorized`` if whoever asked may not ask any more."""

@@ -115,14 +115,12 @@ class Sessions:
         if session is not None and not session.run.is_over:
             _ = self._go_on(self._released(session))  # if it is still ours after all, nobody else could have it
 
-    async def within(
-        self, tenant: str, session: Session, work: Coroutine[Any, Any, T], *, s_max: float, forgets: bool = True
-    ) -> T:
+    async def within(self, tenant: str, session: Session, work: Coroutine[Any, Any, T], *, s_max: float) -> T:
         """Finish ``work`` even if the client goes away; raise ``Busy`` if it takes longer than a client should wait.
 
         It then goes on, and the same request is answered with its result.
         """
-        going = self._go_on(self._watched(tenant, session, work, forgets=forgets))
+        going = self._go_on(self._watched(tenant, session, work))
         done, _ = await asyncio.wait({going}, timeout=s_max)
         if not done:
             going.add_done_callback(_retrieve)
@@ -132,19 +130,15 @@ class Sessions:
             )  # fmt: skip
         return going.result()
 
-    async def _watched(self, tenant: str, session: Session, work: Coroutine[Any, Any, T], *, forgets: bool) -> T:
+    async def _watched(self, tenant: str, session: Session, work: Coroutine[Any, Any, T]) -> T:
         try:
             with session.request():
                 done = await work
             if isinstance(getattr(done, "error", None), RunEnded):
                 self.forget(tenant, session.run.id)
             return done
-        except RunEnded:
+        except (RunEnded, LeaseLost):
             self.forget(tenant, session.run.id)
-            raise
-        except LeaseLost:
-            if forgets:
-                self.forget(tenant, session.run.id)
             raise
 
     async def let_go_of_silent(self) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -34,16 +35,19 @@ from amends.serve.claims import Work, sign
 from amends.serve.exchange import Body, Exchange, Reply, encoded
 from amends.serve.parameters import Parameters
 from amends.serve.problems import Taken, TooMany
-from amends.serve.runs import tenant_of
 
 if TYPE_CHECKING:
     from amends.serve.service import Service
+    from amends.serve.sessions import Session
 
 MARGIN: Final = 1.1
 """How much longer than a lease the server waits: the worker counts from before it asked, the server from after."""
+TURN_BITS: Final = 52
+WORKERS_BACK_POLL_S: Final = 0.05
 ENDED_MAX: Final = 10_000
 """How many pieces that have ended are remembered, so that a repeated report gets the same answer."""
 Phase = Literal["execute", "compensate", "probe"]
+Name: TypeAlias = tuple[str, int, str, int, int]
 
 # ---- What a worker sends
 
@@ -114,6 +118,7 @@ class Worker:
     tools: frozenset[str]
     seen: float = field(default_factory=time.monotonic)
     asks: int = 0
+    has_left: bool = False
 
     def is_alive(self, lease_s: float) -> bool:
         """Return whether it asks for work, or did so a short time ago."""
@@ -136,9 +141,14 @@ class Piece:
     report: str = ""
 
     @property
-    def name(self) -> tuple[str, int, str, int]:
+    def name(self) -> Name:
         """What a token names."""
-        return self.work.call, self.work.attempt, self.work.phase, self.work.epoch
+        return name_of(self.work)
+
+
+def name_of(work: Work) -> Name:
+    """Return what tells a piece of work from every other."""
+    return work.call, work.attempt, work.phase, work.epoch, work.turn
 
 
 class Desk:
@@ -150,9 +160,10 @@ class Desk:
         self._workers: dict[str, Worker] = {}
         self._waiting: dict[str, deque[Piece]] = {}
         self._news = asyncio.Condition()
-        self._pieces: dict[tuple[str, int, str, int], Piece] = {}
-        self._ended: OrderedDict[tuple[str, int, str, int], Piece] = OrderedDict()
+        self._pieces: dict[Name, Piece] = {}
+        self._ended: OrderedDict[Name, Piece] = OrderedDict()
         self._unserved: frozenset[str] = frozenset()
+        self._since = time.monotonic()
 
     # ---- Workers and their tools
 
@@ -175,6 +186,12 @@ class Desk:
         return made
 
     def _checked(self, tenant: str, declared: ToolDeclared) -> Served:
+        if (declared.kind == "compensatable") != (declared.compensate is not None):
+            raise BadDeclaration(
+                f"{declared.name} is {declared.kind} and has {'no' if declared.compensate is None else 'a'} compensation",
+                tool=declared.name,
+                hint='a tool with a compensation is "compensatable"; one without is "read", "pivot" or "retriable"',
+            )
         digest = hashlib.sha256(encoded(declared.model_dump(mode="json"))).hexdigest()
         return Served(declared, digest, Parameters(declared.name, declared.parameters), tenant)
 
@@ -258,8 +275,29 @@ class Desk:
 
     def leave(self, worker: Worker) -> None:
         """Forget a worker that has said that it ends."""
+        worker.has_left = True
         self._workers.pop(worker.id, None)
         self.look_at_workers()
+
+    async def await_tools(self, tools: Iterable[str]) -> None:
+        """Wait until these tools are known, or the workers that a server before this one had are not coming back.
+
+        Which tools workers perform is known only from the workers: a run that goes on here would find none of them.
+        """
+        wanted = frozenset(tools)
+        # A tool may become known in other ways than by a worker that registers.
+        while self.expects_workers and any(self._service.rt.kind_of(name) is None for name in wanted):  # noqa: ASYNC110
+            await asyncio.sleep(WORKERS_BACK_POLL_S)
+
+    @property
+    def expects_workers(self) -> bool:
+        """Whether this server has started so recently that workers may still come back."""
+        return time.monotonic() < self._since + self._limits.workers_back_s_max
+
+    async def wake(self) -> None:
+        """Let everybody who waits for work look again."""
+        async with self._news:
+            self._news.notify_all()
 
     def workers(self, tenant: str | None) -> list[Worker]:
         """Return the workers that are there; None: of every tenant."""
@@ -304,7 +342,10 @@ class Desk:
         call = current_call()
         if (call.tenant or "") != one.tenant:
             raise NoEffect(f"no worker of this tenant performs {one.declared.name}")
-        work = Work(call.tenant or "", call.run_id, await self._epoch(call, phase), call.id, call.attempt, phase)
+        # An attempt may be probed several times, also at once: each is a piece of work of its own.
+        turn = secrets.randbits(TURN_BITS) if phase == "probe" else 0
+        epoch = await self._epoch(call, phase)
+        work = Work(call.tenant or "", call.run_id, epoch, call.id, call.attempt, phase, turn)
         sent = {
             "run": call.run_id, "call": call.id, "tool": one.declared.name, "phase": phase, "attempt": call.attempt,
             "key": call.key, "args": args, **more,
@@ -351,19 +392,22 @@ class Desk:
 
     # ---- Taking and reporting: what workers do
 
-    async def take(self, worker: Worker, wait_s: float) -> Piece | None:
-        """Return one piece of work for a worker, or None if there is none in time."""
+    async def take(self, worker: Worker, wait_s: float, *, is_gone: Callable[[], Awaitable[bool]]) -> Piece | None:
+        """Return one piece of work for a worker, or None if there is none in time, or it has left.
+
+        ``is_gone``: whether the worker has hung up. What it is given then would be in doubt for as long as its lease.
+        """
         until = time.monotonic() + wait_s
         worker.asks += 1
         try:
-            while not self._service.is_closing:
+            while not (self._service.is_closing or worker.has_left or await is_gone()):
                 if (found := self._next(worker)) is not None:
                     return found
                 left = until - time.monotonic()
                 if left <= 0:
                     return None
                 async with self._news:
-                    if self._next_queue(worker) is None:
+                    if self._next_queue(worker) is None and worker.id in self._workers:
                         try:
                             await asyncio.wait_for(self._news.wait(), min(left, 1.0))
                         except TimeoutError:
@@ -393,7 +437,7 @@ class Desk:
 
     def found(self, work: Work) -> Piece | None:
         """Return the piece that a token names, if this server has handed it out."""
-        name = (work.call, work.attempt, work.phase, work.epoch)
+        name = name_of(work)
         return self._pieces.get(name) or self._ended.get(name)
 
     async def report(self, x: Exchange, piece: Piece, report: list[Any]) -> Reply | None:
@@ -464,15 +508,15 @@ def _probe_answer(said: Any) -> dict[str, Any]:
 async def register(x: Exchange) -> Reply:
     """Add a worker and declare its tools."""
     said: Register = x.body
-    made = x.service.desk.register(tenant_of(x), x.who.name, said.name, said.tools)
+    made = x.service.desk.register(x.tenant, x.who.name, said.name, said.tools)
     return Reply(_shown(x, made), 201)
 
 
 async def take(x: Exchange) -> Reply:
     """Give a worker one piece of work, or none."""
     said: TakeWork = x.body
-    worker = x.service.desk.worker(tenant_of(x), x.path["id"])
-    piece = await x.service.desk.take(worker, said.wait)
+    worker = x.service.desk.worker(x.tenant, x.path["id"])
+    piece = await x.service.desk.take(worker, said.wait, is_gone=x.request.is_disconnected)
     if piece is None:
         return Reply({"work": None})
     token = sign(piece.work, x.service.secrets)
@@ -487,8 +531,9 @@ async def workers(x: Exchange) -> Reply:
 
 async def leave(x: Exchange) -> Reply:
     """Forget a worker that ends; what it has taken stays its own until its lease ends."""
-    worker = x.service.desk.worker(tenant_of(x), x.path["id"])
+    worker = x.service.desk.worker(x.tenant, x.path["id"])
     x.service.desk.leave(worker)
+    await x.service.desk.wake()  # it may still ask for work, and is told at once that there is none
     return Reply(_shown(x, worker))
 
 

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amends.encoding.lazy_import import import_on_use
 from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import asyncio
 else:
     import_on_use(globals(), asyncio="asyncio")
+
+T = TypeVar("T")
 
 STEPS: Final = frozenset({AdmitPlain, SettlePlain})
 """The operations that can be part of a batch."""
@@ -229,6 +231,10 @@ class LoopBatches:
         self._queue = _Queue()
         self._out = 0
         self._is_due = False
+        self._is_one_out = False
+        """Whether a step is on its way that did not wait for the end of its turn. It is no sender: it may wait for its run."""
+        self._ready = 1
+        """How many steps were ready in the last turn."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def perform(self, op: Any, root: str, alone: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -256,6 +262,23 @@ class LoopBatches:
         setattr(cancelled, OUTCOME, outcome)
         raise cancelled
 
+    def may_go(self, root: str) -> bool:
+        """Return whether a step of this run need not wait for others of this turn: last time, there were none."""
+        is_calm = self._ready == 1 and not self._out and not self._is_one_out
+        return is_calm and not self._queue.steps and root not in self._queue.roots
+
+    async def alone(self, root: str, step: Awaitable[T]) -> T:
+        """Await a step that may go; those who come meanwhile are queued, and gather."""
+        self._is_one_out = True
+        self._queue.roots.add(root)
+        try:
+            return await step
+        finally:
+            self._is_one_out = False
+            self._queue.roots.discard(root)
+            if self._queue.steps:
+                self._end_turn_soon()
+
     def _end_turn_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
@@ -264,6 +287,7 @@ class LoopBatches:
     def _end_turn(self) -> None:
         self._is_due = False
         queue = self._queue
+        self._ready = len(queue.steps)
         while queue.steps and self._out < SENDERS_MAX:
             batch: list[Queued] = []
             ready = len(queue.steps)

@@ -38,7 +38,6 @@ from amends.stores.calls import (
     hot,
     join,
     pack,
-    success_facts,
     unsaid,
     with_changes,
     written_more,
@@ -67,13 +66,15 @@ def key_of(op: AdmitPlain) -> bytes:
 
 def admission_body(op: AdmitPlain) -> str:
     """Return the body of the hash of the event of a plain admission."""
-    return op.run.body(op.number, NEW, "started", admission_facts(op, op.row_key))
+    key = op.row_key if op.tool.kind == "read" else op.key.hex()
+    return op.run.body(op.number, NEW, "started", admission_facts(op, key))
 
 
 def success_body(op: SettlePlain) -> str:
     """Return the body of the hash of the event of a plain success."""
     first = op.started.op
-    return first.run.body(first.number, "started", "succeeded", success_facts(1, op.proof or proof(op.result)))
+    facts = f'{{"attempt": 1, "result": "{op.proof or proof(op.result)}"}}'  # as ``success_facts``
+    return first.run.body(first.number, "started", "succeeded", facts)
 
 
 def more_of(op: AdmitPlain, result_proof: str = "") -> str | None:
@@ -197,10 +198,10 @@ def is_plain_end(op: SettleCompensation, undo: Undo | None) -> bool:
     return undo.begun is op.seen or undo.begun == op.seen
 
 
-def undone(op: SettleCompensation, at: float) -> Settled:
-    """Return the answer to a plain end of a compensation."""
+def undone(op: SettleCompensation, at: float, then: CallRow | RunRow | None = None) -> Settled:
+    """Return the answer to a plain end of a compensation, with that to what follows it."""
     assert op.seen is not None, "a plain compensation knows its call"
-    return Settled(changed(op.seen, {"state": "compensated", "comp_settled_at": at}))
+    return Settled(changed(op.seen, {"state": "compensated", "comp_settled_at": at}), then=then)
 
 
 def compensation_body(op: BeginCompensation | SettleCompensation, frm: str, to: str) -> str:

@@ -100,6 +100,9 @@ class Dialect:
     """Whether plain statements write the end of the chain into the row of the run. SQLite does not: its one owner
     remembers it, which saves a page in every commit."""
 
+    marks: bool = False
+    """Whether the statements write ``attention`` and ``unsealed``, which other databases generate or do without."""
+
     def name_of(self, column: str) -> str:
         """Return a column or table name, quoted against reserved words."""
         return f"{self.quote}{column}{self.quote}"
@@ -139,6 +142,7 @@ POSTGRES: Final = Dialect(
     index="",
     is_open="c.attention = 1",
     unsealed="unsealed = 1",
+    marks=True,
 )
 
 
@@ -436,10 +440,11 @@ class Statements:
         self.root_of_run = f"{runs} where uid = (select root from amends_run where uid = {mark}){lock}" if lock else ""
         self.root_of_call = f"{runs} where no = (select root from amends_call where no = {mark}){lock}" if lock else ""
         self.list_children = f"{runs} where root = {mark} and uid <> {mark} order by no"
-        self.insert_run = f"insert into {_into(dialect, 'amends_run', (*RUN_COLUMNS, 'owners'))}"
+        marks = ("unsealed",) if dialect.marks else ()
+        self.insert_run = f"insert into {_into(dialect, 'amends_run', (*RUN_COLUMNS, 'owners', *marks))}"
         self.touch = (
             f"update amends_run set n = {mark}, head = {mark}, at = {mark}, owners = {mark}, touch = touch + 1"
-            f" where uid = {mark}"
+            f"{', unsealed = 1' if dialect.marks else ''} where uid = {mark}"
         )
 
     def select(self, table: Table[Any]) -> str:
@@ -642,7 +647,8 @@ async def _lock_tree(tx: Transaction, sql: str, key: str | int) -> RunRow | None
 
 async def _insert_run(tx: Transaction, row: RunRow) -> None:
     owners = {row.epoch: row.owner} if row.owner and row.uid == row.root else {}
-    _, _, no = await Execute(tx.statements.insert_run, (*RUN_VALUES(row), stored.written_owners(owners)))
+    marks = ((None if row.parent else 1),) if tx.statements.dialect.marks else ()
+    _, _, no = await Execute(tx.statements.insert_run, (*RUN_VALUES(row), stored.written_owners(owners), *marks))
     tx.runs[row.uid] = row
     if row.uid == row.root:
         known = tx.tails.get(row.uid)
@@ -736,7 +742,8 @@ class CallStatements:
             "state": "c.state", "seq": "c.n", ADDED: "c.no",
         }  # fmt: skip
         self.wide_names = self.names | {"key": f"k.{name('key')}", "generation": "k.gen"}
-        self.insert = f"insert into {_into(dialect, 'amends_call', stored.COLUMNS)}{dialect.unless_taken}"
+        self.columns = (*stored.COLUMNS, "attention") if dialect.marks else stored.COLUMNS
+        self.insert = f"insert into {_into(dialect, 'amends_call', self.columns)}{dialect.unless_taken}"
         self.is_taken = "" if dialect.unless_taken else f"select 1 from amends_call where no = {mark}"
         self.insert_name = f"insert into {_into(dialect, 'amends_call_name', ('id', 'call'))}"
         self.insert_wide = f"insert into {_into(dialect, 'amends_ledger_key', ('key', 'gen', 'call'))}"
@@ -837,6 +844,11 @@ async def tool_number(tx: Transaction, facts: tuple[Any, ...]) -> int:
 TOOL_VALUES: Final = attrgetter(*stored.TOOL)
 
 
+def _attention(state: str) -> int | None:
+    """Return whether a call in this state is in the index ``amends_call_open``."""
+    return 1 if state in OPEN else None
+
+
 async def _insert_call(tx: Transaction, row: CallRow) -> None:
     statements = tx.statements.calls
     root = await root_facts(tx, row.root)
@@ -849,7 +861,8 @@ async def _insert_call(tx: Transaction, row: CallRow) -> None:
         raise rows.IdTaken(row.id)
     values["root"], values["tool"] = root.no, await tool_number(tx, TOOL_VALUES(row))
     values["more"] = stored.more(row, values, root)
-    if await _count(statements.insert, tuple(values.get(name) for name in stored.COLUMNS)) != 1:
+    values["attention"] = _attention(row.state)
+    if await _count(statements.insert, tuple(values.get(name) for name in statements.columns)) != 1:
         raise rows.IdTaken(row.id)
     if row.scope == "ledger":
         await Execute(statements.insert_wide, (values["key"], row.generation, values["no"]))
@@ -931,6 +944,8 @@ async def _write_call(
 ) -> None:
     if "state" in changes:
         sets.setdefault("state", new.state)
+    if "state" in sets and tx.statements.dialect.marks:
+        sets["attention"] = _attention(new.state)
     if sets:
         sql = tx.statements.change(CALLS, tuple(sets), changes.get("state"))
         _, matched, _ = await Execute(sql, (*sets.values(), number, row.state))
@@ -1199,6 +1214,8 @@ async def _newest_event(tx: Transaction, tenant: str | None) -> EventRow | None:
 
 
 SEALED_AT_ONCE: Final = 50
+_UNSEALED: Final = "case when parent = '' and (closed_at is null or n <> sealed) then 1 end"
+"""What ``unsealed`` is, where the statements write it: events set it to 1, and only a checkpoint to null."""
 
 
 class CheckpointStatements:
@@ -1210,7 +1227,7 @@ class CheckpointStatements:
         news = f"{dialect.unsealed} and n <> sealed" if dialect.remembers else "(closed_at is null or n <> sealed)"
         hint = dialect.index.format("amends_run_unsealed") if dialect.index else ""
         self.runs = (
-            f"select uid, no, n, head, sealed from amends_run{hint} where parent = '' and {news} and uid > {mark}"
+            f"select uid, no, n, head, sealed, closed_at from amends_run{hint} where parent = '' and {news} and uid > {mark}"
             f" order by uid limit {mark}"
         )
         self.delegations = (
@@ -1221,6 +1238,11 @@ class CheckpointStatements:
         self.unlocked = f"select uid from amends_run where uid in {names}{dialect.skip}"
         ends = " ".join([f"when {mark} then {mark}"] * SEALED_AT_ONCE)
         self.seal_runs = f"update amends_run set sealed = case uid {ends} end where uid in {names}"
+        self.mark_runs = (
+            f"update amends_run set unsealed = {_UNSEALED} where uid in {names} and unsealed is distinct from {_UNSEALED}"
+            if dialect.marks
+            else ""
+        )
         self.directives = (
             "select d.id, e.n, e.hash from amends_directive d join amends_event e on e.root = d.id and e.n = d.seq"
             f" where {dialect.unsealed_directive} and d.id > {mark} order by d.id limit {mark}"
@@ -1244,9 +1266,9 @@ async def _page_unsealed(tx: Transaction, op: rows.PageUnsealed) -> list[Head]:
     while len(heads) < op.limit:
         size = op.limit - len(heads)
         found, _, _ = await Execute(statements.checkpoints.runs, (above, size))
-        for uid, no, n, head, sealed in found:
+        for uid, no, n, head, sealed, closed_at in found:
             end_n, end_head = n, bytes(head).hex() if head is not None else GENESIS
-            if not statements.dialect.remembers:
+            if closed_at is None and not statements.dialect.remembers:
                 longer, _, _ = await Execute(statements.events.folded_tail, (no, n) * 4)
                 if longer:
                     end_n, end_head = longer[0][0], bytes(longer[0][2]).hex()
@@ -1272,6 +1294,8 @@ async def _mark_sealed(tx: Transaction, op: rows.MarkSealed) -> None:
             if heads:
                 ends = [one for head in heads for one in (head.root, head.n)]
                 await Execute(sql, (*ends, *(head.root for head in heads)))
+                if is_run and statements.mark_runs:
+                    await Execute(statements.mark_runs, [head.root for head in heads])
 
 
 def _sealed_at_once(values: list[T]) -> list[T]:
@@ -1316,6 +1340,7 @@ class AuditStatements:
             " from amends_ledger"
         )
         self.misfits = {name: text.replace("?", mark) for name, text in _misfits(name).items()}
+        self.mismarked = _MISMARKED if dialect.marks else ()
 
 
 async def _chains_above(tx: Transaction, above: str, limit: int) -> list[EventRow | FoldedEvent]:
@@ -1417,6 +1442,22 @@ def _misfits(name: Callable[[str], str]) -> dict[str, str]:
     }  # fmt: skip
 
 
+_MISMARKED: Final = (
+    (
+        f"""
+        select r.uid, r.id, r.tenant, c.no from amends_call c join amends_run r on r.no = c.root
+        where c.attention is distinct from case when {among(OPEN, "c.state")} then 1 end
+        """,
+        "call {} is missing in the index of those that need attention, or is there without reason",
+    ),
+    (
+        f"select uid, id, tenant, 0 from amends_run r where unsealed is distinct from {_UNSEALED}",
+        "it is missing in the index of the trees for the next checkpoint, or is there without reason",
+    ),
+)
+"""What finds wrong marks, and what is said of them: nobody else would miss what an index does not have."""
+
+
 async def _misfits_of(tx: Transaction, op: operations.Misfits) -> list[operations.Misfit]:
     statements, found = tx.statements.audit.misfits, list[operations.Misfit]()
 
@@ -1448,12 +1489,23 @@ async def _misfits_of(tx: Transaction, op: operations.Misfits) -> list[operation
             if folded and head is not None and bytes(folded[0][1]) == bytes(head):
                 continue
         add((uid, id, tenant), f"its row says that event {n} is the last one that was written as a row")
+    found += await _mismarked_of(tx, op.root)
     if op.root:
         return found
     values, _, _ = await Execute(tx.statements.audit.halts, ())
     if any(halt != standing for halt, standing in values):
         add(("", "", None), f"the ledger says that {values[0][0]} halts stand, and there are {values[0][1]}")
     return [*found, *await _wrongly_sealed(tx)]
+
+
+async def _mismarked_of(tx: Transaction, root: str) -> list[operations.Misfit]:
+    """Return the wrong marks of one tree, or of all."""
+    found = list[operations.Misfit]()
+    for sql, text in tx.statements.audit.mismarked:
+        where, params = (f" and r.uid = {tx.statements.dialect.mark}", (root,)) if root else ("", ())
+        values, _, _ = await Execute(f"{sql}{where}", params)
+        found += [operations.Misfit(uid, id, tenant, text.format(call_id(no))) for uid, id, tenant, no in values]
+    return found
 
 
 async def _wrongly_sealed(tx: Transaction) -> list[operations.Misfit]:

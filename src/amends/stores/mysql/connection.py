@@ -23,6 +23,14 @@ SILENCE_S: Final = 30.0
 
 QUERY: Final = 3
 """The command of the protocol that sends a statement as text."""
+EOF: Final = 0xFE
+ERROR: Final = 0xFF
+"""The first bytes of packets that say this."""
+EOF_BYTES_MAX: Final = 9
+"""A packet of so many bytes or more that begins like the end of rows is a row."""
+NULL: Final = 0xFB
+LENGTHS: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
+"""The first byte of a value of a row: it is null, or its length is written in so many bytes; else it is the length."""
 
 # READ COMMITTED: the gap locks of the default level would deadlock inserts. A strict mode: nothing is truncated or
 # guessed.
@@ -230,23 +238,55 @@ def _read_two_numbers(raw: Any) -> tuple[int, int] | None:
     packet = raw._read_packet()
     if packet.is_ok_packet():
         return None
-    while not packet.is_eof_packet():  # the columns
-        packet = raw._read_packet()
-    row = raw._read_packet()
-    answer = int(row.read_length_coded_string()), int(row.read_length_coded_string())
-    assert raw._read_packet().is_eof_packet(), "a step answers with one row"
+    row = _read_ahead(raw, (None, None, EOF, None, EOF), 3)  # two columns, their end, the row, its end
+    if row is None:
+        while not packet.is_eof_packet():  # the columns
+            packet = raw._read_packet()
+        row = raw._read_packet().get_all_data()
+        assert raw._read_packet().is_eof_packet(), "a step answers with one row"
     _read_ok(raw)  # the end of the procedure
-    return answer
+    middle = 1 + row[0]  # each number has its length before it
+    return int(row[1:middle]), int(row[middle + 1 :])
 
 
 def _read_text(raw: Any) -> str:
     """Read the answer of a question for one text."""
     packet = raw._read_packet()
-    while not packet.is_eof_packet():  # the column
-        packet = raw._read_packet()
-    value: bytes | None = raw._read_packet().read_length_coded_string()
-    assert raw._read_packet().is_eof_packet(), "such a question has one answer"
-    return "" if value is None else value.decode("ascii")
+    row = _read_ahead(raw, (None, EOF, None, EOF), 2)
+    if row is None:
+        while not packet.is_eof_packet():  # the column
+            packet = raw._read_packet()
+        row = raw._read_packet().get_all_data()
+        assert raw._read_packet().is_eof_packet(), "such a question has one answer"
+    return "" if row[0] == NULL else row[1 + LENGTHS.get(row[0], 0) :].decode("ascii")
+
+
+def _read_ahead(raw: Any, kinds: Sequence[int | None], place: int) -> bytes | None:
+    """Return the content of one of the next packets, if all of them have come and begin as they should.
+
+    Else nothing is read, and the driver reads them one by one: it makes an object of each, which takes much longer.
+    """
+    try:
+        seen = raw._rfile.peek()
+    except OSError:  # the driver meets it again, and explains it
+        return None
+    end, number, found = 0, raw._next_seq_id, b""
+    size = len(seen)
+    for at, kind in enumerate(kinds):
+        begin = end + 4
+        if begin >= size:
+            return None
+        end = begin + (seen[begin - 4] | seen[begin - 3] << 8 | seen[begin - 2] << 16)
+        first = seen[begin]
+        is_end = first == EOF and end - begin < EOF_BYTES_MAX
+        if end > size or seen[begin - 1] != number or is_end != (kind == EOF) or first == ERROR:
+            return None
+        number = (number + 1) & 255
+        if at == place:
+            found = seen[begin:end]
+    raw._rfile.read(end)
+    raw._next_seq_id = number
+    return found
 
 
 def _read_ok(raw: Any) -> None:

@@ -176,7 +176,10 @@ class MysqlStore:
     async def perform_async(self, op: StoreOp[T]) -> T:
         """Do the same on an event loop, in a thread; a cancellation is raised when the operation is over."""
         if type(op) in STEPS and self._ready and not op.repeated:
-            answer: T = await self._loops.here().perform(op, root_of(op), self._in_thread)
+            batches, root = self._loops.here(), root_of(op)
+            if batches.may_go(root):
+                return await batches.alone(root, self._in_thread(op))
+            answer: T = await batches.perform(op, root, self._in_thread)
             return answer
         return await self._in_thread(op)
 

@@ -91,55 +91,47 @@ _IN_TIME: Final = (
     f" m.now + {WAIT_S} then 0 else 1 end)"
 )
 _AT: Final = "round(greatest(m.now, x.at) * 1e6::float8)"
+_ELAPSED: Final = f"1 / (case when clock_timestamp() > statement_timestamp() + interval '{WAIT_S} s' then 0 else 1 end)"
+"""The same for a step: its time is that of its beginning, which is the same wherever the statement asks for it."""
 _STEP: Final = (
-    f", r as (update amends_run x set n = x.n + 1, at = {_AT} / 1e6::float8, head = sha256(convert_to("
+    f"with r as (update amends_run x set n = x.n + 1, at = {_AT} / 1e6::float8, head = sha256(convert_to("
     f"encode(x.head, 'hex') || ':' || (x.n + 1) || ':' || {_AT}::bigint || ':' || %s::text, 'UTF8'))"
-    " from m where x.uid = %s and x.owner = %s and x.epoch = %s{} returning x.no, x.n, x.at, x.head)"
+    " from (select greatest(coalesce(%s::float8, extract(epoch from statement_timestamp())::float8), made_at) as now"
+    " from amends_mark where name = 'time') m"
+    " where x.uid = %s and x.owner = %s and x.epoch = %s{} returning x.no, x.n, x.at, x.head)"
 )
+_WRITTEN: Final = f" returning 1) select r.n, r.at, 1 / (select count(*) from u), {_ELAPSED} from r"
+"""Ends a step that has changed its call; if it has not, the run must not have another event."""
 _OPEN: Final = " and ".join(f"x.{term}" for term in OPEN_ROOT.split(" and "))
 _ADMIT: Final = (
-    _NOW
-    + _STEP.format(
+    _STEP.format(
         f" and {_OPEN} and greatest(m.now, x.at) between %s and %s and (select halt from amends_ledger) = %s"
         ' and not exists (select 1 from amends_call o where o.root = x.no and o."key" = %s)'
     )
-    + ', c as (insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash,'
-    " more) select %s::bigint, r.no, %s::bytea, 1, r.n, %s::bigint, 'started', 1, %s::bytea, %s::bytea, %s::text, r.at,"
-    f" %s::bigint, r.head, %s::text from r) select r.n, r.at, {_IN_TIME} from r, m"
+    + ' insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash, more)'
+    " select %s::bigint, r.no, %s::bytea, 1, r.n, %s::bigint, 'started', 1, %s::bytea, %s::bytea, %s::text, r.at,"
+    f" %s::bigint, r.head, %s::text from r returning n, at, {_ELAPSED}"
 )
 _SETTLE: Final = (
-    _NOW
-    + _STEP.format(
-        " and greatest(m.now, x.at) <= %s and exists (select 1 from amends_call o where o.no = %s and o.root = x.no"
-        " and o.state = 'started' and o.attempt = 1 and o.settled_n is null and o.more is not distinct from %s::text)"
-    )
+    _STEP.format(" and greatest(m.now, x.at) <= %s")
     + ", u as (update amends_call c set state = 'succeeded', result = %s::text, settled_n = r.n, settled_at = r.at,"
     " settled_hash = r.head{} from r where c.no = %s and c.root = r.no and c.state = 'started' and c.attempt = 1"
-    " and c.settled_n is null and c.more is not distinct from %s::text returning 1)"
-    f" select r.n, r.at, 1 / (select count(*) from u), {_IN_TIME} from r, m"
+    f" and c.settled_n is null and c.more is not distinct from %s::text{_WRITTEN}"
 )
 _SETTLE_SEALED: Final = _SETTLE.format(", more = %s::text")
 """The same with an encrypted result, whose digest is kept as well."""
 _SETTLE_PLAIN: Final = _SETTLE.format("")
 _BEGIN: Final = (
-    _NOW
-    + _STEP.format(
-        " and x.state = 'rolling_back' and x.touch = %s and greatest(m.now, x.at) <= %s and exists (select 1 from amends_call o"
-        " where o.no = %s and o.root = x.no and o.state = 'succeeded' and o.settled_n = %s and o.comp_at is null)"
-    )
+    _STEP.format(" and x.state = 'rolling_back' and x.touch = %s and greatest(m.now, x.at) <= %s")
     + ", u as (update amends_call c set state = 'compensating', comp_n = r.n, comp_at = r.at, comp_epoch = %s::bigint,"
-    " comp_hash = r.head from r where c.no = %s and c.root = r.no and c.state = 'succeeded' and c.comp_at is null"
-    f" returning 1) select r.n, r.at, 1 / (select count(*) from u), {_IN_TIME} from r, m"
+    " comp_hash = r.head from r where c.no = %s and c.root = r.no and c.state = 'succeeded' and c.settled_n = %s"
+    f" and c.comp_at is null{_WRITTEN}"
 )
 _END: Final = (
-    _NOW
-    + _STEP.format(
-        " and x.touch = %s and greatest(m.now, x.at) <= %s and exists (select 1 from amends_call o where o.no = %s"
-        " and o.root = x.no and o.state = 'compensating' and o.comp_hash is not null and o.undone_at is null)"
-    )
+    _STEP.format(" and x.touch = %s and greatest(m.now, x.at) <= %s")
     + ", u as (update amends_call c set state = 'compensated', undone_n = r.n, undone_at = r.at, undone_hash = r.head"
-    " from r where c.no = %s and c.root = r.no and c.state = 'compensating' and c.undone_at is null returning 1)"
-    f" select r.n, r.at, 1 / (select count(*) from u), {_IN_TIME} from r, m"
+    " from r where c.no = %s and c.root = r.no and c.state = 'compensating' and c.comp_hash is not null"
+    f" and c.undone_at is null{_WRITTEN}"
 )
 # One step of each of many runs. Whoever is missing in the answer was not done. A chain that has grown without its event
 # divides by zero, as above, which undoes all of them. It waits for nobody: whoever has locked one run would stop all.
@@ -231,12 +223,12 @@ def _moving(count: int, sets: str, guard: str, *, columns: str = "", calls: str 
 _OPEN_RUN: Final = (
     _NOW
     + _hashes(f"select 0 as h_n, decode('{GENESIS}', 'hex') as h_0, round(m.now * 1e6::float8) as h_us from m", 1)
-    + f", i as (insert into amends_run ({', '.join(RUN_COLUMNS)}, owners, n, head, at, touch) select "
+    + f", i as (insert into amends_run ({', '.join(RUN_COLUMNS)}, owners, n, head, at, touch, unsealed) select "
     + ", ".join(
         _LATER.get(name, f"%s::{_TYPES.get(str(RunRow.__dataclass_fields__[name].type), 'text')}")
         for name in RUN_COLUMNS
     )
-    + ", %s::text, 1, h_1, h_at, 1 from (select *, h_us / 1e6::float8 as h_at from h1) h where not exists"
+    + ", %s::text, 1, h_1, h_at, 1, 1 from (select *, h_us / 1e6::float8 as h_at from h1) h where not exists"
     " (select 1 from amends_run where tenant = %s and id = %s) on conflict do nothing returning uid, id, tenant, at)"
     ", r as (select i.*, h_n, h_1 from i, h1)" + _events(1, "r") + f" select r.at, {_IN_TIME} from m, r"
 )
@@ -316,39 +308,46 @@ class Plain:
         """Start the call; return None if nothing was changed and the flow must decide."""
         if not is_plain(op):
             return None
-        run, number = op.run, self.tools.get(op.tool)
-        if number is None:
-            tool = op.tool
+        tool = op.tool
+        if tool not in self.tools:
             found, _, _ = await Execute(_TOOL, (tool.name, tool.version, tool.kind, tool.declared, tool.undoable))
             if not found:
                 return None
-            number = self.tools[tool] = found[0][0]
-        key, made = key_of(op), made_at(op.number)
-        found = await _stepped(
-            _ADMIT,
-            (
-                self._now(), admission_body(op), run.root, run.owner, run.epoch, made - SKEW_S, made + SKEW_S, self.halt,
-                key, op.number, key, number, op.ident, op.digest, op.args, run.epoch, more_of(op),
-            ),
+            self.tools[tool] = found[0][0]
+        started: Started | None = done(op, await _stepped(_ADMIT, self._admission(op, self.tools[tool])))
+        return started
+
+    def _admission(self, op: AdmitPlain, tool: int) -> tuple[Any, ...]:
+        key, made, run = key_of(op), made_at(op.number), op.run
+        return (
+            admission_body(op), self._now(), run.root, run.owner, run.epoch, made - SKEW_S, made + SKEW_S, self.halt,
+            key, op.number, key, tool, op.ident, op.digest, op.args, run.epoch, more_of(op),
         )  # fmt: skip
-        return Started(op, found[0][0], found[0][1]) if found else None
+
+    def statement(self, op: AdmitPlain | SettlePlain) -> tuple[str, tuple[Any, ...]] | None:
+        """Return the statement of a step and its values; None: it is not for one statement alone."""
+        if isinstance(op, SettlePlain):
+            return None if op.repeated else (_SETTLE_SEALED if op.proof else _SETTLE_PLAIN, self._settlement(op))
+        tool = self.tools.get(op.tool)
+        return None if tool is None or not is_plain(op) else (_ADMIT, self._admission(op, tool))
 
     async def settle(self, op: SettlePlain) -> SettledPlain | None:
         """Settle the call; return None if nothing was changed and the flow must decide."""
         if op.repeated:
             return None
+        found = await _stepped(_SETTLE_SEALED if op.proof else _SETTLE_PLAIN, self._settlement(op))
+        settled: SettledPlain | None = done(op, found)
+        return settled
+
+    def _settlement(self, op: SettlePlain) -> tuple[Any, ...]:
         started, first = op.started, op.started.op
         run = first.run
         was = more_of(first)  # another text: something was learned of the call meanwhile
         sealed = (more_of(first, op.proof),) if op.proof else ()
-        found = await _stepped(
-            _SETTLE_SEALED if op.proof else _SETTLE_PLAIN,
-            (
-                self._now(), success_body(op), run.root, run.owner, run.epoch, started.at + FOLD_WINDOW_S, first.number,
-                was, op.result, *sealed, first.number, was,
-            ),
+        return (
+            success_body(op), self._now(), run.root, run.owner, run.epoch, started.at + FOLD_WINDOW_S, op.result, *sealed,
+            first.number, was,
         )  # fmt: skip
-        return SettledPlain(started, found[0][0], found[0][1], op.result, proof=op.proof) if found else None
 
     async def fail(self, op: SettleCall) -> Settled | None:
         """Settle a plain call as failed; return None if nothing was changed and the flow must decide."""
@@ -439,8 +438,8 @@ class Plain:
         found = await _stepped(
             _BEGIN,
             (
-                self._now(), compensation_body(op, "succeeded", "compensating"), seen.root, op.owner, op.epoch, undo.touch,
-                seen.created_at + FOLD_WINDOW_S, number, seen.settled_seq, op.epoch, number,
+                compensation_body(op, "succeeded", "compensating"), self._now(), seen.root, op.owner, op.epoch, undo.touch,
+                seen.created_at + FOLD_WINDOW_S, op.epoch, number, seen.settled_seq,
             ),
         )  # fmt: skip
         if not found:
@@ -458,8 +457,8 @@ class Plain:
         found = await _stepped(
             _END,
             (
-                self._now(), compensation_body(op, "compensating", "compensated"), seen.root, op.owner, op.epoch,
-                undo.touch, seen.created_at + FOLD_WINDOW_S, number, number,
+                compensation_body(op, "compensating", "compensated"), self._now(), seen.root, op.owner, op.epoch,
+                undo.touch, seen.created_at + FOLD_WINDOW_S, number,
             ),
         )  # fmt: skip
         if not found:
@@ -516,6 +515,16 @@ async def _stepped(sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     except DivisionByZero:
         return []
     return found
+
+
+def done(op: AdmitPlain | SettlePlain, found: Sequence[tuple[Any, ...]]) -> Any:
+    """Return the answer of a step from the rows of its statement; None: nothing was changed and the flow must decide."""
+    if not found:
+        return None
+    n, at = found[0][:2]
+    return (
+        Started(op, n, at) if isinstance(op, AdmitPlain) else SettledPlain(op.started, n, at, op.result, proof=op.proof)
+    )
 
 
 UNDO_MAX: Final = 10_000

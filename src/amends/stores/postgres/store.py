@@ -19,6 +19,7 @@ from amends.errors import BadConfig, LedgerUnavailable, NotStorable
 from amends.ledger.flow import Flow, run_flow
 from amends.ledger.joined import Joined
 from amends.ledger.operations import OpenChild, OpenRun, StoreOp
+from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.ledger.store import OUTCOME
 from amends.model import Schema
 from amends.stores.postgres.url import Address, check_schema, read_url
@@ -41,7 +42,7 @@ from amends.stores.postgres import joined
 from amends.stores.postgres.callers_pool import CallersPool, LendingPool, address_of, checked_pool
 from amends.stores.postgres.connection import AsyncConnection, Blocking, Connection, arguments, connect, connect_async
 from amends.stores.postgres.errors import explained, fate_of
-from amends.stores.postgres.quick import QUICK, Plain
+from amends.stores.postgres.quick import QUICK, Plain, done
 from amends.stores.postgres.schema import establish, read_schema
 from amends.stores.postgres.transaction import Attempts, Preamble
 from amends.stores.postgres.wakeup import Ring, Watch
@@ -189,9 +190,16 @@ class PostgresStore:
         connection = self._pool.take()
         keep = False
         try:
-            answer = run_flow(QUICK[type(op)](self._plain, op), connection.execute)
+            answer: Any
+            if isinstance(op, AdmitPlain | SettlePlain) and (statement := self._plain.statement(op)) is not None:
+                answer = done(op, connection.execute_alone(*statement))
+            else:
+                answer = run_flow(QUICK[type(op)](self._plain, op), connection.execute)
             keep = True
             return answer
+        except psycopg.errors.DivisionByZero:  # it has undone itself
+            keep = True
+            return None
         except psycopg.Error as error:
             keep = _left_by([op], error)
             return None
@@ -222,7 +230,12 @@ class PostgresStore:
         if type(op) not in STEPS or self._preamble.needed or op.repeated:
             return await uninterrupted(self._performed(op))
         try:
-            answer: T = await self._loops_batches.here().perform(op, root_of(op), self._alone_async)
+            batches, root = self._loops_batches.here(), root_of(op)
+            answer: T
+            if batches.may_go(root):
+                answer = await batches.alone(root, self._at_once_async(op))
+            else:
+                answer = await batches.perform(op, root, self._alone_async)
             return answer
         except asyncio.CancelledError as stop:
             if getattr(stop, OUTCOME, None) is None:
@@ -249,6 +262,35 @@ class PostgresStore:
     async def _alone_async(self, op: StoreOp[Any]) -> Any:
         """Carry out one step by its statement, or by its flow if that must decide."""
         return await uninterrupted(self._one_async(op))
+
+    async def _at_once_async(self, op: Any) -> Any:
+        """Do the same in this task; a cancellation is raised when the step is over, with its outcome."""
+        statement = self._plain.statement(op)
+        if statement is None:
+            return await self._alone_async(op)
+        pool = self._loop_pool()
+        connection = await pool.take()
+        stops: list[asyncio.CancelledError] = []
+        answer, keep = None, False
+        try:
+            answer = done(op, await connection.execute_alone(*statement, stops))
+            keep = True
+        except psycopg.errors.DivisionByZero:  # it has undone itself
+            keep = True
+        except psycopg.Error as error:
+            keep = _left_by([op], error)
+        finally:
+            pool.give(connection, keep=keep)
+        if answer is not None and not stops:
+            return answer
+        outcome: Callable[[], Any] = lambda: answer  # noqa: E731
+        if answer is None:
+            outcome, stop = await to_its_end(uninterrupted(self._performed(op, quick=False)))
+            stops += [stop] if stop is not None else []
+        if not stops:
+            return outcome()
+        setattr(stops[-1], OUTCOME, outcome)
+        raise stops[-1]
 
     async def _one_async(self, op: StoreOp[Any]) -> Any:
         answer = await self._sent_async([op], lambda: QUICK[type(op)](self._plain, op))

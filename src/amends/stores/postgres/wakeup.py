@@ -44,6 +44,8 @@ def topics_of(op: StoreOp[Any], answer: Any) -> tuple[str, ...]:
         return (answer.call.root,)
     if isinstance(op, SETTLED):
         call = answer.call
+        if isinstance(op, operations.SettleCompensation) and isinstance(op.then, operations.CloseRun) and answer.then:
+            return (call.root,)  # its run was closed with it
         return (call.root,) if call.scope == "ledger" or call.kind == "pivot" else ()
     if isinstance(op, (*PERSONS, *RUNS)):
         return (answer.root,)

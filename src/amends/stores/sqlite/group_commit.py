@@ -40,19 +40,17 @@ class WouldWait(Exception):
 class Pending:
     """One queued operation, and then its answer."""
 
-    __slots__ = ("answer", "error", "future", "gate", "is_over", "leads", "loop", "op")
+    answer: Any = None
+    error: Exception | None = None
+    leads = False
+    gate: threading.Lock | None = None
+    """Of a caller that waits in its thread: released when the answer is there, or the lead."""
+    future: asyncio.Future[None] | None = None
+    is_over = False
+    """Of a caller on an event loop: the answer is there."""
 
     def __init__(self, op: StoreOp[Any], loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self.op = op
-        self.answer: Any = None
-        self.error: Exception | None = None
-        self.leads = False
-        self.gate: threading.Lock | None = None
-        """Of a caller that waits in its thread: released when the answer is there, or the lead."""
-        self.loop = loop
-        self.future: asyncio.Future[None] | None = None
-        self.is_over = False
-        """Of a caller on an event loop: the answer is there."""
+        self.op, self.loop = op, loop
 
     def outcome(self) -> Any:
         """Return the answer, or raise the error."""
@@ -111,7 +109,11 @@ class GroupCommit:
         me, pending = object(), None
         try:
             with self._mutex:
-                if not self._may_lead(me):
+                if (
+                    self._leader is None and not self._held and not self._closed
+                ):  # as ``_may_lead``, for nearly every call
+                    self._leader = me
+                elif not self._may_lead(me):
                     pending = Pending(op)
                     self._enqueue(pending)
             if pending is not None:
@@ -132,7 +134,11 @@ class GroupCommit:
             # By the token, not by how far this came: an interrupt may strike between any two lines, also below.
             try:
                 if self._leader is me:
-                    self._pass_on(me)
+                    with self._mutex:
+                        if not (self.queue or self._held or self._closed):  # as ``_pass_on``: nobody waits for anything
+                            self._leader = None
+                    if self._leader is me:
+                        self._pass_on(me)
             finally:
                 if self._leader is me:
                     self._pass_on(me)
@@ -145,12 +151,11 @@ class GroupCommit:
         """
         loop = asyncio.get_running_loop()
         turn = self._turns.get(loop)
-        task = asyncio.current_task(loop)
         if turn is None:
-            turn = self._turns[loop] = _Turn(task)
+            turn = self._turns[loop] = _Turn(asyncio.current_task(loop))
             loop.call_soon(self._end_turn, loop)
-        elif turn.task is not task:
-            turn.is_crowded = True
+        elif not turn.is_crowded:
+            turn.is_crowded = turn.task is not asyncio.current_task(loop)
         if self._lonely >= LONELY_TURNS and turn.at_once < AT_ONCE_MAX and not (turn.is_crowded or turn.pending):
             turn.at_once += 1
             answer = self._at_once(op)
@@ -183,7 +188,11 @@ class GroupCommit:
         finally:  # as in ``perform``
             try:
                 if self._leader is me:
-                    self._pass_on(me)
+                    with self._mutex:
+                        if not (self.queue or self._held or self._closed):
+                            self._leader = None
+                    if self._leader is me:
+                        self._pass_on(me)
             finally:
                 if self._leader is me:
                     self._pass_on(me)

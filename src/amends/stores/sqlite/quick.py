@@ -131,6 +131,8 @@ class Plain:
     def __init__(self, clock: Callable[[], float], kept: dict[str, Kept], statements: Statements) -> None:
         self._clock, self._kept = clock, kept
         self._folded_tail, self._insert_event = statements.events.folded_tail, statements.events.insert
+        insert, _, values = self._insert_event.partition(" values ")
+        self._insert_events = f"{insert} values {values}, {values}"
         self._calls = statements.calls.of_root
         self.tools: dict[PlainTool, int] = {}
         self.halt = 0
@@ -189,15 +191,17 @@ class Plain:
         if kept is None or number is None or not is_plain(op):
             return None
         n, at, micros = self._next(kept)
-        if abs(micros - (op.number >> RANDOM_BITS)) > SKEW_US:
+        if not -SKEW_US <= micros - (op.number >> RANDOM_BITS) <= SKEW_US:
             return None
         hash = sha256(f"{kept.head}:{n}:{micros}:{admission_body(op)}".encode("ascii"))
+        more = more_of(op) if op.call_ref or op.proof else None
+        no, epoch = kept.no, run.epoch
         try:
             cursor.execute(
                 ADMIT,
                 (
-                    op.number, kept.no, key_of(op), n, number, op.ident, op.digest, op.args, at, run.epoch, hash.digest(),
-                    more_of(op), kept.no, run.owner, run.epoch, kept.touch, self.halt,
+                    op.number, no, key_of(op) if tool.kind == "read" else op.key, n, number, op.ident, op.digest, op.args, at,
+                    epoch, hash.digest(), more, no, run.owner, epoch, kept.touch, self.halt,
                 ),
             )  # fmt: skip
         except sqlite3.IntegrityError:
@@ -220,11 +224,15 @@ class Plain:
         if at - started.at > FOLD_WINDOW_S:
             return None
         hash = sha256(f"{kept.head}:{n}:{micros}:{success_body(op)}".encode("ascii"))
-        guard = (first.number, kept.no, more_of(first), kept.no, run.owner, run.epoch, kept.touch)
+        no, more = kept.no, more_of(first) if first.call_ref or first.proof else None
         if op.proof:
+            guard = (first.number, no, more, no, run.owner, run.epoch, kept.touch)
             cursor.execute(SETTLE_SEALED, (op.result, n, at, hash.digest(), more_of(first, op.proof), *guard))
         else:
-            cursor.execute(SETTLE, (op.result, n, at, hash.digest(), *guard))
+            cursor.execute(
+                SETTLE,
+                (op.result, n, at, hash.digest(), first.number, no, more, no, run.owner, run.epoch, kept.touch),
+            )
         if cursor.rowcount != 1:
             kept.touch = -1
             return None
@@ -337,9 +345,12 @@ class Plain:
 
     def _continue(self, cursor: sqlite3.Cursor, kept: Kept, events: list[tuple[Any, ...]]) -> None:
         """Write the events, and remember the new end of the chain."""
-        for values in events:
-            cursor.execute(self._insert_event, values)
         last = events[-1]
+        if len(events) == 2:
+            cursor.execute(self._insert_events, (*events[0], *last))
+        else:
+            for values in events:
+                cursor.execute(self._insert_event, values)
         kept.n, kept.head, kept.at, kept.touch, kept.undo = last[1], last[-1].hex(), last[2], kept.touch + 1, None
 
     def begin(self, cursor: sqlite3.Cursor, op: BeginCompensation) -> CallRow | None:
@@ -366,8 +377,12 @@ class Plain:
         kept.n, kept.head, kept.at = n, hash.hexdigest(), at
         return begun(op, at, undo)
 
+    def end_alone(self, cursor: sqlite3.Cursor, op: SettleCompensation) -> Settled | None:
+        """Do what ``end`` does, if that is one statement."""
+        return self.end(cursor, op) if op.then is None else None
+
     def end(self, cursor: sqlite3.Cursor, op: SettleCompensation) -> Settled | None:
-        """Settle the compensation; return None if nothing was changed and the flow must decide."""
+        """Settle the compensation, and do what follows it; return None if nothing was changed and the flow must decide."""
         kept = None if op.seen is None else self._kept.get(op.seen.root)
         undo: Undo | None = None if kept is None else kept.undo
         if kept is None or undo is None or op.seen is None or kept.touch != undo.touch:
@@ -390,7 +405,10 @@ class Plain:
         kept.n, kept.head, kept.at = n, hash.hexdigest(), at
         undo.going = ""
         undo.left.pop()
-        return undone(op, at)
+        then = op.then
+        if then is None:
+            return undone(op, at)
+        return undone(op, at, self.begin(cursor, then) if type(then) is BeginCompensation else self.close(cursor, then))  # type: ignore[arg-type]
 
 
 SKEW_US: Final = int(SKEW_S * 1e6)

@@ -73,10 +73,11 @@ PLAIN: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
     AdmitPlain: Plain.admit,
     SettlePlain: Plain.settle,
     BeginCompensation: Plain.begin,
-    SettleCompensation: Plain.end,
+    SettleCompensation: Plain.end_alone,
 }
 INSIDE: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
     **PLAIN,
+    SettleCompensation: Plain.end,
     SettleCall: Plain.fail,
     OpenRun: Plain.open,
     BeginRollback: Plain.turn,
@@ -201,12 +202,14 @@ class SqliteStore:
     # ---- Writing
 
     def _alone(self, op: StoreOp[Any]) -> Any:
-        """Carry out a plain operation by one statement that is its own transaction; None: it was not enough."""
+        """Carry out a plain operation in a transaction of its own; None: nothing was done, and the flow must decide."""
         kind = type(op)
-        plain = PLAIN.get(kind)
         writer = self._writer
-        if plain is None or writer is None:
+        if writer is None:
             return None
+        plain = PLAIN.get(kind)
+        if plain is None or (kind is SettleCompensation and op.then is not None):  # type: ignore[attr-defined]
+            return self._in_transaction(writer, op, INSIDE[kind]) if kind in INSIDE else None
         if kind in BEFORE_BODIES and inode_of(self._file) != writer.inode:
             return None  # the flow says that the file was replaced; what is written to the old one is lost
         try:
@@ -218,6 +221,37 @@ class SqliteStore:
             raise self._copy_of(error) from error
         except BaseException:
             self._forget()
+            raise
+
+    def _in_transaction(
+        self, writer: Connection, op: StoreOp[Any], inside: Callable[[Plain, sqlite3.Cursor, Any], Any]
+    ) -> Any:
+        """Do what ``_alone`` does with an operation of several statements."""
+        if inode_of(self._file) != writer.inode:
+            return None
+        cursor = writer.cursor
+        answer = None
+        try:
+            cursor.execute("begin immediate")
+            answer = inside(self._plain, cursor, op)
+            if answer is None:
+                cursor.execute("rollback")
+                return None
+            before = time.monotonic()
+            cursor.execute("commit")
+            self._flush_s = max(time.monotonic() - before, self._flush_s * 0.8)
+            return answer
+        except sqlite3.Error as error:
+            if is_busy(error) and not writer.raw.in_transaction:
+                return None  # another process has the lock; the flow waits for it
+            if is_total(error):
+                self._fail([], error)
+                raise self._copy_of(error) from error
+            self._forget()
+            cursor.execute("rollback")
+            return None
+        except BaseException as error:  # an interrupt, or a mistake of ours; SQLite knows whether it has committed
+            self._fail([], LedgerUnavailable(f"not written: {error!r}"))
             raise
 
     def _is_quick(self, count: int) -> bool:

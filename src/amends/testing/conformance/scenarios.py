@@ -375,6 +375,20 @@ def settle_compensation(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.SettleCompensation(begun.id, "a", 1, 1, "compensated", boot="boot", mono=1.0)
 
 
+def settle_compensation_and_begin(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    first, second = ledger.do(run), ledger.do(run, "two")
+    ledger.roll_back(run)
+    begun = ledger(ledger.compensate_op(second))
+    return ops.SettleCompensation(begun.id, "a", 1, 1, "compensated", then=ledger.compensate_op(first))
+
+
+def settle_compensation_and_close(ledger: Ledger) -> ops.StoreOp[Any]:
+    begun = ledger(compensate(ledger))
+    then = ops.CloseRun(begun.run, "a", 1, "rolled_back")
+    return ops.SettleCompensation(begun.id, "a", 1, 1, "compensated", then=then)
+
+
 def commit(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     return ops.DecideCommit(run.uid, "a", 1, '"done"', {ledger.do(run).id: 1})
@@ -887,7 +901,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         claim_clients,
         probe, watch, resolve_by_probe, resolve_by_person, asked_by_person, accept, decide, retry, roll_back, roll_back_by_person,
         roll_back_planned, compensate,
-        settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
+        settle_compensation, settle_compensation_and_begin, settle_compensation_and_close,
+        commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
         abandon, finish, collect, *ASKING, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
         admit_too_costly, commit_too_costly, pin_key, rewrite, note_value, load_records,
         write_checkpoint, *FORKING,

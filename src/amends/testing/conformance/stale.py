@@ -128,6 +128,41 @@ def nothing_is_taken_back_while_what_came_later_is_being_taken_back(ledger: Ledg
 
 
 @check
+def what_follows_a_compensation_is_done_with_it_or_not_at_all(ledger: Ledger) -> None:
+    run, (first, second) = going_back(ledger, "one", "two")
+    begun = ledger(ledger.compensate_op(second))
+    settled = ledger.settle_compensation(begun, "compensated", then=ledger.compensate_op(first))
+    assert settled.call == ledger.look(second)
+    assert ledger.look(first) == (settled.then or first), "a store may leave it undone, and then nothing has changed"
+    going: Any = settled.then or ledger(ledger.compensate_op(first))
+    assert (going.state, going.comp_attempt) == ("compensating", 1)
+    settled = ledger.settle_compensation(going, "compensated", then=ops.CloseRun(run.uid, "a", 1, "rolled_back"))
+    ended = settled.then or ledger(ops.CloseRun(run.uid, "a", 1, "rolled_back"))
+    assert (ended.state, ledger.look(first).state) == ("rolled_back", "compensated")
+
+
+@check
+def what_cannot_follow_a_compensation_does_not_undo_its_settlement(ledger: Ledger) -> None:
+    run, (first, second) = going_back(ledger, "one", "two")
+    begun = ledger(ledger.compensate_op(second))
+    settled = ledger.settle_compensation(begun, "compensated", then=ops.CloseRun(run.uid, "a", 1, "rolled_back"))
+    assert (settled.call.state, settled.then) == ("compensated", None), "another call still stands"
+    assert (ledger.look(second), ledger.look(first)) == (settled.call, first)
+    begun = ledger(ledger.compensate_op(first))
+    settled = ledger.settle_compensation(begun, "compensated", then=ledger.compensate_op(second))
+    assert (settled.call.state, settled.then) == ("compensated", None), "it is compensated already"
+
+
+@check
+def nothing_follows_a_compensation_that_failed(ledger: Ledger) -> None:
+    _, (first, second) = going_back(ledger, "one", "two")
+    begun = ledger(ledger.compensate_op(second))
+    settled = ledger.settle_compensation(begun, "compensation_failed", then=ledger.compensate_op(first))
+    assert (settled.call.state, settled.then) == ("compensation_failed", None)
+    assert ledger.look(first) == first
+
+
+@check
 def a_compensation_is_begun_in_the_order_of_its_attempts(ledger: Ledger) -> None:
     _, (call,) = going_back(ledger, "one")
     before = ledger.everything()
