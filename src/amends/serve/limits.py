@@ -81,7 +81,8 @@ class Rates:
 async def read_body(request: Request, *, bytes_max: int, s_max: float) -> bytes:
     """Return the whole body; raise if it is too large or too slow. Never more than ``bytes_max`` of it are in memory."""
     body = bytearray()
-    size = 0
+    said = request.headers.get("content-length", "")
+    size, declared = 0, int(said) if said.isascii() and said.isdigit() else 0
     try:
         async with asyncio.timeout(s_max):
             async for part in request.stream():
@@ -93,10 +94,10 @@ async def read_body(request: Request, *, bytes_max: int, s_max: float) -> bytes:
                 if size > DISCARDED_BYTES_MAX:
                     break
     except TimeoutError:
-        if size <= bytes_max:
+        if max(size, declared) <= bytes_max:
             raise TooSlow(f"the body did not arrive within {s_max:g} s (body_s_max)") from None
     except ClientDisconnect:
         raise BadRequest("the client went away before the body was complete") from None
-    if size > bytes_max:
+    if max(size, declared) > bytes_max:
         raise BodyTooLarge(f"the body has more than the {bytes_max:,} bytes that are accepted")
     return bytes(body)

@@ -92,6 +92,7 @@ def table(outcomes: Iterable[Outcome]) -> list[str]:
     rows: dict[tuple[str, str, str], Counter[str]] = {}
     for one in outcomes:
         said = one.state + (f" ({', '.join(dict.fromkeys(one.named))}, settled by a person)" if one.named else "")
+        said += " (the bank refused the client's request as too late)" if one.refused else ""
         gone = " and stays dead" if one.scenario.returns == "never" else ""
         place = (one.scenario.actor + gone, one.scenario.step, one.scenario.ending)
         side = one.scenario.point.partition(" ")[0]

@@ -68,6 +68,8 @@ class Outcome:
     """Leftovers that a person was told of, and settled."""
     findings: list[tuple[str, str]] = field(default_factory=list)
     killed: bool = False
+    refused: bool = False
+    """The client gave up: the bank had refused its own effect as too late. It then asks for nothing."""
     seconds: float = 0.0
     story: str = ""
 
@@ -235,6 +237,7 @@ class Lane:
                 if code == client.DOUBT:
                     self.start_client(outcome.run, outcome.scenario)  # after a person has been told, below
                 is_gone = code != client.DOUBT
+                outcome.refused = outcome.refused or code == client.REFUSED
             report = self._report(outcome.run)
             if report is not None:
                 if is_gone and _is_settled(report):
@@ -327,7 +330,7 @@ def _compare(outcome: Outcome, report: Any, rows: list[dict[str, Any]]) -> None:
         if {tool for tool, op in books if op == "do"} != wanted and outcome.scenario.ending == "commit":
             add(("lost", f"committed, and the bank has only {sorted(tool for tool, op in books if op == 'do')}"))
     asked = {"commit": "committed", "rollback": "rolled_back"}[outcome.scenario.ending]
-    if outcome.scenario.returns == "again" and outcome.state != asked:
+    if outcome.scenario.returns == "again" and outcome.state != asked and not outcome.refused:
         add(("lost", f"the client asked for {outcome.scenario.ending} and the run is {outcome.state}"))
 
 
