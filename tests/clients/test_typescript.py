@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -43,6 +44,10 @@ def built() -> Path:
     with (FOLDER.parent / "typescript.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted, done = (SOURCE / "package-lock.json").read_text(encoding="utf-8"), FOLDER / "installed.json"
+        sources, stamp = _digest(), FOLDER / "built"
+        if stamp.exists() and stamp.read_text(encoding="utf-8") == sources:
+            return FOLDER  # another test process has built the same, and may be using it
+        stamp.unlink(missing_ok=True)
         for part in ("src", "test", "examples", "build", "dist"):
             shutil.rmtree(FOLDER / part, ignore_errors=True)
         for part in ("src", "test", "examples"):
@@ -60,7 +65,14 @@ def built() -> Path:
             done.write_text(wanted, encoding="utf-8")
         compiled = run("node", "node_modules/typescript/bin/tsc", "-p", "tsconfig.json", cwd=FOLDER)
         assert compiled.returncode == 0, compiled.stdout
+        stamp.write_text(sources, encoding="utf-8")
     return FOLDER
+
+
+def _digest() -> str:
+    paths = [path for part in ("src", "test", "examples") for path in sorted((SOURCE / part).rglob("*.ts"))]
+    paths += [*sorted(SOURCE.glob("*.json")), SOURCE / "README.md"]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def test_what_is_generated_is_fresh() -> None:
