@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from bench.bars import SERVE, Row
 from bench.contest import Side
@@ -41,11 +41,11 @@ def serving(store: str, places: Places, effort: Effort) -> Iterator[Row]:
             places.drop(place)
 
 
-def _row(store: str, turns: list[tuple[dict[str, float], dict[str, float]]]) -> Row:
+def _row(store: str, turns: list[tuple[dict[str, Any], dict[str, Any]]]) -> Row:
     rates = [tuple(one["count"] / one["seconds"] for one in turn) for turn in turns]
     ratios = sorted(http / inside for inside, http in rates)
     middle = len(turns) // 2
-    errors = {name: count for _, http in turns for name, count in (http.get("errors") or {}).items()}  # type: ignore[attr-defined]
+    errors = {name: count for _, http in turns for name, count in (http.get("errors") or {}).items()}
     more = {
         "us": round(sorted(1e6 / http for _, http in rates)[middle], 1),
         "floor_us": round(sorted(1e6 / inside for inside, _ in rates)[middle], 1),
