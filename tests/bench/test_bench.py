@@ -25,6 +25,7 @@ from bench.bars import (
     IMPORT,
     PAGE,
     REPLAYED,
+    SERVE,
     SIZE,
     STORES,
     VERIFIED,
@@ -95,6 +96,10 @@ def test_a_quick_run_measures_every_row_of_sqlite(tmp_path: Path) -> None:
     assert any("a ledger of 400 calls" in work for work in against)
     assert any("the run list at 400 calls" in work for work in against)
     assert SIZE.title in against
+    (served,) = (row for row in rows if row["work"] == SERVE.title)
+    assert (served["bar"], served["sense"]) == (0.4, "at least")
+    assert served["pairs"] >= 256  # each client made one at least, and the ledger has them
+    assert served["p99_ms"] > 0
     assert any(row["work"] == "an audit of 10,000 events" and row["calibration_us"] > 0 for row in rows)
     assert [row["work"] for row in rows if row["store"] == "sqlite-full"] == [AGAINST_FLOOR[0].title]
     assert {row["store"] for row in rows} == {"sqlite-normal", "sqlite-full", "memory", "any"}

@@ -27,12 +27,13 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent.parent
 Actor = Literal["client", "server", "worker"]
 Ending = Literal["commit", "rollback"]
 COUNTS: Final = ("duplicated", "lost", "stuck", "unnamed")
-SETTLE_S_MAX: Final = 60.0
+SETTLE_S_MAX: Final = 120.0
 """How long a saga may take to settle after the kill; a loaded machine needs some of it."""
 START_S_MAX: Final = 30.0
 LEASES: Final = {"claim_lease": 2.0, "work_lease": 3.0}
-CLIENT_LEASE_S: Final = {"again": 20.0, "never": 1.0}
-"""A client that comes back has time for it; one that stays dead is not waited for."""
+CLIENT_LEASE_S: Final = {"again": 60.0, "never": 1.0}
+"""A client that comes back has time for it, also if a slow machine needs long to start the server again: else its run is
+rolled back, as its policy says. One that stays dead is not waited for."""
 BLIND: Final = "wire"
 """The call that nobody but a person can settle: its tool has no probe."""
 
