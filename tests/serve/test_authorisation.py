@@ -60,7 +60,7 @@ class Things:
         tools = [{"name": "book", "kind": "read", "parameters": {"type": "object"}}]
         return self.ask("POST", "/v1/workers", {"tools": tools}, "worker")["id"]
 
-    def path(self, route: Route, run: str) -> str:
+    def path(self, route: Route, run: str = "r") -> str:
         if route.name == "leave":
             self.worker = self.new_worker()  # the last one has left
         ids = {
