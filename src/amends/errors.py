@@ -790,7 +790,7 @@ class LinkVoid(Refused):
 
 
 class Unauthorized(Refused):
-    """Nobody knows who asks: no token or login was given, or it is not valid (``why``); nothing was done.
+    """Nobody knows who asks: no token or login was given, or it is not valid; nothing was done.
 
     ``why``: missing, malformed, unknown, expired or revoked.
     """

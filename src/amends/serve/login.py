@@ -244,7 +244,7 @@ class Logins:
 _SECRET_PARTS: Final = re.compile(
     r"(?P<token>amt_[0-9A-Za-z]+_)[0-9A-Za-z]+"
     r"|(?P<name>\b(?:once|code|state|token|access_token|id_token|csrf)=)[^&\s\"']+"
-    r"|(?P<bearer>\bBearer\s+)[^\s\"',]+"
+    r"|(?P<bearer>\bBearer\s+)(?!TOKEN\b)[^\s\"',]+"
     r"|(?P<cookie>\bamends_(?:session|login)=)[^;\s\"',]+",
     re.IGNORECASE,
 )

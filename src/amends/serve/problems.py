@@ -171,7 +171,7 @@ def problem_of(error: Error) -> dict[str, Any]:
     kind = type(error)
     found: dict[str, Any] = {
         "type": f"urn:amends:error:{kind.__name__}",
-        "title": (kind.__doc__ or kind.__name__).partition("\n")[0],
+        "title": (kind.__doc__ or kind.__name__).partition("\n")[0].replace("``", ""),
         "status": status_of(error),
         "detail": str(error),
         "code": kind.__name__,
