@@ -163,7 +163,7 @@ async def open(x: Exchange) -> Reply:
     principal = x.who.name if known is None or x.is_wide else known.principal or ""
     session, was_known = await x.service.sessions.open(
         x.rt.scoped(agent=agent or None, principal=principal or None), x.tenant, id, options=options,
-        lease_s=said.client_lease, agent=agent, principal=principal,
+        lease_s=said.client_lease, agent=agent, principal=principal, begins=True,
     )  # fmt: skip
     if not x.owns(session):  # somebody else opened it in the same moment
         raise RunNotFound(id)
@@ -219,6 +219,7 @@ async def session_of(x: Exchange, id: str, *, asks: bool = False) -> Session:
             raise RunNotFound(id)
         _check_asks(x, id, session.principal, asks=asks)
         await _note_driver(x, session)
+        session.has_asked = session.has_asked or asks
         session.hear()  # what it asks for begins a moment later, and nobody may find it silent until then
         return session
     info = (await x.rt.report(id)).run
@@ -228,9 +229,11 @@ async def session_of(x: Exchange, id: str, *, asks: bool = False) -> Session:
     await _workers_back(x, id)
     rt = x.service.runtime(tenant).scoped(agent=info.agent, principal=info.principal, token=x.who.token or None)
     session, _ = await x.service.sessions.open(
-        rt, tenant, id, options={"if_rolled_back": "raise", "input": info.input}, lease_s=info.client_lease or None,
-        agent=info.agent or "", principal=info.principal or "",
+        # Its client goes on without having opened it again, so its model still has the earlier results.
+        rt, tenant, id, options={"if_rolled_back": "raise", "input": info.input, "history": True},
+        lease_s=info.client_lease or None, agent=info.agent or "", principal=info.principal or "",
     )  # fmt: skip
+    session.has_asked = asks
     await _note_driver(x, session)
     return session
 
@@ -272,7 +275,7 @@ async def answer(x: Exchange) -> Reply:
 def answered(x: Exchange, made: Answer) -> Reply:
     """Return the reply for an answer: 200 with a result or a refusal, 202 while a person is asked, else a problem."""
     error = made.error
-    if isinstance(error, Held) and made.waits:
+    if isinstance(error, Held):
         place = {"Location": x.service.approval_place(x, error.approval)} if error.approval is not None else {}
         return Reply(made.to_dict(), 202, place | {"Retry-After": "5"})
     if isinstance(error, KeyConflict | Waiting | UsageError | LedgerError):

@@ -30,6 +30,8 @@ class Session:
         """The attempts that performers outside have, by the id of their call."""
         self.token = ""
         """By which token it was last driven."""
+        self.has_asked = False
+        """Whether a call was asked for since it was opened here."""
         self._requests = 0
         self._seen = time.monotonic()
 
@@ -46,6 +48,11 @@ class Session:
     def hear(self) -> None:
         """Note that the client has asked for something: its lease begins anew."""
         self._seen = time.monotonic()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way: no request, and no claim without a report."""
+        return not self._requests and all(claim.answer is not None for claim in self.claims.values())
 
     @property
     def silent_s(self) -> float:
@@ -76,13 +83,22 @@ class Sessions:
 
     async def open(
         self, rt: AsyncRuntime, tenant: str, id: str, *, options: Mapping[str, Any], lease_s: float | None,
-        agent: str, principal: str,
+        agent: str, principal: str, begins: bool = False,
     ) -> tuple[Session, bool]:  # fmt: skip
-        """Open a run for a client, or return the one that is open here; the second value: whether it was known."""
+        """Open a run for a client, or return the one that is open here; the second value: whether it was known.
+
+        ``begins``: the client begins its work, perhaps not for the first time. Then a run that is open here is opened
+        again, as it would be in a program that was started again: its model may reword what it has asked for before.
+        """
         async with self._turn((tenant, id)):
             known = self._open.get((tenant, id))
             if known is not None:
                 self._check_same(known, options)
+            if known is not None and begins and known.has_asked and known.is_idle and not options.get("history"):
+                del self._open[tenant, id]
+                await known.run.release()
+                known = None
+            if known is not None:
                 known.lease_s = lease_s or known.lease_s
                 return known, True
             if len(self._open) >= self._limits.runs_max:
