@@ -138,7 +138,7 @@ class Forger:
             self._change_call(row, changes)
         else:
             self._set(TABLES[table][0], changes, {KEYS[table]: row[KEYS[table]]})
-        self._mark()
+        self.mark()
 
     def _set(self, table: str, changes: Mapping[str, Any], where: Mapping[str, Any]) -> None:
         sets = ", ".join(f"{self._name(name)} = ?" for name in changes)
@@ -222,7 +222,7 @@ class Forger:
         names, marks = ", ".join(map(self._name, row)), ", ".join("?" * len(row))
         self.execute(f"insert into {table} ({names}) values ({marks})", tuple(row.values()))
         if table in ("amends_run", "amends_call"):
-            self._mark()
+            self.mark()
 
     def execute(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         cursor = self._connection.cursor()
@@ -257,9 +257,9 @@ class Forger:
         if found:
             n, at, hash = found[0]
             self.execute("update amends_run set n = ?, at = ?, head = ? where uid = ?", (n, at, hash, root))
-            self._mark()
+            self.mark()
 
-    def _mark(self) -> None:
+    def mark(self) -> None:
         """Where statements write the marks, they fit again: whoever knows the ledger would not forget them."""
         if self.kind == "postgresql":
             for table, column, value in MARKS:

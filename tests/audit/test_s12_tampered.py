@@ -177,6 +177,7 @@ def _found_by_what_others_know(audited: Audited, tmp_path: Path) -> None:
         forger.hash_anew(events[0]["root"], 300)
         forger.execute("delete from amends_checkpoint")
         forger.execute("update amends_run set sealed = 0")
+        forger.mark()
         away = tmp_path / "away"
         forging = Runtime(audited.url, tools=[migrate, switch], anchor=str(away), checkpoint="off")
         forging.checkpoint()

@@ -219,10 +219,13 @@ def test_every_operation_that_writes_a_run_s_way_is_a_point() -> None:
         "RevokePermit",
         "Halt",
         "Unhalt",
+        "MakeToken",
+        "EndToken",
     }
     quiet = {
         "NoteEvidence",
         "NoteReport",
+        "NoteDriver",
         "WatchDoubt",
         "NoteValue",
         "ClaimNotice",

@@ -188,6 +188,7 @@ def test_what_is_printed_fits_and_no_word_is_cut(tmp_path: Path, columns: int) -
         for line in shown.splitlines():
             assert len(line) <= columns, (verb, line)
         words = {word for word in re.findall(r"(?<![0-9a-z])[a-z]{2,}(?![0-9a-z])", whole) if len(word) < columns // 4}
+        words -= {"ms"}  # an age that was below a second may be above one by now
         missing = {word for word in words if not re.search(rf"(?<![a-z]){word}(?![a-z])", shown)}
         assert missing == set(), (verb, shown)
 

@@ -476,7 +476,7 @@ async def _settle(
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
         # Without the result that it needs, another attempt would end the same way.
         settle.gave_up = tried >= compensation.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
-        settle.gave_up = settle.gave_up and not (isinstance(ended.error, NoEffect) and not ended.error.is_try)
+        settle.gave_up = settle.gave_up and not (is_a(ended.error, NoEffect) and not ended.error.is_try)
         if not settle.gave_up:
             settle.retry_s = compensation.retry.pause(tried, await DrawRandom())
         if doubtful and not has_ended(ended.error) and settle.mono is not None:
