@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from amends import Absent, AsyncRuntime, Happened, InDoubt, Runtime, Unknown, UsageError, WorkLost, tool
+from amends import Absent, AsyncRuntime, Happened, InDoubt, Retry, Runtime, Unknown, UsageError, WorkLost, tool
 from amends.errors import CallNotFound, LeaseLost, LedgerUnavailable, ReportConflict, ToolFailed
 from amends.ledger.operations import ReadCall
 from amends.stores.memory import MemoryStore
@@ -383,18 +383,21 @@ def test_a_lost_answer_of_a_remote_tool_is_quiet_only_after_its_lease(undoing: b
         assert mono - rt.clock.mono == pytest.approx(quiet, abs=1.5)
 
 
-def _undoing(*, recover: bool = True) -> tuple[Any, Any, list[str]]:
-    """Return a virtual runtime whose owner died in a remote compensation, the call, and what happened."""
+def _undoing(*, recover: bool = True, deaths: int = 1, **options: Any) -> tuple[Any, Any, list[str]]:
+    """Return a virtual runtime whose owner died in a remote compensation, the call, and what happened.
+
+    ``deaths``: how many owners die in it; ``options``: of the compensation.
+    """
     log: list[str] = []
 
     @tool(name="book", remote=LEASE_S, key="n")
     def book(n: int = 0) -> str:
         return "b"
 
-    @book.compensate
+    @book.compensate(**options)
     def cancel() -> None:
         log.append("cancel")
-        if len(log) == 1:
+        if len(log) <= deaths:
             rt._test_driver.die()
 
     rt = virtual(tools=[book], lease=10.0, wait=1.0)
@@ -437,6 +440,38 @@ def test_a_report_about_a_compensation_before_anybody_took_the_run_over_is_not_f
     assert told.state == "compensating"  # its owner may be alive
     assert [one.state for one in rt.recover()] == ["rolled_back"]
     assert log == ["cancel"] * cancelled
+    assert rt.verify().ok
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before the takeover", "after it"])
+def test_every_attempt_of_a_compensation_is_believed_to_have_done_nothing(early: bool) -> None:
+    rt, call, log = _undoing(recover=False, deaths=2)
+    rt.report_late(call.id, Absent(), phase="compensate", attempt=1, epoch=1, by="w")
+    with pytest.raises(Crash):
+        rt.recover()
+    rt.crash()
+    if not early:
+        assert [one.state for one in rt.recover()] == ["blocked"]  # a person may be asked: nobody has said anything yet
+    told = rt.report_late(call.id, Absent(), phase="compensate", attempt=2, epoch=2, by="w")
+    assert told.state == ("compensating" if early else "compensation_failed")
+    assert [one.state for one in rt.recover()] == ["rolled_back"]
+    assert log == ["cancel"] * 3
+    assert rt.verify().ok
+
+
+def test_an_attempt_of_a_compensation_that_nobody_has_reported_about_may_have_had_its_effect() -> None:
+    rt, call, _ = _undoing(recover=False, deaths=2, idempotent=True, retry=Retry(attempts=2))
+    with pytest.raises(Crash):
+        rt.recover()
+    rt.crash()
+    assert [one.state for one in rt.recover()] == ["blocked"]
+
+    def tell(attempt: int) -> str:
+        told = rt.report_late(call.id, Absent(), phase="compensate", attempt=attempt, epoch=1, by="w")
+        return str(told.state)
+
+    assert tell(2) == "compensation_in_doubt"
+    assert tell(1) == "compensation_failed"
     assert rt.verify().ok
 
 

@@ -335,6 +335,74 @@ def test_a_run_that_goes_on_in_a_new_server_waits_for_its_workers_to_register_ag
         assert told["status"] == "refused"  # long enough after its start
 
 
+SAID: dict[str, Any] = {"tool": "book", "args": {"order": "7"}}
+
+
+@pytest.mark.parametrize(
+    "path, body, status",
+    [
+        ("calls", SAID, 200),
+        ("turns", {"calls": [{"tool": "stock", "args": {"item": "cup"}}, SAID]}, 200),
+        ("execute", {"plan": [{"tool": "stock", "args": {"item": "cup"}}, SAID]}, 200),
+        ("execute", {"plan": [[SAID]]}, 200),
+        ("claims", SAID, 201),
+    ],
+    ids=["call", "turn", "plan", "parallel plan", "claim"],
+)
+def test_every_request_that_names_a_tool_waits_for_the_worker_that_brings_it(
+    tmp_path: Any, path: str, body: dict[str, Any], status: int
+) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with served(url) as (client, _, _):
+        register(client)
+        open_run(client)
+    with served(url) as (client, service, _):
+        waits, silent = threading.Event(), []
+        awaited = service.desk.await_tools
+
+        async def await_tools(tools: Any) -> None:
+            if "book" in (wanted := set(tools)):
+                session = service.sessions.found("", "r1")
+                assert session is not None
+                session._seen -= 1_000.0
+                silent.append(session.is_silent)  # its client waits for an answer
+                waits.set()
+            await awaited(wanted)
+
+        service.desk.await_tools = await_tools  # type: ignore[method-assign]
+        asked = Later(client, f"/v1/runs/r1/{path}", body)
+        assert waits.wait(10), "it was answered without the worker"
+        worker = register(client)["id"]
+        if path != "claims":
+            report(client, take(client, worker), result="booked")
+        told = asked.done(status)
+        if path == "claims":
+            assert (told["state"], told["replayed"]) == ("started", False)
+        else:
+            answers = told.get("answers", [told])
+            assert (answers[-1]["status"], answers[-1]["value"]) == ("done", "booked")
+        assert silent == [False]
+
+
+@pytest.mark.parametrize(
+    "path, body, status",
+    [
+        ("execute", {"plan": [{"args": {}}, {"tool": 7}, [{"tool": None}]]}, 422),
+        ("claims", {"tool": "ship", "kind": "pivot"}, 201),
+        ("execute", {"plan": []}, 200),
+    ],
+    ids=["no tools", "a tool of the client's own", "nothing"],
+)
+def test_what_names_no_tool_of_a_worker_is_answered_at_once(
+    tmp_path: Any, path: str, body: dict[str, Any], status: int
+) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with served(url) as (client, _, _):
+        open_run(client)
+    with served(url, limits=Limits(workers_back_s_max=3_600.0)) as (client, _, _):
+        Later(client, f"/v1/runs/r1/{path}", body).done(status)
+
+
 def test_a_worker_that_leaves_is_told_at_once_that_there_is_no_work() -> None:
     with desk() as client:
         worker = register(client)["id"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from amends import Retry, tool
@@ -13,7 +14,7 @@ from amends.errors import Busy, Error, LeaseLost
 from amends.host import runs
 from amends.ledger.operations import ReadCall
 from amends.ledger.world import Ended, Sleep
-from amends.model import Happened
+from amends.model import Absent, Happened, NoEffect, WorkLost
 from amends.people import doubts
 from amends.testing.simulation import NOBODY, Crash, Inside, SimulatedRun
 from amends.testing.world import result_of
@@ -99,6 +100,7 @@ def claims(v: Variant, how: str, ends: str) -> Scenario:
                 await doubts.report_late(
                     inside.host, NOBODY, call_id, Happened(answer), attempt=attempt, epoch=epoch, by="worker"
                 )
+                Here.world.reported[call_id, "execute", attempt] = True
 
     rest = {name: traits(v) for name in "ab"}
     return Scenario(f"W1 claimed, {how}, {ends}", program, [a, b], rest, second=reports)
@@ -152,8 +154,8 @@ def twice_taken_over(v: Variant) -> Scenario:
 # ---- Tools that another process performs whenever they are called
 
 
-def remote_tool(name: str, v: Variant) -> Any:
-    """A tool whose body and compensation hand their work out, and wait for the answer."""
+def remote_tool(name: str, v: Variant, undone: Callable[[], Coroutine[Any, Any, Any]] | None = None) -> Any:
+    """A tool whose body and compensation hand their work out, and wait for the answer; ``undone``: how the latter does."""
 
     async def performed() -> str:
         world = Here.world
@@ -169,7 +171,7 @@ def remote_tool(name: str, v: Variant) -> Any:
         return performed()
 
     def undo() -> Any:
-        return performed()
+        return performed() if undone is None else undone()
 
     def ask() -> Any:
         return Here.world.probe()
@@ -206,6 +208,88 @@ def served(v: Variant, ends: str) -> Scenario:
                 raise Fails("on purpose")
 
     return Scenario(f"W3 performed elsewhere, {ends}", program, [a, b], {name: traits(v) for name in "ab"})
+
+
+# ---- Compensations that are reported while the record says that their owner waits for them
+
+
+REPORTED = ("to another server", "as its lease ends", "as not done")
+REFUSALS = 2
+"""So many attempts are reported as not done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """An attempt of a compensation that was handed out."""
+
+    call_id: str
+    attempt: int
+    epoch: int
+    at: float
+    refused: bool
+    """Whether its performer does nothing, and says so."""
+
+
+def reported_undoings(v: Variant, how: str) -> Scenario:
+    """The performer of a compensation reports to a server that does not have its attempt, or not any more."""
+    pieces: list[Undo] = []
+    a = make("a", variant=v, key="n")
+
+    async def undone() -> None:
+        world = Here.world
+        assert world.sim.current is not None, "only a compensation hands out"
+        _, op = world.sim.current
+        assert op.lease is not None, "only an owner compensates"
+        attempt = world.sim.store.calls[op.call.id].comp_attempt
+        refused = how == "as not done" and attempt <= REFUSALS
+        piece = Undo(op.call.id, attempt, op.lease.epoch, world.sim.clock.mono, refused)
+        pieces.append(piece)
+        if not refused:
+            world.hand_out_here(world.sim.clock.mono + WORK_S - SOON_S)
+        await ReadCall(op.call.id)  # a place to die or pause at, with the performer at work
+        await Sleep(WORK_S * 0.5)
+        if how == "as its lease ends":  # this server has given the attempt up, and not recorded it yet
+            await _report(scenario.prepared(), piece)
+            raise WorkLost("nobody reported within the work lease")
+        if refused:
+            raise NoEffect("its performer did nothing")
+        world.performed(op.call.id)
+
+    b = remote_tool("b", v, undone)
+
+    async def program(inside: Inside) -> None:
+        pieces.clear()
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            await do(run, b, n=1)
+            raise Fails("on purpose")
+
+    async def reports(inside: Inside) -> None:
+        """Another server, to which performers report, and again."""
+        for _ in range(8):
+            await Sleep(WORK_S * 0.1)
+            for piece in pieces:  # more may be handed out meanwhile
+                await _report(inside.host, piece)
+
+    second = None if how == "as its lease ends" else reports
+    rest = {name: traits(v) for name in "ab"}
+    scenario = Scenario(f"W6 a compensation reported {how}", program, [a, b], rest, second=second)
+    return scenario
+
+
+async def _report(host: Any, piece: Undo) -> None:
+    """Report what a performer did about a compensation: it has acted by now, unless its work never reached it."""
+    world = Here.world
+    if not piece.refused:
+        world.performed(piece.call_id)
+        if not any(
+            (one.call_id, one.phase, one.at) == (piece.call_id, "compensate", piece.at) for one in world.landings
+        ):
+            return
+    told: Any = Absent() if piece.refused else Happened(None)
+    facts = {"attempt": piece.attempt, "epoch": piece.epoch}
+    await doubts.report_late(host, NOBODY, piece.call_id, told, phase="compensate", by="worker", **facts)
+    world.reported[piece.call_id, "compensate", piece.attempt] = not piece.refused
 
 
 # ---- Runs that belong to a client
@@ -272,5 +356,6 @@ def remote_scenarios(v: Variant) -> list[Scenario]:
         stuck_claims(v),
         twice_taken_over(v),
         *(served(v, ends) for ends in ("commits", "raises")),
+        *(reported_undoings(v, how) for how in REPORTED),
         *(clients(v, how) for how in CLIENTS),
     ]

@@ -20,6 +20,9 @@ ENDS = {
     "W5 taken over twice": "rolled_back",
     "W3 performed elsewhere, commits": "committed",
     "W3 performed elsewhere, raises": "rolled_back",
+    "W6 a compensation reported to another server": "rolled_back",
+    "W6 a compensation reported as its lease ends": "rolled_back",
+    "W6 a compensation reported as not done": "rolled_back",
     "W4 a client, goes": "rolled_back",
     "W4 a client, comes back": "committed",
     "W4 a client, comes back late": "committed",  # nobody recovered it before

@@ -53,13 +53,15 @@ def known_report(call: CallRow, attempt: int) -> dict[str, Any] | None:
 
 
 def reported_undoing(call: CallRow) -> Literal["compensated", "compensation_failed", ""]:
-    """Return what a compensation in doubt came to, if the performer of an attempt that nobody decided about has reported it."""
+    """Return what a compensation in doubt came to, if the performers of the attempts that nobody decided about reported it."""
     known: list[Any] = json.loads(call.learned) if call.learned else []
     said = {(answer, attempt) for _, _, attempt, answer, _ in known if attempt > call.comp_from}
     if any(answer == COMPENSATED for answer, _ in said):
         return "compensated"
-    # An earlier attempt that was lost may have had its effect.
-    return "compensation_failed" if call.comp_attempt == 1 and (NOT_COMPENSATED, 1) in said else ""
+    # One that nobody has reported about may have had its effect.
+    open_attempts = range(call.comp_from + 1, call.comp_attempt + 1)
+    is_failed = bool(open_attempts) and all((NOT_COMPENSATED, attempt) in said for attempt in open_attempts)
+    return "compensation_failed" if is_failed else ""
 
 
 def conflict(call: CallRow, attempt: int) -> ReportConflict:
@@ -89,7 +91,6 @@ async def _note_compensation(op: NoteReport, call: CallRow) -> CallRow:
     call = await Change(CALLS, call, kept)
     if op.happened and call.state in ("compensation_in_doubt", "compensation_failed"):
         return await resolve_call(ResolveCall(op.call_id, "compensated", op.by, ""))
-    is_last = call.state == "compensation_in_doubt" and call.comp_attempt == op.attempt == 1
-    if op.certain and is_last:  # an earlier attempt that was lost may have had its effect
+    if call.state == "compensation_in_doubt" and reported_undoing(call) == "compensation_failed":
         return await resolve_call(ResolveCall(op.call_id, "compensation_failed", op.by, ""))
     return call

@@ -15,7 +15,7 @@ from pydantic import Field
 from amends import Absent, AsyncAttempt, Happened, Unknown
 from amends.errors import Busy, CallNotFound, Held, LeaseLost, ReportConflict, UsageError
 from amends.serve.exchange import Body, Exchange, Reply, encoded
-from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, key_of, session_of
+from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, await_tools, key_of, session_of
 from amends.serve.secrets import BadSignature, Secrets
 from amends.serve.sessions import Session
 
@@ -119,6 +119,8 @@ async def begin(x: Exchange) -> Reply:
     given: dict[str, Any] = {"kind": said.kind, "cost": said.cost, "lease": said.lease}
     if key is not None:
         given["key"] = lambda _: key
+    if said.kind is None:  # else it need not be declared
+        await await_tools(x, session, [said.tool])
     try:
         attempt = await x.service.finished(x, session, session.run.begin(said.tool, said.args, **given))
     except Held as held:

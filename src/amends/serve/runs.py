@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
@@ -206,6 +207,13 @@ async def _workers_back(x: Exchange, id: str) -> None:
         await x.service.desk.await_tools({call.tool for call in found.calls})
 
 
+async def await_tools(x: Exchange, session: Session, tools: Iterable[str]) -> None:
+    """Give the workers of these tools a moment to come back, if the run is from before; its client is not silent meanwhile."""
+    if session.run.resumed:
+        with session.request():
+            await x.service.desk.await_tools(tools)
+
+
 async def session_of(x: Exchange, id: str, *, asks: bool = False) -> Session:
     """Return the open run of this id. One that this server does not have is taken up, under its recorded names.
 
@@ -266,8 +274,7 @@ async def answer(x: Exchange) -> Reply:
     given: dict[str, Any] = {"tool_call_id": said.tool_call_id, "again": said.again}
     if key is not None:
         given["key"] = lambda _: key
-    if session.run.resumed:
-        await x.service.desk.await_tools([said.tool])
+    await await_tools(x, session, [said.tool])
     made = session.run.answer(said.tool, said.args, **given)
     return answered(x, await x.service.finished(x, session, made))
 
@@ -300,8 +307,7 @@ async def answer_all(x: Exchange) -> Reply:
     """Do the calls of one turn of a model in parallel, a pivot last; each has an answer of its own."""
     said: Turn = x.body
     session = await session_of(x, x.path["id"], asks=True)
-    if session.run.resumed:
-        await x.service.desk.await_tools(one.tool for one in said.calls)
+    await await_tools(x, session, [one.tool for one in said.calls])
     calls = [ToolCall(one.tool, one.args, one.tool_call_id) for one in said.calls]
     made = await x.service.finished(x, session, session.run.answer_all(calls))
     return Reply({"answers": [one.to_dict() for one in made]})
@@ -309,9 +315,17 @@ async def answer_all(x: Exchange) -> Reply:
 
 async def execute(x: Exchange) -> Reply:
     """Execute a model's plan; the calls of an inner list run in parallel."""
+    said: Plan = x.body
     session = await session_of(x, x.path["id"], asks=True)
-    made = await x.service.finished(x, session, session.run.execute(x.body.plan))
+    await await_tools(x, session, _tools_of(said.plan))
+    made = await x.service.finished(x, session, session.run.execute(said.plan))
     return Reply({"answers": [one.to_dict() for one in made]})
+
+
+def _tools_of(plan: list[dict[str, Any] | list[dict[str, Any]]]) -> list[str]:
+    """Return the tools that a plan names; what is no call is refused by whoever executes it."""
+    calls = [one for item in plan for one in (item if isinstance(item, list) else [item])]
+    return [tool for one in calls if isinstance(tool := one.get("tool"), str)]
 
 
 async def check(x: Exchange) -> Reply:

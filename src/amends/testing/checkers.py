@@ -316,6 +316,28 @@ def blocked_for_a_person(store: MemoryStore, world: World) -> Iterator[str]:
 
 
 @checker
+def reports_are_believed(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that nobody is asked about what its performer has reported, and the ledger has answered."""
+    for call in store.calls.values():
+        for phase, doubtful, attempts in (
+            ("execute", ("in_doubt",), range(1, call.attempt + 1)),
+            # Those that somebody has decided about do not count any more.
+            (
+                "compensate",
+                ("compensation_in_doubt", "compensation_failed"),
+                range(call.comp_from + 1, call.comp_attempt + 1),
+            ),
+        ):
+            if call.state not in doubtful:
+                continue
+            said = [world.reported.get((call.id, phase, attempt)) for attempt in attempts]
+            if True in said:
+                yield f"{call.tool} {call.id} is {call.state}, and its performer has reported that it happened"
+            elif call.state == doubtful[0] and said and None not in said:
+                yield f"{call.tool} {call.id} is {call.state}, and every attempt was reported as not done"
+
+
+@checker
 def settled_by_owner(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that only the process that owns a tree moves its calls: the old owner settles nothing."""
     owners: dict[str, str] = {}

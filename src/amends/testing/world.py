@@ -194,6 +194,8 @@ class World:
     """By run: the last value that its program was told to be set."""
     misread: list[str] = field(default_factory=list)
     """Setters that started with another ``before`` than was there, or with none."""
+    reported: dict[tuple[str, str, int], bool] = field(default_factory=dict)
+    """By call, phase and attempt: what its performer has reported late, and the ledger has answered; True: it happened."""
 
     def __post_init__(self) -> None:
         self.sim.before_body.append(self._watch)
