@@ -25,7 +25,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, RootModel, SecretStr
 
 import amends
 from amends import Runtime, UsageError
@@ -740,6 +740,46 @@ def test_requests_are_bound_by_the_schema(said: dict[str, Any]) -> None:
     assert bound_args(schema_tool(), said) == whole
 
 
+class Party(BaseModel):
+    seats: frozenset[int] = Field(default=frozenset(), alias="places")
+
+
+def test_a_set_in_another_order_is_the_same_call(shop: Shop) -> None:
+    """As after a kill: a set of texts has another order in each process, and 0 and 8 have it here."""
+    assert list({0, 8}) != list({8, 0}), "these show the order in which they came"
+
+    def book(seats: set[int], by_row: dict[str, set[int]], parties: list[Party]) -> str:
+        """Book seats."""
+        shop._effect("book", len(seats))
+        return "booked"
+
+    def asked(order: list[int]) -> tuple[str, dict[str, Any]]:
+        return "book", {"seats": order, "by_row": {"1": order}, "parties": [{"places": order}]}
+
+    shop.more = [(book, amends.declare("book", compensate=lambda: None))]
+    with runtime(shop) as rt:
+        agent_of(AmendsMiddleware(rt), shop, [[asked([0, 8])], [asked([8, 0])], "booked"]).invoke(HELLO)
+    assert shop.effects() == ["book 2"]
+
+
+def test_sets_are_sorted_wherever_they_are() -> None:
+    class Old(pydantic.v1.BaseModel):
+        seats: set[int]
+
+    class Row(RootModel[set[int]]): ...
+
+    class Hall(BaseModel):
+        rows: list[Row]
+        ends: set[tuple[int, int]]
+
+    hall = StructuredTool.from_function(func=lambda **args: "ok", name="hall", description="d", args_schema=Hall)
+    old = StructuredTool.from_function(func=lambda **args: "ok", name="old", description="d", args_schema=Old)
+    for order in ([0, 8], [8, 0]):
+        assert bound_args(old, {"seats": order}) == {"seats": [0, 8]}
+        said = {"rows": [order], "ends": [[8, 0], [0, 8]]}
+        assert bound_args(hall, said) == {"rows": [[0, 8]], "ends": [[0, 8], [8, 0]]}
+
+
 def test_a_model_that_knows_only_aliases_is_bound_under_these() -> None:
     class Pay(BaseModel):
         cents: int = Field(alias="amount")
@@ -785,6 +825,54 @@ def test_a_json_schema_binds_too() -> None:
     made = StructuredTool(name="order", description="d", args_schema=schema, func=lambda **args: "ok")
     said = {"n": "5", "to": {}, "lines": ["1.5", 2], "planet": "earth"}
     assert bound_args(made, said) == {"n": 5, "to": {"country": "PT"}, "lines": [1.5, 2], "when": "now"}
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        {"to": {"city": "Lisbon", "country": "PT"}, "nights": 2},
+        {"to": {"city": "Lisbon"}, "nights": "2"},
+        {"to": {"city": "Lisbon"}, "nights": 2, "quiet": "false", "guests": [{"name": "Ana", "age": None}]},
+        {"to": {"city": "Lisbon"}, "nights": 2, "note": None},
+    ],
+    ids=["a default inside", "a number or null", "a truth and what is in a list", "a null that may be left out"],
+)
+def test_the_schema_of_an_mcp_server_binds_whatever_it_refers_to(shop: Shop, again: dict[str, Any]) -> None:
+    """As those of ``langchain-mcp-adapters``: a JSON schema, in which pydantic refers to its models."""
+
+    class Guest(BaseModel):
+        name: str
+        age: int | None = None
+
+    class Stay(BaseModel):
+        to: Address
+        nights: int | None = None
+        quiet: bool = False
+        guests: list[Guest] = [Guest(name="Ana")]
+
+    schema = Stay.model_json_schema()
+    schema["properties"]["note"] = {"type": "string"}
+    book = StructuredTool(name="book", description="d", args_schema=schema, func=lambda **_: shop._effect("book"))
+    first = {"to": {"city": "Lisbon"}, "nights": 2}
+    with runtime(shop, amends.declare("book", compensate=lambda: None)) as rt:
+        turns: list[Turn] = [[("book", first)], [("book", again)], "booked"]
+        agent_of(AmendsMiddleware(rt), shop, turns, tools=[book]).invoke(HELLO)
+    assert shop.effects() == ["book"]
+
+
+@pytest.mark.parametrize("again", [{"postCode": "1000", "country": "PT"}, {"postCode": "1000", "planet": "earth"}])
+def test_a_model_inside_that_knows_only_aliases_is_bound_too(again: dict[str, Any]) -> None:
+    class Place(BaseModel):
+        code: str = Field(alias="postCode")
+        country: str = "PT"
+
+    class Send(BaseModel, populate_by_name=True):
+        to: Place
+        cents: int = Field(default=5, alias="amount")
+
+    made = StructuredTool.from_function(func=lambda **args: "ok", name="send", description="d", args_schema=Send)
+    whole = {"to": {"postCode": "1000", "country": "PT"}, "cents": 5}
+    assert bound_args(made, {"to": {"postCode": "1000"}}) == bound_args(made, {"to": again}) == whole
 
 
 def test_a_tool_without_a_schema_has_the_defaults_of_its_body() -> None:

@@ -58,9 +58,10 @@ from amends import (
     current_call,
     current_run,
 )
-from amends.adapters import agents_run_by
+from amends.adapters import agents_run_by, in_order
 from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, Suspended, UnknownTool
 from amends.notify import exact
+from amends.tools.json_schema import fill
 from amends.visible import visible_log
 
 __all__ = ["AmendsMiddleware", "Turn", "TurnState"]
@@ -1355,7 +1356,7 @@ def bound_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any] | None
     schema = tool.args_schema
     try:
         if isinstance(schema, dict):
-            return {**bound_json(schema, given), **again}
+            return {**fill(schema, given), **again}
         if schema is None:
             return {**_defaults_of(tool, given), **again}
         model: Any = tool.tool_call_schema if needs_graph(tool) else schema
@@ -1367,19 +1368,27 @@ def bound_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any] | None
 def _bound_model(model: Any, given: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a model as JSON data; one that JSON would change (a secret, a random default) as it was given."""
     made, twin = _parsed(model, given), _parsed(model, given)
-    for by_alias in (False, True):
-        plain, again = _dumped(made, by_alias=by_alias), _dumped(twin, by_alias=by_alias)
+    best: tuple[int, dict[str, Any]] | None = None
+    for by_alias, inside in ((False, False), (False, True), (True, True)):  # the models inside may know only aliases
+        names = _names_of(model, by_alias=by_alias)
+        plain, again = (_shown(_dumped(one, by_alias=inside), names, model, inside=inside) for one in (made, twin))
         with suppress(ValidationError, ValidationErrorV1):
             back = _parsed(model, plain)
-            names = _names_of(model, by_alias=by_alias)
             odd = {
                 names[name]
                 for name in names
                 if plain.get(names[name]) != again.get(names[name]) or _field(made, name) != _field(back, name)
             }
             kept = {name: value for name, value in given.items() if names.get(name) in odd}
-            return {**{name: value for name, value in plain.items() if name not in odd}, **kept}
-    return given
+            if best is None or len(odd) < best[0]:
+                best = len(odd), {**{name: value for name, value in plain.items() if name not in odd}, **kept}
+    return given if best is None else best[1]
+
+
+def _shown(dumped: dict[str, Any], names: Mapping[str, str], model: Any, *, inside: bool) -> dict[str, Any]:
+    """Return the fields of a dumped model under these names."""
+    shown = {own: names[name] for name, own in _names_of(model, by_alias=inside).items()}
+    return {shown.get(name, name): value for name, value in dumped.items()}
 
 
 def _parsed(model: Any, given: dict[str, Any]) -> Any:
@@ -1390,10 +1399,11 @@ def _dumped(made: Any, *, by_alias: bool) -> dict[str, Any]:
     """Return a model as JSON data; nothing of it, if there is a class in it that JSON cannot say."""
     try:
         if isinstance(made, BaseModelV1):
-            found: dict[str, Any] = json.loads(made.json(by_alias=by_alias))
-            return found
-        dumped: dict[str, Any] = made.model_dump(mode="json", by_alias=by_alias, warnings=False)
-        return dumped
+            dumped = json.loads(made.json(by_alias=by_alias))
+        else:
+            dumped = made.model_dump(mode="json", by_alias=by_alias, warnings=False)
+        found: dict[str, Any] = in_order(dumped, made)
+        return found
     except Exception:
         return {}
 
@@ -1412,35 +1422,6 @@ def _names_of(model: Any, *, by_alias: bool) -> dict[str, str]:
 
 def _field(made: Any, name: str) -> Any:
     return getattr(made, name, None)
-
-
-def bound_json(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object with the defaults of its JSON schema, and numbers that were given as text."""
-    shown: Mapping[str, Any] = schema.get("properties", {})
-    is_closed = schema.get("additionalProperties") is False
-    made = {
-        name: _bound_value(shown[name], value) if name in shown else value
-        for name, value in given.items()
-        if name in shown or not is_closed
-    }
-    missing = {name: one["default"] for name, one in shown.items() if name not in given and "default" in one}
-    return made | missing
-
-
-def _bound_value(schema: Any, value: Any) -> Any:
-    if not isinstance(schema, Mapping):
-        return value
-    kind = schema.get("type")
-    if kind == "object" and isinstance(value, dict):
-        return bound_json(schema, value)
-    if kind == "array" and isinstance(value, list):
-        return [_bound_value(schema.get("items"), one) for one in value]
-    if kind in ("integer", "number") and isinstance(value, str):
-        with suppress(ValueError):
-            return int(value)
-        with suppress(ValueError):
-            return float(value) if kind == "number" else value
-    return int(value) if kind == "integer" and isinstance(value, float) and value.is_integer() else value
 
 
 def _defaults_of(tool: BaseTool, given: dict[str, Any]) -> dict[str, Any]:
