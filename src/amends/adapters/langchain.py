@@ -653,12 +653,17 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             return found
 
     def _watch_stop(self, config: RunnableConfig, open_run: OpenRun) -> None:
-        """Let the run of an agent without a block be suspended if whoever invoked the agent stops it."""
+        """Let the run of an agent without a block be left when what was invoked is left before the agent has ended."""
         chain = WATCH.chain_of(config)
-        if chain is not None and all(turn.open_run is not open_run for turn in chain.root.agent_turns):
+        if chain is None:
+            return
+        turn = next((one for one in chain.root.agent_turns if one.open_run is open_run), None)
+        if turn is None:
             turn = Turn(self._rt, config, self._forget)
             turn.open_run = open_run
+            turn.is_nameless = self._given_id is None and (open_run.thread is None or not open_run.is_resumable)
             chain.root.agent_turns.append(turn)
+        turn.agent = WATCH.graph_of(config)
 
     def _open_run(self, run_id: str, config: RunnableConfig) -> OpenRun:
         if run_id not in self._open_runs:
@@ -878,6 +883,12 @@ class Turn:
         """Whether a part of what was invoked has failed since the last agent began."""
         self.last: Chain | None = None
         """The last invocation inside it."""
+        self.is_nameless = False
+        """Whether nobody can go on with its run: no checkpointer has the agent, or the run has no name."""
+        self.agent: Chain | None = None
+        """The invocation of its agent, if there is no block."""
+        self.failure: BaseException | None = None
+        """Why it is rolled back, if no block says so."""
 
     @property
     def thread(self) -> str | None:
@@ -1620,12 +1631,13 @@ class Chain:
         self.root: Chain = self if parent is None else parent.root
         self.is_resumed: bool = is_resumed or (parent is not None and parent.is_resumed)
         self.state: Literal["running", "ended", "paused", "stopped", "failed"] = "running"
+        self.error: BaseException | None = None
         self.turns: tuple[Turn, ...] = ()
         """The blocks that it began in, the innermost first."""
         self.graph_turns: list[Turn] = []
         """Of a root: the turns of bare tool nodes, which end with it."""
         self.agent_turns: list[Turn] = []
-        """Of a root: those of agents without a block, which are suspended if it is stopped."""
+        """Of a root: those of agents without a block, which are left with it if they have not ended."""
         self.runs: dict[tuple[str, ...], str] = {}
         """Of a root: the runs of agents, by their places."""
         self._slots: dict[str, dict[Any, int]] = {}
@@ -1730,10 +1742,11 @@ class _Watch(BaseCallbackHandler):
         """Note how it ended, and end the turns of tool nodes that nothing else ends."""
         chain = self._ended(run_id, "ended")
         if chain is not None:
+            self._leave_agents(chain)
             self._end_turns(chain)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Note how it ended; suspend the turns of tool nodes, and of agents that were stopped: they can be resumed."""
+        """Note how it ended; suspend the turns of tool nodes and agents: they can be resumed, also in another process."""
         if isinstance(error, GraphInterrupt):
             chain = self._chains.get(run_id)
             while chain is not None:
@@ -1741,10 +1754,12 @@ class _Watch(BaseCallbackHandler):
         state: Literal["stopped", "failed"] = "stopped" if isinstance(error, STOPS) else "failed"
         chain = self._ended(run_id, state)
         if chain is not None:
+            chain.error = error
             for turn in chain.turns:
                 turn.agent_failed = turn.agent_failed or chain.state == "failed"
-            if chain.state == "stopped":
-                chain.graph_turns += [turn for turn in chain.agent_turns if turn.is_unended()]
+            for turn in chain.graph_turns:
+                turn.reached_end = False
+            self._leave_agents(chain)
             try:
                 self._end_turns(chain)
             except Exception as left:  # the error of the graph itself comes out
@@ -1757,13 +1772,24 @@ class _Watch(BaseCallbackHandler):
             chain.state = state
         return chain
 
+    def _leave_agents(self, chain: Chain) -> None:
+        """Leave the runs of agents that have not ended; roll one back that failed and that nobody can go on with."""
+        left = [turn for turn in chain.agent_turns if turn.is_unended()]
+        for turn in left:
+            turn.reached_end = False
+            if chain.state == "failed" and turn.is_nameless:
+                turn.failure = chain.error
+            elif chain.state == "ended" and turn.agent is not None and turn.agent.state == "failed":
+                turn.failure = turn.agent.error  # somebody has caught it, and the whole went on without the agent
+        chain.graph_turns = [*left, *chain.graph_turns]
+
     def _end_turns(self, chain: Chain) -> None:
         for turn in chain.graph_turns:
             turn.last = chain
             if isinstance(turn.rt, AsyncRuntime):
                 TO_END.setdefault(chain.run_id, []).append(turn)
             else:
-                turn.__exit__(None, None, None)
+                turn.__exit__(None, turn.failure, None)
         chain.graph_turns = []
 
     def on_tool_start(
@@ -1816,13 +1842,13 @@ class _AsyncEnds(AsyncCallbackHandler):
     async def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """End them."""
         for turn in TO_END.pop(run_id, ()):
-            await turn.__aexit__(None, None, None)
+            await turn.__aexit__(None, turn.failure, None)
 
     async def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Suspend them."""
         for turn in TO_END.pop(run_id, ()):
             try:
-                await turn.__aexit__(None, None, None)
+                await turn.__aexit__(None, turn.failure, None)
             except Exception as left:
                 log.warning("%s", left)
 
