@@ -112,6 +112,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
     - ``on_open_failure``: what a call with an effect means that failed and was not made good when the agent ends.
       Default: the run is rolled back and ``invoke`` raises ``RolledBack``; after its pivot it is blocked and raises
       ``RunBlocked``. ``"commit"``: it is committed as it is.
+    - ``deadline``: seconds after which a turn that has not ended is rolled back; see ``rt.run``.
     - ``strict``: refuse a tool that is started past the middleware (by a sub-agent without it, or by ``tool.invoke``
       in a node) with ``UsageError``. Default: it is logged as a warning, once for each tool.
 
@@ -130,13 +131,14 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         on_error: OnError = "tell",
         requires: Any = None,
         on_open_failure: OnOpenFailure = "rollback",
+        deadline: float | None = None,
         strict: bool = False,
     ) -> None:
         super().__init__()
         self._is_strict = strict
         self._warned: set[str] = set()
         watch(self)
-        self._ends: dict[str, Any] = {"requires": requires, "on_open_failure": on_open_failure}
+        self._ends: dict[str, Any] = {"requires": requires, "on_open_failure": on_open_failure, "deadline": deadline}
         self._rt, self._given_id, self._recover, self._on_error = rt, run_id, recover, on_error
         self._open_runs, self._lock = open_runs_of(rt)
         self._reached: set[str] = set()
