@@ -15,17 +15,18 @@ from typing import Annotated, Any
 import pydantic.v1
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import ToolRetryMiddleware, wrap_tool_call
+from langchain.agents.middleware import HumanInTheLoopMiddleware, ToolRetryMiddleware, wrap_tool_call
 from langchain.tools import InjectedState, ToolRuntime
 from langchain.tools import tool as lc_tool
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field, RootModel, SecretStr
 
 import amends
 from amends import Runtime, UsageError
@@ -413,6 +414,64 @@ def test_the_run_of_a_bare_tool_node_does_not_end_with_a_pause(shop: Shop) -> No
     assert shop.states() == ["committed"]
 
 
+@pytest.mark.parametrize("colour", ["blocking", "async"])
+def test_a_graph_that_fails_after_its_bare_tool_node_commits_nothing_and_can_be_resumed(
+    shop: Shop, colour: str
+) -> None:
+    saver, down = InMemorySaver(), [ConnectionAbortedError("down")]
+
+    def report(state: Any) -> dict[str, Any]:
+        if down:
+            raise down.pop()
+        return {}
+
+    def graph_of(guard: AmendsMiddleware) -> Any:
+        tools = ToolNode(
+            [lc_tool(fn) for fn in shop.functions()],
+            wrap_tool_call=guard.wrap_tool_call,
+            awrap_tool_call=guard.awrap_tool_call,
+        )
+        graph = StateGraph(MessagesState)
+        graph.add_node("tools", tools)
+        graph.add_node("report", report)
+        graph.add_edge(START, "tools")
+        graph.add_edge("tools", "report")
+        return graph.compile(checkpointer=saver)
+
+    calls: Any = [
+        {"name": "charge", "args": {"order": "A1", "cents": 5}, "id": "c1"},
+        {"name": "mail", "args": {"to": "a@b"}, "id": "c2"},
+    ]
+    asked = {"messages": [HumanMessage("go"), AIMessage("", tool_calls=calls)]}
+
+    tools = [lc_tool(fn) for fn in shop.functions()]
+
+    async def ago() -> None:
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            await graph_of(AmendsMiddleware(rt)).ainvoke(asked, CONFIG)
+
+    async def again() -> None:
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            async with (guard := AmendsMiddleware(rt, tools=tools)).turn(CONFIG):
+                await graph_of(guard).ainvoke(None, CONFIG)
+
+    with pytest.raises(ConnectionAbortedError):
+        if colour == "async":
+            asyncio.run(ago())
+        else:
+            with runtime(shop) as rt:
+                graph_of(AmendsMiddleware(rt)).invoke(asked, CONFIG)
+    assert (shop.effects(), shop.states()) == (["charge A1 5"], ["open"])
+    with shop.desk() as rt:
+        assert [item.what for item in rt.inbox()] == ["suspended"]
+    if colour == "async":
+        asyncio.run(again())
+    else:
+        with runtime(shop) as rt, (guard := AmendsMiddleware(rt, tools=tools)).turn(CONFIG):
+            graph_of(guard).invoke(None, CONFIG)
+    assert (shop.effects(), shop.states()) == (["charge A1 5", "mail a@b"], ["committed"])
+
+
 def test_an_open_failure_of_a_bare_tool_node_comes_out_of_invoke(shop: Shop) -> None:
     turns: list[Turn] = [[charge("A1", 500)], [("ship", {"order": "nowhere"})], "sorry"]
     with runtime(shop) as rt, pytest.raises(amends.RolledBack):
@@ -461,6 +520,99 @@ def test_a_pause_of_a_plain_node_after_an_agent_commits_nothing(shop: Shop) -> N
             team.invoke(Command(resume="yes"), CONFIG)
     assert shop.effects() == ["mail ann"]
     assert shop.states() == ["committed"]
+
+
+@pytest.mark.parametrize("how", ["failed", "asked a person", "breakpoint"])
+@pytest.mark.parametrize("colour", ["blocking", "async"])
+def test_an_agent_without_a_block_that_has_not_ended_goes_on_in_another_process(
+    shop: Shop, how: str, colour: str
+) -> None:
+    """Two runtimes are two owners: while the first lives, a run that it holds is busy for every other."""
+    saver, more = InMemorySaver(), dict[str, Any]()
+    script: list[Any] = [[charge("A1", 5)], [charge("A2", 6)], "ok"]
+    first: list[Any] = [script[0], Fails("down")] if how == "failed" else script
+    if how == "asked a person":
+        more["middleware"] = [HumanInTheLoopMiddleware(interrupt_on={"take_seat": True})]
+        first = script = [script[0], [("take_seat", {"seat": "1"})], "ok"]
+    if how == "breakpoint":
+        more["interrupt_after"] = ["tools"]
+    given: Any = Command(resume={"decisions": [{"type": "approve"}]}) if how == "asked a person" else None
+
+    def blocking() -> None:
+        with runtime(shop) as one, runtime(shop, wait=0) as other:
+            with suppress(ConnectionAbortedError):
+                agent_of(AmendsMiddleware(one), shop, first, saver, **dict(more)).invoke(HELLO, CONFIG)
+            more.pop("interrupt_after", None)
+            agent_of(AmendsMiddleware(other), shop, script, saver, **more).invoke(given, CONFIG)
+
+    async def on_a_loop() -> None:
+        async with (
+            amends.AsyncRuntime(shop.url, tools=shop.declared()) as one,
+            amends.AsyncRuntime(shop.url, tools=shop.declared(), wait=0) as other,
+        ):
+            with suppress(ConnectionAbortedError):
+                await agent_of(AmendsMiddleware(one), shop, first, saver, **dict(more)).ainvoke(HELLO, CONFIG)
+            more.pop("interrupt_after", None)
+            await agent_of(AmendsMiddleware(other), shop, script, saver, **more).ainvoke(given, CONFIG)
+
+    blocking() if colour == "blocking" else asyncio.run(on_a_loop())
+    second = "take_seat 1" if how == "asked a person" else "charge A2 6"
+    assert (shop.effects(), shop.states()) == (["charge A1 5", second], ["committed"])
+
+
+@pytest.mark.parametrize("colour", ["blocking", "async"])
+def test_an_agent_that_fails_and_that_nobody_can_resume_is_taken_back(shop: Shop, colour: str) -> None:
+    turns: list[Turn] = [[charge("A1", 5), ("mail", {"to": "a@b"})], Fails("down")]
+
+    async def on_a_loop() -> None:
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            await agent_of(AmendsMiddleware(rt), shop, turns).ainvoke(HELLO)
+
+    with pytest.raises(ConnectionAbortedError):
+        if colour == "async":
+            asyncio.run(on_a_loop())
+        else:
+            with runtime(shop) as rt:
+                agent_of(AmendsMiddleware(rt), shop, turns).invoke(HELLO)
+    assert (shop.effects(), shop.states()) == (["charge A1 5", "refund ch_A1"], ["rolled_back"])
+
+
+@pytest.mark.parametrize("how", ["a node catches it", "a fallback answers"])
+@pytest.mark.parametrize("colour", ["blocking", "async"])
+def test_an_agent_without_a_block_that_failed_while_the_whole_went_on_is_taken_back(
+    shop: Shop, how: str, colour: str
+) -> None:
+    def team_of(rt: Any) -> Any:
+        agent = agent_of(AmendsMiddleware(rt), shop, [[charge("A1", 5)], Fails("down")])
+
+        def careful(state: Any) -> dict[str, Any]:
+            with suppress(ConnectionAbortedError):
+                agent.invoke(state)
+            return {"messages": [AIMessage("sorry")]}
+
+        async def careful_too(state: Any) -> dict[str, Any]:
+            with suppress(ConnectionAbortedError):
+                await agent.ainvoke(state)
+            return {"messages": [AIMessage("sorry")]}
+
+        node = RunnableLambda(careful, careful_too)
+        if how == "a fallback answers":
+            node = agent.with_fallbacks([RunnableLambda(lambda state: {"messages": [AIMessage("sorry")]})])
+        graph = StateGraph(MessagesState)
+        graph.add_node("pay", node)
+        graph.add_edge(START, "pay")
+        return graph.compile(checkpointer=InMemorySaver())
+
+    async def on_a_loop() -> None:
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+            await team_of(rt).ainvoke(HELLO, CONFIG)
+
+    if colour == "async":
+        asyncio.run(on_a_loop())
+    else:
+        with runtime(shop) as rt:
+            team_of(rt).invoke(HELLO, CONFIG)
+    assert (shop.effects(), shop.states()) == (["charge A1 5", "refund ch_A1"], ["rolled_back"])
 
 
 def test_a_breakpoint_of_an_agent_commits_nothing(shop: Shop) -> None:
@@ -740,6 +892,46 @@ def test_requests_are_bound_by_the_schema(said: dict[str, Any]) -> None:
     assert bound_args(schema_tool(), said) == whole
 
 
+class Party(BaseModel):
+    seats: frozenset[int] = Field(default=frozenset(), alias="places")
+
+
+def test_a_set_in_another_order_is_the_same_call(shop: Shop) -> None:
+    """As after a kill: a set of texts has another order in each process, and 0 and 8 have it here."""
+    assert list({0, 8}) != list({8, 0}), "these show the order in which they came"
+
+    def book(seats: set[int], by_row: dict[str, set[int]], parties: list[Party]) -> str:
+        """Book seats."""
+        shop._effect("book", len(seats))
+        return "booked"
+
+    def asked(order: list[int]) -> tuple[str, dict[str, Any]]:
+        return "book", {"seats": order, "by_row": {"1": order}, "parties": [{"places": order}]}
+
+    shop.more = [(book, amends.declare("book", compensate=lambda: None))]
+    with runtime(shop) as rt:
+        agent_of(AmendsMiddleware(rt), shop, [[asked([0, 8])], [asked([8, 0])], "booked"]).invoke(HELLO)
+    assert shop.effects() == ["book 2"]
+
+
+def test_sets_are_sorted_wherever_they_are() -> None:
+    class Old(pydantic.v1.BaseModel):
+        seats: set[int]
+
+    class Row(RootModel[set[int]]): ...
+
+    class Hall(BaseModel):
+        rows: list[Row]
+        ends: set[tuple[int, int]]
+
+    hall = StructuredTool.from_function(func=lambda **args: "ok", name="hall", description="d", args_schema=Hall)
+    old = StructuredTool.from_function(func=lambda **args: "ok", name="old", description="d", args_schema=Old)
+    for order in ([0, 8], [8, 0]):
+        assert bound_args(old, {"seats": order}) == {"seats": [0, 8]}
+        said = {"rows": [order], "ends": [[8, 0], [0, 8]]}
+        assert bound_args(hall, said) == {"rows": [[0, 8]], "ends": [[0, 8], [8, 0]]}
+
+
 def test_a_model_that_knows_only_aliases_is_bound_under_these() -> None:
     class Pay(BaseModel):
         cents: int = Field(alias="amount")
@@ -785,6 +977,54 @@ def test_a_json_schema_binds_too() -> None:
     made = StructuredTool(name="order", description="d", args_schema=schema, func=lambda **args: "ok")
     said = {"n": "5", "to": {}, "lines": ["1.5", 2], "planet": "earth"}
     assert bound_args(made, said) == {"n": 5, "to": {"country": "PT"}, "lines": [1.5, 2], "when": "now"}
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        {"to": {"city": "Lisbon", "country": "PT"}, "nights": 2},
+        {"to": {"city": "Lisbon"}, "nights": "2"},
+        {"to": {"city": "Lisbon"}, "nights": 2, "quiet": "false", "guests": [{"name": "Ana", "age": None}]},
+        {"to": {"city": "Lisbon"}, "nights": 2, "note": None},
+    ],
+    ids=["a default inside", "a number or null", "a truth and what is in a list", "a null that may be left out"],
+)
+def test_the_schema_of_an_mcp_server_binds_whatever_it_refers_to(shop: Shop, again: dict[str, Any]) -> None:
+    """As those of ``langchain-mcp-adapters``: a JSON schema, in which pydantic refers to its models."""
+
+    class Guest(BaseModel):
+        name: str
+        age: int | None = None
+
+    class Stay(BaseModel):
+        to: Address
+        nights: int | None = None
+        quiet: bool = False
+        guests: list[Guest] = [Guest(name="Ana")]
+
+    schema = Stay.model_json_schema()
+    schema["properties"]["note"] = {"type": "string"}
+    book = StructuredTool(name="book", description="d", args_schema=schema, func=lambda **_: shop._effect("book"))
+    first = {"to": {"city": "Lisbon"}, "nights": 2}
+    with runtime(shop, amends.declare("book", compensate=lambda: None)) as rt:
+        turns: list[Turn] = [[("book", first)], [("book", again)], "booked"]
+        agent_of(AmendsMiddleware(rt), shop, turns, tools=[book]).invoke(HELLO)
+    assert shop.effects() == ["book"]
+
+
+@pytest.mark.parametrize("again", [{"postCode": "1000", "country": "PT"}, {"postCode": "1000", "planet": "earth"}])
+def test_a_model_inside_that_knows_only_aliases_is_bound_too(again: dict[str, Any]) -> None:
+    class Place(BaseModel):
+        code: str = Field(alias="postCode")
+        country: str = "PT"
+
+    class Send(BaseModel, populate_by_name=True):
+        to: Place
+        cents: int = Field(default=5, alias="amount")
+
+    made = StructuredTool.from_function(func=lambda **args: "ok", name="send", description="d", args_schema=Send)
+    whole = {"to": {"postCode": "1000", "country": "PT"}, "cents": 5}
+    assert bound_args(made, {"to": {"postCode": "1000"}}) == bound_args(made, {"to": again}) == whole
 
 
 def test_a_tool_without_a_schema_has_the_defaults_of_its_body() -> None:

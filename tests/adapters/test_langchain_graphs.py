@@ -68,6 +68,15 @@ def test_with_a_thread_the_run_is_named_after_it_and_waits_for_whoever_resumes_i
     assert [run.recover for run in shop.runs()] == ["wait", "wait"]
 
 
+def test_a_turn_has_the_deadline_of_its_middleware(shop: Shop) -> None:
+    with runtime(shop) as rt:
+        agent_of(AmendsMiddleware(rt, deadline=60), shop, [[charge("A1", 500)], "ok"]).invoke(HELLO)
+    [run] = shop.runs()
+    assert run.deadline_at is not None
+    assert run.opened_at is not None
+    assert 59 < (run.deadline_at - run.opened_at).total_seconds() < 61
+
+
 def test_a_turn_that_calls_no_tool_opens_no_run(shop: Shop) -> None:
     with runtime(shop) as rt:
         guard = AmendsMiddleware(rt)

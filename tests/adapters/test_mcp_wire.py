@@ -549,6 +549,31 @@ async def test_the_same_request_in_other_words_is_the_same_call(
     assert other.is_error is (named and key is not None)
 
 
+class Party(BaseModel):
+    seats: frozenset[int] = frozenset()
+
+
+@each
+@pytest.mark.parametrize("named", [False, True])
+@on_a_loop
+async def test_a_set_in_another_order_is_the_same_request(tmp_path: Path, flavour: Flavour, named: bool) -> None:
+    """As after a restart of the server: a set of texts has another order in each process, and 0 and 8 have it here."""
+    did: list[int] = []
+
+    def book(seats: set[int], parties: list[Party]) -> str:
+        did.append(len(seats))
+        return "booked"
+
+    assert list({0, 8}) != list({8, 0}), "these show the order in which they came"
+    meta = {plain.RUN_META: "r"} if named else None
+    async with World(tmp_path, flavour, [amends.declare("book", compensate=print)]).client(book) as client:
+        for order in ([0, 8], [8, 0]):
+            done = await ask(client, "book", {"seats": order, "parties": [{"seats": order}]}, meta)
+            assert not done.is_error, text_of(done)
+        await ask(client, "book", {"seats": [0, 8], "parties": [{"seats": [0]}]}, meta)
+    assert did == [2, 2]
+
+
 @each
 @on_a_loop
 async def test_an_unknown_argument_is_not_another_request(tmp_path: Path, flavour: Flavour) -> None:

@@ -23,6 +23,7 @@ from agents import (
     OutputGuardrail,
     OutputGuardrailTripwireTriggered,
     RunConfig,
+    RunContextWrapper,
     RunHooks,
     RunState,
     SQLiteSession,
@@ -203,6 +204,51 @@ async def test_a_model_that_is_told_what_is_missing_is_told_in_its_session(shop:
         assert result.final_output == "sent"
     assert shop.effects() == ["charge A1 5", "ship A1"]
     assert shop.states() == ["committed"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@on_a_loop
+async def test_a_model_that_is_told_after_a_pause_has_the_context_of_its_state(shop: Shop, streamed: bool) -> None:
+    def sign(order: str) -> str:
+        """Sign for an order."""
+        shop._effect("sign", order)
+        return order
+
+    def pack(context: RunContextWrapper[Any], order: str) -> str:
+        """Pack an order."""
+        shop._effect("pack", order, context.context["desk"])
+        return order
+
+    shop.more = [
+        (sign, amends.declare("sign", needs_approval=True, compensate=lambda: None)),
+        (pack, amends.declare("pack", compensate=lambda: None)),
+    ]
+    turns: list[Turn] = [[("sign", {"order": "A1"})], "signed", [("pack", {"order": "A1"})], "packed"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent, runner = clerk(shop, turns), AmendsRunner(rt, requires="pack")
+        paused = await runner.run(agent, "please", context={"desk": 7}, run_id="one")
+        await approve_all(rt)
+        state = await RunState.from_json(agent, json.loads(json.dumps(paused.to_state().to_json())))
+        if streamed:
+            async with runner.run_streamed(agent, state) as result:
+                pass
+            assert result.final_output == "packed"
+        else:
+            assert (await runner.run(agent, state)).final_output == "packed"
+    assert shop.effects() == ["sign A1", "pack A1 7"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_what_the_program_always_rejects_stays_rejected_when_the_model_is_told(shop: Shop) -> None:
+    turns: list[Turn] = [[charge("A1")], [WIRE], "no", [("wire", {"iban": "DE02", "cents": 5})], "sorry"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent, runner = clerk(shop, turns), AmendsRunner(rt, requires="wire")
+        state = (await runner.run(agent, "please", run_id="one")).to_state()
+        state.reject(state.get_interruptions()[0], always_reject=True)
+        with pytest.raises(amends.RolledBack):
+            await runner.run(agent, state)
+    assert shop.effects() == ["charge A1 5", "refund ch_A1"]
 
 
 # ---- guardrails

@@ -1,6 +1,6 @@
 """One module for each framework or SDK, named after its distribution; each is an extra of its own.
 
-Here: what several of them need to recognize an agent that is called as a tool.
+Here: what several of them need: to recognize an agent that is called as a tool, and to record a request in one form.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -152,3 +153,48 @@ def _is_plain(value: object, depth: int) -> bool:
 
 def _is_typed_dict(value: type) -> bool:
     return hasattr(value, "__required_keys__")
+
+
+# ---- A request in one form
+
+
+PLAIN_DEPTH_MAX: Final = 32
+"""How deep sets are looked for in a request."""
+
+
+def in_order(plain: Any, value: Any, depth: int = PLAIN_DEPTH_MAX) -> Any:
+    """Return ``plain``, the JSON form of ``value``, with the members of every set in it sorted.
+
+    The order that a set itself has is another one in each process: the same request would be another call after a restart.
+    """
+    if depth == 0:
+        return plain
+    inner = _parts(value)
+    if isinstance(plain, dict):
+        pairs = inner if isinstance(inner, dict) else {}
+        return {name: in_order(one, pairs[name], depth - 1) if name in pairs else one for name, one in plain.items()}
+    if isinstance(inner, dict) and inner.keys() == {"root"}:  # a model that is one value
+        return in_order(plain, inner["root"], depth - 1)
+    if not isinstance(plain, list) or not isinstance(inner, list) or len(plain) != len(inner):
+        return plain
+    made = [in_order(one, of, depth - 1) for one, of in zip(plain, inner, strict=True)]
+    is_set = isinstance(value, set | frozenset)
+    return sorted(made, key=lambda one: json.dumps(one, sort_keys=True, default=str)) if is_set else made
+
+
+def _parts(value: Any) -> dict[str, Any] | list[Any] | None:
+    """Return what a value consists of, by every name that its JSON form may have for it; None: it has no parts."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    if isinstance(value, Mapping):
+        return {str(getattr(name, "value", name)): one for name, one in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
+    fields = getattr(type(value), "model_fields", None) or getattr(type(value), "__fields__", None)  # pydantic 2, or 1
+    if not isinstance(fields, Mapping):
+        return None
+    found: dict[str, Any] = {}
+    for name, field in fields.items():
+        names = (name, getattr(field, "alias", None), getattr(field, "serialization_alias", None))
+        found |= {one: getattr(value, name, None) for one in names if isinstance(one, str)}
+    return found

@@ -42,7 +42,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 import amends
-from amends.adapters import mcp_runs
+from amends.adapters import in_order, mcp_runs
 from amends.errors import STILL_OPEN
 from amends.idempotency import ForClient, check_result, outcome_for_client, serving
 
@@ -520,7 +520,7 @@ def _bound_by(model: type[ArgModelBase], args: dict[str, Any]) -> dict[str, Any]
         return None  # the server refuses it
     try:
         bound = model.model_validate(args)
-        plain = bound.model_dump(mode="json", by_alias=True)
+        plain = in_order(bound.model_dump(mode="json", by_alias=True), bound)
         again = model.model_validate(plain)
     except Exception:  # arguments that are refused, or a value without a form in JSON
         return None

@@ -58,9 +58,10 @@ from amends import (
     current_call,
     current_run,
 )
-from amends.adapters import agents_run_by
+from amends.adapters import agents_run_by, in_order
 from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, Suspended, UnknownTool
 from amends.notify import exact
+from amends.tools.json_schema import fill
 from amends.visible import visible_log
 
 __all__ = ["AmendsMiddleware", "Turn", "TurnState"]
@@ -111,6 +112,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
     - ``on_open_failure``: what a call with an effect means that failed and was not made good when the agent ends.
       Default: the run is rolled back and ``invoke`` raises ``RolledBack``; after its pivot it is blocked and raises
       ``RunBlocked``. ``"commit"``: it is committed as it is.
+    - ``deadline``: seconds after which a turn that has not ended is rolled back; see ``rt.run``.
     - ``strict``: refuse a tool that is started past the middleware (by a sub-agent without it, or by ``tool.invoke``
       in a node) with ``UsageError``. Default: it is logged as a warning, once for each tool.
 
@@ -129,13 +131,14 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         on_error: OnError = "tell",
         requires: Any = None,
         on_open_failure: OnOpenFailure = "rollback",
+        deadline: float | None = None,
         strict: bool = False,
     ) -> None:
         super().__init__()
         self._is_strict = strict
         self._warned: set[str] = set()
         watch(self)
-        self._ends: dict[str, Any] = {"requires": requires, "on_open_failure": on_open_failure}
+        self._ends: dict[str, Any] = {"requires": requires, "on_open_failure": on_open_failure, "deadline": deadline}
         self._rt, self._given_id, self._recover, self._on_error = rt, run_id, recover, on_error
         self._open_runs, self._lock = open_runs_of(rt)
         self._reached: set[str] = set()
@@ -652,12 +655,17 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             return found
 
     def _watch_stop(self, config: RunnableConfig, open_run: OpenRun) -> None:
-        """Let the run of an agent without a block be suspended if whoever invoked the agent stops it."""
+        """Let the run of an agent without a block be left when what was invoked is left before the agent has ended."""
         chain = WATCH.chain_of(config)
-        if chain is not None and all(turn.open_run is not open_run for turn in chain.root.agent_turns):
+        if chain is None:
+            return
+        turn = next((one for one in chain.root.agent_turns if one.open_run is open_run), None)
+        if turn is None:
             turn = Turn(self._rt, config, self._forget)
             turn.open_run = open_run
+            turn.is_nameless = self._given_id is None and (open_run.thread is None or not open_run.is_resumable)
             chain.root.agent_turns.append(turn)
+        turn.agent = WATCH.graph_of(config)
 
     def _open_run(self, run_id: str, config: RunnableConfig) -> OpenRun:
         if run_id not in self._open_runs:
@@ -877,6 +885,12 @@ class Turn:
         """Whether a part of what was invoked has failed since the last agent began."""
         self.last: Chain | None = None
         """The last invocation inside it."""
+        self.is_nameless = False
+        """Whether nobody can go on with its run: no checkpointer has the agent, or the run has no name."""
+        self.agent: Chain | None = None
+        """The invocation of its agent, if there is no block."""
+        self.failure: BaseException | None = None
+        """Why it is rolled back, if no block says so."""
 
     @property
     def thread(self) -> str | None:
@@ -1355,7 +1369,7 @@ def bound_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any] | None
     schema = tool.args_schema
     try:
         if isinstance(schema, dict):
-            return {**bound_json(schema, given), **again}
+            return {**fill(schema, given), **again}
         if schema is None:
             return {**_defaults_of(tool, given), **again}
         model: Any = tool.tool_call_schema if needs_graph(tool) else schema
@@ -1367,19 +1381,27 @@ def bound_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any] | None
 def _bound_model(model: Any, given: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a model as JSON data; one that JSON would change (a secret, a random default) as it was given."""
     made, twin = _parsed(model, given), _parsed(model, given)
-    for by_alias in (False, True):
-        plain, again = _dumped(made, by_alias=by_alias), _dumped(twin, by_alias=by_alias)
+    best: tuple[int, dict[str, Any]] | None = None
+    for by_alias, inside in ((False, False), (False, True), (True, True)):  # the models inside may know only aliases
+        names = _names_of(model, by_alias=by_alias)
+        plain, again = (_shown(_dumped(one, by_alias=inside), names, model, inside=inside) for one in (made, twin))
         with suppress(ValidationError, ValidationErrorV1):
             back = _parsed(model, plain)
-            names = _names_of(model, by_alias=by_alias)
             odd = {
                 names[name]
                 for name in names
                 if plain.get(names[name]) != again.get(names[name]) or _field(made, name) != _field(back, name)
             }
             kept = {name: value for name, value in given.items() if names.get(name) in odd}
-            return {**{name: value for name, value in plain.items() if name not in odd}, **kept}
-    return given
+            if best is None or len(odd) < best[0]:
+                best = len(odd), {**{name: value for name, value in plain.items() if name not in odd}, **kept}
+    return given if best is None else best[1]
+
+
+def _shown(dumped: dict[str, Any], names: Mapping[str, str], model: Any, *, inside: bool) -> dict[str, Any]:
+    """Return the fields of a dumped model under these names."""
+    shown = {own: names[name] for name, own in _names_of(model, by_alias=inside).items()}
+    return {shown.get(name, name): value for name, value in dumped.items()}
 
 
 def _parsed(model: Any, given: dict[str, Any]) -> Any:
@@ -1390,10 +1412,11 @@ def _dumped(made: Any, *, by_alias: bool) -> dict[str, Any]:
     """Return a model as JSON data; nothing of it, if there is a class in it that JSON cannot say."""
     try:
         if isinstance(made, BaseModelV1):
-            found: dict[str, Any] = json.loads(made.json(by_alias=by_alias))
-            return found
-        dumped: dict[str, Any] = made.model_dump(mode="json", by_alias=by_alias, warnings=False)
-        return dumped
+            dumped = json.loads(made.json(by_alias=by_alias))
+        else:
+            dumped = made.model_dump(mode="json", by_alias=by_alias, warnings=False)
+        found: dict[str, Any] = in_order(dumped, made)
+        return found
     except Exception:
         return {}
 
@@ -1412,35 +1435,6 @@ def _names_of(model: Any, *, by_alias: bool) -> dict[str, str]:
 
 def _field(made: Any, name: str) -> Any:
     return getattr(made, name, None)
-
-
-def bound_json(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object with the defaults of its JSON schema, and numbers that were given as text."""
-    shown: Mapping[str, Any] = schema.get("properties", {})
-    is_closed = schema.get("additionalProperties") is False
-    made = {
-        name: _bound_value(shown[name], value) if name in shown else value
-        for name, value in given.items()
-        if name in shown or not is_closed
-    }
-    missing = {name: one["default"] for name, one in shown.items() if name not in given and "default" in one}
-    return made | missing
-
-
-def _bound_value(schema: Any, value: Any) -> Any:
-    if not isinstance(schema, Mapping):
-        return value
-    kind = schema.get("type")
-    if kind == "object" and isinstance(value, dict):
-        return bound_json(schema, value)
-    if kind == "array" and isinstance(value, list):
-        return [_bound_value(schema.get("items"), one) for one in value]
-    if kind in ("integer", "number") and isinstance(value, str):
-        with suppress(ValueError):
-            return int(value)
-        with suppress(ValueError):
-            return float(value) if kind == "number" else value
-    return int(value) if kind == "integer" and isinstance(value, float) and value.is_integer() else value
 
 
 def _defaults_of(tool: BaseTool, given: dict[str, Any]) -> dict[str, Any]:
@@ -1639,12 +1633,13 @@ class Chain:
         self.root: Chain = self if parent is None else parent.root
         self.is_resumed: bool = is_resumed or (parent is not None and parent.is_resumed)
         self.state: Literal["running", "ended", "paused", "stopped", "failed"] = "running"
+        self.error: BaseException | None = None
         self.turns: tuple[Turn, ...] = ()
         """The blocks that it began in, the innermost first."""
         self.graph_turns: list[Turn] = []
         """Of a root: the turns of bare tool nodes, which end with it."""
         self.agent_turns: list[Turn] = []
-        """Of a root: those of agents without a block, which are suspended if it is stopped."""
+        """Of a root: those of agents without a block, which are left with it if they have not ended."""
         self.runs: dict[tuple[str, ...], str] = {}
         """Of a root: the runs of agents, by their places."""
         self._slots: dict[str, dict[Any, int]] = {}
@@ -1749,10 +1744,11 @@ class _Watch(BaseCallbackHandler):
         """Note how it ended, and end the turns of tool nodes that nothing else ends."""
         chain = self._ended(run_id, "ended")
         if chain is not None:
+            self._leave_agents(chain)
             self._end_turns(chain)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Note how it ended; suspend the turns of tool nodes, and of agents that were stopped: they can be resumed."""
+        """Note how it ended; suspend the turns of tool nodes and agents: they can be resumed, also in another process."""
         if isinstance(error, GraphInterrupt):
             chain = self._chains.get(run_id)
             while chain is not None:
@@ -1760,10 +1756,12 @@ class _Watch(BaseCallbackHandler):
         state: Literal["stopped", "failed"] = "stopped" if isinstance(error, STOPS) else "failed"
         chain = self._ended(run_id, state)
         if chain is not None:
+            chain.error = error
             for turn in chain.turns:
                 turn.agent_failed = turn.agent_failed or chain.state == "failed"
-            if chain.state == "stopped":
-                chain.graph_turns += [turn for turn in chain.agent_turns if turn.is_unended()]
+            for turn in chain.graph_turns:
+                turn.reached_end = False
+            self._leave_agents(chain)
             try:
                 self._end_turns(chain)
             except Exception as left:  # the error of the graph itself comes out
@@ -1776,13 +1774,24 @@ class _Watch(BaseCallbackHandler):
             chain.state = state
         return chain
 
+    def _leave_agents(self, chain: Chain) -> None:
+        """Leave the runs of agents that have not ended; roll one back that failed and that nobody can go on with."""
+        left = [turn for turn in chain.agent_turns if turn.is_unended()]
+        for turn in left:
+            turn.reached_end = False
+            if chain.state == "failed" and turn.is_nameless:
+                turn.failure = chain.error
+            elif chain.state == "ended" and turn.agent is not None and turn.agent.state == "failed":
+                turn.failure = turn.agent.error  # somebody has caught it, and the whole went on without the agent
+        chain.graph_turns = [*left, *chain.graph_turns]
+
     def _end_turns(self, chain: Chain) -> None:
         for turn in chain.graph_turns:
             turn.last = chain
             if isinstance(turn.rt, AsyncRuntime):
                 TO_END.setdefault(chain.run_id, []).append(turn)
             else:
-                turn.__exit__(None, None, None)
+                turn.__exit__(None, turn.failure, None)
         chain.graph_turns = []
 
     def on_tool_start(
@@ -1835,13 +1844,13 @@ class _AsyncEnds(AsyncCallbackHandler):
     async def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """End them."""
         for turn in TO_END.pop(run_id, ()):
-            await turn.__aexit__(None, None, None)
+            await turn.__aexit__(None, turn.failure, None)
 
     async def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Suspend them."""
         for turn in TO_END.pop(run_id, ()):
             try:
-                await turn.__aexit__(None, None, None)
+                await turn.__aexit__(None, turn.failure, None)
             except Exception as left:
                 log.warning("%s", left)
 

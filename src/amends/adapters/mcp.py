@@ -36,7 +36,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 import amends
-from amends.adapters import mcp_runs
+from amends.adapters import in_order, mcp_runs
 from amends.errors import STILL_OPEN
 from amends.idempotency import ForClient, call_meta, check_result, outcome_for_client, serving
 from amends.visible import visible
@@ -303,7 +303,7 @@ class _Request:
         self.place = mcp_runs.place_of(
             guard._rt,
             tool,
-            [self.again, to_jsonable_python(kwargs, fallback=str)],
+            [self.again, in_order(to_jsonable_python(kwargs, fallback=str), kwargs)],
             who=_principal() or guard.name,
             named=_run_named(self.context),
             chosen=(guard._run_id(kwargs) if callable(guard._run_id) else guard._run_id) or state,

@@ -998,7 +998,11 @@ class _Turn:
 
 
 def _told(result: RunResultBase, text: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the input and the options with which the agent goes on, told what is missing."""
+    """Return the input and the options with which the agent goes on, told what is missing.
+
+    Its context is that of the result: the program's own object, which may be that of a state, and what it always rejects.
+    """
+    options = {**options, "context": result.context_wrapper}
     if options.get("session") is not None or options.get("conversation_id"):
         return text, options  # the conversation is kept elsewhere
     if options.get("previous_response_id") or options.get("auto_previous_response_id"):
