@@ -6,15 +6,17 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 
 from amends import Runtime
-from amends.serve import Limits
-from tests.serve.shop import served
+from amends.serve import Limits, app
+from tests.serve.shop import SECRET, served
 from tests.serve.test_server import process
 from tests.serve.test_workers import BOOK, WORKER, Later, call, desk, ok, open_run, register, report, take
 
@@ -117,3 +119,27 @@ def test_work_is_not_handed_to_a_connection_that_is_gone(tmp_path: Path) -> None
         client.post(f"/v1/claims/{work['call']}/succeed", headers=worker, json={"token": work["token"], "result": 1})
         asking.join(60)
         assert got[0]["status"] == "done"
+
+
+def test_a_new_run_on_a_server_that_has_just_started_waits_for_workers_if_there_are_any() -> None:
+    """Its client may have come back before the workers: what they perform is known only from them."""
+    with Runtime("memory:", lease=5.0) as rt:
+        names = {"agent": "shopper", "worker": ""}
+        texts = {
+            scope: rt.create_token(scope, scopes=scope, agent=agent, by="me", why="x").text
+            for scope, agent in names.items()
+        }
+        heads = {scope: {"Authorization": f"Bearer {text}"} for scope, text in texts.items()}
+        with TestClient(app(rt, secrets=SECRET)) as client, ThreadPoolExecutor(1) as pool:
+            assert client.post("/v1/runs", headers=heads["agent"], json={"id": "r"}).status_code == 201
+            body = {"tool": "pack", "args": {}}
+            asked = pool.submit(client.post, "/v1/runs/r/calls", headers=heads["agent"], json=body)
+            time.sleep(0.2)
+            assert not asked.done()
+            declared = {"name": "pack", "kind": "read", "parameters": {"type": "object"}}
+            made = client.post("/v1/workers", headers=heads["worker"], json={"tools": [declared]}).json()
+            place = f"/v1/workers/{made['id']}/take"
+            work = client.post(place, headers=heads["worker"], json={"wait": 10}).json()["work"]
+            done = {"token": work["token"], "result": 1}
+            client.post(f"/v1/claims/{work['call']}/succeed", headers=heads["worker"], json=done)
+            assert asked.result(20).json()["value"] == 1

@@ -99,6 +99,7 @@ def _tell(rt: AsyncRuntime, address: str, link: str, *, as_json: bool) -> None:
         put(f"serving {visible(ledger, prose=True)} on {address}")
         if link:
             put(f"open within five minutes: {link}", fold=False)
+    sys.stdout.flush()  # whoever started it through a pipe waits for this line
     if link:
         webbrowser.open(link)
 

@@ -52,6 +52,8 @@ class Limits:
     """How long a worker may not ask for work before it is forgotten, and its tools count as performed by nobody."""
     workers_back_s_max: float = 10.0
     """For how long after the start a run from before waits for workers that perform its tools."""
+    take_s_max: float = 60.0
+    """How long a worker's request for work is kept waiting."""
     pickup_s_max: float = 30.0
     """How long a piece of work waits for a worker; then it has certainly had no effect."""
 

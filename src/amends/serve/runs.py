@@ -208,8 +208,11 @@ async def _workers_back(x: Exchange, id: str) -> None:
 
 
 async def await_tools(x: Exchange, session: Session, tools: Iterable[str]) -> None:
-    """Give the workers of these tools a moment to come back, if the run is from before; its client is not silent meanwhile."""
-    if session.run.resumed:
+    """Give the workers of these tools a moment to come back after a restart; its client is not silent meanwhile.
+
+    A new run waits too if there are workers at all: its client may have come back before them.
+    """
+    if session.run.resumed or await x.service.desk.may_come():
         with session.request():
             await x.service.desk.await_tools(tools)
 

@@ -164,6 +164,7 @@ class Desk:
         self._ended: OrderedDict[Name, Piece] = OrderedDict()
         self._unserved: frozenset[str] = frozenset()
         self._since = time.monotonic()
+        self._has_tokens: bool | None = None
 
     # ---- Workers and their tools
 
@@ -294,6 +295,17 @@ class Desk:
         # A tool may become known in other ways than by a worker that registers.
         while self.expects_workers and any(self._service.rt.kind_of(name) is None for name in wanted):  # noqa: ASYNC110
             await asyncio.sleep(WORKERS_BACK_POLL_S)
+
+    async def may_come(self) -> bool:
+        """Return whether a tool that nobody knows yet may be that of a worker which has not come back yet.
+
+        That is so for a while after the start, if somebody has a token for workers.
+        """
+        if not self.expects_workers:
+            return False
+        if self._has_tokens is None:
+            self._has_tokens = any("worker" in one.scopes for one in await self._service.rt.tokens())
+        return self._has_tokens
 
     @property
     def expects_workers(self) -> bool:
@@ -529,7 +541,9 @@ async def take(x: Exchange) -> Reply:
     """Give a worker one piece of work, or none."""
     said: TakeWork = x.body
     worker = x.service.desk.worker(x.tenant, x.path["id"])
-    piece = await x.service.desk.take(worker, said.wait, is_gone=x.request.is_disconnected)
+    piece = await x.service.desk.take(
+        worker, min(said.wait, x.service.limits.take_s_max), is_gone=x.request.is_disconnected
+    )
     if piece is None:
         return Reply({"work": None})
     token = sign(piece.work, x.service.secrets)
