@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Literal, TypeVar
 
@@ -119,6 +120,17 @@ def call_meta() -> dict[str, str]:
     """
     found = sending("POST")
     return {} if found is None else {KEY_META: found.key, CALLER_META: found.call.run_id}
+
+
+def by_schema(schema: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as their JSON schema means them, so that the same request in other words is the same call.
+
+    Defaults are filled in and numbers are numbers; left out are arguments that the schema excludes, and a null for one that
+    may be left out and has no default.
+    """
+    from amends.tools.json_schema import fill  # only where it is asked for: it needs more than a first call does
+
+    return fill(schema, args)
 
 
 def serving() -> AbstractContextManager[None]:

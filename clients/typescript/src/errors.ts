@@ -95,7 +95,7 @@ export class RuleRefused extends Refused {}
 /** The run has changed since its rollback was planned; nothing was rolled back. */
 export class StalePlan extends Refused {}
 
-/** Nobody knows who asks: no token or login was given, or it is not valid (``why``); nothing was done. */
+/** Nobody knows who asks: no token or login was given, or it is not valid; nothing was done. */
 export class Unauthorized extends Refused {}
 
 /** No tool of that name is declared to this runtime. */

@@ -60,8 +60,8 @@ from amends import (
 )
 from amends.adapters import agents_run_by, in_order
 from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, Suspended, UnknownTool
+from amends.idempotency import by_schema
 from amends.notify import exact
-from amends.tools.json_schema import fill
 from amends.visible import visible_log
 
 __all__ = ["AmendsMiddleware", "Turn", "TurnState"]
@@ -1369,7 +1369,7 @@ def bound_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any] | None
     schema = tool.args_schema
     try:
         if isinstance(schema, dict):
-            return {**fill(schema, given), **again}
+            return {**by_schema(schema, given), **again}
         if schema is None:
             return {**_defaults_of(tool, given), **again}
         model: Any = tool.tool_call_schema if needs_graph(tool) else schema
