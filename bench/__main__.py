@@ -27,8 +27,11 @@ from bench.alone import (
 )
 from bench.bars import (
     AGAINST_FLOOR,
+    CONSOLE,
     CPU,
     CPU_ASYNC,
+    ENGINES,
+    GATEWAY,
     GROWN,
     IMPORT,
     MEMORY,
@@ -45,7 +48,10 @@ from bench.bars import (
 )
 from bench.chart import write_svg
 from bench.contest import ROOT, Side, SideFailed
+from bench.engines import MODULES as ENGINE_MODULES
+from bench.engines import on_engine
 from bench.environments import PEERS, installed, is_interpreter
+from bench.gateway import through_gateway
 from bench.growth import OURS, Ledgers, grown, said
 from bench.measure import FLOOR as FLOOR_NAME
 from bench.measure import OURS as OUR_NAME
@@ -112,6 +118,12 @@ class Bench:
             self.take(replaying(self.effort, *([QUICK_REPLAYED] if self.said.quick else [])))
         if self.wants(IMPORT, "any"):
             self.take(importing(*([QUICK_IMPORTS] if self.said.quick else [])))
+        for one in ENGINE_MODULES:
+            if self.wants(ENGINES, one):
+                self.take(on_engine(one, self.effort.repeats))
+        for tool in GATEWAY.bars:
+            if self.wants(GATEWAY, tool):
+                self.take(through_gateway(tool, self.effort.repeats))
         for family in dict.fromkeys(store.partition("-")[0] for store in stores):
             self._family([store for store in stores if store.startswith(family)], family)
         if "sqlite-normal" in stores and self.wants(MEMORY, "sqlite-normal") and not self.said.quick:
@@ -156,7 +168,7 @@ class Bench:
 
     def _missing(self, stores: list[str], why: str) -> Iterator[Row]:
         have = {(row.work, row.store) for row in self.rows}
-        works = (*AGAINST_FLOOR, *((GROWN, PAGE) if self.said.large else ()), WAIT, SIZE, WAL, VERIFIED, SERVE)
+        works = (*AGAINST_FLOOR, *((GROWN, PAGE, CONSOLE) if self.said.large else ()), WAIT, SIZE, WAL, VERIFIED, SERVE)
         for store in stores:
             for work in works:
                 title = work.title.format(calls=f"{self.said.large:,}", events=f"{self._events:,}")
@@ -202,7 +214,7 @@ class Bench:
         return sides, failed
 
     def _grown(self, stores: list[str], made: Places) -> None:
-        wanted = [store for store in stores if self.wants(GROWN, store) or self.wants(PAGE, store)]
+        wanted = [store for store in stores if any(self.wants(work, store) for work in (GROWN, PAGE, CONSOLE))]
         if not wanted or not self.said.large:
             return
         ledgers = Ledgers(made, self.said.large)

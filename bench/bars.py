@@ -15,6 +15,12 @@ STORE_NAMES: Final = {
     "mariadb": "MariaDB",
     "memory": "memory",
     "any": "any store",
+    "temporal": "Temporal",
+    "restate": "Restate",
+    "echo": "echo",
+    "works": "a tool of 50 ms",
+    "create_entities": "memory: create_entities",
+    "write_file": "filesystem: write_file",
 }
 
 
@@ -76,6 +82,9 @@ GROWN: Final = Work(
     "grown", "the same call in a ledger of {calls} calls, against an empty one", _bars(1.15, 1.15, 1.15, 1.3)
 )
 PAGE: Final = Work("page", "a page of the run list at {calls} calls, against one of 1,000", _bars(1.5, 1.5, 1.5, 1.5))
+CONSOLE: Final = Work(
+    "console", "the slowest page of the console at {calls} calls, against one of 1,000", _bars(1.5, 1.5, 1.5, 1.5)
+)
 WAIT: Final = Work("wait", "delay until a waiter is told, p99", dict.fromkeys(STORES[:3], 20.0), unit="ms")
 CPU: Final = Work("cpu", "CPU of the engine, a call, sync", {"memory": 30.0}, unit="µs")
 CPU_ASYNC: Final = Work("cpu_async", "CPU of the engine, a call, async", {"memory": 30.0}, unit="µs")
@@ -101,6 +110,15 @@ SERVE: Final = Work(
     "serve", "claims over HTTP, 256 connections: pairs per second against the library in process",
     dict.fromkeys(STORES[:3], 0.4), "at least",
 )  # fmt: skip
+ENGINES: Final = Work(
+    "engines", "a call on a durable engine, against the bare call", {"temporal": 1.3, "restate": 1.3}
+)  # fmt: skip
+"""Its stores are the engines; the ledger is a file beside the data of the server."""
+GATEWAY: Final = Work(
+    "gateway", "MCP gateway, a call through it against the bare server, stdio",
+    dict.fromkeys(("echo", "works", "create_entities", "write_file"), 1.5),
+)  # fmt: skip
+"""Its stores are the tools that are called."""
 BEHIND: Final = "never behind a peer: {title}"
 BEHIND_BAR: Final = 1.0
 ALLOWED_BAR: Final = 1.3

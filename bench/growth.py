@@ -1,4 +1,4 @@
-"""The cost of a large ledger: the same call, and a page of the list."""
+"""The cost of a large ledger: the same call, a page of the list, and the pages of the console."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bench.bars import GROWN, PAGE, Row, Work
+from bench.bars import CONSOLE, GROWN, PAGE, Row, Work
 from bench.contest import Side, SideFailed
 from bench.fill import fill
 from bench.measure import Effort, Figures, grow_log, interleaved, told
@@ -14,6 +14,7 @@ from bench.places import Places
 
 SMALL_CALLS: Final = 1_000
 OURS: Final = "bench.sides.ours"
+PAGES: Final = "bench.sides.console"
 
 
 @dataclass(slots=True)
@@ -44,7 +45,8 @@ class Ledgers:
 
 
 def grown(store: str, ledgers: Ledgers, effort: Effort) -> Iterator[Row]:
-    """Measure the two rows of a store."""
+    """Measure the three rows of a store."""
+    begun = [GROWN, PAGE, CONSOLE]
     try:
         ledgers.make(store)
         with (
@@ -58,12 +60,30 @@ def grown(store: str, ledgers: Ledgers, effort: Effort) -> Iterator[Row]:
             # The difference is a few per cent, so this needs more repeats than rows that differ by a factor.
             often = replace(effort, repeats=effort.repeats * 2)
             calls = interleaved({"empty": empty, "large": large}, "fresh", often)
-            yield _row(GROWN, store, ledgers.calls, calls, "empty")
+            yield _row(begun.pop(0), store, ledgers.calls, calls, "empty")
             pages = interleaved({"small": small, "large": large}, "page", effort)
-            yield _row(PAGE, store, ledgers.calls, pages, "small")
+            yield _row(begun.pop(0), store, ledgers.calls, pages, "small")
+        with Side("small", PAGES, store, ledgers.small) as small, Side("large", PAGES, store, ledgers.large) as large:
+            sides = {"small": small, "large": large}
+            found = {name: interleaved(sides, name, effort) for name in small.works}
+        begun.pop(0)
+        yield _slowest(store, ledgers.calls, found)
     except Exception as error:
-        for work in (GROWN, PAGE):
+        for work in begun:
             yield _row(work, store, ledgers.calls, Figures(errors={"large": said(error)}), "small")
+
+
+def _slowest(store: str, calls: int, found: dict[str, Figures]) -> Row:
+    """Return the row of the page whose ratio is the highest, with the figures of all."""
+    ratios = {name: figures.ratio("large", "small") for name, figures in found.items()}
+    slowest = max(found, key=lambda name: ratios[name] or float("inf"))
+    row = _row(CONSOLE, store, calls, found[slowest], "small")
+    row.more["page"] = slowest
+    row.more["pages"] = {
+        name: {"ratio": None if ratios[name] is None else round(ratios[name] or 0, 3), "us": found[name].us("large")}
+        for name in found
+    }
+    return row
 
 
 def _row(work: Work, store: str, calls: int, figures: Figures, other: str) -> Row:

@@ -5,12 +5,14 @@ A generated part is between two comments; whatever is between them is replaced:
     <!-- generated: call moves -->
     <!-- end -->
 
-Links between pages are checked too: a link to a missing page is an error in both modes. So is a cell of the table of
+Links between pages are checked too, also those by the address of the site or the repository (scripts/addresses.py): a
+link to a missing page or heading is an error in both modes. So is a cell of the table of
 adapters without a test or a reason (see tests/adapters/cells.py).
 """
 
 from __future__ import annotations
 
+import ast
 import errno
 import inspect
 import re
@@ -19,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -28,6 +32,8 @@ from amends import Budget, errors, states
 from amends.engine import outcomes
 from amends.engine.model_answers import answer_error
 from amends.errors import limit_words
+from amends.gateway import catalogue, setup
+from amends.gateway import config as gateway_config
 from amends.model import Answer
 from amends.serve import Limits, problems
 from amends.serve.routes import ROUTES
@@ -36,10 +42,18 @@ from amends.testing.checkers import CHECKERS
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.adapters import table  # noqa: E402 (found by the line above; it imports no framework)
+from scripts.addresses import page_of  # noqa: E402 (found by the line above)
+from tests.adapters import table  # noqa: E402 (it imports no framework)
+from tests.serve import verbs  # noqa: E402
 
+FENCES: Final = {"codex": "toml", "agents-sdk": "python"}
+"""In which language the block of a client is written, if it is not JSON."""
+EXAMPLES: Final = ("travel_booking", "refunds", "payouts", "release_pipeline", "inventory", "crm_campaign")
+"""The programs of ``examples/`` that have a page of their own."""
 PART: Final = re.compile(r"(<!-- generated: (?P<name>[\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 LINK: Final = re.compile(r"\]\((?!\w+:|#)(?P<target>[^)#\s]+)(?:#[^)\s]*)?\)")
+PART_LINK: Final = re.compile(r"\]\((?!\w+:)(?P<target>[^)#\s]*)#(?P<heading>[^)\s]+)\)")
+ADDRESS: Final = re.compile(r"(?:\]\(|\b(?:src|srcset|href)=\")(?P<address>https://[^)\"\s]+)")
 FENCED: Final = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -61,8 +75,8 @@ def _first_line(thing: Any) -> str:
 
 
 def _promise(checker: Any) -> str:
-    """Return what must hold, without the "Check that" of the docstring."""
-    said = _first_line(checker).removeprefix("Check that ")
+    """Return what must hold, without each "that" of "Check that …, and that …"."""
+    said = _first_line(checker).removeprefix("Check that ").replace(" and that ", " and ")
     return said[:1].upper() + said[1:]
 
 
@@ -126,7 +140,12 @@ def _refusals() -> Iterator[tuple[str, errors.Error]]:
         errors.Locked("reserve", lock="stock:lamp", holder="o-1", since=since, waited=30.0, held_s=90.0, run_id=None),
     )
     budget = Budget(50)
-    amounts = {"spent": Decimal("41.5"), "reserved": Decimal(0), "asked": Decimal(42), "left": Decimal("8.5")}
+    amounts: dict[str, Any] = {
+        "spent": Decimal("41.5"),
+        "reserved": Decimal(0),
+        "asked": Decimal(42),
+        "left": Decimal("8.5"),
+    }
     yield "`BudgetExceeded`", errors.BudgetExceeded("charge", budget=budget, **amounts)
     yield "`Deadlocked`", errors.Deadlocked("reserve", why="deadlock", run_id="order-2")
     yield "`RuleRefused`", errors.RuleRefused("send_wire", why="too much for an agent")
@@ -147,7 +166,10 @@ def _outcomes() -> Iterator[tuple[str, errors.Error | Exception]]:
         "`ToolFailed`",
         errors.ToolFailed("address unknown", call=SimpleNamespace(tool="ship"), type_name="ValueError"),
     )
-    yield "`InDoubt`", errors.InDoubt("", call=_CHARGE, why="timeout")
+    yield "`InDoubt`, the tool has a probe", errors.InDoubt("", call=_CHARGE, why="timeout", checked=True)
+    yield "`InDoubt`, it has none", errors.InDoubt("", call=_CHARGE, why="timeout")
+    unknown = SimpleNamespace(tool="charge", state="residue")
+    yield "`InDoubt`, a person said `Unknown`", errors.InDoubt("", call=unknown, why="timeout")
     yield "`Held` `duplicate`", errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE)
     other = errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE, may_repeat=True)
     yield "`Held` `duplicate`, `repeats=True`", other
@@ -225,6 +247,8 @@ def _records() -> str:
             amends.Next,
             amends.Planned,
             amends.RollbackPlan,
+            amends.Overview,
+            amends.RunLine,
         ),
         *(amends.Reconciliation, amends.Mismatch),
     )
@@ -249,7 +273,10 @@ def _members(cls: type[Any]) -> Callable[[], str]:
                 continue
             value = getattr(cls, name)  # a verb is made when it is first looked up
             is_value = isinstance(value, property) or not callable(value)
-            rows.append((f"`{name}`" if is_value else f"`{name}({_asked(value)})`", _first_line(value)))
+            said = (
+                _first_line(value) if isinstance(value, property) or callable(value) else _comments(cls).get(name, "")
+            )
+            rows.append((f"`{name}`" if is_value else f"`{name}({_asked(value)})`", said))
         return _table("name | what it does", rows)
 
     return made
@@ -265,7 +292,7 @@ def _asked(method: Callable[..., Any]) -> str:
             and not any(one.startswith("*") for one in said)
         ):
             said.append("*")
-        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        star = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind.name, "")
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
         said.append(f"{star}{parameter.name.rstrip('_')}{default}")
     return ", ".join(said)
@@ -302,6 +329,85 @@ def _statuses() -> str:
     return _table("status | errors", ((str(status), ", ".join(names)) for status, names in sorted(found.items())))
 
 
+def _verbs() -> str:
+    """Return every verb of a program, and what the clients have of it."""
+    rows = []
+    for one in verbs.rows():
+        names = [", ".join(f"`{name}`" for name in said.split(", ") if name) for said in (one.python, one.typescript)]
+        rows.append((f"`{one.verb}`", f"`{one.address}`" if one.address else one.why, *names))
+    return _table("verb | address, or why there is none | Python | TypeScript", rows)
+
+
+def _gateway_words() -> str:
+    """Return a table of the words of each table of the gateway's configuration."""
+    tables = (
+        ("[gateway]", gateway_config.GatewayTable),
+        ("[gateway.servers.NAME]", gateway_config.ServerTable),
+        ("[gateway.servers.NAME.tools.TOOL]", gateway_config.ToolTable),
+        ("before", gateway_config.Snapshot),
+        ("compensate", gateway_config.Compensation),
+        ("a call of compensate", gateway_config.CallTable),
+        ("guard", gateway_config.Guard),
+        ("probe", gateway_config.Probe),
+    )
+    parts = []
+    for title, kind in tables:
+        said = _comments(kind)
+        rows = []
+        for name, field in kind.model_fields.items():
+            default = "needed" if field.is_required() else f"`{field.get_default(call_default_factory=True)!r}`"
+            rows.append((f"`{name}`", default, said.get(name, "")))
+        name = f"`{title}`" if " " not in title else title[:1].upper() + title[1:]
+        parts.append(f"## {name}\n\n{_first_line(kind)}\n\n" + _table("word | default | meaning", rows))
+    return "\n".join(parts)
+
+
+def _comments(table: type[Any]) -> dict[str, str]:
+    """Return the text that follows each field in the source of a class."""
+    body = ast.parse(inspect.getsource(table)).body[0]
+    assert isinstance(body, ast.ClassDef), "a table is a class"
+    found: dict[str, str] = {}
+    for before, after in pairwise(body.body):
+        is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name) and is_text:
+            found[before.target.id] = " ".join(str(after.value.value).split()).replace("``", "`")  # type: ignore[attr-defined]
+    return found
+
+
+TESTED: Final = {
+    "server": "Tested against the real server, {package}.",
+    "api": "Tools and arguments were compared with those of the real server, {package}, on {listed}. It needs an account, so "
+    "that server was run against a stand-in of its API.",
+    "list": "Tools and arguments were compared with those of the real server, {package}, on {listed}. It needs an account, "
+    "and what its tools do and return was not tested: they are written from the published list, and a stand-in of the "
+    "server was used.",
+}
+
+
+def _gateway_catalogue() -> str:
+    """Return each entry of the catalogue: what it is, against what it was tested, and why each tool is of its kind."""
+    parts = []
+    for name in catalogue.names():
+        said = catalogue.entry(name)
+        tested = TESTED[said["tested"]].format(**said)
+        rows = [(f"`{tool}`", table["kind"], table.get("why", "")) for tool, table in said["tools"].items()]
+        parts.append(f"### `{name}`\n\n{said['about']} {tested}\n\n" + _table("tool | kind | why", rows))
+    return "\n".join(parts)
+
+
+def _gateway_client(name: str) -> str:
+    """Return what ``amends gateway install`` prints for a client."""
+    block = setup.client_block(name, "amends", Path("/home/ada/amends.toml"))
+    return f"```{FENCES.get(name, 'json')}\n{block}\n```\n"
+
+
+def _example(name: str) -> str:
+    """Return a program of ``examples/`` as a block, without its docstring: the page says more than that."""
+    text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    code = text.split('"""\n', 1)[1].lstrip("\n")
+    return f"```python\n{code}```\n"
+
+
 def _limits() -> str:
     return _table("limit | default", ((f"`{one.name}`", f"{one.default:,}") for one in fields(Limits)))
 
@@ -310,6 +416,10 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "routes": _routes,
     "statuses": _statuses,
     "limits of the service": _limits,
+    "verbs of clients": _verbs,
+    "gateway words": _gateway_words,
+    "gateway catalogue": _gateway_catalogue,
+    **{f"gateway client {name.replace('-', ' ')}": partial(_gateway_client, name) for name in setup.CLIENTS},
     "call moves": lambda: _diagram(states.diagram(states.CALL_MOVES)),
     "run moves": lambda: _diagram(states.diagram(states.RUN_MOVES)),
     "call table": lambda: _moves(dict(states.CALL_MOVES)),
@@ -332,6 +442,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "checkers": lambda: _table(
         "checker | what must hold", ((f"`{name}`", _promise(checker)) for name, checker in CHECKERS.items())
     ),
+    **{f"example {name}": partial(_example, name) for name in EXAMPLES},
 }
 
 
@@ -348,11 +459,31 @@ def fresh(text: str) -> str:
     return PART.sub(lambda part: part[1] + PARTS[part["name"]]() + part[3], text)
 
 
+@cache
+def _headings(page: Path) -> frozenset[str]:
+    """Return the headings of a page, as a link names them."""
+    prose = FENCED.sub("", page.read_text(encoding="utf-8"))
+    titles = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.+)$", prose, re.MULTILINE))
+    return frozenset(re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles)
+
+
 def broken_links(page: Path, text: str) -> Iterator[str]:
-    """Yield the links of the page to files that do not exist."""
-    for link in LINK.finditer(FENCED.sub("", text)):
+    """Yield the links of the page to files and headings that do not exist."""
+    prose = FENCED.sub("", text)
+    for link in PART_LINK.finditer(prose):
+        part = page.parent / link["target"] if link["target"] else page
+        if part.suffix == ".md" and part.exists() and link["heading"] not in _headings(part.resolve()):
+            yield f"{page.relative_to(ROOT)}: {link['target']} has no heading #{link['heading']}"
+    for link in LINK.finditer(prose):
         if not (page.parent / link["target"]).exists():
             yield f"{page.relative_to(ROOT)}: {link['target']} does not exist"
+    for link in ADDRESS.finditer(prose):
+        target = page_of(link["address"])
+        if target is not None and not target.exists():
+            yield f"{page.relative_to(ROOT)}: {link['address']} shows {target.relative_to(ROOT)}, which does not exist"
+    if page.name == "README.md" and page.parent == ROOT:
+        # The package index shows this page without the files around it.
+        yield from (f"README.md: {link['target']} must be an address" for link in LINK.finditer(prose))
 
 
 def main() -> int:

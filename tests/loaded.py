@@ -19,7 +19,8 @@ import amends.host
 
 for package in (amends.cli, amends.engine, amends.host):
     for module in iter_modules(package.__path__):
-        import_module(f"{package.__name__}.{module.name}")
+        if module.name != "live_shop":  # it brings the whole service, which the programs forked here do not need
+            import_module(f"{package.__name__}.{module.name}")
 for name in ("amends.runtime", "amends.stores.sqlite.store", "amends.worker", "rich.console", "rich.table"):
     import_module(name)
 for name in amends.__all__:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -101,6 +102,38 @@ class BudgetState:
         """Return plain JSON data."""
         amounts = {name: str(getattr(self, name)) for name in ("spent", "reserved", "left")}
         return {"budget": self.budget.to_dict(), "who": self.who, "period": self.period, **amounts}
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """What one call took of a budget."""
+
+    call_id: str
+    run_id: str
+    tool: str
+    agent: str | None
+    at: datetime
+    spent: Decimal
+    reserved: Decimal
+    """Reserved while the call has no result yet, or is in doubt."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        facts = {"call_id": self.call_id, "run_id": self.run_id, "tool": self.tool, "agent": self.agent}
+        return facts | {"at": self.at.isoformat(), "spent": str(self.spent), "reserved": str(self.reserved)}
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """One budget in its present period, and which of the newest calls were charged to it."""
+
+    state: BudgetState
+    charged: tuple[Charged, ...]
+    """Oldest first. What was spent before the first of them is not here, but is part of ``state.spent``."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return self.state.to_dict() | {"charged": [one.to_dict() for one in self.charged]}
 
 
 @dataclass(frozen=True, slots=True)

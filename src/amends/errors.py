@@ -16,6 +16,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
       CallNotFound               .call_id
       ApprovalNotFound           .approval_id
       AgentNotFound              .agent .known
+      SubjectNotFound
     BadConfig                    .setting .origin
       BadRule                    .rule .tool .argument .meant
     CannotJoin                   .tool
@@ -43,12 +44,13 @@ Error                            .code .hint .run_id .for_model() .to_dict()
       ResultGone                 .gone_at
     StalePlan                    .plan .now
     CannotFork                   .calls .why
+    CannotErase                  .kept .erased
     LinkVoid                     .why
     Unauthorized                 .why
     Forbidden                    .needs .why
   ToolError                      a tool failed
     ToolFailed                   .call .type_name .message .final
-    InDoubt                      .call .why
+    InDoubt                      .call .why .checked
     RunBlocked                   .residue .doubts .causes
     NotDelivered                 .status .passing
   RolledBack                     .report
@@ -87,8 +89,11 @@ from types import FunctionType, TracebackType
 from typing import Any, Final, Protocol, TypeGuard, TypeVar
 from unicodedata import normalize
 
+from amends.encoding.patterns import pattern
 from amends.visible import printable, visible
 
+DOCS: Final = "https://amends.readthedocs.io/en/latest/"
+"""Where the pages of ``docs/`` are read. The metadata of the package and the README name the same address."""
 OUTCOME: Final = "amends/outcome"
 """The key under which a guarded server says, in ``_meta`` and in structured content, what it did not execute."""
 DOUBT_WORDS: Final = "the answer was lost: it may have happened"
@@ -102,6 +107,11 @@ T = TypeVar("T")
 
 
 # ---- The root and its six branches
+
+
+def docs_page(page: str, heading: str = "") -> str:
+    """Return the address of a page of the documentation, named by its file below ``docs/``."""
+    return f"{DOCS}{page.removesuffix('.md')}/{f'#{heading}' if heading else ''}"
 
 
 class Error(Exception):
@@ -185,9 +195,19 @@ class RolledBack(Error):
 
     def for_model(self) -> str:
         undone = sum(call.state == "compensated" for call in self.report.calls)
-        what = f"{undone} of {undone} calls undone"
-        missing = [shown(one.why) for one in getattr(self.report, "missing", ())]
+        state = getattr(self.report, "state", "rolled_back")
+        if state != "rolled_back":
+            left = [getattr(one.call, "tool", "?") for one in getattr(self.report, "residue", ())]
+            stands = f"; {listed(left)} {'stands' if len(left) == 1 else 'stand'}" if left else ""
+            how = "was taken back in part" if state == "abandoned" else "is being taken back; that has not ended yet"
+            return f"The task {how}: {undone} calls are undone{stands}. Stop and tell the user."
+        # A failed call is the reason only if nobody has given another one.
+        given = getattr(getattr(self.report, "run", None), "goal_why", None) or INCOMPLETE
+        missing = (
+            [shown(one.why) for one in getattr(self.report, "missing", ())] if given.startswith(INCOMPLETE) else []
+        )
         why = f", because it was not finished: {'; '.join(missing)}" if missing else ""
+        what = f"{undone} of {undone} calls undone"
         return f"Everything was taken back: {what}{why}. Tell the user; start again only if asked."
 
 
@@ -317,6 +337,12 @@ class RunNotFound(NotFound):
 
     def __init__(self, run_id: str, *, hint: str | None = None) -> None:
         super().__init__(f"there is no run {run_id!r} in this ledger", run_id=run_id, hint=hint)
+
+
+class SubjectNotFound(NotFound):
+    """No run is about this person, or everything about them was erased before; nothing was changed."""
+
+    default_hint = "look for the runs: rt.runs(filter='tag:customer=7'), rt.calls(filter='args.to:a@b.example')"
 
 
 class CallNotFound(NotFound):
@@ -657,18 +683,24 @@ class Halted(Refused):
         )
 
 
-class Rejected(Refused):
-    """A person rejected the call."""
+UNANSWERED: Final = "(amends)"
+"""Who rejected a call whose approval nobody answered in time: no person."""
 
-    _model_text = "A person rejected {0.tool}: {0.reason}. Do not ask again with these arguments."
+
+class Rejected(Refused):
+    """A person rejected the call, or nobody answered before the deadline of its approval."""
+
+    _model_text = "{0._who} {0.tool}: {0.reason}. Do not ask again with these arguments."
 
     def __init__(
         self, tool: str, *, by: str, reason: str, approval: Any = None, call: Any = None, run_id: str | None = None
     ) -> None:
-        hint = f"ask for something else, or talk to {visible(by)}; the same request gets the same answer"
-        message = f"{visible(by)} rejected {visible(tool)}: {visible(reason, prose=True)}"
-        super().__init__(message, run_id=run_id, hint=hint)
+        talk = "talk to those who may approve it" if by == UNANSWERED else f"talk to {visible(by)}"
+        hint = f"ask for something else, or {talk}; the same request gets the same answer"
+        who = "no approval for" if by == UNANSWERED else f"{visible(by)} rejected"
+        super().__init__(f"{who} {visible(tool)}: {visible(reason, prose=True)}", run_id=run_id, hint=hint)
         self.tool, self.by, self.reason = tool, by, reason
+        self._who = "No approval for" if by == UNANSWERED else "A person rejected"
         self.approval, self.call = approval, call
 
 
@@ -681,6 +713,7 @@ WHY_VOID: Final[dict[str, str]] = {
     "self": "the person who asked for it, or edited it, cannot approve it",
     "role": "the person who decides has none of the required roles",
     "revived": "its ledger was restored to an earlier state",
+    "unanswered": "nobody answered it before its deadline, so it is rejected",
 }
 """Why an approval is void; the keys are stable."""
 
@@ -746,15 +779,15 @@ class ResultLost(Refused):
 
 
 class ResultGone(ResultLost):
-    """The call was done, and gc has removed its result. It is not done again."""
+    """The call was done, and gc or an erasure has removed its result. It is not done again."""
 
     default_hint = "do not do it again; run gc with a longer older_than= to keep results for as long as they are needed"
     _model_text = "Already done: {0.what}. Its result is no longer kept. Do not do it again."
 
     def __init__(self, what: str, *, gone_at: datetime, call: Any = None, run_id: str | None = None) -> None:
         when = f"{gone_at:%Y-%m-%d %H:%M} UTC"
-        message = f"{what} was done; gc removed its result on {when}"
-        super().__init__(what, why=f"gc removed it on {when}", call=call, run_id=run_id, message=message)
+        message = f"{what} was done; its result was removed on {when}"
+        super().__init__(what, why=f"it was removed on {when}", call=call, run_id=run_id, message=message)
         self.gone_at = gone_at
 
 
@@ -779,8 +812,26 @@ class CannotFork(Refused):
         self.calls, self.why = list(calls), why
 
 
+class CannotErase(Refused):
+    """A run about the person cannot be erased: it has not ended, left something standing, or is another ledger's.
+
+    ``kept``: those runs, each with the reason. ``erased``: those that were erased before this was found; mostly none.
+    """
+
+    default_hint = (
+        "end those runs and repeat it; partial=True erases the others, "
+        "residue=True also ended runs that left something standing"
+    )
+
+    def __init__(
+        self, message: str, *, kept: Sequence[Any] = (), erased: Sequence[Any] = (), hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.kept, self.erased = list(kept), list(erased)
+
+
 class LinkVoid(Refused):
-    """A link is not valid: it is forged, expired, or made for somebody else (``why``)."""
+    """A link is not valid: it is forged, expired, or made for somebody else; ``.why`` says which."""
 
     default_hint = "decide with rt.approve or rt.reject, or request a new link"
 
@@ -853,16 +904,32 @@ class InDoubt(ToolError):
     default_hint = "do not call it again; give the tool a probe, or decide with rt.resolve(call.id, ...)"
 
     def __init__(
-        self, message: str, *, call: Any, why: str, run_id: str | None = None, hint: str | None = None
+        self,
+        message: str,
+        *,
+        call: Any,
+        why: str,
+        run_id: str | None = None,
+        hint: str | None = None,
+        checked: bool = False,
     ) -> None:
         super().__init__(message, run_id=run_id, hint=hint)
         self.call, self.why = call, why
+        self.checked = checked
+        """Whether amends itself finds out, by a probe or a safe repeat; else a person has to."""
 
     def for_model(self) -> str:
         if self.why == REMOTE:
             return str(self.args[0])  # the words of the server, which are for a model
-        tool = getattr(self.call, "tool", "the call")
-        return f"{tool} was sent but {DOUBT_WORDS}. Do not call it again; it is being checked."
+        tool, state = getattr(self.call, "tool", "the call"), getattr(self.call, "state", "")
+        lost = f"{tool} was sent but {DOUBT_WORDS}."
+        if state == "residue":
+            return f"{lost} A person could not find out either. Do not call it again; tell the user that it is unknown."
+        if state in ("compensation_in_doubt", "compensation_failed"):
+            return (
+                f"{tool} was done and is being taken back, which is not finished. Do not call it again; tell the user."
+            )
+        return f"{lost} Do not call it again; {'it is being checked' if self.checked else 'a person has to check it'}."
 
 
 class RunBlocked(ToolError):
@@ -888,11 +955,11 @@ class RunBlocked(ToolError):
         left = [getattr(r.call, "tool", "?") for r in self.residue]
         if left:
             stands = f"{listed(left)} {'stands' if len(left) == 1 else 'stand'}"
-            return f"The task could not be taken back completely; {stands}. A person was told. Stop and tell the user."
+            return f"The task could not be taken back completely; {stands}. {FOR_A_PERSON}"
         if self.missing:
             what = "; ".join(shown(one.why) for one in self.missing)
-            return f"The task is not finished: {what}. It cannot be undone; a person was told. Stop and tell the user."
-        return "The task cannot go on by itself. A person was told. Stop and tell the user."
+            return f"The task is not finished: {what}. It cannot be undone. {FOR_A_PERSON}"
+        return f"The task cannot go on by itself. {FOR_A_PERSON}"
 
 
 class NotDelivered(ToolError):
@@ -939,12 +1006,9 @@ class Held(Waiting):
                 f"If it is another one, {other}."
             )
         if self.reason == "budget" and self.approval is not None:
-            return f"{NOT_YET_WORDS}{self.approval.rule}; a person was asked. Go on with other work, or stop."
+            return f"{NOT_YET_WORDS}{self.approval.rule}; a person must approve it. Go on with other work, or stop."
         needs = "decision" if self.approval is None else f"approval ({self.approval.id})"
-        return (
-            f"{NOT_YET_WORDS}{tool} needs a person's {needs}. "
-            "Do not call it again or look for another way; go on with other work, or stop."
-        )
+        return f"{NOT_YET_WORDS}{tool} needs a person's {needs}. {NOT_AGAIN}"
 
 
 class Busy(Waiting):
@@ -1166,20 +1230,31 @@ def trim(error: BaseException) -> None:
 
 
 def _trim_one(error: BaseException) -> None:
-    frames = _frames(error)
-    own = {at for at, one in enumerate(frames) if one.tb_frame.f_code.co_filename.startswith(_OWN)}
-    if len(own) <= OWN_FRAMES_MAX or (len(frames) - 1 in own and is_a(error, AssertionError)):
+    frames: list[TracebackType] = []
+    own: list[int] = []  # the places of the frames of amends
+    said: list[int] = []  # of those with a name that tells something
+    trace: TracebackType | None = _slot("__traceback__", error)
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename.startswith(_OWN):
+            own.append(len(frames))
+            if code.co_name != "_trimmed":
+                said.append(len(frames))
+        frames.append(trace)
+        trace = trace.tb_next
+    if len(own) <= OWN_FRAMES_MAX or (own[-1] == len(frames) - 1 and is_a(error, AssertionError)):
         return
-    said = [at for at in sorted(own) if frames[at].tb_frame.f_code.co_name != "_trimmed"]
-    edges = [at for at in said if at - 1 not in own or at + 1 not in own or at == said[0]]
+    inside = set(own)
+    edges = [at for at in said if at - 1 not in inside or at + 1 not in inside or at == said[0]]
     half = OWN_FRAMES_MAX // 2
     kept = {*edges[:half], *edges[-half:]}
     for at in reversed(said):
-        if len(kept) < OWN_FRAMES_MAX:
-            kept.add(at)
+        if len(kept) >= OWN_FRAMES_MAX:
+            break
+        kept.add(at)
     whole: TracebackType | None = None
-    for at in reversed(range(len(frames))):
-        if at in kept or at not in own:
+    for at in range(len(frames) - 1, -1, -1):
+        if at in kept or at not in inside:
             one = frames[at]
             whole = TracebackType(whole, one.tb_frame, one.tb_lasti, one.tb_lineno)
     BaseException.with_traceback(error, whole)
@@ -1188,15 +1263,6 @@ def _trim_one(error: BaseException) -> None:
 def _slot(name: str, error: BaseException) -> Any:
     """Return what Python itself keeps of an exception, whatever its class says."""
     return BaseException.__dict__[name].__get__(error)
-
-
-def _frames(error: BaseException) -> list[TracebackType]:
-    found = []
-    trace: TracebackType | None = _slot("__traceback__", error)
-    while trace is not None:
-        found.append(trace)
-        trace = trace.tb_next
-    return found
 
 
 def trims(cls: C) -> C:
@@ -1299,6 +1365,17 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+NOT_AGAIN: Final = "Do not call it again or look for another way; go on with other work, or stop."
+"""What a model does about a call that waits for a person, if its program continues the run after the decision."""
+
+INCOMPLETE: Final = "incomplete: "
+"""How the reason of a rollback, and the cause of a block, begins if the run was left without what it needs."""
+
+FOR_A_PERSON: Final = (
+    "It waits for a person. Nobody is notified automatically: amends inbox lists it. Stop and tell the user."
+)
+"""What a model is told of a run that waits for a person. Hooks notify people of approvals only."""
+
 NOT_FINISHED: Final = "This task is not finished:"
 """How the text begins that a model is told before the end: if its conversation has it, the model was told."""
 
@@ -1307,7 +1384,7 @@ STILL_OPEN: Final = "If it is still open when you stop, everything that was done
 """What a model is told with a failure if nothing can tell it before the end."""
 
 NAME_CHARS_MAX: Final = 64
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+_UNSAFE: Final = pattern(r"[^A-Za-z0-9_-]")
 
 
 def name_for_models(name: str) -> str:
@@ -1329,7 +1406,7 @@ _INFRASTRUCTURE: Final = (
 )
 
 
-_BROKEN: Final = re.compile(r"Connect|Timeout|TimedOut|TIMEOUT|Unavailable|Network|RateLimit|TooManyRequests")
+_BROKEN: Final = pattern(r"Connect|Timeout|TimedOut|TIMEOUT|Unavailable|Network|RateLimit|TooManyRequests")
 """What the names of errors say after which other arguments do not help, where the name is all that was recorded."""
 
 
@@ -1463,7 +1540,7 @@ def over_budget(no: OverBudget) -> str:
 
 # ---- Names that were mistyped
 
-_SEPARATORS: Final = re.compile(r"[\s._:/\-\u2010-\u2015]+")
+_SEPARATORS: Final = pattern(r"[\s._:/\-\u2010-\u2015]+")
 SLIP_CHARS_MIN: Final = 4
 """Shorter names that differ by one letter are different names, not typing errors."""
 TWO_SLIPS_CHARS_MIN: Final = 12
@@ -1497,6 +1574,11 @@ def is_slip(name: str, known: str) -> bool:
     if re.sub(r"\d+", "", a) == re.sub(r"\d+", "", b):
         return False
     return _edits(a, b) <= (2 if min(len(a), len(b)) >= TWO_SLIPS_CHARS_MIN else 1)
+
+
+def is_swapped(name: str, known: str) -> bool:
+    """Return whether a name has the letters of a known one, and only neighbours are swapped."""
+    return sorted(folded(name)) == sorted(folded(known)) and is_slip(name, known)
 
 
 def _edits(a: str, b: str) -> int:

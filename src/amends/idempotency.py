@@ -22,7 +22,9 @@ from amends.encoding.dataclass import dataclass
 from amends.engine.outcomes import error_in
 from amends.errors import (
     DOUBT_WORDS,
+    FOR_A_PERSON,
     OUTCOME,
+    BadArguments,
     Busy,
     Error,
     Held,
@@ -133,6 +135,14 @@ def by_schema(schema: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, A
     return fill(schema, args)
 
 
+def check_arguments(tool: str, schema: Mapping[str, Any], args: Mapping[str, Any]) -> None:
+    """Raise ``BadArguments`` if arguments cannot fit their JSON schema: one is missing, unknown, or of another type."""
+    from amends.tools.json_schema import problems_of  # only where it is asked for, as above
+
+    if found := problems_of(tool, schema, args):
+        raise BadArguments(tool, problems=found)
+
+
 def serving() -> AbstractContextManager[None]:
     """Leave the run of a client that asks a server in its own process: the server's run is not part of it.
 
@@ -226,7 +236,7 @@ def _of_failed(error: Error, *, started: bool) -> tuple[str, bool | None]:
 def _words(tool: str, error: Error) -> str:
     """Return the error for a model. Of a doubt it is told each time it asks, and not only the first time."""
     if is_a(error, RunBlocked) and error.doubts and not error.residue:
-        return f"{tool} was sent but {DOUBT_WORDS}. Do not call it again; a person was told."
+        return f"{tool} was sent but {DOUBT_WORDS}. Do not call it again. {FOR_A_PERSON}"
     return error.for_model()
 
 

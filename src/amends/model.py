@@ -112,7 +112,7 @@ class RunInfo:
     closed_at: datetime | None = None
     deadline_at: datetime | None = None
     gone_at: datetime | None = None
-    """When gc removed the payloads of its tree; ``input`` and ``output`` are then None."""
+    """When gc or an erasure removed the payloads of its tree; ``input`` and ``output`` are then None."""
     origin: str | None = None
     """The ledger that it was loaded from; None: it belongs to this ledger."""
     forked_from: str | None = None
@@ -122,6 +122,8 @@ class RunInfo:
     """What happens to it at this moment; only with ``rt.runs(now=True)``, and None once it has ended."""
     place: str = ""
     """Its place in the listing of runs, for ``rt.runs(after=...)``."""
+    goal_why: str | None = None
+    """Why it has its goal: the reason that was given for a rollback, or the error that caused it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -203,7 +205,7 @@ class Call(Request):
     replays: int = 0
     """How often it was answered from the record, written when a run is left: after a crash, a lower bound."""
     gone_at: datetime | None = None
-    """When gc removed its arguments or its result; None: it did not."""
+    """When gc or an erasure removed its arguments or its result; None: neither did."""
     costs: Mapping[str, Decimal] = field(default_factory=dict)
     """Its current cost by unit: spent, or reserved while it has no result."""
     shared: str | None = None
@@ -212,6 +214,8 @@ class Call(Request):
     """The class of each argument, or part of one ("to", "items[0].owner"), if its annotation allows several."""
     before: Any = None
     """What was there before the body first ran, as the tool's ``before`` read it."""
+    twin: str | None = None
+    """Of a call that is held as a suspected duplicate or a conflict: the earlier call that it looks like."""
 
     def __repr__(self) -> str:
         args = cut(repr(dict(self.args)), REPR_CHARS_MAX)
@@ -261,9 +265,13 @@ class Missing:
         return {"tool": self.tool, "why": self.why, "call": None if self.call is None else self.call.id}
 
 
+NOT_LOADED: Final = "it has not been compensated, and its tool is not loaded here"
+"""Why an effect stands in the eyes of a process that lacks the code of its tool."""
+
+
 @dataclass(frozen=True, slots=True)
 class Residue:
-    """An effect left standing, and why."""
+    """An effect that remains, and why."""
 
     call: Call
     why: str
@@ -493,6 +501,58 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Shift:
+    """One row of the on-call table: this person is asked for this role during this time."""
+
+    role: str
+    person: str
+    start: datetime
+    until: datetime
+
+    def covers(self, at: datetime) -> bool:
+        """Return whether the person is on call at this time."""
+        return self.start <= at < self.until
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftProblem:
+    """What is wrong with the on-call table during a time."""
+
+    kind: Literal["gap", "overlap", "no_role", "unused", "unreadable"]
+    role: str
+    people: tuple[str, ...]
+    start: datetime
+    until: datetime
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
+
+Occasion: TypeAlias = Literal["request", "reminder", "escalation"]
+"""What a notice about a request is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextEntry:
+    """What happens to a request if nobody answers it by then."""
+
+    what: Literal["remind", "escalate", "refuse", "expire"]
+    at: datetime
+    roles: tuple[str, ...] = ()
+    """The roles that are asked from then on too."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Approval:
     """A request for a person's approval of one call, exactly as it is shown here."""
 
@@ -524,6 +584,21 @@ class Approval:
     """Who edited the request: each counts as a requester and cannot approve it."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Links to approve and reject it, if the runtime makes links."""
+    asked: tuple[str, ...] = ()
+    """Who is asked now: the people on call for its roles; for a role with nobody on call, all who have it. Never a requester."""
+    asked_at: datetime | None = None
+    """Since when they are asked: the time of the request, or of its last escalation."""
+    reached: int = 0
+    """How many entries of its timetable were reached: reminders and escalations."""
+    occasion: Occasion = "request"
+    """What the newest notice of it is about."""
+    next: NextEntry | None = None
+    """What happens next if nobody answers; None: it is decided."""
+
+    @property
+    def notice_id(self) -> str:
+        """The id of its newest notice: the same when that notice is sent twice, another for each reminder."""
+        return f"{self.id}.{self.reached}" if self.reached else self.id
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -552,7 +627,7 @@ class Yes:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """An emergency stop that stands, or was lifted: nothing starts in the part of the ledger that it names."""
+    """An emergency stop, in force or lifted: nothing starts in the part of the ledger that it names."""
 
     id: str
     tenant: str | None
@@ -617,7 +692,7 @@ TokenKind: TypeAlias = Literal["token", "login", "link"]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """By which somebody may ask the service, until it expires or is revoked. The ledger has no secret of it."""
+    """A credential for the service, valid until it expires or is revoked. The ledger has only its digest."""
 
     id: str
     name: str
@@ -660,7 +735,7 @@ class _Lost:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return "(not said)"
+        return "(not given)"
 
 
 LOST: Final = _Lost()
@@ -773,6 +848,40 @@ class Schema:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedStatement:
+    """One statement of a migration that is not applied yet."""
+
+    sql: str
+    table: str
+    """The table that it changes; empty: none."""
+    locks: str
+    """What it locks and who waits for it, in words."""
+    rows: int | None
+    """About how many rows the table has; None: it does not exist yet, or the database does not know."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMigration:
+    """A migration that is not applied yet, and what it would do."""
+
+    version: int
+    name: str
+    needs: int
+    """The schema version that an amends must support to use the ledger afterwards."""
+    is_contract: bool
+    """Whether no program applies it by itself, only ``amends db migrate``: older versions of amends must be gone first."""
+    statements: tuple[PlannedStatement, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {**plain_fields(self), "statements": [one.to_dict() for one in self.statements]}
+
+
+@dataclass(frozen=True, slots=True)
 class Collected:
     """What gc removed, or would remove in a dry run."""
 
@@ -788,3 +897,46 @@ class Collected:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
         return plain_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedRun:
+    """A run tree that was erased, would be, or cannot be."""
+
+    run_id: str
+    """The id of its root. It stays."""
+    state: str
+    runs: int = 0
+    """How many runs the tree has: the root, its children, theirs."""
+    calls: int = 0
+    approvals: int = 0
+    events: int = 0
+    """How many of its events lost texts. They stay in the chain."""
+    bytes: int = 0
+    """The bytes of removed text."""
+    why: str = ""
+    """Why it cannot be erased; empty: it can."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """What was erased about one person, or would be in a dry run."""
+
+    runs: tuple[ErasedRun, ...] = ()
+    """The run trees that were erased; those that were erased before are not in it."""
+    kept: tuple[ErasedRun, ...] = ()
+    """Those that are about the person and could not be erased, each with the reason."""
+    stays: tuple[str, ...] = ()
+    """What still names the person afterwards, in words: ids of runs, permits."""
+    order: str = ""
+    """The id of the order in the record; empty: nothing was erased."""
+    dry_run: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        runs, kept = [one.to_dict() for one in self.runs], [one.to_dict() for one in self.kept]
+        return {"runs": runs, "kept": kept, "stays": list(self.stays), "order": self.order, "dry_run": self.dry_run}

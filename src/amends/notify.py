@@ -1,8 +1,8 @@
 """Notify people that an approval is needed: a signed webhook, and a message for Slack.
 
 Pass ``on_approval_needed=Webhook("https://…", secret=…)`` to a runtime. A notice that is sent twice, after a crash, has
-the same ``webhook-id``: the id of the approval. Signatures follow https://www.standardwebhooks.com, so that receivers
-do not need amends.
+the same ``webhook-id``: the id of the approval, and for a reminder or an escalation also its number.
+Signatures follow https://www.standardwebhooks.com, so that receivers do not need amends.
 """
 
 from __future__ import annotations
@@ -49,6 +49,14 @@ DIGITS_MAX: Final = 12
 # ---- The content of a notice
 
 
+TYPES: Final = {
+    "request": "approval.needed",
+    "reminder": "approval.reminder",
+    "escalation": "approval.escalated",
+}
+"""What a webhook is about."""
+
+
 def payload(approval: Approval) -> dict[str, Any]:
     """Return the approval as JSON data: the default body of a webhook.
 
@@ -58,7 +66,7 @@ def payload(approval: Approval) -> dict[str, Any]:
     """
     call = approval.call
     return {
-        "type": "approval.needed",
+        "type": TYPES[approval.occasion],
         "timestamp": approval.requested_at.isoformat(),
         "data": {
             "approval": approval.id,
@@ -67,6 +75,9 @@ def payload(approval: Approval) -> dict[str, Any]:
             "needed": approval.needed,
             "why": approval.rule,
             "expires_at": approval.expires_at.isoformat(),
+            "roles": list(approval.roles),
+            "asked": list(approval.asked),
+            "next": None if approval.next is None else approval.next.to_dict(),
             "links": dict(approval.links),
             "card": card(approval),
             "call": {
@@ -93,7 +104,8 @@ def card(approval: Approval) -> list[str]:
 
 def _title(approval: Approval) -> str:
     needs = "approval" if approval.needed <= 1 else f"{approval.needed} approvals"
-    return f"{visible(approval.call.tool)} needs {needs}"
+    again = {"request": "", "reminder": "Reminder: ", "escalation": "Escalated: "}[approval.occasion]
+    return f"{again}{visible(approval.call.tool)} needs {needs}"
 
 
 def _facts(approval: Approval) -> dict[str, str]:
@@ -103,6 +115,7 @@ def _facts(approval: Approval) -> dict[str, str]:
         "Asked by": visible(call.agent or call.principal or "an agent", prose=True),
         "On behalf of": visible(call.principal) if call.principal and call.agent else "",
         "Edited by": ", ".join(map(visible, approval.editors)),
+        "Asked": ", ".join(map(visible, approval.asked)),
         "Until": _time(approval.expires_at),
         "Tenant": visible(call.tenant) if call.tenant else "",
         "Why": visible(approval.rule, prose=True) if approval.rule else "",
@@ -375,7 +388,7 @@ class Webhook:
         # In ASCII, so that a receiver may log it without escape sequences reaching a terminal.
         body = ascii_json(json.dumps(self._body(approval), ensure_ascii=True, default=str)).encode()
         for attempt in range(1, self._attempts + 1):
-            failed = self._sent(approval.id, body)
+            failed = self._sent(approval.notice_id, body)
             if failed is None:
                 return
             if attempt == self._attempts or not failed.passing:

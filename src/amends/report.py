@@ -9,12 +9,12 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from amends.encoding.canonical import canonical
 from amends.encoding.dataclass import dataclass, field
 from amends.errors import LedgerTampered, NotStorable
-from amends.model import Call, Lock, Missing, Residue, RunInfo, plain, plain_fields
+from amends.model import NOT_LOADED, Approval, Call, Lock, Missing, Residue, RunInfo, plain, plain_fields
 from amends.states import CallState, RunState
 from amends.visible import shortened, visible, visible_value
 
@@ -129,7 +129,7 @@ def _head(report: Report) -> Iterator[str]:
         origin = f"{visible(run.forked_from)} at {visible(run.forked_at or '')}"
         yield f"   (a fork of {origin}: {count} call{'' if count == 1 else 's'} shared)"
     if run.gone_at is not None:
-        yield f"   (arguments and results removed by gc on {run.gone_at:%Y-%m-%d})"
+        yield f"   (arguments and results removed on {run.gone_at:%Y-%m-%d})"
 
 
 def _all(report: Report) -> Iterator[Report]:
@@ -198,6 +198,9 @@ def _foot(report: Report) -> Iterator[str]:
     elif report.state in ("open", "pivoted") and report.run.goal:
         end += f", on its way to {report.run.goal}"
     yield f"   = {end}"
+    why = report.run.goal_why if report.run.goal == "rollback" else None
+    if why and not any((call.error or "").endswith(why) for one in _all(report) for call in one.calls):
+        yield f"   · reason: {visible(why, prose=True)}"  # the table has none of it yet
     for left in report.residue:
         yield f"   ! left standing: {visible(left.call.tool)} ({visible(left.call.id)}): {visible(left.why, prose=True)}"
     for one in report.missing:
@@ -217,7 +220,7 @@ def _foot(report: Report) -> Iterator[str]:
 # ---- Rollback plans
 
 
-Doing: TypeAlias = Literal["compensate", "probe", "guard", "start", "ask"]
+Doing: TypeAlias = Literal["compensate", "probe", "guard", "start", "settle", "ask"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +228,14 @@ class Planned:
     """What amends would do next with a call.
 
     ``compensate``: compensate it. ``probe``: ask the world about it first. ``guard``: check whether somebody changed it
-    since. ``start``: run its body (again). ``ask``: ask a person.
+    since. ``start``: run its body (again). ``settle``: settle its doubt by the evidence that is there, and start nothing.
+    ``ask``: ask a person.
     """
 
     what: Doing
     call: Call
     by: str
-    """The name of the function that would run; empty if a person is asked."""
+    """The name of the function that would run; empty if none would."""
     args: Mapping[str, Any] = field(default_factory=dict)
     """The arguments that it would get, besides the call itself."""
     note: str = ""
@@ -249,7 +253,8 @@ class Planned:
 
     def __str__(self) -> str:
         args = ", ".join(f"{visible(name)}={visible_value(value)}" for name, value in self.args.items())
-        done = f"{visible(self.by)}({args})" if self.by else "a person is asked"
+        nobody = "by the evidence" if self.what == "settle" else "a person is asked"
+        done = f"{visible(self.by)}({args})" if self.by else nobody
         note = f"; {visible(self.note, prose=True)}" if self.note else ""
         return f"{self.what} {visible(self.call.tool)} ({visible(self.call.id)}): {done}{note}"
 
@@ -283,9 +288,15 @@ class RollbackPlan:
     """The runs that were answered from calls of this one (``scope="ledger"``) and would rely on what is gone."""
 
     @property
+    def unloaded(self) -> tuple[str, ...]:
+        """The tools without which this was planned. A process that has them would compensate more: ``rollback`` refuses it."""
+        return tuple(dict.fromkeys(left.call.tool for left in self.cannot if left.why == NOT_LOADED))
+
+    @property
     def complete(self) -> bool:
         """Whether nothing would be left standing or in doubt, if every compensation succeeds."""
-        return self.refused is None and not (self.cannot or self.doubts or self.running)
+        in_doubt = [one for one in self.doubts if one.what != "settle"]
+        return self.refused is None and not (self.cannot or in_doubt or self.running)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all facts as plain JSON data."""
@@ -341,6 +352,15 @@ def _plan_lines(plan: RollbackPlan) -> Iterator[str]:
 # ---- Previews of answers to a doubt
 
 
+_CONTINUED_BY: Final = {
+    "owner": "the process that owns the run continues it",
+    "worker": "a worker that has its tools continues; they are not loaded here, so what it calls cannot be shown",
+    "program": "its program continues when it opens the run again",
+    "agent": "its agent continues with this answer, and decides itself what it calls next",
+}
+"""Who continues a run after an answer, if not this process; what they do next is not known here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Next:
     """What would follow from one answer to a doubt, if everything after it succeeds."""
@@ -350,12 +370,15 @@ class Next:
     run_state: RunState
     does: tuple[Planned, ...] = ()
     """In order; assumes that probes of other doubts say nothing, and that every body and compensation succeeds."""
-    who: Literal["here", "owner", "worker", "agent"] = "here"
-    """Who continues: this process at once, the owner of the run, a worker that has the tools, or its agent."""
+    who: Literal["here", "owner", "worker", "program", "agent"] = "here"
+    """Who continues: this process at once, the owner of the run, a worker that has the tools, its program when it opens the
+    run again, or its agent."""
     causes: tuple[str, ...] = ()
     """What would still block the end of the run."""
     refused: str | None = None
     """Why the answer would not be accepted; None: it would."""
+    note: str = ""
+    """What the answer should have with it: the result, if the compensation of the call needs it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data."""
@@ -366,14 +389,24 @@ class Next:
             "who": self.who,
             "causes": list(self.causes),
             "refused": self.refused,
+            "note": self.note,
         }
 
     def __str__(self) -> str:
         if self.refused is not None:
             return f"not possible: {visible(self.refused, prose=True)}"
-        does = "; then ".join(str(one) for one in self.does) or "starts nothing"
-        who = {"owner": "its owner continues: ", "worker": "a worker continues: ", "agent": "its agent continues: "}
-        return f"{who.get(self.who, '')}{does}; the call is {self.call_state}, the run {self.run_state}"
+        steps = [str(one) for one in self.does]
+        if self.who != "here":
+            steps.append(_CONTINUED_BY[self.who])
+        does = "; then ".join(steps) or "nothing else is called"
+        return f"{does}; the call is {self.call_state}, the run {self.run_state}{self._blocked_by()}"
+
+    def _blocked_by(self) -> str:
+        if not self.causes:
+            return ""
+        first, *others = self.causes
+        more = f" (and {len(others)} more)" if others else ""
+        return f" until a person decides: {visible(first, prose=True)}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,6 +517,8 @@ class InboxItem:
     """The methods of the runtime that decide it."""
     roles: tuple[str, ...] = ()
     """The roles that may decide it; empty: anybody except the requester."""
+    asked: tuple[str, ...] = ()
+    """Who is asked now: the people on call for these roles, or all who have them."""
     call: Call | None = None
     """The call that it is about; None: it is about the run."""
     tenant: str | None = None
@@ -506,12 +541,212 @@ class InboxItem:
             "why": self.why,
             "verbs": list(self.verbs),
             "roles": list(self.roles),
+            "asked": list(self.asked),
             "tenant": self.tenant,
             "agent": self.agent,
             "principal": self.principal,
         }
         found: dict[str, Any] = plain(facts)
         return found
+
+
+# ---- The overview of runs
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """One run in an overview, with the sums over its calls and those of its child runs."""
+
+    run: RunInfo
+    calls: int = 0
+    doubts: int = 0
+    """How many of them have an outcome that nobody knows."""
+    repeats: int = 0
+    """How many requests were answered from the record: calls that were not made twice."""
+    costs: Mapping[str, Decimal] = field(default_factory=dict)
+    """What they have cost, by unit: spent, or reserved for calls in progress."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self) | {"run": self.run.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """One page of runs, newest first, and how many runs are in each state. Its cost does not grow with the ledger."""
+
+    runs: tuple[RunLine, ...]
+    next: str | None
+    """Where the next page begins (``after=``); None: there is none."""
+    looked_at: int
+    """How many runs were looked at for this page."""
+    is_cut: bool
+    """Whether the search ended early because too many runs were looked at; it goes on from ``next``."""
+    counts: Mapping[str, int]
+    """How many of the newest runs are in each state, whatever the filter."""
+    counted: int
+    """How many runs were counted."""
+    counted_all: bool
+    """Whether these are all runs; else there are older ones, and each count is a lower bound."""
+    summed_all: bool = True
+    """Whether all calls of these runs are in their sums; else each sum is a lower bound, because there are too many."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self) | {"runs": [line.to_dict() for line in self.runs]}
+
+
+# ---- What a request for approval is compared with
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """A number among the arguments of a request, and what it was in earlier calls of the same tool."""
+
+    path: str
+    """Which argument, or part of one: ``cents``, ``lines[0].price``."""
+    value: Decimal
+    median: Decimal
+    most: Decimal
+    """The largest one."""
+    times: int
+    """How many earlier calls had it."""
+
+    @property
+    def factor(self) -> float | None:
+        """How many times the median it is; None if the median is zero."""
+        return float(self.value / self.median) if self.median else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self) | {"factor": self.factor}
+
+
+@dataclass(frozen=True, slots=True)
+class Precedents:
+    """What a request for approval can be compared with: the last approved call, and recent calls, of the same tool."""
+
+    approval_id: str
+    before: Approval | None = None
+    """The last request for this tool that was approved and used; that of the same agent, if there is one."""
+    edited: Approval | None = None
+    """The request that somebody edited into this one; None: nobody did."""
+    first_use: bool = False
+    """Whether none of the calls and requests that were read is a use of this tool by this agent."""
+    seen: int = 0
+    """How many earlier calls were read, of any tool; never more than a thousand."""
+    is_all: bool = True
+    """Whether they are all that the ledger has."""
+    times: int = 0
+    """How many of them are calls of this tool."""
+    usual: tuple[Usual, ...] = ()
+    """The numbers among the arguments for which there are enough earlier calls."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
+
+# ---- What happened lately
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Recent(Generic[T_co]):
+    """The matches that a search found, newest first, before it reached its limit."""
+
+    items: tuple[T_co, ...]
+    next: str | None
+    """Where the search goes on (``after=``); None: it has reached the end."""
+    looked: int
+    """How many were read."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        items: list[Any] = list(self.items)
+        return {"items": [one.to_dict() for one in items], "next": self.next, "looked": self.looked}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """How one tool did among the newest calls of a ledger."""
+
+    tool: str
+    calls: int
+    failed: int
+    """How many failed, or have a compensation that did."""
+    in_doubt: int
+    """How many are in doubt now."""
+    doubted: int
+    """How many are in doubt, or were as far as a probe or a late report tells."""
+    undone: int
+    """How many were compensated, or are being."""
+    retried: int
+    """How many were started more than once."""
+    answered: int
+    """How often one of them was answered from the record instead of being made again."""
+    seconds_median: float | None
+    seconds_95: float | None
+    """How long all but the slowest twentieth took at most; None: none has ended."""
+    seconds_max: float | None
+    last_at: datetime
+    versions: Mapping[str, int]
+    """How many calls were of which version."""
+    kinds: tuple[str, ...]
+    declared: bool
+    """Whether this runtime knows the tool."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolInfo:
+    """One declared tool: what amends knows of it."""
+
+    name: str
+    kind: str
+    version: str
+    description: str
+    key: tuple[str, ...] | None
+    """The arguments that identify a call; None: all of them, or a function says."""
+    key_by_function: bool
+    ignored: tuple[str, ...]
+    """The arguments that carry no intent."""
+    scope: str
+    idempotent: bool
+    window: float | None
+    """Seconds for which the destination deduplicates; None: for ever, if it is idempotent."""
+    compensation: str | None
+    """The name of the function or tool that compensates it."""
+    compensation_idempotent: bool
+    probe: str | None
+    guarded: bool
+    """Whether a function of it looks before it is compensated."""
+    approval: str
+    """``always``, ``depends`` (a function says), or ``never`` (rules may still ask)."""
+    rules: tuple[str, ...]
+    """The names of the rules that may decide about its calls, in their order."""
+    costs: Mapping[str, Decimal] | None
+    """What a call costs, by unit; None: nothing is declared."""
+    cost_by_function: bool
+    attempts: int
+    timeout: float | None
+    settle: float
+    remote: float
+    """The work lease of whoever performs it outside this process, in seconds; 0: this process does."""
+    has_body: bool
+    parameters: Mapping[str, Any]
+    """The JSON schema of its arguments."""
+    where: str
+    """Where it was declared."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
 
 
 # ---- Reconciliation with the world
@@ -653,6 +888,38 @@ class Problem:
         return f"run {run}, event {self.n or '-'}: {self.how}: {visible(self.text, prose=True)}"
 
 
+ERASED_MAX: Final = 1_000
+"""The most erasures that a verification names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """An erasure that the record names: of which run with its children, by whom and why. Its texts are gone on purpose."""
+
+    run_id: str
+    at: datetime
+    by: str
+    why: str
+    order: str
+    """The id of the order of work: one order may erase many runs."""
+    token: str = ""
+    """The id of the token by which it was asked for over the network; empty: it was not."""
+    runs: int = 0
+    """How many runs its tree has."""
+    calls: int = 0
+    approvals: int = 0
+    events: int = 0
+    """How many events lost texts. They are still in the chain."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return plain_fields(self)
+
+    def __str__(self) -> str:
+        said = f"run {self.run_id} was erased on {self.at:%Y-%m-%d %H:%M} UTC by {self.by}: {self.why}"
+        return f"{said} (order {self.order})"
+
+
 @dataclass(frozen=True, slots=True)
 class Verified:
     """The result of verifying the record."""
@@ -668,6 +935,10 @@ class Verified:
     """The checkpoint known outside with which the ledger was compared; 0: there was no anchor."""
     problems: tuple[Problem, ...] = ()
     """At most a hundred, the first in the record first."""
+    erasures: int = 0
+    """How many erasures the record names."""
+    erased: tuple[Erased, ...] = ()
+    """They, the oldest first; at most a thousand. An erasure is no problem: what it left is proved like the rest."""
 
     @property
     def ok(self) -> bool:
@@ -688,11 +959,13 @@ class Verified:
         counts = {"runs": self.runs, "events": self.events, "checkpoints": self.checkpoints}
         told = [one.to_dict() for one in self.problems]
         left = {"unanchored": self.unanchored, "unproved": self.unproved, "anchored": self.anchored}
-        return {"ok": self.ok, **counts, **left, "problems": told}
+        erased = {"erasures": self.erasures, "erased": [one.to_dict() for one in self.erased]}
+        return {"ok": self.ok, **counts, **left, **erased, "problems": told}
 
     def __str__(self) -> str:
         if self.ok:
-            return f"{self.events:,} events of {self.runs:,} runs are unchanged"
+            whole = f"{self.events:,} events of {self.runs:,} runs are unchanged"
+            return "\n".join((f"{whole}; {self.erasures:,} erased", *map(str, self.erased))) if self.erased else whole
         return "\n".join(map(str, self.problems))
 
 

@@ -12,7 +12,6 @@ import functools
 import inspect
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -36,9 +35,11 @@ from amends.drivers.context import (
 )
 from amends.drivers.log import tell_pivoted
 from amends.encoding.lazy_import import import_on_use
+from amends.encoding.patterns import pattern
 from amends.engine import ending
 from amends.engine import rollback as rolling_back
 from amends.engine.call import Done, guarded_call
+from amends.engine.keys import provider_key
 from amends.engine.plain import PlainCall, plain_call
 from amends.engine.recorded_values import read_clock
 from amends.engine.reports import output_gone_error, report_of
@@ -46,6 +47,7 @@ from amends.engine.session import Ask, Session, call_of, count_replays, scrubbed
 from amends.errors import (
     STILL_OPEN,
     Busy,
+    CallNotFound,
     Held,
     LeaseLost,
     LedgerError,
@@ -67,6 +69,7 @@ from amends.host import runs
 from amends.host.host import Host, is_over
 from amends.host.redaction import input_for_program, output_of, readable_output, recorded_output
 from amends.host.requests import (
+    adhoc_spec,
     agent_input,
     direct_ask,
     foreseen_ask,
@@ -80,8 +83,8 @@ from amends.host.requests import (
 from amends.ledger.flow import Flow, finish
 from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits_for_itself
 from amends.ledger.leases import WorkLease
-from amends.ledger.operations import Tree
-from amends.ledger.rows import RunRow
+from amends.ledger.operations import ReadCall, Tree
+from amends.ledger.rows import CallRow, RunRow
 from amends.ledger.world import Ended, Flight
 from amends.model import Answer, Approval, Call, Once, OnOpenFailure, ToolCall
 from amends.report import Report
@@ -128,7 +131,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 RunT = TypeVar("RunT", bound="OpenRun")
 
-MADE_ID: Final = re.compile(r"run_[0-9a-f]{23,}")
+MADE_ID: Final = pattern(r"run_[0-9a-f]{23,}")
 """What ``rt.run()`` names a run by, if its caller does not."""
 TICKS_MAX: Final = 3
 """How many iterations of the event loop a call has to start when the block that made it ends."""
@@ -296,7 +299,7 @@ class OpenRun:
         self._output, self._output_gone = value, None
 
     def for_agent(self) -> None:
-        """Note that an agent works in this run: an open failure takes it back, unless ``on_open_failure`` was said.
+        """Note that an agent works in this run: an open failure rolls it back, unless ``on_open_failure`` was set.
 
         Warn, once for each runtime, if nobody has given the run a name.
         """
@@ -312,7 +315,7 @@ class OpenRun:
             )
 
     def holds_secret(self, text: str, asked: Iterable[ToolCall] = ()) -> bool:
-        """Return whether a text has a redacted value of this run in it, or of these requests: it must not be recorded.
+        """Return whether a text contains a redacted value of this run or of these requests: do not record such a text.
 
         For adapters that record what a framework or a model said.
         """
@@ -322,7 +325,7 @@ class OpenRun:
         return scrubbed(self._session, text) != text
 
     def warned(self, answer: Answer) -> Answer:
-        """Return the answer with what an open failure means, for a model that nothing can tell before the end.
+        """Return the answer with a warning about an open failure, for a model that gets no other message before the end.
 
         The run is an agent's from now on (``for_agent``).
         """
@@ -333,7 +336,7 @@ class OpenRun:
 
     @property
     def on_open_failure(self) -> OnOpenFailure | None:
-        """What an open failure means when the run is left; None: nobody said, so it means nothing.
+        """What an open failure does when the run is left; None: nothing.
 
         It can be set until then.
         """
@@ -390,6 +393,21 @@ class OpenRun:
     async def _end_text(self) -> str:
         return await self._drive(ending.before_end(self._session))
 
+    async def _leave_in_doubt(self) -> bool:
+        """Leave the run of an agent that stopped while a call was in doubt; return False if none is.
+
+        Raises ``RunBlocked`` if a person must settle it; whoever opens the run again then goes on with it. True: it was
+        settled without a person, and the run can be opened again at once.
+        """
+        if self._is_replay or self._over or self._session.above:
+            return False
+        calls = (await self._tree()).calls
+        waits = any(row.state == "held" and not row.is_staged for row in calls)
+        if waits or not any(row.state == "in_doubt" for row in calls):
+            return False
+        await self._close(ending.StoppedInDoubt("the agent stopped while a call was in doubt"), releases=True)
+        return True
+
     async def _refresh_state(self) -> None:
         """Read the state again, where the run keeps a copy of it."""
 
@@ -419,13 +437,13 @@ class OpenRun:
             await self._pause(LEAVE_POLL_S)
         return None
 
-    async def _perform(self, ask: Ask) -> Done:
-        """Do one guarded call; an undeclared tool runs in a child run, with its own pivot."""
+    async def _perform(self, ask: Ask, *, apart: bool = False) -> Done:
+        """Do one guarded call; an undeclared tool runs in a child run, with its own pivot, and ``apart`` so does a pivot."""
         refuse_without_run(ask.spec.name)
         assert ask.spec.kind != "agent", "an agent is no call: _delegate lets it work"
         refuse_own(ask.key, ask.ident, ask.spec.name)
         await self._check_usable()
-        if ask.undeclared:
+        if ask.undeclared or (apart and ask.spec.kind == "pivot" and ask.spec.at == "call"):
             async with _Block(await self._open_child(own_child_name(ask), None)) as inner:
                 return await inner._watched(guarded_call(inner._session, ask), [ask.flight])
         done = await self._watched(guarded_call(self._session, ask), [ask.flight])
@@ -694,17 +712,19 @@ async def answer(
     key: KeyRule | None = None,
     schema: Mapping[str, Any] | None = None,
     agent: bool = False,
+    apart: bool = False,
 ) -> Answer:
-    """Do the call that a model asked for and phrase the outcome for the model.
+    """Make the call that a model asked for and phrase the outcome for the model.
 
     ``handler``: the body of the tool, if it is not the declared one. ``tool_call_id``: the model's id of this request.
     ``again``: why this is a deliberate repeat of an earlier call. ``key``: the key of this call instead of the declared
     one: names of arguments, or a function of the request. ``schema``: the JSON schema of the arguments, of a tool whose
     handler does not name them: a request in other words is then the same request. ``agent``: if nobody declared the
-    tool, it is an agent whose own calls are guarded: it works in a child run (as with ``kind="agent"``).
+    tool, it is an agent whose own calls are guarded: it works in a child run (as with ``kind="agent"``). ``apart``: a pivot
+    is made in a child run of its own, so that the run goes on as before: for a run that is one long conversation.
     """
     try:
-        if handler is None and again is None and key is None and run._pid == os.getpid():
+        if handler is None and again is None and key is None and not apart and run._pid == os.getpid():
             call = plain_model_request(run._host, run._session, tool, args, tool_call_id=tool_call_id)
             if call is not None:
                 flight: Any = call  # it has all that a flight has
@@ -724,10 +744,27 @@ async def answer(
         )
         if ask.spec.kind == "agent":
             return model_answers.answer_of_agent(*await run._delegate(ask))
-        return model_answers.answer_done(run._session, ask, await run._perform(ask))
+        return model_answers.answer_done(run._session, ask, await run._perform(ask, apart=apart))
     except Exception as error:
         runs.log_for(run._session, error, tool)
         return model_answers.answer_error(run._session, tool, error)
+
+
+async def is_repeat(run: OpenRun, call_id: str, tool: str, args: Mapping[str, Any] | str) -> bool:
+    """Return whether this request means the recorded call: the same tool, and the same arguments in the eyes of the tool.
+
+    For adapters that know a request by a name of their own, which other requests may have by mistake. Starts nothing.
+    """
+    ask = foreseen_ask(run._host, run._session, tool, args, tool_call_id=None)
+    row = await run._drive(_call_row(call_id))
+    return (row.tool, row.ident) == (ask.spec.name, ask.ident)
+
+
+async def _call_row(call_id: str) -> CallRow:
+    row = await ReadCall(call_id)
+    if row is None:
+        raise CallNotFound(call_id)
+    return row
 
 
 async def approval_for(
@@ -762,7 +799,7 @@ async def approval_for(
 
 
 async def answer_all(run: OpenRun, calls: Iterable[ToolCall], /) -> list[Answer]:
-    """Do the calls of one turn of a model in parallel, a pivot last, and phrase each outcome for the model.
+    """Make the calls of one turn of a model in parallel, a pivot last, and phrase each outcome for the model.
 
     Each undeclared tool runs after the others, in a child run of its own. Agents work before the others, one by one.
     """
@@ -866,7 +903,7 @@ async def leave(run: OpenRun, error: BaseException | None = None) -> None:
 
 
 async def release(run: OpenRun, *, silent: float = 0.0) -> None:
-    """Let the run go without ending it: whoever opens it by its id goes on with it.
+    """Release the run without ending it: whoever opens it by its id continues it.
 
     Recovery leaves it alone until its ``client_lease`` has passed since its client was last heard of, ``silent`` seconds
     ago; then, or at once if it has no client lease, it follows the policy. What was started and has not ended is in doubt.
@@ -890,6 +927,18 @@ async def release(run: OpenRun, *, silent: float = 0.0) -> None:
         await run._release()
         raise
     await run._release()
+
+
+async def renew_late(run: OpenRun, call_id: str, *, attempt: int) -> float:
+    """Extend the work lease of an attempt that an earlier owner of this run handed out; return the seconds.
+
+    For whoever has taken a run over while a performer was at work. The attempt stays in doubt, and its report is given to
+    ``rt.report_late``. Raises ``LeaseLost`` if the lease is over, or the doubt is settled.
+    """
+    await run._check_usable()
+    row = await run._drive(work.found(run._session, call_id))
+    spec = run._host.specs.get(row.tool) or adhoc_spec(row.tool, run._host.redactor.hidden, kind="pivot")
+    return await run._drive(work.late_renewal(run._session, spec, row.id, attempt))
 
 
 async def before_end(run: OpenRun) -> str:
@@ -983,6 +1032,7 @@ class Run(OpenRun):
 
     answer = blocking(answer)
     approval_for = blocking(approval_for)
+    is_repeat = blocking(is_repeat)
     answer_all = blocking(answer_all)
     execute = blocking(execute)
 
@@ -1001,7 +1051,7 @@ class Run(OpenRun):
     @overload
     def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
     def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
-        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
+        """Do what ``once`` does, and return whether the code was executed or answered from the record."""
         return finish(self._once(key, fn, args, kwargs))
 
     def begin(
@@ -1031,6 +1081,10 @@ class Run(OpenRun):
         except BaseException as error:
             trim(error)
             raise
+
+    def open_child(self, id: str | None = None, *, input: object = None) -> Run:
+        """Open a run inside this one without a block: end it with ``commit`` or ``rollback`` before this one ends."""
+        return finish(self._open_child(id, input))
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[R]:
         """Run ``fn`` in a thread that has this run; the end of the block waits for it."""
@@ -1067,11 +1121,13 @@ class Run(OpenRun):
     now = blocking(now)
     leave = blocking(leave)
     release = blocking(release)
+    renew_late = blocking(renew_late)
     report = blocking(report)
 
     # ---- for Runtime
 
     _tell = blocking(OpenRun._told)
+    _stop_in_doubt = blocking(OpenRun._leave_in_doubt)
 
     def _ending(self, flow: Flow[T]) -> T:
         return finish(self._conclude(flow))
@@ -1177,6 +1233,7 @@ class AsyncRun(OpenRun):
 
     answer = awaited(answer, tracked=True)
     approval_for = awaited(approval_for)
+    is_repeat = awaited(is_repeat)
     answer_all = awaited(answer_all, tracked=True)
     execute = awaited(execute, tracked=True)
 
@@ -1199,7 +1256,7 @@ class AsyncRun(OpenRun):
     async def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
     @_tracked
     async def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
-        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
+        """Do what ``once`` does, and return whether the code was executed or answered from the record."""
         return await self._once(key, fn, args, kwargs)
 
     @_tracked
@@ -1230,6 +1287,10 @@ class AsyncRun(OpenRun):
         except BaseException as error:
             trim(error)
             raise
+
+    async def open_child(self, id: str | None = None, *, input: object = None) -> AsyncRun:
+        """Open a run inside this one without a block: end it with ``commit`` or ``rollback`` before this one ends."""
+        return await self._open_child(id, input)
 
     def submit(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Task[R]:
         """Start ``fn`` as a task that has this run; the end of the block waits for it."""
@@ -1273,11 +1334,13 @@ class AsyncRun(OpenRun):
     now = awaited(now)
     leave = awaited(leave)
     release = awaited(release)
+    renew_late = awaited(renew_late)
     report = awaited(report)
 
     # ---- for AsyncRuntime
 
     _tell = awaited(OpenRun._told)
+    _stop_in_doubt = awaited(OpenRun._leave_in_doubt)
 
     async def _ending(self, flow: Flow[T]) -> T:
         return await self._conclude(flow)
@@ -1410,8 +1473,23 @@ class OpenAttempt:
         return call_of(self._row, self._ask.spec)
 
     @property
+    def call_id(self) -> str:
+        """The id of the call; ``call`` is all of it, and costs more."""
+        return self._row.id
+
+    @property
+    def key(self) -> str:
+        """The idempotency key for the provider."""
+        return provider_key(self._row)
+
+    @property
+    def number(self) -> int:
+        """Which attempt of the call it is."""
+        return self._row.attempt
+
+    @property
     def state(self) -> CallState:
-        """The state of the call as this process last wrote it; ``call`` is all of it, and costs more."""
+        """The state of the call as this process last wrote it."""
         return self._row.state  # type: ignore[return-value]  # the ledger's own words
 
     @property
@@ -1524,7 +1602,7 @@ async def renew(attempt: OpenAttempt) -> float:
     until = await run._drive(work.renewal(run._session, attempt._row, lease))
     with attempt._lock:
         if not attempt._open:
-            raise work.over(attempt._row, lease)
+            raise work.over(attempt._row, lease.lease_s)
         lease.until = max(lease.until, until)
     return lease.lease_s
 

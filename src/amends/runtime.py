@@ -38,7 +38,7 @@ from amends.host.verbs import (
 from amends.ledger.flow import Flow
 from amends.ledger.rows import RunRow
 from amends.ledger.store import Store
-from amends.model import Approval, Event, Interrupted, Once, OnOpenFailure, Order, Policy
+from amends.model import Approval, Event, Interrupted, Once, OnOpenFailure, Order, Policy, Shift, Token
 from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
 from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run, refuse_async
@@ -58,19 +58,23 @@ if TYPE_CHECKING:
     from amends.audit import verify as audit_verbs
     from amends.drivers import event_loop
     from amends.engine import recovery
-    from amends.host import listing, maintenance, performing
+    from amends.host import listing, maintenance, performing, recent
+    from amends.host import reserved as reserved_verbs
     from amends.host import tools as declared_tools
     from amends.people import approvals as approval_verbs
     from amends.people import budgets as budget_verbs
     from amends.people import doubts as doubt_verbs
+    from amends.people import erasure as erasure_verbs
     from amends.people import halts as halt_verbs
     from amends.people import inbox as inbox_verbs
     from amends.people import links, restore
     from amends.people import permits as permit_verbs
+    from amends.people import precedents as precedent_verbs
     from amends.people import reconcile as reconciliation
     from amends.people import rollback as rollback_plans
     from amends.people import runs as decisions
     from amends.people import tokens as token_verbs
+    from amends.people import work as work_verbs
     from amends.replay import comparison, forks
     from amends.replay import driver as replay_driver
     from amends.replay.answers import Replay
@@ -86,18 +90,23 @@ else:
         listing="amends.host.listing",
         maintenance="amends.host.maintenance",
         performing="amends.host.performing",
+        recent="amends.host.recent",
         declared_tools="amends.host.tools",
         approval_verbs="amends.people.approvals",
         budget_verbs="amends.people.budgets",
         doubt_verbs="amends.people.doubts",
         halt_verbs="amends.people.halts",
         permit_verbs="amends.people.permits",
+        precedent_verbs="amends.people.precedents",
         inbox_verbs="amends.people.inbox",
         links="amends.people.links",
         restore="amends.people.restore",
         reconciliation="amends.people.reconcile",
         rollback_plans="amends.people.rollback",
         token_verbs="amends.people.tokens",
+        erasure_verbs="amends.people.erasure",
+        work_verbs="amends.people.work",
+        reserved_verbs="amends.host.reserved",
         decisions="amends.people.runs",
         comparison="amends.replay.comparison",
         forks="amends.replay.forks",
@@ -129,9 +138,49 @@ def shown_runtime(rt: object, host: Host, view: View) -> str:
 class Runtime:
     """Tools bound to a ledger: checks every declaration at once, and does no IO until it is used.
 
-    Parameters that are settings (``docs/reference/settings.md``) may also come from the environment or a file. The
-    others: ``tools``, the declared tools; ``agents``, functions by name that ``start`` and workers run;
-    ``on_approval_needed`` and ``on_checkpoint``, hooks; ``store``, a store to use instead of the one for ``url``.
+    Every parameter that is not given comes from the environment, a settings file or its default, except ``tools``,
+    ``agents``, ``store`` and the two hooks: https://amends.readthedocs.io/en/latest/reference/settings/
+
+    ``url``: the ledger: "memory:", "sqlite:///file.db", "postgresql://…", "mysql://…". Default: ``amends.db``.
+    ``tools``: the declared tools: functions, classes, instances, or modules that have some. They add to those of a
+        file.
+    ``agents``: functions by name, which ``rt.start`` and workers run.
+    ``order``: "strict" (default) refuses what breaks the ordering law; "advise" records it and lets it pass.
+    ``interrupted``: what becomes of a run whose block raises or dies after its pivot: "block" (default) or
+        "commit".
+    ``lease``: seconds after which a process on another host may take over from a silent owner. Default: 30.
+    ``wait``: seconds to wait for a call or a run that another process has open, or for a probe. Default: 30.
+    ``wait_approval``: seconds to wait in place for an approval before ``Held`` is raised. Default: 0.
+    ``poll``: the longest interval in seconds between two looks at the ledger while waiting. Default: 0.25.
+    ``poll_approval``: the same while waiting in place for a person. Default: 1.
+    ``poll_worker``: the longest sleep in seconds of a worker that finds nothing to do. Default: 5.
+    ``payload_bytes_max``: the largest arguments, and the largest result, of one call, in bytes. Default: 1 MiB.
+    ``rules``: ``Rule`` objects: which calls a person must approve, and which are refused.
+    ``approvers``: who has which role: ``{"finance": ["anna", "bob"]}``.
+    ``oncall``: who is asked first, and when: shifts, or the path of a CSV file. It gives nobody a role.
+    ``on_approval_needed``: called with each new ``Approval`` that waits for a person.
+    ``link_secret``: signs the links by which people decide; at least 16 characters.
+    ``link_url``: the page that receives those links; ``{token}`` is replaced.
+    ``anchor``: the file outside the ledger that holds its newest consumed approval and checkpoint.
+    ``checkpoint``: seconds within which events are covered by a checkpoint; 0: at the end of a block; "off".
+        Default: 5.
+    ``audit_key``: the key that signs checkpoints, or its file.
+    ``on_checkpoint``: called with each new ``Checkpoint``.
+    ``create``: whether a missing ledger may be created. Default: True; say False in production.
+    ``repeats``: whether a model may repeat a call on purpose (``again_because``). Default: False.
+    ``tenant``: the tenant of the runs; a tenant sees only its own.
+    ``agent``: the agent's name, recorded with each run; a worker resumes a run by it.
+    ``principal``: the person or system that the runs act for.
+    ``budgets``: ``Budget`` objects: what may be spent.
+    ``redact``: patterns of values that are never recorded: names, or after ``re:`` expressions for texts.
+    ``secret_key``: the key for commitments to hidden values; at least 32 characters.
+    ``encrypt``: keys that encrypt the payloads in the ledger, the newest first.
+    ``token_cache``: seconds for which a server remembers a token that it found in the ledger. Default: 5.
+    ``secret``: signs the cookies and links of the service; at least 32 characters.
+    ``secret_file``: a file with such secrets, one on a line.
+    ``login``: the company's login of the service.
+    ``login_secret``: the secret of the service at the provider of that login.
+    ``store``: a store to use in place of the one for ``url``.
     """
 
     def __init__(
@@ -151,6 +200,7 @@ class Runtime:
         payload_bytes_max: int | None = None,
         rules: Iterable[Rule] | None = None,
         approvers: Mapping[str, Iterable[str]] | None = None,
+        oncall: Iterable[Shift | Mapping[str, object]] | str | None = None,
         on_approval_needed: Callable[[Approval], object] | None = None,
         link_secret: str | None = None,
         link_url: str | None = None,
@@ -318,7 +368,7 @@ class Runtime:
     @overload
     def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
     def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
-        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
+        """Do what ``once`` does, and return whether the code was executed or answered from the record."""
         with self.run(f"once:{key}") as run:
             return run._tell(requests.once_ask(run._session, key, fn, args, kwargs))
 
@@ -375,6 +425,7 @@ class Runtime:
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
     kind_of = direct(lambda: declared_tools.kind_of)
+    describe_tools = direct(lambda: declared_tools.describe_tools)
     declarations = direct(lambda: performing.declarations)
     perform = blocking(lambda: performing.perform, opens=False)
 
@@ -385,14 +436,19 @@ class Runtime:
 
     # ---- Recovering
 
-    def worker(self, *, every: float = 1.0, limit: int = 100) -> AbstractContextManager[workers.Worker, None]:
+    def worker(
+        self, *, every: float = 1.0, limit: int = 100, concurrency: int = 1
+    ) -> AbstractContextManager[workers.Worker, None]:
         """Recover runs in this process: ``with rt.worker():`` does what ``amends worker`` does, in a thread.
 
-        ``every``: seconds between two passes; ``limit``: runs per pass. Leaving the block finishes the current run first.
+        ``every``: seconds between two passes; ``limit``: runs per pass; ``concurrency``: runs at once. Leaving the block
+        finishes the current runs first.
         Without a handler of your own, SIGTERM raises ``SystemExit`` in the main thread, so that blocks are left.
         """
         refuse_nested("rt.worker()", self._host)
-        return workers.WorkerBlock(workers.Worker(self, every=every, limit=limit, is_guest=True))
+        return workers.WorkerBlock(
+            workers.Worker(self, every=every, limit=limit, concurrency=concurrency, is_guest=True)
+        )
 
     def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here and finish or roll back each; send overdue notices."""
@@ -527,11 +583,21 @@ class Runtime:
     # ---- Reading
 
     runs = listed(lambda: listing.runs)
+    overview = blocking(lambda: listing.overview)
     calls = listed(lambda: listing.calls)
+    info = blocking(lambda: listing.info)
     call = blocking(lambda: run_verbs.call)
+    wanted = blocking(lambda: run_verbs.wanted)
+    told = blocking(lambda: run_verbs.told)
     locks = listed(lambda: listing.locks)
     budgets = blocking(lambda: budget_verbs.budgets)
     costs = blocking(lambda: budget_verbs.costs)
+    spending = blocking(lambda: budget_verbs.spending)
+    recent_events = blocking(lambda: recent.recent_events)
+    recent_calls = blocking(lambda: recent.recent_calls)
+    tool_use = blocking(lambda: recent.tool_use)
+    unfinished = blocking(lambda: recent.unfinished)
+    checkpoints = blocking(lambda: recent.checkpoints)
     compare = blocking(lambda: comparison.compare)
     verify = blocking(lambda: audit_verbs.verify)
     test_rules = blocking(lambda: requests.test_rules, opens=False)
@@ -541,6 +607,7 @@ class Runtime:
     inbox = blocking(lambda: inbox_verbs.inbox)
     approvals = listed(lambda: approval_verbs.approvals)
     approval = blocking(lambda: approval_verbs.approval)
+    precedents = blocking(lambda: precedent_verbs.precedents)
     approve = blocking(lambda: approval_verbs.approve)
     reject = blocking(lambda: approval_verbs.reject)
     withdraw = blocking(lambda: approval_verbs.withdraw)
@@ -548,6 +615,8 @@ class Runtime:
     ask_again = blocking(lambda: approval_verbs.ask_again)
     edit = blocking(lambda: approval_verbs.edit)
     delegate = blocking(lambda: approval_verbs.delegate)
+    oncall = blocking(lambda: approval_verbs.oncall, opens=False)
+    check_oncall = blocking(lambda: approval_verbs.check_oncall, opens=False)
     redeem = blocking(lambda: links.redeem)
 
     # ---- The emergency stop
@@ -568,7 +637,17 @@ class Runtime:
     tokens = blocking(lambda: token_verbs.tokens)
     revoke_token = blocking(lambda: token_verbs.revoke_token)
     check_token = blocking(lambda: token_verbs.check_token)
+
+    def recall_token(self, text: str) -> Token | None:
+        """Return what ``check_token`` answered about this text, if that is still remembered; None: ask it. Does no IO."""
+        return token_verbs.recall_token(self._host, self._view, text, mono=self._driver.mono())
+
     note_driver = blocking(lambda: token_verbs.note_driver)
+
+    # ---- Tools of workers
+
+    reserve_tools = blocking(lambda: reserved_verbs.reserve_tools)
+    reserved_tools = blocking(lambda: reserved_verbs.reserved_tools)
 
     # ---- Doubts, and other decisions about a run
 
@@ -590,11 +669,14 @@ class Runtime:
     # ---- The ledger itself
 
     schema = in_place(lambda: maintenance.schema)
+    plan_migration = in_place(lambda: maintenance.plan_migration)
     schema_sql = in_place(lambda: maintenance.schema_sql)
     migrate = in_place(lambda: maintenance.migrate)
     reencrypt = in_place(lambda: maintenance.reencrypt)
     checkpoint = in_place(lambda: maintenance.checkpoint)
     gc = blocking(lambda: maintenance.gc)
+    erase = blocking(lambda: erasure_verbs.erase)
+    note_work = blocking(lambda: work_verbs.note_work)
     reconcile_restore = blocking(lambda: restore.reconcile_restore)
     check_anchor = blocking(lambda: restore.check_anchor)
 
@@ -606,10 +688,14 @@ class Runtime:
 
     # ---- Verbs that differ on an event loop
 
-    def report(self, run_id: str) -> Report:
-        """Return the newest generation of a run as the ledger has it."""
+    def report(self, run_id: str, *, after: str = "", limit: int | None = None) -> Report:
+        """Return the newest generation of a run as the ledger has it.
+
+        ``limit``: only so many of its calls, in the order of the requests, those after the call ``after``, and what is
+        left standing of them: one page of a long run.
+        """
         # In a replay the ledger cannot be read: the replay itself reports on its run.
-        return reported(run_id) or self._report(run_id)
+        return reported(run_id) or self._report(run_id, after=after, limit=limit)
 
     def events(self, run_id: str | None = None, *, after: int | str = "", filter: str = "") -> Iterator[Event]:
         """List events, oldest first, of one run's tree or of the ledger; by time, tool, agent, principal, state.
@@ -623,14 +709,19 @@ class Runtime:
         return self._drive(listing.newest_event(self._view, run_id))
 
     def export(self, *run_ids: str) -> bytes:
-        """Return all that the ledger has of these runs as one file that anybody can check: ``python FILE``."""
+        """Return everything that the ledger has of these runs as one file that anybody can verify: ``python FILE``."""
         self._host.ready()
         ledger = run_bundles.ledger_of(self._host)
         return run_bundles.pack_export(self._drive(run_bundles.read_export(self._view, run_ids, ledger)), ledger)
 
-    def load(self, bundle: bytes) -> list[str]:
-        """Load the runs of a bundle as records that nothing here changes; return their ids."""
-        return self._drive(run_bundles.load_records(self._host, self._view, run_bundles.unpack(bundle)))
+    def load(self, bundle: bytes, *, tenant: str | None = None, by: str = "", why: str = "") -> list[str]:
+        """Load the runs of a bundle as records that nothing here changes; return their ids.
+
+        ``tenant``: the only one that they may be of; "" is the one without a name. ``by``, ``why``: who loads them, and
+        the reason, for the event ``runs loaded``; without ``by`` it names this process.
+        """
+        records = run_bundles.unpack(bundle)
+        return self._drive(run_bundles.load_records(self._host, self._view, records, tenant=tenant, by=by, why=why))
 
     # ---- Driving flows, and closing
 
@@ -697,7 +788,52 @@ class _Block:
 
 @trims
 class AsyncRuntime:
-    """``Runtime`` for an event loop: the same names and parameters, awaited."""
+    """``Runtime`` for an event loop: the same names and parameters, awaited.
+
+    Every parameter that is not given comes from the environment, a settings file or its default, except ``tools``,
+    ``agents``, ``store`` and the two hooks: https://amends.readthedocs.io/en/latest/reference/settings/
+
+    ``url``: the ledger: "memory:", "sqlite:///file.db", "postgresql://…", "mysql://…". Default: ``amends.db``.
+    ``tools``: the declared tools: functions, classes, instances, or modules that have some. They add to those of a
+        file.
+    ``agents``: functions by name, which ``rt.start`` and workers run.
+    ``order``: "strict" (default) refuses what breaks the ordering law; "advise" records it and lets it pass.
+    ``interrupted``: what becomes of a run whose block raises or dies after its pivot: "block" (default) or
+        "commit".
+    ``lease``: seconds after which a process on another host may take over from a silent owner. Default: 30.
+    ``wait``: seconds to wait for a call or a run that another process has open, or for a probe. Default: 30.
+    ``wait_approval``: seconds to wait in place for an approval before ``Held`` is raised. Default: 0.
+    ``poll``: the longest interval in seconds between two looks at the ledger while waiting. Default: 0.25.
+    ``poll_approval``: the same while waiting in place for a person. Default: 1.
+    ``poll_worker``: the longest sleep in seconds of a worker that finds nothing to do. Default: 5.
+    ``payload_bytes_max``: the largest arguments, and the largest result, of one call, in bytes. Default: 1 MiB.
+    ``rules``: ``Rule`` objects: which calls a person must approve, and which are refused.
+    ``approvers``: who has which role: ``{"finance": ["anna", "bob"]}``.
+    ``oncall``: who is asked first, and when: shifts, or the path of a CSV file. It gives nobody a role.
+    ``on_approval_needed``: called with each new ``Approval`` that waits for a person.
+    ``link_secret``: signs the links by which people decide; at least 16 characters.
+    ``link_url``: the page that receives those links; ``{token}`` is replaced.
+    ``anchor``: the file outside the ledger that holds its newest consumed approval and checkpoint.
+    ``checkpoint``: seconds within which events are covered by a checkpoint; 0: at the end of a block; "off".
+        Default: 5.
+    ``audit_key``: the key that signs checkpoints, or its file.
+    ``on_checkpoint``: called with each new ``Checkpoint``.
+    ``create``: whether a missing ledger may be created. Default: True; say False in production.
+    ``repeats``: whether a model may repeat a call on purpose (``again_because``). Default: False.
+    ``tenant``: the tenant of the runs; a tenant sees only its own.
+    ``agent``: the agent's name, recorded with each run; a worker resumes a run by it.
+    ``principal``: the person or system that the runs act for.
+    ``budgets``: ``Budget`` objects: what may be spent.
+    ``redact``: patterns of values that are never recorded: names, or after ``re:`` expressions for texts.
+    ``secret_key``: the key for commitments to hidden values; at least 32 characters.
+    ``encrypt``: keys that encrypt the payloads in the ledger, the newest first.
+    ``token_cache``: seconds for which a server remembers a token that it found in the ledger. Default: 5.
+    ``secret``: signs the cookies and links of the service; at least 32 characters.
+    ``secret_file``: a file with such secrets, one on a line.
+    ``login``: the company's login of the service.
+    ``login_secret``: the secret of the service at the provider of that login.
+    ``store``: a store to use in place of the one for ``url``.
+    """
 
     def __init__(
         self,
@@ -716,6 +852,7 @@ class AsyncRuntime:
         payload_bytes_max: int | None = None,
         rules: Iterable[Rule] | None = None,
         approvers: Mapping[str, Iterable[str]] | None = None,
+        oncall: Iterable[Shift | Mapping[str, object]] | str | None = None,
         on_approval_needed: Callable[[Approval], object] | None = None,
         link_secret: str | None = None,
         link_url: str | None = None,
@@ -873,7 +1010,7 @@ class AsyncRuntime:
     @overload
     async def tell_once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Once[R]: ...
     async def tell_once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Once[Any]:
-        """Do what ``once`` does, and tell whether the code was executed or answered from the record."""
+        """Do what ``once`` does, and return whether the code was executed or answered from the record."""
         async with self.run(f"once:{key}") as run:
             return await run._tell(requests.once_ask(run._session, key, fn, args, kwargs))
 
@@ -925,6 +1062,7 @@ class AsyncRuntime:
     schemas = direct(lambda: declared_tools.schemas)
     may_repeat = direct(lambda: declared_tools.may_repeat)
     kind_of = direct(lambda: declared_tools.kind_of)
+    describe_tools = direct(lambda: declared_tools.describe_tools)
     declarations = direct(lambda: performing.declarations)
     perform = awaited(lambda: performing.perform, opens=False)
 
@@ -935,14 +1073,19 @@ class AsyncRuntime:
 
     # ---- Recovering
 
-    def worker(self, *, every: float = 1.0, limit: int = 100) -> AbstractAsyncContextManager[workers.Worker, None]:
+    def worker(
+        self, *, every: float = 1.0, limit: int = 100, concurrency: int = 1
+    ) -> AbstractAsyncContextManager[workers.Worker, None]:
         """Recover runs in this process: ``async with rt.worker():`` does what ``amends worker`` does, in a task.
 
-        ``every``: seconds between two passes; ``limit``: runs per pass. Leaving the block finishes the current run first.
+        ``every``: seconds between two passes; ``limit``: runs per pass; ``concurrency``: runs at once. Leaving the block
+        finishes the current runs first.
         Without a handler of your own, SIGTERM cancels the task of the block, and then raises ``SystemExit``.
         """
         refuse_nested("rt.worker()", self._host)
-        return workers.AsyncWorkerBlock(workers.Worker(self, every=every, limit=limit, is_guest=True))
+        return workers.AsyncWorkerBlock(
+            workers.Worker(self, every=every, limit=limit, concurrency=concurrency, is_guest=True)
+        )
 
     async def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here and finish or roll back each; send overdue notices."""
@@ -1069,11 +1212,21 @@ class AsyncRuntime:
     # ---- Reading
 
     runs = listed_async(lambda: listing.runs)
+    overview = awaited(lambda: listing.overview)
     calls = listed_async(lambda: listing.calls)
+    info = awaited(lambda: listing.info)
     call = awaited(lambda: run_verbs.call)
+    wanted = awaited(lambda: run_verbs.wanted)
+    told = awaited(lambda: run_verbs.told)
     locks = listed_async(lambda: listing.locks)
     budgets = awaited(lambda: budget_verbs.budgets)
     costs = awaited(lambda: budget_verbs.costs)
+    spending = awaited(lambda: budget_verbs.spending)
+    recent_events = awaited(lambda: recent.recent_events)
+    recent_calls = awaited(lambda: recent.recent_calls)
+    tool_use = awaited(lambda: recent.tool_use)
+    unfinished = awaited(lambda: recent.unfinished)
+    checkpoints = awaited(lambda: recent.checkpoints)
     compare = awaited(lambda: comparison.compare)
     verify = awaited(lambda: audit_verbs.verify)
     test_rules = awaited(lambda: requests.test_rules, opens=False)
@@ -1083,6 +1236,7 @@ class AsyncRuntime:
     inbox = awaited(lambda: inbox_verbs.inbox)
     approvals = listed_async(lambda: approval_verbs.approvals)
     approval = awaited(lambda: approval_verbs.approval)
+    precedents = awaited(lambda: precedent_verbs.precedents)
     approve = awaited(lambda: approval_verbs.approve)
     reject = awaited(lambda: approval_verbs.reject)
     withdraw = awaited(lambda: approval_verbs.withdraw)
@@ -1090,6 +1244,8 @@ class AsyncRuntime:
     ask_again = awaited(lambda: approval_verbs.ask_again)
     edit = awaited(lambda: approval_verbs.edit)
     delegate = awaited(lambda: approval_verbs.delegate)
+    oncall = awaited(lambda: approval_verbs.oncall, opens=False)
+    check_oncall = awaited(lambda: approval_verbs.check_oncall, opens=False)
     redeem = awaited(lambda: links.redeem)
 
     # ---- The emergency stop
@@ -1110,7 +1266,14 @@ class AsyncRuntime:
     tokens = awaited(lambda: token_verbs.tokens)
     revoke_token = awaited(lambda: token_verbs.revoke_token)
     check_token = awaited(lambda: token_verbs.check_token)
+
+    def recall_token(self, text: str) -> Token | None:
+        """Return what ``check_token`` answered about this text, if that is still remembered; None: ask it. Does no IO."""
+        return token_verbs.recall_token(self._host, self._view, text, mono=self._driver.mono())
+
     note_driver = awaited(lambda: token_verbs.note_driver)
+    reserve_tools = awaited(lambda: reserved_verbs.reserve_tools)
+    reserved_tools = awaited(lambda: reserved_verbs.reserved_tools)
 
     # ---- Doubts, and other decisions about a run
 
@@ -1132,11 +1295,14 @@ class AsyncRuntime:
     # ---- The ledger itself
 
     schema = in_thread(lambda: maintenance.schema)
+    plan_migration = in_thread(lambda: maintenance.plan_migration)
     schema_sql = in_thread(lambda: maintenance.schema_sql)
     migrate = in_thread(lambda: maintenance.migrate)
     reencrypt = in_thread(lambda: maintenance.reencrypt)
     checkpoint = in_thread(lambda: maintenance.checkpoint)
     gc = awaited(lambda: maintenance.gc)
+    erase = awaited(lambda: erasure_verbs.erase)
+    note_work = awaited(lambda: work_verbs.note_work)
     reconcile_restore = awaited(lambda: restore.reconcile_restore)
     check_anchor = awaited(lambda: restore.check_anchor)
 
@@ -1148,10 +1314,14 @@ class AsyncRuntime:
 
     # ---- Verbs that differ on an event loop
 
-    async def report(self, run_id: str) -> Report:
-        """Return the newest generation of a run as the ledger has it."""
+    async def report(self, run_id: str, *, after: str = "", limit: int | None = None) -> Report:
+        """Return the newest generation of a run as the ledger has it.
+
+        ``limit``: only so many of its calls, in the order of the requests, those after the call ``after``, and what is
+        left standing of them: one page of a long run.
+        """
         # In a replay the ledger cannot be read: the replay itself reports on its run.
-        return reported(run_id) or await self._report(run_id)
+        return reported(run_id) or await self._report(run_id, after=after, limit=limit)
 
     async def events(
         self, run_id: str | None = None, *, after: int | str = "", filter: str = ""
@@ -1169,16 +1339,22 @@ class AsyncRuntime:
         return await self._drive(listing.newest_event(self._view, run_id))
 
     async def export(self, *run_ids: str) -> bytes:
-        """Return all that the ledger has of these runs as one file that anybody can check: ``python FILE``."""
+        """Return everything that the ledger has of these runs as one file that anybody can verify: ``python FILE``."""
         await self._ready()
         ledger = await asyncio.to_thread(run_bundles.ledger_of, self._host)
         export = await self._drive(run_bundles.read_export(self._view, run_ids, ledger))
         return await asyncio.to_thread(run_bundles.pack_export, export, ledger)
 
-    async def load(self, bundle: bytes) -> list[str]:
-        """Load the runs of a bundle as records that nothing here changes; return their ids."""
+    async def load(self, bundle: bytes, *, tenant: str | None = None, by: str = "", why: str = "") -> list[str]:
+        """Load the runs of a bundle as records that nothing here changes; return their ids.
+
+        ``tenant``: the only one that they may be of; "" is the one without a name. ``by``, ``why``: who loads them, and
+        the reason, for the event ``runs loaded``; without ``by`` it names this process.
+        """
         records = await asyncio.to_thread(run_bundles.unpack, bundle)
-        return await self._drive(run_bundles.load_records(self._host, self._view, records))
+        return await self._drive(
+            run_bundles.load_records(self._host, self._view, records, tenant=tenant, by=by, why=why)
+        )
 
     # ---- Driving flows, and closing
 

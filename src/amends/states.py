@@ -56,7 +56,7 @@ RUN_MOVES: Final[dict[str, tuple[RunState, ...]]] = {
     "pivoted": ("committed", "blocked", "abandoned"),
     "rolling_back": ("rolled_back", "blocked", "abandoned"),
     "blocked": ("open", "pivoted", "rolling_back", "abandoned"),  # back to where it came from
-    "committed": ("rolling_back",),  # a child that did not pivot, by its parent's rollback
+    "committed": ("rolling_back",),  # a child that did not pivot, with its parent; a root run, by a person's plan
     "rolled_back": ("rolling_back",),  # late evidence only
     "abandoned": (),
 }

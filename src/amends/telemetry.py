@@ -7,6 +7,8 @@ kinds and states; never arguments, results, error messages, or anything else tha
 from __future__ import annotations
 
 import json
+import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -414,3 +416,61 @@ def _error_of(op: Any) -> str:
     except (ValueError, TypeError):
         return ""
     return str(name)
+
+
+# ---- For Prometheus
+
+
+BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Of the histograms of durations, in seconds."""
+
+
+class Exposition:
+    """A provider of meters whose metrics are read in the text format of Prometheus; needs opentelemetry-sdk."""
+
+    def __init__(self) -> None:
+        from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
+        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+        from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
+
+        self._reader = InMemoryMetricReader()
+        in_seconds = View(instrument_name="*.duration", aggregation=ExplicitBucketHistogramAggregation(BOUNDS))
+        # The text format has no exemplars.
+        self.provider: metrics.MeterProvider = MeterProvider(
+            [self._reader], views=[in_seconds], shutdown_on_exit=False, exemplar_filter=AlwaysOffExemplarFilter()
+        )
+
+    def text(self) -> bytes:
+        """Return everything that its meters have counted."""
+        data = self._reader.get_metrics_data()
+        found = [] if data is None else [one for part in data.resource_metrics for one in part.scope_metrics]
+        lines = [line for scope in found for metric in scope.metrics for line in _lines(metric)]
+        return ("\n".join(lines) + "\n").encode()
+
+
+def _lines(metric: Any) -> Iterator[str]:
+    """Return one metric: its help, its type, and a line for each value."""
+    name = re.sub(r"\W", "_", metric.name) + ("_seconds" if metric.unit == "s" else "")
+    kind = {"Sum": "counter", "Gauge": "gauge", "Histogram": "histogram"}.get(type(metric.data).__name__)
+    if kind is None:
+        return
+    name += "_total" if kind == "counter" else ""
+    yield f"# HELP {name} {metric.description}"
+    yield f"# TYPE {name} {kind}"
+    for point in metric.data.data_points:
+        labels = {re.sub(r"\W", "_", key): str(value) for key, value in point.attributes.items()}
+        if kind != "histogram":
+            yield f"{name}{_labels(labels)} {point.value}"
+            continue
+        count = 0
+        for bound, more in zip([*point.explicit_bounds, math.inf], point.bucket_counts, strict=True):
+            count += more
+            yield f"{name}_bucket{_labels(labels | {'le': '+Inf' if bound == math.inf else f'{bound:g}'})} {count}"
+        yield f"{name}_sum{_labels(labels)} {point.sum}"
+        yield f"{name}_count{_labels(labels)} {point.count}"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    escaped = {ord("\\"): "\\\\", ord('"'): '\\"', ord("\n"): "\\n"}
+    inside = ",".join(f'{name}="{value.translate(escaped)}"' for name, value in labels.items())
+    return f"{{{inside}}}" if inside else ""

@@ -10,6 +10,7 @@ of this module:
 - ``visible_value(value)``: an argument or a result. Texts are always quoted, so ``"100"`` and ``100`` differ.
   ``visible_args(args, classes)``: all arguments of a call, one per line; ``is_unreadable(args)``: whether they are
   encrypted and there is no key to show them.
+- ``visible_call(tool, args)``: a call to recognize, with short arguments; not for a decision about it.
 - ``visible_log(name)``: a logger of amends, whose messages and tracebacks go through ``printable``.
 - ``printable(text)``: a finished sentence; escapes only what acts on the display.
 
@@ -31,6 +32,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
+from amends.encoding.patterns import pattern
 from amends.encoding.secret import UNREADABLE, Secret
 from amends.encoding.secret import is_unreadable as is_unreadable
 
@@ -71,12 +73,14 @@ _WHOLE: Final = frozenset("\u0e33\u0eb3")
 """Common vowels of Thai and Lao that NFKC decomposes; their parts alone are in ``_BLANK``."""
 _BLANK: Final = frozenset("\u0e4d\u0ecd\u2800\u3164\uffa0\u115f\u1160\u17b4\u17b5\u034f\U00016fe4\U0001d159")
 """Letters, marks and symbols that are invisible, or look like part of another character."""
+ARG_CHARS_MAX: Final = 80
+"""How much of an argument ``visible_call`` shows: enough for a path."""
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"'}
-_WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-/:@+#~%]*")
-_PROSE: Final = re.compile(r"[!#-\[\]-~]+(?: [!-\[\]-~]+)*")  # ASCII without backslash, single spaces, no quote first
-_LIKE_VALUE: Final = re.compile(r"[-+.\d\[{(]|(?:true|false|null|nan|inf)$|\w+\(|0x")
+_WORD: Final = pattern(r"[A-Za-z0-9_][A-Za-z0-9_.\-/:@+#~%]*")
+_PROSE: Final = pattern(r"[!#-\[\]-~]+(?: [!-\[\]-~]+)*")  # ASCII without backslash, single spaces, no quote first
+_LIKE_VALUE: Final = pattern(r"[-+.\d\[{(]|(?:true|false|null|nan|inf)$|\w+\(|0x")
 """Texts that look like numbers or other values."""
-_RUNS: Final = re.compile(r"[\w\u0300-\u036f]+")
+_RUNS: Final = pattern(r"[\w\u0300-\u036f]+")
 
 
 def visible(text: str, *, prose: bool = False) -> str:
@@ -122,6 +126,14 @@ def visible_args(args: Mapping[Any, Any], classes: Mapping[str, str] | None = No
     names = {name: visible(name) if isinstance(name, str) else visible_value(name) for name in args}
     of_class = (f"{visible(place)} is of class {visible(name)}" for place, name in (classes or {}).items())
     return [*(f"{names[name]} = {visible_value(value)}" for name, value in args.items()), *of_class]
+
+
+def visible_call(tool: str, args: Mapping[str, Any]) -> str:
+    """Return a call on one line, to recognize it by: ``tool(name=value)``. Long arguments are cut."""
+    if is_unreadable(args):
+        return f"{visible(tool)}(…)"
+    shown = (f"{visible(name)}={shortened(visible_value(value), ARG_CHARS_MAX)}" for name, value in args.items())
+    return f"{visible(tool)}({', '.join(shown)})"
 
 
 def printable(text: str, *, lines: bool = False) -> str:

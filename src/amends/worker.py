@@ -1,18 +1,23 @@
 """The worker: take over abandoned runs and finish or roll back each, until it is stopped.
 
 This is the loop behind ``amends worker app:rt`` and ``with rt.worker():``. It takes runtimes of both colours. It resumes
-registered agents of both colours, and starts no new ones.
+registered agents of both colours, and starts no new ones. It recovers up to ``concurrency`` runs at once. A first signal
+drains it: it claims nothing more and finishes what it has; what is left after the grace period is handed over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent import futures
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,12 +25,14 @@ from types import FrameType
 from typing import Final, Protocol
 
 from amends.drivers.event_loop import shielded
+from amends.engine import recovery
 from amends.errors import LedgerMissing, LedgerUnavailable, UsageError, described
 from amends.host import runs
 from amends.host.settings import Setting
 from amends.ledger.operations import ListRuns
 from amends.report import Report
 from amends.runtime import AsyncRuntime, Runtime
+from amends.stores.migrations import Migrating, check_usable
 from amends.visible import visible, visible_log
 
 log = visible_log("amends.worker")
@@ -37,6 +44,15 @@ TOLD_MAX: Final = 10_000
 """How many messages are remembered so that each is logged once; when it is full, all are logged once more."""
 NAP_S: Final = 0.1
 """How often a sleeping worker checks whether it was stopped."""
+CONCURRENCY_MAX: Final = 256
+DRAIN_S: Final = 25.0
+"""How long a worker that was told to stop may take for the runs that it has; supervisors kill after 30 s."""
+HANDOVER_S: Final = 2.0
+"""The lease that a worker leaves on runs which it could not finish: others take them over when it has ended."""
+SCHEMA_S: Final = 5.0
+"""How often a worker checks that no migration has made the ledger unusable for this version of amends."""
+STALLED_S: Final = 90.0
+"""A worker that neither has a run, nor looks for one, nor sleeps between two passes for this time hangs."""
 
 
 class Stops(Protocol):
@@ -88,8 +104,9 @@ def _is_late(report: Report) -> bool:
 class Worker:
     """One loop over one runtime: a pass ``every`` so many seconds, over at most ``limit`` runs.
 
-    ``stop`` ends it after the current run. ``is_guest``: it works beside the program that uses the runtime; it follows
-    that program's settings, does not close the runtime, and goes on whatever happens to the ledger.
+    ``concurrency``: how many runs it recovers at once. ``stop`` ends it after the current runs. ``is_guest``: it works
+    beside the program that uses the runtime; it follows that program's settings, does not close the runtime, and goes on
+    whatever happens to the ledger.
     """
 
     rt: Runtime | AsyncRuntime
@@ -97,8 +114,21 @@ class Worker:
     limit: int = 100
     stop: Stops = field(default_factory=Flag)
     is_guest: bool = False
+    concurrency: int = 1
     blocked: list[str] = field(default_factory=list)
     """After one pass (``once``): the ids of all runs that are blocked, of every tenant that the runtime works for."""
+    passes: Counter[str] = field(default_factory=Counter)
+    """How many passes there were: ``ok``, ``unavailable`` (the ledger did not answer) and ``failed``."""
+    skipped: int = 0
+    """How many runs the last pass left to workers with other tools."""
+    latest: str = ""
+    """How the last pass ended, a key of ``passes``; empty before the first."""
+    running: dict[str, str] = field(default_factory=dict)
+    """The runs that it recovers now: their ids, by the uid of their tree."""
+    _looked_at: float = field(default_factory=time.monotonic)
+    _checked_at: float = field(default_factory=time.monotonic)
+    _futures: dict[str, futures.Future[Report | None]] = field(default_factory=dict)
+    _tasks: dict[str, asyncio.Task[Report | None]] = field(default_factory=dict)
     _told: set[tuple[str, str, int, str]] = field(default_factory=set)
     _has_greeted: bool = False
     _missing: bool = False
@@ -107,6 +137,11 @@ class Worker:
         if not self.every > 0 or self.limit < 1:
             raise UsageError(
                 f"every is {self.every} and limit is {self.limit}; a worker needs every > 0 and limit >= 1"
+            )
+        if type(self.concurrency) is not int or not 1 <= self.concurrency <= CONCURRENCY_MAX:
+            raise UsageError(
+                f"concurrency is {self.concurrency!r}; a worker recovers 1 to {CONCURRENCY_MAX} runs at once",
+                hint="for more, start more workers: each run is taken by only one of them",
             )
         if self.is_guest:
             return
@@ -125,45 +160,97 @@ class Worker:
             return asyncio.run(self._loop_async(self.rt, once))
         return self._loop(self.rt, once)
 
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it has a run, or has looked for one lately."""
+        return bool(self.running) or time.monotonic() - self._looked_at < STALLED_S
+
+    @property
+    def is_draining(self) -> bool:
+        """Return whether it was told to stop, and claims nothing more."""
+        return self.stop.is_set()
+
     # ---- Blocking
 
     def _loop(self, rt: Runtime, once: bool) -> list[Report]:
         pace, reports = Pace(self.every, self.rt._host.value("poll_worker")), list[Report]()
+        pool = futures.ThreadPoolExecutor(self.concurrency, "amends-worker") if self.concurrency > 1 else nullcontext()
         try:
-            while not self.stop.is_set():
-                try:
-                    rt._host.ready()
-                    rt.check_anchor()
-                    self._greet(once)
-                    reports = [self._told_of(report) for report in self._pass(rt)]
-                except Exception as error:
-                    if once or not self._outlives(error):
-                        raise
-                    self._sleep(self._told_of_error(pace, error))
-                    continue
-                if once:
-                    self.blocked = _blocked(rt)
-                    break
-                self._sleep(pace.after(busy=_did_something(reports)))
+            with pool as threads:
+                while not self.stop.is_set():
+                    try:
+                        rt._host.ready()
+                        self._check_schema()
+                        rt.check_anchor()
+                        self._greet(once)
+                        reports = [self._told_of(report) for report in self._pass(rt, threads, once=once)]
+                    except Exception as error:
+                        if once or not self._outlives(error):
+                            raise
+                        self._sleep(self._told_of_error(pace, error))
+                        continue
+                    self._passed(reports)
+                    if once:
+                        self.blocked = _blocked(rt)
+                        break
+                    self._sleep(pace.after(busy=_did_something(reports) or bool(self._futures)))
+                self._finish()
         finally:
             if not self.is_guest:
                 rt.close()
         return reports
 
-    def _pass(self, rt: Runtime) -> Iterator[Report]:
+    def _pass(self, rt: Runtime, pool: futures.ThreadPoolExecutor | None, *, once: bool) -> Iterator[Report]:
         rt._send_overdue_notices(self.limit)
+        yield from self._ended()
         for found in rt._abandoned(self.limit):
+            if found.root.uid in self.running or found.root.uid in self._futures:
+                continue
+            while len(self._futures) >= self.concurrency and not self.stop.is_set():
+                yield from self._ended(wait_s=NAP_S)
             if self.stop.is_set():
                 return
-            try:
-                report = rt._recover_one(found)
-            except LedgerUnavailable:
-                raise
-            except Exception as error:  # one run that cannot be recovered must not keep the others waiting
-                runs.log_lost(rt._host, found, error)
+            if pool is None:
+                report = self._recover(rt, found)
+                if report is not None:
+                    yield report
             else:
-                yield report
+                self._futures[found.root.uid] = pool.submit(self._recover, rt, found)
+        while once and self._futures:
+            yield from self._ended(wait_s=NAP_S)
         rt._host.checkpointer.beat()
+
+    def _recover(self, rt: Runtime, found: recovery.Found) -> Report | None:
+        """Recover one run; None: that failed, was logged, and must not keep the others waiting."""
+        self.running[found.root.uid] = found.root.id
+        try:
+            return rt._recover_one(found)
+        except LedgerUnavailable:
+            raise
+        except Exception as error:
+            runs.log_lost(rt._host, found, error)
+            return None
+        finally:
+            self.running.pop(found.root.uid, None)
+
+    def _ended(self, *, wait_s: float = 0.0) -> Iterator[Report]:
+        """Return the reports of the runs that have been recovered meanwhile; wait so long for the first one."""
+        self._looked_at = time.monotonic()
+        if self._futures:
+            futures.wait(self._futures.values(), wait_s, futures.FIRST_COMPLETED)
+        for uid in [uid for uid, future in self._futures.items() if future.done()]:
+            report = self._futures.pop(uid).result()
+            if report is not None:
+                yield report
+
+    def _finish(self) -> None:
+        """Wait for the runs that it still has, and claim no others."""
+        while self._futures:
+            try:
+                for report in self._ended(wait_s=NAP_S):
+                    self._told_of(report)
+            except LedgerUnavailable as error:
+                log.warning("the ledger does not answer; the next worker continues a run: %s", error)
 
     def _sleep(self, seconds: float) -> None:
         until, released = time.monotonic() + seconds, self.rt._host.released
@@ -172,7 +259,20 @@ class Worker:
 
     def _is_woken(self, released: int) -> bool:
         """Return whether to look at once: it is stopped, or a block of this process has ended since."""
+        self._looked_at = time.monotonic()  # it sleeps, for as long as ``every`` says: it does not hang
         return self.stop.is_set() or self.rt._host.released != released
+
+    def _check_schema(self) -> None:
+        """Raise ``LedgerTooNew`` if a migration has made the ledger unusable for this amends since it was opened."""
+        store = self.rt._host.store
+        if isinstance(store, Migrating) and time.monotonic() - self._checked_at >= SCHEMA_S:
+            self._checked_at = time.monotonic()
+            check_usable(store.schema(), store.url)
+
+    def _passed(self, reports: list[Report]) -> None:
+        self.latest, self._looked_at = "ok", time.monotonic()
+        self.passes["ok"] += 1
+        self.skipped = sum(bool(report.skipped) for report in reports)
 
     # ---- On an event loop
 
@@ -182,37 +282,76 @@ class Worker:
             while not self.stop.is_set():
                 try:
                     await rt._ready()
+                    await asyncio.to_thread(self._check_schema)
                     await rt.check_anchor()
                     self._greet(once)
-                    reports = [self._told_of(report) async for report in self._pass_async(rt)]
+                    reports = [self._told_of(report) async for report in self._pass_async(rt, once=once)]
                 except Exception as error:
                     if once or not self._outlives(error):
                         raise
                     await self._sleep_async(self._told_of_error(pace, error))
                     continue
+                self._passed(reports)
                 if once:
                     self.blocked = await asyncio.to_thread(_blocked, rt)
                     break
-                await self._sleep_async(pace.after(busy=_did_something(reports)))
+                await self._sleep_async(pace.after(busy=_did_something(reports) or bool(self._tasks)))
         finally:
+            await self._finish_async()
             if not self.is_guest:
                 await rt.close()
         return reports
 
-    async def _pass_async(self, rt: AsyncRuntime) -> AsyncIterator[Report]:
+    async def _pass_async(self, rt: AsyncRuntime, *, once: bool) -> AsyncIterator[Report]:
         await rt._send_overdue_notices(self.limit)
+        for report in await self._ended_async():
+            yield report
         for found in await rt._abandoned(self.limit):
+            if found.root.uid in self.running or found.root.uid in self._tasks:
+                continue
+            while len(self._tasks) >= self.concurrency and not self.stop.is_set():
+                for report in await self._ended_async(wait_s=NAP_S):
+                    yield report
             if self.stop.is_set():
                 return
-            try:
-                report = await rt._recover_one(found)
-            except LedgerUnavailable:
-                raise
-            except Exception as error:  # one run that cannot be recovered must not keep the others waiting
-                runs.log_lost(rt._host, found, error)
+            if self.concurrency == 1:
+                one = await self._recover_async(rt, found)
+                if one is not None:
+                    yield one
             else:
+                self.running[found.root.uid] = found.root.id  # now: its task has not begun
+                self._tasks[found.root.uid] = asyncio.create_task(self._recover_async(rt, found), context=Context())
+        while once and self._tasks:
+            for report in await self._ended_async(wait_s=NAP_S):
                 yield report
         await asyncio.to_thread(rt._host.checkpointer.beat)
+
+    async def _recover_async(self, rt: AsyncRuntime, found: recovery.Found) -> Report | None:
+        self.running[found.root.uid] = found.root.id
+        try:
+            return await rt._recover_one(found)
+        except LedgerUnavailable:
+            raise
+        except Exception as error:
+            runs.log_lost(rt._host, found, error)
+            return None
+        finally:
+            self.running.pop(found.root.uid, None)
+
+    async def _ended_async(self, *, wait_s: float = 0.0) -> list[Report]:
+        self._looked_at = time.monotonic()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        ended = [self._tasks.pop(uid) for uid in list(self._tasks) if self._tasks[uid].done()]
+        return [report for report in [task.result() for task in ended] if report is not None]
+
+    async def _finish_async(self) -> None:
+        while self._tasks:
+            try:
+                for report in await self._ended_async(wait_s=NAP_S):
+                    self._told_of(report)
+            except LedgerUnavailable as error:
+                log.warning("the ledger does not answer; the next worker continues a run: %s", error)
 
     async def _sleep_async(self, seconds: float) -> None:
         until, released = time.monotonic() + seconds, self.rt._host.released
@@ -267,6 +406,9 @@ class Worker:
 
     def _told_of_error(self, pace: Pace, error: Exception) -> float:
         """Log why there was no pass, and return the seconds until the next try."""
+        self.latest = "unavailable" if isinstance(error, LedgerUnavailable | LedgerMissing) else "failed"
+        self.passes[self.latest] += 1
+        self._looked_at = time.monotonic()
         if isinstance(error, LedgerMissing):
             if not self._missing:
                 log.warning("%s; waiting until it is there", error)
@@ -287,25 +429,91 @@ def work(
     every: float = 1.0,
     limit: int = 100,
     stop: Stops | None = None,
+    concurrency: int = 1,
+    drain: float = DRAIN_S,
+    listen: str = "",
 ) -> list[Report]:
     """Take over abandoned runs and finish or roll back each, until stopped; with ``once``, in one pass.
 
-    ``every``: seconds between passes; ``limit``: runs per pass. Without ``stop``, and in the main thread, SIGTERM and
-    SIGINT stop it after the current run, and a second signal ends the process at once. It never creates a ledger: it
-    waits until there is one, and with ``once`` raises ``LedgerMissing``.
+    ``every``: seconds between passes; ``limit``: runs per pass; ``concurrency``: runs at once. ``listen``: answer
+    ``/health``, ``/ready`` and ``/metrics`` at this ``PORT`` or ``HOST:PORT``. Without ``stop``, and in the main thread,
+    SIGTERM and SIGINT drain it: it claims nothing more and finishes the runs that it has, for up to ``drain`` seconds. Then
+    it hands over the others and ends with exit code 143; a second signal ends the process at once. It never creates a
+    ledger: it waits until there is one, and with ``once`` raises ``LedgerMissing``.
     """
+    if not 0 <= drain < float("inf"):
+        raise UsageError(f"drain is {drain!r}; it is a number of seconds, 0 or more")
     flag = Flag()
-    worker = Worker(rt, every=every, limit=limit, stop=flag if stop is None else stop)
-    if stop is not None or threading.current_thread() is not threading.main_thread():
-        return worker.run(once=once)
-    with _signals(flag):
-        return worker.run(once=once)
+    worker = Worker(rt, every=every, limit=limit, stop=flag if stop is None else stop, concurrency=concurrency)
+    with _listening(worker, listen):
+        if stop is not None or threading.current_thread() is not threading.main_thread():
+            return worker.run(once=once)
+        with _signals(flag), _Drain(worker, drain):
+            return worker.run(once=once)
 
 
-def work_once(rt: Runtime | AsyncRuntime, *, limit: int = 100) -> tuple[list[Report], list[str]]:
+@contextmanager
+def _listening(worker: Worker, listen: str) -> Iterator[None]:
+    if not listen:
+        yield
+        return
+    from amends.health import Endpoint  # here: few workers have one
+
+    with Endpoint(worker, listen):
+        yield
+
+
+class _Drain:
+    """A thread that hands over the runs of a worker which was told to stop and did not finish them in time.
+
+    A thread of its own, since a body may occupy the main thread and the event loop.
+    """
+
+    def __init__(self, worker: Worker, grace_s: float) -> None:
+        self._worker, self._grace_s = worker, grace_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="amends-drain", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._worker.stop.is_set():
+            if self._over.wait(NAP_S):
+                return
+        if self._worker.running:
+            log.info("draining: %d runs have %g s to end", len(self._worker.running), self._grace_s)
+        if self._over.wait(self._grace_s):
+            return
+        ids = sorted(self._worker.running.values())
+        shown = ", ".join(map(visible, ids[:TOLD_IDS_MAX])) + (", …" if len(ids) > TOLD_IDS_MAX else "")
+        try:
+            handed = self._worker.rt._host.heartbeat.hand_over(HANDOVER_S)
+            log.warning("the grace period is over; other workers take over %d runs now: %s", handed, shown)
+        except Exception as error:  # whatever it is, the process ends now, and the leases end by themselves
+            log.warning(
+                "the grace period is over; other workers take over %s when the leases end: %s", shown, described(error)
+            )
+        # Not sys.exit: the body in the main thread would go on. What it had sent is in doubt, which the next worker settles.
+        try:
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # also if what it says cannot be written: nobody reads the pipe any more
+            os._exit(SIGNALLED + signal.SIGTERM)
+
+
+TOLD_IDS_MAX: Final = 10
+
+
+def work_once(rt: Runtime | AsyncRuntime, *, limit: int = 100, concurrency: int = 1) -> tuple[list[Report], list[str]]:
     """Do one pass of a worker. Return its reports, and the ids of all runs that are blocked then, newest first."""
     flag = Flag()
-    worker = Worker(rt, limit=limit, stop=flag)
+    worker = Worker(rt, limit=limit, stop=flag, concurrency=concurrency)
     if threading.current_thread() is not threading.main_thread():
         return worker.run(once=True), worker.blocked
     with _signals(flag):

@@ -16,6 +16,7 @@ import pydantic.v1
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware, ToolRetryMiddleware, wrap_tool_call
+from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import InjectedState, ToolRuntime
 from langchain.tools import tool as lc_tool
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -31,6 +32,7 @@ from pydantic import BaseModel, Field, RootModel, SecretStr
 import amends
 from amends import Runtime, UsageError
 from amends.adapters.langchain import AmendsMiddleware, bound_args
+from amends.errors import BadDeclaration
 from tests.adapters.conformance import Fails, Turn, charge, wire
 from tests.adapters.shop import Shop
 from tests.adapters.test_langchain import Scripted, config_of, told_in
@@ -1225,3 +1227,218 @@ def test_an_idempotent_call_that_was_killed_is_started_again_by_the_resumed_agen
     _job(shop, turns, resume=True)
     assert shop.effects() == ["book 7", "book 7"], "the destination does not do it twice"
     assert shop.states() == ["committed"]
+
+
+# ---- structured answers -------------------------------------------------------------------
+
+
+class Told(BaseModel):
+    """What the agent says at its end."""
+
+    words: str
+
+
+SAYS = ("Told", {"words": "done"})
+
+
+@pytest.mark.parametrize("saver", [True, False])
+@pytest.mark.parametrize("how", [ToolStrategy(Told), Told], ids=["tool", "auto"])
+@pytest.mark.parametrize("colour", ["blocking", "async"])
+def test_a_model_that_stops_with_a_structured_answer_is_told_what_is_missing(
+    shop: Shop, saver: bool, how: Any, colour: str
+) -> None:
+    turns: list[Any] = [[charge("A1", 500)], [SAYS], [("ship", {"order": "A1"})], [SAYS]]
+    kept = InMemorySaver() if saver else None
+    if colour == "blocking":
+        with runtime(shop) as rt:
+            made = agent_of(AmendsMiddleware(rt, requires="ship"), shop, turns, kept, response_format=how)
+            state = made.invoke(HELLO, CONFIG)
+    else:
+
+        async def flow() -> Any:
+            async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+                made = agent_of(AmendsMiddleware(rt, requires="ship"), shop, turns, kept, response_format=how)
+                return await made.ainvoke(HELLO, CONFIG)
+
+        state = asyncio.run(flow())
+    assert state["structured_response"] == Told(words="done")
+    assert sum(isinstance(one, HumanMessage) and one.name == "amends" for one in state["messages"]) == 1
+    assert shop.effects() == ["charge A1 500", "ship A1"]
+    assert shop.states() == ["committed"]
+
+
+def test_a_model_that_stops_all_the_same_is_told_once_and_taken_back(shop: Shop) -> None:
+    turns: list[Any] = [[charge("A1", 500)], [SAYS], [SAYS]]
+    with runtime(shop) as rt:
+        made = agent_of(AmendsMiddleware(rt, requires="ship"), shop, turns, response_format=ToolStrategy(Told))
+        with pytest.raises(amends.RolledBack):
+            made.invoke(HELLO, CONFIG)
+    assert shop.effects() == ["charge A1 500", "refund ch_A1"]
+
+
+@pytest.mark.parametrize("turns", [[[SAYS]], [[("Told", {"wrong": 1})], [SAYS]]], ids=["at once", "after an error"])
+def test_a_structured_answer_alone_makes_no_run(shop: Shop, turns: list[Any]) -> None:
+    with runtime(shop) as rt:
+        made = agent_of(AmendsMiddleware(rt), shop, turns, InMemorySaver(), response_format=ToolStrategy(Told))
+        assert made.invoke(HELLO, CONFIG)["structured_response"] == Told(words="done")
+    assert shop.runs() == []
+
+
+def test_a_structured_answer_beside_a_call_waits_for_its_result(shop: Shop) -> None:
+    turns: list[Any] = [[charge("A1", 500), SAYS]]
+    with runtime(shop) as rt:
+        made = agent_of(AmendsMiddleware(rt), shop, turns, InMemorySaver(), response_format=ToolStrategy(Told))
+        assert made.invoke(HELLO, CONFIG)["structured_response"] == Told(words="done")
+    assert shop.effects() == ["charge A1 500"]
+    assert shop.states() == ["committed"]
+
+
+# ---- declarations that do not fit the tools ----------------------------------------------------
+
+
+@lc_tool
+def pay_bill(invoice: str, cents: int) -> dict[str, str]:
+    """Pay a bill."""
+    raise AssertionError("a declaration that is wrong starts nothing")
+
+
+class NeverAsked(Scripted):
+    """A model that nobody may ask."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a declaration that is wrong asks no model")
+
+
+def unbill(invoice: str) -> None: ...
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "key": (
+        {"key": "invoce", "compensate": unbill},
+        'key names "invoce", which is not an argument; did you mean "invoice"?',
+    ),
+    "ignore": ({"ignore": "memo", "compensate": unbill}, 'ignore names "memo", which is not an argument'),
+    "redact": ({"redact": "iban", "compensate": unbill}, 'redact names "iban", which is not an argument'),
+    "compensate": ({"compensate": lambda bill: None}, "bill"),
+    "compensate's args": (
+        {"compensate": {"tool": "balance", "args": {"account": "$args.invoce"}}},
+        'did you mean "invoice"? pay_bill has: invoice, cents',
+    ),
+    "what the compensation takes": (
+        {"compensate": {"tool": unbill, "args": {"invoce": "$args.invoice"}}},
+        'unbill is given "invoce", which it does not take; did you mean "invoice"?',
+    ),
+    "probe": ({"compensate": unbill, "probe": lambda reference: None}, "reference"),
+}
+
+
+@pytest.mark.parametrize("where", ["middleware", "agent", "tool node"])
+@pytest.mark.parametrize("what", WRONG)
+def test_a_declaration_that_names_an_argument_that_the_tool_does_not_have_is_refused_before_anything_runs(
+    tmp_path: Path, what: str, where: str
+) -> None:
+    options, words = WRONG[what]
+    declared = [amends.declare("balance", kind="read"), amends.declare("pay_bill", **options)]
+    with pytest.raises(BadDeclaration) as found, Runtime(f"sqlite:///{tmp_path / 'l.db'}", tools=declared) as rt:
+        if where == "middleware":
+            AmendsMiddleware(rt, tools=[pay_bill])
+        guard = AmendsMiddleware(rt)
+        if where == "agent":
+            create_agent(NeverAsked(turns=[]), tools=[pay_bill], middleware=[guard]).invoke(HELLO)
+        graph = StateGraph(MessagesState)
+        graph.add_node("tools", ToolNode([pay_bill], wrap_tool_call=guard.wrap_tool_call))
+        graph.add_edge(START, "tools")
+        asked = AIMessage("", tool_calls=[{"name": "pay_bill", "args": {"invoice": "1", "cents": 2}, "id": "c"}])
+        graph.compile().invoke({"messages": [asked]}, CONFIG)
+    assert found.value.tool == "pay_bill"
+    assert words in str(found.value)
+    if what in ("key", "ignore", "redact"):
+        assert "pay_bill has: invoice, cents" in str(found.value)
+
+
+@pytest.mark.parametrize("name", ["pay_bil", "payBill", "pay-bill", "pay_blil", "apy_bill"])
+def test_a_declaration_under_a_name_that_is_almost_that_of_a_tool_is_refused(tmp_path: Path, name: str) -> None:
+    declared = [amends.declare(name, key="invoice", compensate=unbill)]
+    with Runtime(f"sqlite:///{tmp_path / 'l.db'}", tools=declared) as rt:
+        agent = create_agent(NeverAsked(turns=[]), tools=[pay_bill], middleware=[AmendsMiddleware(rt)])
+        with pytest.raises(BadDeclaration, match='did you mean "pay_bill"') as found:
+            agent.invoke(HELLO)
+    assert found.value.tool == name
+
+
+@lc_tool("charge")
+def charge_card(order: str) -> str:
+    """Charge a card."""
+    return order
+
+
+@pytest.mark.parametrize("name", ["chagre", "chrage", "hcarge"])
+def test_a_declaration_with_two_letters_swapped_is_refused(tmp_path: Path, name: str) -> None:
+    with Runtime(f"sqlite:///{tmp_path / 'l.db'}", tools=[amends.declare(name, kind="read")]) as rt:
+        with pytest.raises(BadDeclaration, match='did you mean "charge"'):
+            AmendsMiddleware(rt, tools=[charge_card])
+
+
+@pytest.mark.parametrize("name", ["change", "barge", "grache"])
+def test_a_declaration_that_only_resembles_a_tool_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    declared = [amends.declare(name, kind="read"), amends.declare("pay_bill", key="invoice", compensate=unbill)]
+    with Runtime(f"sqlite:///{tmp_path / 'l.db'}", tools=declared) as rt:
+        for _ in range(2):
+            agent = create_agent(
+                Scripted(turns=["ok"]), tools=[charge_card, pay_bill], middleware=[AmendsMiddleware(rt)]
+            )
+            agent.invoke(HELLO)
+            agent.invoke(HELLO)
+    (told,) = [one.getMessage() for one in caplog.records if "no tool" in one.getMessage()]
+    assert f"{name} is declared" in told
+    assert "charge, pay_bill" in told
+
+
+def test_a_declaration_that_another_agent_has_used_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Runtime(f"sqlite:///{tmp_path / 'l.db'}", tools=[amends.declare("charge", kind="read")]) as rt:
+        for used in (charge_card, pay_bill):
+            create_agent(Scripted(turns=["ok"]), tools=[used], middleware=[AmendsMiddleware(rt)]).invoke(HELLO)
+    assert not [one for one in caplog.records if "no tool" in one.getMessage()]
+
+
+@pytest.mark.parametrize("colour", ["blocking", "async"])
+def test_a_new_ledger_is_a_warning_if_the_turn_has_a_name(
+    shop: Shop, caplog: pytest.LogCaptureFixture, colour: str
+) -> None:
+    turns: list[Any] = [[charge("A1", 5)], "ok"]
+
+    async def on_a_loop() -> None:
+        rt = amends.AsyncRuntime(shop.url, tools=shop.declared())
+        await agent_of(AmendsMiddleware(rt), shop, turns, InMemorySaver()).ainvoke(HELLO, CONFIG)
+        await rt.close()
+
+    if colour == "async":
+        asyncio.run(on_a_loop())
+    else:
+        rt = runtime(shop)
+        agent_of(AmendsMiddleware(rt), shop, turns, InMemorySaver()).invoke(HELLO, CONFIG)
+        rt.close()
+    (told,) = [one for one in caplog.records if "created a new ledger" in one.getMessage()]
+    assert told.levelname == "WARNING"
+
+
+def test_declarations_of_other_agents_and_schemas_that_take_anything_are_not_refused(tmp_path: Path) -> None:
+    anything = StructuredTool.from_function(
+        func=lambda **given: str(given),
+        name="anything",
+        description="Takes anything.",
+        args_schema={"type": "object", "properties": {"x": {"type": "string"}}, "additionalProperties": True},
+    )
+    declared = [
+        amends.declare("anything", key="reference", compensate=unbill),
+        amends.declare("of_another_agent", key="whatever", compensate=unbill),
+    ]
+    with Runtime(f"sqlite:///{tmp_path / 'l.db'}", tools=declared) as rt:
+        turns: list[Any] = [[("anything", {"x": "1", "reference": "r", "invoice": "i"})], "ok"]
+        agent = create_agent(Scripted(turns=turns), tools=[anything], middleware=[AmendsMiddleware(rt)])
+        agent.invoke(HELLO)
+        assert [run.state for run in rt.runs()] == ["committed"]

@@ -215,9 +215,12 @@ def test_a_run_that_a_person_took_back_is_not_begun_anew_under_a_model_that_has_
     with runtime(shop) as rt:
         agent_of(AmendsMiddleware(rt), shop, turns, saver).invoke(HELLO, CONFIG)
         rt.rollback("t1/1", plan=rt.plan_rollback("t1/1").hash, by="anna", why="fraud")
-        state = agent_of(AmendsMiddleware(rt), shop, turns, saver).invoke(None, CONFIG)
+        agent = agent_of(AmendsMiddleware(rt), shop, turns, saver)
+        with pytest.raises(amends.RolledBack, match="fraud"):
+            agent.invoke(None, CONFIG)
     assert shop.effects() == ["charge A1 500", "refund ch_A1"]
-    assert [told.partition(":")[0] for told in told_in(state)[1:]] == ["This task is closed (rolled back)"] * 2
+    told = told_in(agent.get_state(CONFIG).values)
+    assert [one.partition(":")[0] for one in told[1:]] == ["This task is closed (rolled back)"]
 
 
 @pytest.mark.parametrize("handles", [True, False])

@@ -15,6 +15,7 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent, BinaryContent, ModelRetry, RunContext, Tool, ToolReturn
+from pydantic_ai._uuid import uuid7
 from pydantic_ai.exceptions import ApprovalRequired, ModelAPIError, RunCancelled, UsageLimitExceeded, UserError
 from pydantic_ai.messages import (
     ModelMessage,
@@ -30,7 +31,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.output import ToolOutput
-from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition, ToolDenied
 from pydantic_ai.toolsets import CombinedToolset, ExternalToolset, FunctionToolset
 from pydantic_ai.usage import UsageLimits
 
@@ -745,6 +746,32 @@ async def test_a_run_that_pauses_twice_is_found_again(shop: Shop) -> None:
     assert [run.id for run in shop.runs()] == ["job"]
 
 
+# ---- what is denied is over
+
+
+@pytest.mark.parametrize("around", [False, True], ids=["alone", "inside a run"])
+@on_a_loop
+async def test_a_call_that_the_program_denies_waits_for_nobody_any_more(shop: Shop, around: bool) -> None:
+    turns: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], [wire("DE02", 4200_00)], "not sent"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = clerk(rt, shop, turns)
+        paused = await agent.run("pay", run_id="r")
+        [call] = paused.output.approvals
+        denied = DeferredToolResults(approvals={call.tool_call_id: ToolDenied("not today")})
+        again = functools.partial(agent.run, message_history=paused.all_messages(), deferred_tool_results=denied)
+        if around:
+            async with rt.run("r"):
+                done = await again()
+        else:
+            done = await again()
+        assert done.output == "not sent"
+        [asked] = [one async for one in rt.approvals("")]
+        assert asked.state == "cancelled"
+        report = await rt.report("r")
+        assert [report.state, *(one.state for one in report.calls)] == ["committed", "succeeded", "dropped"]
+    assert shop.effects() == ["charge A1 500"]
+
+
 # ---- what waits stays
 
 
@@ -1315,6 +1342,22 @@ async def test_a_turn_without_a_name_is_warned_of_once(shop: Shop, caplog: pytes
         assert warned() == 1
 
 
+@on_a_loop
+async def test_a_turn_that_is_named_like_the_framework_would_is_named(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = Agent(model_saying(CHARGED), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+        await agent.run("please")
+        for number in range(2):
+            named = Agent(model_saying(CHARGED), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+            caplog.clear()
+            run_id = str(uuid7())
+            await named.run("please", run_id=run_id)
+            assert (await rt.report(run_id)).state == "committed"
+            assert not [one for one in caplog.records if "has no run_id" in one.message], number
+
+
 def test_a_blocking_runtime_is_refused_at_once(shop: Shop) -> None:
     with shop.desk() as rt, pytest.raises(amends.UsageError, match="needs an AsyncRuntime, not Runtime"):
         AmendsCapability(rt)  # type: ignore[arg-type]
@@ -1532,6 +1575,34 @@ async def test_a_sub_agent_waits_with_the_one_who_asked_and_reaches_its_pivot(
         assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
         assert report.children[0].run.output == "paid"
     assert [one.partition(" ")[0] for one in shop.effects()] == ["charge", "wire", "ship"]
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+@on_a_loop
+async def test_a_sub_agent_that_the_program_denies_is_taken_back(shop: Shop, pauses: bool) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+
+        def boss() -> Any:
+            output: Any = [str, DeferredToolRequests] if pauses else str
+            payments: Any = Agent(
+                rewording(WIRES), tools=shop.functions(), output_type=output, capabilities=[AmendsCapability(rt)]
+            )
+
+            async def ask_payments(request: str) -> str:
+                """Ask the payments agent."""
+                return str((await payments.run(request)).output)
+
+            return boss_of(rt, [ask_payments], [ASKS[0], "never mind"], shop)
+
+        paused = await boss().run("please", run_id="r")
+        [call] = paused.output.approvals
+        denied = DeferredToolResults(approvals={call.tool_call_id: ToolDenied("no")})
+        done = await boss().run(message_history=paused.all_messages(), deferred_tool_results=denied)
+        assert done.output == "never mind"
+        assert not [one async for one in rt.approvals()]
+        report = await rt.report("r")
+        assert [report.state, *(child.state for child in report.children)] == ["committed", "rolled_back"]
+    assert [one.partition(" ")[0] for one in shop.effects()] == ["charge", "refund"]
 
 
 @on_a_loop

@@ -40,11 +40,12 @@ TABLES = {
 ORDER = {"runs": "no", "approvals": "no", "checkpoints": "n", "delegations": "id"}
 KEYS = {"runs": "uid", "calls": "id", "events": "place", "approvals": "id", "checkpoints": "n", "delegations": "id"}
 GENERATED = {"mysql": ("unsealed", "attention", "ended_at")}
-"""Of the tables that are copied. PostgreSQL's marks are written by the statements."""
-MARKS = (
-    ("amends_call", "attention", f"case when {among(OPEN_STATES)} then 1 end"),
-    ("amends_run", "unsealed", "case when parent = '' and (closed_at is null or n <> sealed) then 1 end"),
-)
+"""Of the tables that are copied. The marks of PostgreSQL and SQLite are written by the statements."""
+UNSEALED = ("amends_run", "unsealed", "case when parent = '' and (closed_at is null or n <> sealed) then 1 end")
+MARKS = {
+    "postgresql": (("amends_call", "attention", f"case when {among(OPEN_STATES)} then 1 end"), UNSEALED),
+    "sqlite": (UNSEALED,),
+}
 BYTES = {"c.key", "c.ident", "c.digest", "c.hash", "c.settled_hash", "c.comp_hash", "c.undone_hash"}
 NO_RUN = -1
 """The number of the run of a call whose root does not exist."""
@@ -261,9 +262,8 @@ class Forger:
 
     def mark(self) -> None:
         """Where statements write the marks, they fit again: whoever knows the ledger would not forget them."""
-        if self.kind == "postgresql":
-            for table, column, value in MARKS:
-                self.execute(f"update {table} set {column} = {value} where {column} is distinct from {value}")
+        for table, column, value in MARKS.get(self.kind, ()):
+            self.execute(f"update {table} set {column} = {value} where coalesce({column}, 0) <> coalesce({value}, 0)")
 
     # ---- all of it ----------------------------------------------------------------------------
 

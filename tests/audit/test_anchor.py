@@ -65,3 +65,14 @@ def test_one_that_cannot_be_written_says_what_was(tmp_path: Path) -> None:
     missing = Anchor(tmp_path / "no folder" / "a")
     with pytest.raises(LedgerUnavailable, match="checkpoint 3 is in the ledger but cannot be written to its anchor"):
         missing.keep_checkpoint(at(3))
+
+
+def test_one_that_cannot_be_locked_is_written_and_that_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "anchor.lock").mkdir()
+    anchor = Anchor(tmp_path / "anchor")
+    for at in (5.0, 6.0):
+        anchor.keep(at, f"apr_{at}")
+    assert anchor.read() == Mark(6.0, "apr_6.0")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]

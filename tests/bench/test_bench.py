@@ -19,8 +19,11 @@ from amends import Runtime
 from bench import against, environments
 from bench.bars import (
     AGAINST_FLOOR,
+    CONSOLE,
     CPU,
     CPU_ASYNC,
+    ENGINES,
+    GATEWAY,
     GROWN,
     IMPORT,
     PAGE,
@@ -53,6 +56,7 @@ DESIGN = {
     "4 calls, the last fails, 3 compensated, against the same commits": (2.0, 1.3, 1.4, 1.7),
     "the same call in a ledger of {calls} calls, against an empty one": (1.15, 1.15, 1.15, 1.3),
     "a page of the run list at {calls} calls, against one of 1,000": (1.5, 1.5, 1.5, 1.5),
+    "the slowest page of the console at {calls} calls, against one of 1,000": (1.5, 1.5, 1.5, 1.5),
 }
 ALONE = (
     (CPU, (30.0, "at most", "µs")),
@@ -113,9 +117,25 @@ def test_what_cannot_be_measured_is_a_row_that_says_why(tmp_path: Path) -> None:
     assert rows[0]["error"] in printed
 
 
+@pytest.mark.slow
+def test_a_call_through_the_gateway_is_measured_against_the_bare_server(tmp_path: Path) -> None:
+    rows, printed = bench(tmp_path, "--quick", "--stores", "sqlite", "--only", "^gateway .*(echo|write_file)$")
+    assert [row["store"] for row in rows] == ["echo", "write_file"]
+    for row in rows:
+        assert (row["work"], row["bar"]) == (GATEWAY.title, 1.5)
+        if row["ratio"] is None:  # no npm here
+            assert row["error"] in printed
+            continue
+        assert row["us"] > row["floor_us"] > 0
+        assert all(us > 0 for us in row["cpu_us"].values())
+
+
 def test_the_bars_are_those_of_the_design() -> None:
-    bars = {work.title: tuple(work.bars[store] for store in STORES) for work in (*AGAINST_FLOOR, GROWN, PAGE)}
+    bars = {work.title: tuple(work.bars[store] for store in STORES) for work in (*AGAINST_FLOOR, GROWN, PAGE, CONSOLE)}
     assert bars == DESIGN
+    assert ENGINES.bars == {"temporal": 1.3, "restate": 1.3}
+    assert set(GATEWAY.bars) == {"echo", "works", "create_entities", "write_file"}
+    assert set(GATEWAY.bars.values()) == {1.5}
     for work, said in ALONE:
         assert [(bar, work.sense, work.unit) for bar in work.bars.values()] == [said]
 

@@ -221,16 +221,21 @@ def test_every_operation_that_writes_a_run_s_way_is_a_point() -> None:
         "Unhalt",
         "MakeToken",
         "EndToken",
+        "OrderWork",
+        "EraseTree",
+        "EndScrub",
     }
     quiet = {
         "NoteEvidence",
         "NoteReport",
         "NoteDriver",
+        "ReserveTools",
         "WatchDoubt",
         "NoteValue",
         "ClaimNotice",
         "RecordNotice",
         "ExpireApprovals",
+        "FollowTimetable",
         "PinKey",
     }
     quiet |= {"WriteCheckpoint", "CountReplays"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import amends
-from tests.chaos.service.play import SHORT, chosen
+from tests.chaos.service.play import SHORT, chosen, with_second_kills
 from tests.chaos.service.stage import Outcome, Scenario, _compare
 from tests.servers.fixtures import unavailable
 
@@ -21,7 +21,7 @@ LINE = re.compile(r"(\w+): (\d+) sagas, (\d+) kills, 0 duplicated, 0 lost, 0 stu
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("store", ["sqlite", "postgresql", "mariadb"])
 def test_a_short_play_over_http_ends_with_four_zeros(store: str) -> None:
     path = os.pathsep.join((str(Path(amends.__file__).resolve().parent.parent), str(ROOT)))
     done = subprocess.run(
@@ -35,6 +35,8 @@ def test_a_short_play_over_http_ends_with_four_zeros(store: str) -> None:
     assert done.returncode == 0, f"{done.stderr}\n{done.stdout}"
     assert line is not None, f"{done.stderr}\n{done.stdout}"
     assert line.groups() == (store, str(SHORT), str(SHORT))
+    [twice] = re.findall(r"killed a second time while it recovered: (\d+)", done.stdout)
+    assert int(twice) > 0
 
 
 # ---- The checks can fail
@@ -98,3 +100,6 @@ def test_the_short_play_has_every_actor_and_both_endings() -> None:
     found = chosen(every, SHORT)
     assert len(found) == SHORT
     assert {(one.actor, one.ending) for one in found} == {(one.actor, one.ending) for one in every}
+    twice = [one for one in with_second_kills(found) if one.again]
+    assert {(one.actor, one.ending) for one in twice} == {(one.actor, one.ending) for one in every}
+    assert len({one.again for one in twice}) > 5

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import amends
 from amends.cli import main
+from amends.errors import DOCS
 from tests.forked import run_python
 
 SOURCE = Path(amends.__file__).resolve().parent.parent
@@ -33,7 +34,7 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str, code: in
     """Check for exit code 2, an error on stderr with these words, nothing on stdout, and no traceback."""
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert done.stderr.startswith("error["), done.stderr
-    assert "docs: docs/reference/" in done.stderr
+    assert f"docs: {DOCS}reference/" in done.stderr
     assert "Traceback" not in done.stderr
     for word in words:
         assert word in done.stderr

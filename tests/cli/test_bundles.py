@@ -35,8 +35,12 @@ def test_a_run_is_exported_checked_and_loaded_elsewhere(ledger: Path, tmp_path: 
     }
     checked = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, "whole")
-    loaded = run("audit", "import", str(file), "--json", "--url", "sqlite:///new.db", cwd=tmp_path)
+    said = ("--by", "ann", "--why", "the auditor asked")
+    loaded = run("audit", "import", str(file), *said, "--json", "--url", "sqlite:///new.db", cwd=tmp_path)
     assert json.loads(loaded.stdout)["runs"] == ["committed", "held"]
+    told = here("audit", "events", 'what:"runs loaded"', "--url", "sqlite:///new.db", cwd=tmp_path)
+    [event] = [json.loads(line) for line in told.stdout.splitlines()]
+    assert (event["by"], event["facts"]["why"]) == ("ann", "the auditor asked")
     again = here("audit", "import", str(file), "--url", "sqlite:///new.db", cwd=tmp_path)
     assert (again.returncode, "they are read-only records here" in again.stderr) == (0, True)
     shown = here("runs", "show", "committed", "--json", "--url", "sqlite:///new.db", cwd=tmp_path)

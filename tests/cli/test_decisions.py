@@ -17,6 +17,7 @@ from tests.cli.terminal import at_terminal
 from tests.forked import run_python
 
 SETTINGS = 'url = "sqlite:///shop.db"\napp = "app:rt"\nby = "ada"\n'
+LEDGER = ("--url", "sqlite:///shop.db")
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_a_doubt_is_shown_asked_about_and_resolved_at_a_terminal(shop: Path, dou
     assert doubt in listed.text
     assert all(len(line) <= 80 for line in listed.lines if doubt in line)
     shown = at_terminal("doubts", "show", doubt, cwd=shop, width=120)
-    assert "absent    starts nothing; the call is failed, the run rolled_back" in shown.text
+    assert "absent    nothing else is called; the call is failed, the run rolled_back" in shown.text
     asked = at_terminal("doubts", "probe", doubt[:-2], cwd=shop)
     assert (asked.code, "no probe" in asked.text) == (11, True)
     no = at_terminal("doubts", "resolve", doubt, "absent", "--why", "looked", cwd=shop, answers=[("[y/N]", "n\n")])
@@ -64,12 +65,127 @@ def test_a_doubt_is_resolved_by_a_program_with_its_result(shop: Path, doubt: str
     assert "refunded ch_7" in (shop / "paid.txt").read_text(encoding="utf-8")
 
 
+@pytest.fixture
+def left(shop: Path) -> str:
+    """Return the id of a call in doubt in the run ``s1``, which only its program continues."""
+    (shop / "amends.toml").write_text('by = "ada"\n', encoding="utf-8")
+    code = "import app\nwith app.rt.run('s1', recover='wait'): app.pay(order='0'); app.pay_blindly(order='s1')"
+    run_python(["-c", code], cwd=shop, env=environment(DIE="s1"), timeout=PATIENCE_S)
+    orphaned = run("runs", "show", "s1", *LEDGER, cwd=shop)
+    assert "= open, orphaned for " in orphaned.stdout
+    assert run("recover", "app:rt", cwd=shop).returncode == 3
+    (line,) = run("doubts", "list", "--json", *LEDGER, cwd=shop).stdout.splitlines()
+    return str(json.loads(line)["call"])
+
+
+@pytest.mark.parametrize("known", [LEDGER, ("--app", "app:rt")], ids=["ledger", "app"])
+def test_a_run_that_waits_for_its_program_says_so_before_and_after_the_answer(
+    shop: Path, left: str, known: tuple[str, ...]
+) -> None:
+    shown = run("doubts", "show", left, *known, cwd=shop)
+    assert shown.stdout.count("its program continues") == 3
+    assert "worker" not in shown.stdout
+    answer = ("doubts", "resolve", left, "happened", "--result", "ch_7", "--why", "seen", "--yes")
+    done = run(*answer, *known, cwd=shop)
+    assert "= open, waits for its program" in done.stdout
+    assert "its program continues it: open run s1 again (LangChain: invoke(None, config))" in done.stderr
+    assert "worker" not in done.stderr
+    assert "= open, waits for its program" in run("runs", "show", "s1", *known, cwd=shop).stdout
+    assert "waits for its program" in run("runs", "list", *known, cwd=shop).stdout
+    seen = run("inbox", "--check", *known, cwd=shop)
+    assert (seen.returncode, seen.stdout) == (0, ""), "nobody has to decide anything"
+    assert "waits for its program: s1" in seen.stderr
+    assert said("runs", "show", "s1", *known, cwd=shop)["run"]["now"]["waits_for"] == "its program"
+
+
+def test_a_result_is_checked_where_the_tools_are_and_else_said_to_be_unchecked(shop: Path, doubt: str) -> None:
+    wrong = ("doubts", "resolve", doubt, "happened", "--result", '{"id": "ch_7"}', "--why", "seen", "--yes")
+    assert_refused(run(*wrong, cwd=shop), "this is not a result of pay_blindly", "the tool returns str")
+    assert said("calls", "show", doubt, cwd=shop)["state"] == "in_doubt"
+    done = run(*wrong, *LEDGER, cwd=shop)
+    assert "pay_blindly is not loaded here: this result is recorded, and not checked" in done.stderr
+    assert "amends worker APP:RT --url sqlite:///shop.db" in done.stderr
+    assert run("recover", cwd=shop).returncode == 0
+
+
+def test_a_compensation_that_needs_the_result_is_named_before_the_answer(shop: Path, doubt: str) -> None:
+    note = "its compensation needs the result: give it, or the run cannot be rolled back by itself (--result JSON"
+    assert note in run("doubts", "show", doubt, cwd=shop).stdout
+    answer = ("doubts", "resolve", doubt, "happened", "--why", "seen")
+    asked = at_terminal(*answer, cwd=shop, width=400, answers=[("[y/N]", "n\n")])
+    assert note in asked.text
+    given = at_terminal(*answer, "--result", "ch_7", cwd=shop, width=400, answers=[("[y/N]", "n\n")])
+    assert note not in given.text
+    done = run(*answer, "--yes", cwd=shop)
+    assert (done.returncode, note in done.stderr) == (3, True)
+    late = ("calls", "retry", doubt, "--why", "found it", "--result")
+    assert_refused(run(*late, "[1]", cwd=shop), "the tool returns str")
+    assert run(*late, "ch_7", cwd=shop).returncode == 0
+    assert "refunded ch_7" in (shop / "paid.txt").read_text(encoding="utf-8")
+
+
+def test_a_compensation_in_doubt_has_no_result_to_give(shop: Path, doubt: str) -> None:
+    dies = "app.say = lambda word: os._exit(0) if word.startswith('refunded') else None"
+    settle = f"app.rt.resolve({doubt!r}, app.Happened('ch_7'), by='ada', why='seen')"
+    run_python(["-c", f"import app, os; {dies}; {settle}"], cwd=shop, env=environment(), timeout=PATIENCE_S)
+    run("recover", cwd=shop)
+    assert said("calls", "show", doubt, cwd=shop)["state"] == "compensation_in_doubt"
+    answer = ("doubts", "resolve", doubt, "happened", "--why", "seen", "--yes")
+    assert_refused(run(*answer, "--result", "ch_7", cwd=shop), "has no result", "leave out --result")
+    shown = run("doubts", "show", doubt, cwd=shop).stdout
+    assert "accepted (your reason)" in shown
+    assert "needs the result" not in shown
+
+
 def test_without_the_tools_the_word_is_recorded_and_a_worker_goes_on(shop: Path, doubt: str) -> None:
     (shop / "amends.toml").write_text('url = "sqlite:///shop.db"\n', encoding="utf-8")
     done = run("doubts", "resolve", doubt, "happened", "--result", "ch_7", "--why", "seen", "--yes", cwd=shop)
     assert "a worker that has the tools" in done.stderr
     assert run("recover", "app:rt", cwd=shop).returncode == 0
     assert said("runs", "show", "order-1", cwd=shop)["run"]["state"] == "rolled_back"
+
+
+def test_without_the_tools_a_preview_says_so_and_how_to_see_more(shop: Path, doubt: str) -> None:
+    (shop / "amends.toml").write_text('url = "sqlite:///shop.db"\n', encoding="utf-8")
+    seen = run("doubts", "show", doubt, cwd=shop)
+    assert "a worker that has its tools continues; they are not loaded here" in seen.stdout
+    assert f"amends doubts show {doubt} --app APP:RT" in seen.stderr
+    plan = run("rollback", "order-1", "--plan", cwd=shop)
+    assert f"amends doubts resolve {doubt} happened|absent|unknown --why ..." in plan.stdout
+    assert "rt." not in plan.stdout
+    with_tools = run("doubts", "show", doubt, "--app", "app:rt", cwd=shop)
+    assert "not loaded" not in with_tools.stderr
+    assert f"to decide: amends doubts resolve {doubt} happened|absent|unknown [--result JSON]" in with_tools.stderr
+    assert with_tools.stderr.rstrip().endswith("--why ... --app app:rt")
+
+
+def test_a_run_is_shown_without_the_tools_and_it_says_what_that_means(shop: Path, open_run: str) -> None:
+    dies = "app.say = lambda word: os._exit(0) if word.startswith('refunded') else None"
+    code = f"import app, os; {dies}\nwith app.rt.run('r'): app.pay(order='1'); app.pay(order='2'); raise ValueError"
+    run_python(["-c", code], cwd=shop, env=environment(), timeout=PATIENCE_S).check_returncode()
+    seen = run("runs", "show", "r", cwd=shop)
+    assert "it has not been compensated, and its tool is not loaded here" in seen.stdout
+    assert "not loaded here: pay. Without its code, amends shows what is recorded" in seen.stderr
+    assert "amends runs show r --app APP:RT" in seen.stderr
+    with_tools = run("runs", "show", "r", "--app", "app:rt", cwd=shop)
+    assert "it has not been compensated yet" in with_tools.stdout
+    assert "not loaded" not in with_tools.stdout + with_tools.stderr
+
+
+def test_a_rollback_for_a_worker_names_the_doubt_that_stops_it(shop: Path, doubt: str) -> None:
+    done = run("rollback", "order-1", "--yes", "--why", "x", "--url", "sqlite:///shop.db", cwd=shop)
+    assert f"amends doubts resolve {doubt} happened|absent|unknown --why ..." in done.stderr.splitlines()[-1]
+
+
+def test_a_plan_without_the_tools_names_the_option_that_loads_them(shop: Path, open_run: str) -> None:
+    seen = run("rollback", open_run, "--plan", "--url", "sqlite:///shop.db", cwd=shop)
+    assert "its tool is not loaded here" in seen.stdout
+    assert f"amends rollback {open_run} --plan --app APP:RT" in seen.stderr
+    assert "to do exactly this" not in seen.stderr, "a process with the tools would do something else"
+    hash = said("rollback", open_run, "--plan", "--url", "sqlite:///shop.db", cwd=shop, code=15)["hash"]
+    applied = run("rollback", open_run, "--apply", hash, "--why", "x", "--url", "sqlite:///shop.db", cwd=shop)
+    assert_refused(applied, "without the code of pay")
+    assert said("runs", "show", open_run, cwd=shop)["run"]["state"] == "open"
 
 
 def test_a_probe_that_knows_says_so_and_decides_nothing(shop: Path, play: Play) -> None:
@@ -118,7 +234,8 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("runs", "finish", "nope", "--why", "x", "--yes"), ("nope",)),
     (("runs", "finish", "order-1", "--why", "x"), ("--yes",)),
     (("rollback", "nope", "--plan"), ("nope",)),
-    (("rollback", "order-1"), ("--plan", "--apply")),
+    (("rollback", "order-1"), ("--plan", "--apply HASH", "--yes")),
+    (("rollback", "order-1", "--why", "x"), ("--plan", "--apply HASH", "--yes")),
     (("rollback", "order-1", "--plan", "--apply", "abc"), ("use one",)),
     (("rollback", "order-1", "--apply", "abc", "--yes"), ("--why",)),
 ]
@@ -136,6 +253,16 @@ def test_what_may_stay_is_accepted_call_by_call(shop: Path, doubt: str) -> None:
     assert [one["state"] for one in done["calls"]] == ["residue"]
     seen = at_terminal("calls", "show", doubt, cwd=shop)
     assert (seen.code, "it is theirs now" in seen.text) == (0, True)
+
+
+def test_accepting_says_which_command_closes_the_run(shop: Path, doubt: str) -> None:
+    done = run("calls", "accept", doubt, "--why", "it is theirs now", "--yes", cwd=shop)
+    assert (done.returncode, "= blocked" in done.stdout) == (3, True)
+    assert "accept it with" not in done.stdout, "it has just been accepted"
+    assert "recorded; nothing else blocks the run. To close it: amends runs abandon order-1 --why ..." in done.stderr
+    assert "not loaded" not in run("runs", "show", "order-1", cwd=shop).stderr, "there is nothing left to compensate"
+    closed = run("runs", "abandon", "order-1", "--why", "it is theirs now", "--yes", cwd=shop)
+    assert (closed.returncode, "= abandoned" in closed.stdout) == (0, True)
 
 
 def test_a_run_is_closed_over_what_stands(shop: Path, doubt: str) -> None:
@@ -164,11 +291,36 @@ def test_a_rollback_is_shown_and_then_done_exactly_so(shop: Path, open_run: str)
     assert_refused(
         run("rollback", open_run, "--apply", "0" * 32, "--why", "x", "--yes", cwd=shop), "has changed since", code=14
     )
-    assert_refused(run("rollback", open_run, "--apply", plan["hash"], "--why", "x", cwd=shop), "--yes")
+    for wrong in ("zzz", plan["hash"][:8]):
+        assert_refused(run("rollback", open_run, "--apply", wrong, "--why", "x", cwd=shop), "first 12 characters")
     assert "refunded" not in (shop / "paid.txt").read_text(encoding="utf-8")
-    done = said("rollback", open_run, "--apply", plan["hash"], "--why", "wrong address", "--yes", cwd=shop)
+    done = said("rollback", open_run, "--apply", plan["hash"][:12], "--why", "wrong address", cwd=shop)
     assert done["run"]["state"] == "rolled_back"
     assert "refunded ch_9" in (shop / "paid.txt").read_text(encoding="utf-8")
+
+
+def test_a_plan_names_the_whole_command_that_does_it(shop: Path, open_run: str) -> None:
+    options = ("--app", "app:rt")
+    shown = run("rollback", open_run, "--plan", *options, cwd=shop).stderr
+    line = shown.partition("to do exactly this: amends ")[2].splitlines()[0]
+    assert line.endswith("--why ... --app app:rt")
+    done = run(*line.replace("...", "wrong").split(), cwd=shop)
+    assert (done.returncode, "= rolled back" in done.stdout) == (0, True), done.stderr
+
+
+def test_yes_takes_the_plan_of_this_moment_and_prints_it(shop: Path, open_run: str) -> None:
+    done = run("rollback", open_run, "--yes", "--why", "wrong address", cwd=shop)
+    assert (done.returncode, "= rolled back" in done.stdout) == (0, True), done.stderr
+    assert 'refund(result="ch_9")' in done.stderr
+
+
+def test_yes_accepts_no_loss(shop: Path, tmp_path: Path) -> None:
+    code = (
+        "from amends import *; rt = Runtime('sqlite:///mail.db')\nwith rt.run('m') as run: run.once('mail', lambda: 1)"
+    )
+    run_python(["-c", code], cwd=shop, env=environment(), timeout=PATIENCE_S).check_returncode()
+    done = run("rollback", "m", "--yes", "--why", "x", "--url", "sqlite:///mail.db", cwd=shop)
+    assert (done.returncode, "--accept call_" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_rollback_at_a_terminal_shows_its_plan_and_asks(shop: Path, open_run: str) -> None:

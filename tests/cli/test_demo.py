@@ -64,11 +64,12 @@ def test_it_is_told_from_the_ledger_in_the_words_a_model_sees_and_says_what_to_t
         shown = run(*line.split(), cwd=tmp_path)
         assert (shown.returncode, "order-3" in shown.stdout) == (0, True), shown.stderr
     assert "… held" in told
+    assert "the shop is open" not in told, "nobody could press Ctrl-C"
     assert "\x1b" not in told
 
 
 def test_it_is_played_at_a_terminal_in_colour(tmp_path: Path) -> None:
-    seen = at_terminal("demo", cwd=tmp_path, width=80)
+    seen = at_terminal("demo", "--no-serve", cwd=tmp_path, width=80)
     assert (seen.code, "\x1b[" in seen.raw) == (0, True)
     assert all(len(line) <= 80 for line in seen.lines), seen.text
     assert "┊" not in seen.text, "it is made for this width"

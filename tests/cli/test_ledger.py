@@ -85,7 +85,7 @@ def test_gc_says_what_it_would_remove_and_then_removes_it(shop: Path, play: Play
     table = run("gc", "--older-than", "0s", "-y", *URL, cwd=shop)
     assert table.stdout.splitlines()[1].split()[:2] == ["removed", "1"]
     shown = run("runs", "show", "order-1", *URL, cwd=shop)
-    assert "(arguments and results removed by gc on 2" in shown.stdout
+    assert "(arguments and results removed on 2" in shown.stdout
     none = run("gc", "--older-than", "0s", "-y", *URL, cwd=shop)
     assert none.returncode == 0
     assert "no run" in none.stderr

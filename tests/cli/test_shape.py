@@ -15,7 +15,10 @@ from tests.cli.conftest import Play
 from tests.cli.terminal import at_terminal
 from tests.cli.test_help import GROUPS, all_verbs, verbs
 
-WITHOUT_LEDGER = {"demo", "init", "completion", "audit keygen"}
+WITHOUT_LEDGER = {"demo", "init", "completion", "audit keygen", "test"} | {
+    # its tools are those of its configuration, not of a program
+    "gateway", "gateway add", "gateway init", "gateway catalogue", "gateway install",
+}  # fmt: skip
 URL = ("--url", "sqlite:///shop.db")
 WIDE = "a long sentence of ordinary words that does not fit into eighty columns of a terminal at all"
 

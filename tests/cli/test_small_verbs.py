@@ -13,6 +13,7 @@ import pytest
 
 from amends import Runtime, tool
 from amends.cli.completion import SCRIPTS, candidates
+from amends.errors import DOCS
 from tests.cli.command import assert_refused, environment, here, run
 from tests.cli.conftest import Play
 from tests.cli.terminal import at_terminal
@@ -75,9 +76,35 @@ def test_a_doctor_finds_a_healthy_place_healthy(shop: Path, play: Play) -> None:
     assert not list(shop.glob(".amends-doctor*"))
 
 
-def test_a_doctor_makes_no_ledger(tmp_path: Path) -> None:
+def test_a_doctor_counts_tools_that_are_declared_by_name(shop: Path, play: Play) -> None:
+    play("pay", "order-1")
+    named = "amends.declare('mail', kind='pivot', key='order')"
+    code = f"import amends\nrt = amends.Runtime('sqlite:///shop.db', tools=[{named}])\n"
+    (shop / "named.py").write_text(code, encoding="utf-8")
+    assert findings(shop, "--app", "named:rt")["app"][1] == "named:rt has 1 tool"
+
+
+def test_a_doctor_looks_at_the_ledger_that_the_program_names_itself(shop: Path) -> None:
+    (shop / "other.py").write_text(
+        "from amends import AsyncRuntime, Runtime\n"
+        'rt, tasks = Runtime("sqlite:///other.db"), AsyncRuntime("sqlite:///other.db")\n',
+        encoding="utf-8",
+    )
+    for place in ("other:rt", "other:tasks"):
+        state, words = findings(shop, "--app", place)["ledger"]
+        assert (state, "other.db" in words, place in words) == ("warning", True, True)
+    here("db", "migrate", "--url", "sqlite:///other.db", cwd=shop)
+    for place in ("other:rt", "other:tasks"):
+        state, words = findings(shop, "--app", place)["ledger"]
+        assert (state, "other.db" in words) == ("ok", True)
+
+
+def test_a_doctor_makes_no_ledger_and_says_who_does(tmp_path: Path) -> None:
     assert findings(tmp_path)["ledger"][0] == "warning"
     assert list(tmp_path.iterdir()) == []
+    assert "first program" in here("doctor", cwd=tmp_path).stderr
+    (tmp_path / "amends.toml").write_text("create = false\n", encoding="utf-8")
+    assert "create is false" in here("doctor", cwd=tmp_path).stderr
 
 
 @pytest.mark.parametrize(
@@ -259,7 +286,7 @@ def test_an_error_with_json_is_one_object_with_code_hint_and_docs(shop: Path, pl
         assert (done.returncode, done.stdout) == (2, "")
         error = json.loads(done.stderr)["error"]
         assert (error["code"], bool(error["message"]), bool(error["hint"])) == (code, True, True)
-        assert error["docs"].startswith("docs/reference/")
+        assert error["docs"].startswith(f"{DOCS}reference/")
 
 
 def test_doctor_finds_an_anchor_without_its_ledger(tmp_path: Path) -> None:

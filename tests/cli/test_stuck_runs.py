@@ -83,7 +83,9 @@ def test_a_compensation_that_gave_up_is_tried_again(stuck: Path) -> None:
     assert said("calls", "retry", first, "--why", "it is Monday", cwd=stuck, code=3)["run"]["state"] == "blocked"
     (stuck / "open").touch()
     assert said("calls", "retry", first, "--why", "it is Tuesday", cwd=stuck)["run"]["state"] == "rolled_back"
-    seen = at_terminal("calls", "retry", second, "--why", "it is Tuesday", cwd=stuck)
+    no = at_terminal("calls", "retry", second, "--why", "x", cwd=stuck, answers=[("starts it again. Sure?", "n\n")])
+    assert (no.code, "the bank is closed" in no.text) == (1, True), "the question shows the call and why it failed"
+    seen = at_terminal("calls", "retry", second, "--why", "it is Tuesday", "-y", cwd=stuck)
     assert (seen.code, "= rolled back" in seen.text) == (0, True)
 
 

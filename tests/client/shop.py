@@ -24,7 +24,8 @@ from tests.serve.shop import SECRET, World, access, tools_of
 def served(url: str = "memory:", *, limits: Limits | None = None, **given: Any) -> Iterator[tuple[str, World]]:
     """Serve the shop; yield its address and what its tools did."""
     world = World()
-    rt = Runtime(url, tools=tools_of(world), **{"lease": 5.0, "wait": 2.0} | given)
+    tools = [*tools_of(world), *given.pop("tools", ())]
+    rt = Runtime(url, tools=tools, **{"lease": 5.0, "wait": 2.0} | given)
     service = app(rt, access=access, limits=limits, secrets=SECRET)
     config = uvicorn.Config(service, port=0, log_level="warning", timeout_graceful_shutdown=1, log_config=None)
     server = uvicorn.Server(config)

@@ -37,7 +37,7 @@ def refused(code: str, status: int, **headers: str) -> Callable[[httpx.Request],
     return lambda _: httpx.Response(status, json=problem, headers=headers)
 
 
-def scripted(both: Both, answers: Answers, *, patience: float = 5.0) -> tuple[Any, list[httpx.Request]]:
+def scripted(both: Both, answers: Answers, *, patience: float = 5.0, **given: Any) -> tuple[Any, list[httpx.Request]]:
     """Return a client whose requests are answered one by one, and the requests that it made."""
     made: list[httpx.Request] = []
 
@@ -47,7 +47,7 @@ def scripted(both: Both, answers: Answers, *, patience: float = 5.0) -> tuple[An
 
     transport = httpx.MockTransport(answer)
     http = (httpx.AsyncClient if both.is_async else httpx.Client)(transport=transport, verify=False)
-    return both.client("http://service/base/", "token-1", http=http, patience=patience), made
+    return both.client("http://service/base/", "token-1", http=http, patience=patience, **given), made
 
 
 @pytest.mark.parametrize("kind", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError, httpx.WriteError])
@@ -138,3 +138,83 @@ def test_a_client_of_httpx2_is_as_good() -> None:
     assert len(made) == 2
     with pytest.raises(UsageError, match="not dict"):
         Client("http://service", token="t", http={"a": 1})
+
+
+# ---- What a proxy with several servers routes by
+
+OPENED = {
+    "id": "a/ä!",
+    "state": "open",
+    "generation": 1,
+    "resumed": False,
+    "input": None,
+    "over": False,
+    "client_lease": 60,
+}
+CLAIM = {
+    "call": "c",
+    "key": "k",
+    "attempt": 1,
+    "state": "started",
+    "replayed": False,
+    "token": "t",
+    "lease": 9,
+    "result": None,
+}
+DONE = {"call": "c", "attempt": 1, "state": "succeeded", "lease": 9}
+
+
+@pytest.mark.parametrize("route", [None, "ours"])
+def test_every_request_about_a_run_names_it_for_a_proxy(both: Both, route: str | None) -> None:
+    renewed = {"id": "a/ä!", "state": "open", "client_lease": 60}
+    client, made = scripted(both, [ok(OPENED, 201), ok(renewed), ok(CLAIM, 201), ok(DONE), ok(DONE), ok()], route=route)
+    run = both.do(client.open("a/ä!"))
+    both.do(run.renew())
+    attempt = both.do(run.begin("ship", {}, kind="pivot"))
+    both.do(attempt.renew())
+    both.do(attempt.succeed("s"))
+    assert [one.headers.get("x-amends-route") for one in made] == [route or "a%2F%C3%A4%21"] * 5
+    both.do(client.health())
+    assert made[-1].headers.get("x-amends-route") == route
+
+
+@pytest.mark.parametrize("route", ["", "a\nb", "ä"])
+def test_a_route_that_is_no_header_is_refused(route: str) -> None:
+    with pytest.raises(UsageError, match="header"):
+        Client("http://service", token="t", route=route)
+
+
+def test_a_worker_is_always_sent_to_one_server() -> None:
+    from amends import tool
+
+    @tool(kind="read")
+    def look() -> int:
+        return 1
+
+    made: list[httpx.Request] = []
+    piece = {
+        "run": "r",
+        "call": "c",
+        "tool": "look",
+        "phase": "execute",
+        "attempt": 1,
+        "key": "k",
+        "args": {},
+        "token": "t",
+    }
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        made.append(request)
+        path = request.url.path
+        if path.endswith("/succeed"):
+            worker.stop()
+            return httpx.Response(200, json=DONE)
+        data = {"id": "w"} if not path.endswith("/take") else {"work": {**piece, "lease": 30.0}}
+        return httpx.Response(200, json=data)
+
+    with Client("http://service", token="t", http=httpx.Client(transport=httpx.MockTransport(answer))) as client:
+        worker = client.worker([look])
+        worker.run()
+    assert {one.url.path.rpartition("/")[2] for one in made} >= {"workers", "take", "succeed", "w"}
+    [said] = {one.headers.get("x-amends-route") for one in made}
+    assert said.startswith("worker-")

@@ -1,11 +1,12 @@
 """Runs over HTTP by the names of the runtime, in both colours."""
 
 import time
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from amends import Answer, Call, Held, Report, RolledBack
+from amends import Answer, Call, Held, NoEffect, Report, Retry, RolledBack, tool
 from amends.client import ServiceError, Unreachable
 from amends.errors import (
     BadArguments,
@@ -17,7 +18,7 @@ from amends.errors import (
     Unauthorized,
     UsageError,
 )
-from tests.client.shop import Both
+from tests.client.shop import Both, served
 from tests.serve.shop import World
 
 Shop = tuple[str, World]
@@ -157,8 +158,16 @@ def test_a_claim_ends_as_it_is_reported(shop: Shop, both: Both, name: str, how: 
     client = both.client(shop[0], "agent")
     run = both.do(client.open(name, recover="wait", wait=0.2))
     attempt = both.do(run.begin("ship", {"x": 1}, kind="pivot"))
+    attempt.spent(0.01)
+    attempt.spent(Decimal("0.02"))
+    attempt.spent(1_300, "tokens")
     both.do(getattr(attempt, how)("it broke"))
     assert attempt.state == state
+    [call] = both.do(client.report(name)).calls
+    spent = {"usd": Decimal("0.03"), "tokens": Decimal(1_300)}
+    assert call.costs == (dict.fromkeys(spent, 0) if state == "in_doubt" else spent)  # reserved until somebody knows
+    with pytest.raises(UsageError):
+        attempt.spent(1)
 
 
 def test_a_block_without_a_report_leaves_a_doubt(shop: Shop, both: Both, name: str) -> None:
@@ -234,3 +243,64 @@ def test_a_client_is_checked_when_it_is_made(both: Both, url: str, token: str) -
         both.client(url, token)
     shown: Any = repr(both.client("http://x/", "secret-token"))
     assert (shown.endswith("of http://x>"), "secret" in shown) == (True, False)
+
+
+def test_a_child_commits_or_is_rolled_back_inside_its_parent(shop: Shop, both: Both, name: str) -> None:
+    url, world = shop
+    client = both.client(url, "agent")
+    with both.block(client.run(name)) as run:
+        with both.block(run.child("a", input={"leg": 1})) as leg:
+            assert (leg.id, leg.input, leg.resumed) == (f"{name}/a", {"leg": 1}, False)
+            assert both.do(leg.call("charge", order=f"{name}a", cents=5)) == f"ch_{name}a"
+            leg.output = "booked"
+        with pytest.raises(ValueError, match="full") as caught, both.block(run.child("b")) as leg:
+            both.do(leg.call("charge", order=f"{name}b", cents=5))
+            raise ValueError("full")
+        assert caught.value.__notes__ == [f"amends: run {name}/b rolled back, 1 call compensated"]
+        with both.block(run.child("a")) as again:
+            assert (again.is_over, again.resumed) == (True, True)
+        seat = both.do(run.open_child("c"))
+        with pytest.raises(UsageError, match="is open"):
+            both.do(run.commit())
+        with pytest.raises(RolledBack):
+            both.do(seat.rollback("not needed"))
+    report = both.do(client.report(name))
+    assert [(one.state, one.run.output) for one in report.children] == [
+        ("committed", "booked"), ("rolled_back", None), ("rolled_back", None),
+    ]  # fmt: skip
+    assert {one for one in world.charges if one.startswith(name)} == {f"{name}a"}
+
+
+def test_a_child_that_waits_suspends_the_block_around_it(shop: Shop, both: Both, name: str) -> None:
+    url, world = shop
+    client, ana = both.client(url, "agent"), both.client(url, "approver")
+
+    def work() -> None:
+        with both.block(client.run(name, wait_approval=0)) as run, both.block(run.child("leg")) as leg:
+            assert both.do(leg.call("wire", order=name, cents=5)) == f"w_{name}"
+
+    with pytest.raises(Held) as held:
+        work()
+    assert held.value.approval is not None
+    both.do(ana.approve(held.value.approval.id, digest=held.value.approval.digest))
+    work()
+    assert both.do(client.report(name)).state == "committed"
+    assert world.wires.count(name) == 1
+
+
+def test_a_rollback_that_is_not_finished_ends_the_block_all_the_same(both: Both, name: str) -> None:
+    @tool(key="n")
+    def lend(n: int) -> None: ...
+
+    @lend.compensate(retry=Retry(attempts=5, delay=60, jitter=0))
+    def take_back(n: int) -> None:
+        raise NoEffect("it is not here yet")
+
+    with served(tools=[lend], wait=0.05) as (url, _):
+        client = both.client(url, "agent")
+        with pytest.raises(RolledBack, match="is rolling_back") as back:
+            with both.block(client.run(name)) as run:
+                both.do(run.call("lend", n=1))
+                both.do(run.rollback("no"))
+        assert (run.is_over, run.state, back.value.report.state) == (True, "rolling_back", "rolling_back")
+        assert both.do(both.client(url, "operator").rollback(name, why="again")).state == "rolling_back"

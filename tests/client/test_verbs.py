@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import httpx
@@ -24,19 +25,26 @@ from amends import (
     Halt,
     Happened,
     InboxItem,
+    Overview,
     Permit,
+    Precedents,
     Preview,
+    Recent,
     Report,
     RollbackPlan,
     RolledBack,
     RunInfo,
+    RunLine,
+    Spending,
     Token,
     ToolCall,
+    ToolInfo,
+    ToolUse,
     Verified,
     tool,
 )
 from amends.client import AsyncAttempt, AsyncClient, AsyncRun, AsyncWorker, Attempt, Client, Run, Worker
-from amends.errors import CallNotFound, StalePlan
+from amends.errors import AgentNotFound, CallNotFound, StalePlan, SubjectNotFound, UsageError
 from amends.serve.routes import ROUTES
 from tests.client.shop import Both, served
 
@@ -99,12 +107,18 @@ def _drive_everything(both: Both, made: Any) -> None:
     assert do(run.renew()) == 60
     assert do(run.call("charge", order="1", cents=5)) == "ch_1"
     assert do(run.report()).run_id == "r1"
+    do(do(run.open_child("c", input={"leg": 1})).commit())
     assert isinstance(do(olga.info("r1")), RunInfo)
     assert [one.id for one in both.list(olga.runs("state:open"))] == ["r1"]
     [charged] = both.list(olga.calls("tool:charge"))
     assert isinstance(charged, Call)
     assert do(olga.call(charged.id)) == charged
+    told = do(olga.told(charged.id))
+    assert (told.status, told.text, told.call) == ("done", '"ch_1"', charged)
     # ---- approvals
+    assert do(run.approval_for("stock", {"item": "a"})) is None
+    foreseen = do(run.approval_for("wire", {"order": "1", "cents": 5}))
+    assert isinstance(foreseen, Approval)
     assert do(run.answer("wire", {"order": "1", "cents": 5})).waits
     [asked] = both.list(ana.approvals())
     assert isinstance(do(ana.approval(asked.id)), Approval)
@@ -128,6 +142,9 @@ def _drive_everything(both: Both, made: Any) -> None:
     other = do(bot.open("r1-approve", recover="wait", wait_approval=0))
     assert do(other.answer("wire", {"order": "4", "cents": 5})).waits
     [asked] = both.list(ana.approvals())
+    found = do(ana.precedents(asked.id))
+    assert isinstance(found, Precedents)
+    assert (found.approval_id, found.first_use, found.before, found.times) == (asked.id, True, None, 0)
     assert do(ana.approve(asked.id, digest=asked.digest, why="fine")).given[0].by == "ana"
     assert do(run.suspend()).state == "open"
     # ---- claims
@@ -162,7 +179,8 @@ def _drive_everything(both: Both, made: Any) -> None:
         do(olga.rollback("r2", why="w", plan="0" * 16))
     do(run.suspend())
     assert do(olga.rollback("r2", why="changed", plan=do(olga.plan_rollback("r2")))).state == "rolled_back"
-    _plans_of_models(both, bot, olga)
+    _plans_of_models(both, bot, olga, made("everywhere"))
+    _operate(both, bot, made("everywhere"))
     with pytest.raises(RolledBack) as back:
         do(do(bot.open("r4")).rollback("no"))
     assert back.value.report.state == "rolled_back"
@@ -177,9 +195,22 @@ def _drive_everything(both: Both, made: Any) -> None:
         else:
             assert do(olga.abandon(id, why="by hand")).state == "abandoned"
     # ---- budgets, costs, locks, halts, permits, tokens
+    seen = do(olga.overview("state:committed,abandoned", limit=2))
+    assert isinstance(seen, Overview)
+    assert [isinstance(line, RunLine) and isinstance(line.run, RunInfo) for line in seen.runs] == [True, True]
+    assert all(isinstance(amount, Decimal) for line in seen.runs for amount in line.costs.values())
+    assert seen.counts["abandoned"] == 1
     assert all(isinstance(one, BudgetState) for one in do(olga.budgets()))
     assert all(isinstance(one, CostLine) for one in do(olga.costs("tool")))
+    assert all(isinstance(one, Spending) for one in do(olga.spending(newest=10)))
+    [used] = do(olga.tool_use("charge"))
+    assert (isinstance(used, ToolUse), used.tool, used.declared) == (True, "charge", True)
+    assert {one.name: one.kind for one in do(olga.describe_tools()) if isinstance(one, ToolInfo)}["wire"] == "pivot"
+    waiting = do(olga.unfinished())
+    assert [one.id for one in do(olga.unfinished(limit=1))] == [one.id for one in waiting[:1]]
+    assert [one.id for one in do(olga.unfinished(after=waiting[0].place))] == [one.id for one in waiting[1:]]
     assert both.list(olga.locks()) == []
+    assert do(olga.oncall("clerk", at=datetime.now(UTC))) == do(olga.oncall()) == do(olga.check_oncall(days=7)) == []
     halted = do(olga.halt(why="doubles", tool="wire"))
     assert isinstance(halted, Halt)
     assert do(olga.halts()) == [halted]
@@ -198,10 +229,12 @@ def _drive_everything(both: Both, made: Any) -> None:
     assert all(isinstance(one, Event) for one in events)
     assert events[0].at.tzinfo is not None
     assert both.list(olga.events("r1", after=events[-2].place)) == events[-1:]
+    newest = do(olga.recent_events("run:r1", limit=2))
+    assert newest == Recent(tuple(reversed(events[-2:])), newest.next, newest.looked)
     progress: list[tuple[int, int]] = []
     verified = do(olga.verify(progress=lambda *seen: progress.append(seen)))
     assert isinstance(verified, Verified)
-    assert (verified.ok, verified.runs, progress[-1][0]) == (True, 10, 10)
+    assert (verified.ok, verified.runs, progress[-1][0]) == (True, 11, 11)
     bundle = do(olga.export("r3"))
     assert bundle[:2] != b"{"
     with served() as (other, _):
@@ -209,7 +242,7 @@ def _drive_everything(both: Both, made: Any) -> None:
     assert do(olga.load(bundle)) in ([], ["r3"])  # it is a run of this ledger already
 
 
-def _plans_of_models(both: Both, bot: Any, olga: Any) -> None:
+def _plans_of_models(both: Both, bot: Any, olga: Any, eve: Any) -> None:
     do, run = both.do, both.do(bot.open("r3"))
     plan = [{"tool": "charge", "args": {"order": "30", "cents": 1}}, [ToolCall("stock", {"item": "a"})]]
     assert (do(bot.check(plan)).problems, do(bot.check([{"tool": "none", "args": {}}])).problems == ()) == ((), False)
@@ -224,10 +257,36 @@ def _plans_of_models(both: Both, bot: Any, olga: Any) -> None:
     assert do(bot.fork("r3", at=shared.id, id="r3-b")) == "r3-b"
     assert do(olga.compare("r3", "r3-b")).left.run == "r3"
     assert do(olga.test_rules("wire", {"order": "1", "cents": 1})).tool == "wire"
-    assert do(olga.reconcile("charge", limit=0)).tool == "charge"
-    assert isinstance(do(olga.checkpoint()), Checkpoint)
+    assert do(eve.reconcile("charge", limit=0)).tool == "charge"
+    made = do(eve.checkpoint())
+    assert isinstance(made, Checkpoint)
+    assert do(eve.checkpoints(limit=1)) == [made]
     with pytest.raises(Error):
         do(olga.redeem("no-link"))
+
+
+def _operate(both: Both, bot: Any, eve: Any) -> None:
+    do = both.do
+    assert do(eve.settings())["lease"] == {"value": 5.0, "origin": "argument"}
+    assert any("10.00 usd" in one for one in do(eve.warnings()))
+    with pytest.raises(UsageError, match="no schema"):  # it is in memory
+        do(eve.schema())
+    assert do(eve.gc(older_than="1d", dry_run=True)).dry_run
+    assert do(eve.gc(older_than=timedelta(days=1), limit=5, tenant="acme")).runs == 0
+    with pytest.raises(SubjectNotFound):
+        do(eve.erase(principal="nobody", fields={"to": "a@b.example"}, why="request 4711"))
+    with pytest.raises(UsageError, match="say whose"):
+        do(eve.erase(why="request 4711", dry_run=True))
+    with pytest.raises(UsageError, match="no keys to encrypt with"):
+        do(eve.reencrypt())
+    assert do(eve.recover()) == []
+    newest = do(eve.newest_event("r3"))
+    assert isinstance(newest, Event)
+    assert (newest.run_id, do(eve.newest_event()) is None) == ("r3", False)
+    assert [do(bot.kind_of(one)) for one in ("charge", "none")] == ["compensatable", None]
+    assert do(bot.may_repeat("charge")) is False
+    with pytest.raises(AgentNotFound):
+        do(bot.start("shopper", id="started"))
 
 
 def _work(both: Both, made: Any) -> None:

@@ -1,5 +1,6 @@
 """Tools of another Python process: declared by their own schema and options, performed with their call's key."""
 
+import sys
 import time
 from dataclasses import dataclass
 from datetime import date
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from amends import Absent, Happened, NoEffect, current_call, current_run, tool
-from amends.client import ServiceError
+from amends.client import Client, ServiceError
 from amends.errors import BadConfig, BadDeclaration, Forbidden, NoRun, ToolFailed, UsageError
 from tests.client.shop import Both, working
 from tests.serve.shop import World
@@ -135,6 +136,22 @@ def test_leaving_the_block_is_quick_and_takes_the_worker_off(shop: Shop, both: B
         began = time.monotonic()
     assert time.monotonic() - began < 5.0
     assert [one for one in both.do(both.client(shop[0], "viewer").workers()) if name in one["tools"]] == []
+
+
+def test_a_body_that_exits_stops_its_worker_with_a_word(shop: Shop, name: str) -> None:
+    """Its thread alone would end, silently, and the process would live on without taking work."""
+
+    @tool(name=f"quit_{name}", kind="read")
+    def quit_it() -> None:
+        sys.exit(3)
+
+    with Client(shop[0], token="worker") as client:
+        worker = client.worker([quit_it], name="w", lease=1.0, wait=1.0)
+        with worker, Client(shop[0], token="agent") as agent:
+            with pytest.raises(ToolFailed), agent.run(name) as run:
+                run.call(f"quit_{name}")
+            assert worker._stopped.wait(10)
+        assert isinstance(worker.error, SystemExit)
 
 
 # ---- What cannot be served

@@ -9,7 +9,9 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from amends.llm.requests import model_request, outcome
 from amends.stores.sqlite import connection as file
 from amends.testing.checkers import CHECKERS
 from amends.tools.spec import ClassOptions, DeclaredCompensation
+from scripts.addresses import page_of
 from tests.adapters.conformance import FRAMEWORKS
 from tests.cli.command import here
 from tests.forked import run_python
@@ -101,7 +104,11 @@ def blocks_of(page: Path, need: str | None = None) -> list[Block]:
         if fence["lang"] != "python" or REASON.search(before):
             continue
         after = fences[place + 1] if place + 1 < len(fences) else None
-        told = after is not None and after["lang"] == "text" and not text[fence.end() : after.start()].strip()
+        told = (
+            after is not None
+            and after["lang"] == "text"
+            and text[fence.end() : after.start()].strip() in ("", "<!-- end -->")
+        )
         raises = RAISES.search(before)
         found.append(
             Block(
@@ -220,8 +227,9 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
             continue
         seen.add(page)
         if page.suffix == ".md":
-            links = re.findall(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)", page.read_text(encoding="utf-8"))
-            waiting += [page.parent / link for link in links]
+            text = page.read_text(encoding="utf-8")
+            waiting += [page.parent / link for link in re.findall(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)", text)]
+            waiting += [found for link in re.findall(r"\]\((https:[^)\s]+)\)", text) if (found := page_of(link))]
     lost = [str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md") if page.resolve() not in seen]
     assert not lost, f"no page points to {lost}"
 
@@ -229,7 +237,59 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 def test_a_picture_in_a_page_is_there() -> None:
     for page in PAGES:
         for picture in re.findall(r"<img[^>]* src=\"([^\"]+)\"", page.read_text(encoding="utf-8")):
-            assert (page.parent / picture).exists(), f"{page}: {picture}"
+            assert (page_of(picture) or page.parent / picture).exists(), f"{page}: {picture}"
+
+
+# ---- the address of the documentation ----------------------------------------------------------
+
+
+def named_pages() -> list[tuple[str, str]]:
+    """Every page that the source names by ``docs_page``, and every address of one in its texts, with its file."""
+    found = []
+    for path in sorted((ROOT / "src" / "amends").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name(id="docs_page"), args=[ast.Constant(value=str(page)), *_]):
+                    found.append((path.name, page))
+                case ast.Constant(value=str(text)) if errors.DOCS in text and text != errors.DOCS:
+                    found += [
+                        (path.name, f"{page.strip('/')}.md") for page in re.findall(rf"{errors.DOCS}([\w/-]+)", text)
+                    ]
+    return found
+
+
+def test_every_page_that_amends_names_is_there() -> None:
+    pages = named_pages()
+    assert len(pages) > 6
+    assert [(file, page) for file, page in pages if not (DOCS / page).is_file()] == []
+
+
+def docstring_node(node: ast.AST) -> ast.expr | None:
+    """The docstring of a module, a class or a function: contributors read it, in a clone."""
+    body = getattr(node, "body", None)
+    first = body[0] if isinstance(body, list) and body else None
+    return first.value if isinstance(first, ast.Expr) else None
+
+
+def test_a_message_names_an_address_and_not_a_path_of_a_clone() -> None:
+    paths = []
+    for path in sorted((ROOT / "src" / "amends").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        notes = {id(note) for note in map(docstring_node, ast.walk(tree)) if note is not None}
+        paths += [
+            f"{path.relative_to(ROOT)}:{node.lineno}: {node.value[:80]}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and id(node) not in notes
+            and isinstance(node.value, str) and re.search(r"\bdocs/[\w/-]+\.md", node.value)
+        ]  # fmt: skip
+    assert paths == [], "say docs_page(...): nobody who installed amends has a clone"
+
+
+def test_metadata_readme_and_errors_name_one_address() -> None:
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    assert metadata["Documentation"] == errors.DOCS
+    assert f"({errors.DOCS}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert errors.docs_page("reference/errors.md", "busy") == f"{errors.DOCS}reference/errors/#busy"
 
 
 # ---- nothing undocumented ------------------------------------------------------------------------
@@ -293,6 +353,47 @@ def test_every_verb_of_the_command_line_is_documented(tmp_path: Path) -> None:
         part = text.partition(f"## `{verb}`\n")[2].partition("\n## ")[0]
         missing = [option for option in re.findall(r"(--[a-z]+)", shown) if option != "--help" and option not in part]
         assert not missing, f"{verb} does not document {missing}"
+
+
+@cache
+def options() -> dict[str, set[str]]:
+    """Return the options of each verb; of a group also those that come before its verb."""
+    found: dict[str, set[str]] = {}
+    for name in VERBS:
+        command = load(name)
+        below = {f"{name} {verb}": one for verb, one in getattr(command, "commands", {}).items()}
+        for verb, one in {name: command, **below}.items():
+            found[verb] = {
+                "--help",
+                *(option for param in one.params for option in (*param.opts, *param.secondary_opts)),
+            }
+    return found
+
+
+def commands_of(page: Path) -> list[tuple[str, str]]:
+    """Return the verb, and what follows it, of each command of amends that a page shows in a block or names in its text."""
+    text = page.read_text(encoding="utf-8")
+    lines = [line for fence in FENCE.finditer(text) for line in fence["body"].replace("\\\n", " ").splitlines()]
+    lines += [span.replace("\n", " ") for span in re.findall(r"`([^`\n]+(?:\n[^`\n]+)?)`", FENCE.sub("", text))]
+    told = (
+        re.match(r"(?:\$ |until |(?:export )?\w+=(?:\$\(|\"[^\"]*\" |\S+ ))*amends ([a-z]+\b.*)", line)
+        for line in lines
+    )
+    commands = [re.split(r" \| | && |#", found[1])[0].split() for found in told if found]
+    groups = {verb.split()[0] for verb in options() if " " in verb}
+    return [
+        (" ".join(words[: 2 if words[0] in groups and words[1:2] and words[1][0] != "-" else 1]), " ".join(words[1:]))
+        for words in commands
+    ]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.stem)
+def test_every_command_that_a_page_names_is_there(page: Path) -> None:
+    known = options()
+    for verb, rest in commands_of(page):
+        assert verb in known, f"{page.name} has amends {verb}"
+        wrong = set(re.findall(r"(?<![\w-])--[a-z-]+", rest)) - known[verb]
+        assert not wrong, f"{page.name}: amends {verb} has no {sorted(wrong)}"
 
 
 def test_every_setting_is_documented_with_its_variable_and_default() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,12 @@ PRINTED = {
   spent 50 of 100 usd; run site-2 is rolled_back
 """,
 }
+PAGES = EXAMPLES.parent / "docs" / "how-to"
+WITH_A_PAGE = {
+    path.stem.removeprefix("example-").replace("-", "_"): path.read_text(encoding="utf-8")
+    for path in sorted(PAGES.glob("example-*.md"))
+}
+"""The programs that have a page of their own, which says what they print."""
 ONCE = {"order": "bank: 4200", "parallel_group": "never", "retry": "courier:", "approval": "bank:", "budget": "never"}
 """What a second run must not print of the runs that committed."""
 
@@ -147,3 +155,37 @@ def test_every_example_is_listed_and_no_two_share_a_ledger() -> None:
         ]  # fmt: skip
         folders += data
     assert len(folders) == len(set(folders)), folders
+
+
+@pytest.mark.parametrize("name", WITH_A_PAGE)
+def test_an_example_with_a_page_prints_what_its_page_says_and_repeats_nothing(name: str, tmp_path: Path) -> None:
+    printed = WITH_A_PAGE[name].split("<!-- end -->\n\n```text\n")[1].split("```")[0]
+    first = play(name, tmp_path)
+    assert (first.returncode, first.stdout) == (0, printed), first.stderr
+    [folder] = tmp_path.iterdir()
+    world = world_in(folder)
+    with Runtime(f"sqlite:///{folder / 'ledger.db'}", create=False) as rt:
+        states = {run.id: run.state for run in rt.runs()}
+        assert states
+        assert rt.verify().ok
+        assert rt.inbox() == []
+    again = play(name, tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert world_in(folder) == world
+    with Runtime(f"sqlite:///{folder / 'ledger.db'}", create=False) as rt:
+        assert {run.id: run.state for run in rt.runs()} == states
+        assert rt.verify().ok
+
+
+def world_in(folder: Path) -> dict[str, object]:
+    """Return what the program's services know: every file beside the ledger."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("ledger.db"):
+            continue
+        if path.suffix == ".db":
+            with closing(sqlite3.connect(path)) as db:
+                found[path.name] = sorted(db.iterdump())
+        else:
+            found[path.name] = path.read_bytes()
+    return found

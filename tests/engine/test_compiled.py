@@ -30,7 +30,8 @@ from amends.engine.keys import call_key, identity_digest, request_digest
 from amends.engine.session import Ask, ask_for
 from amends.errors import Error
 from amends.host.requests import direct_ask
-from amends.tools.declarations import specs_of
+from amends.tools.compensation import Body
+from amends.tools.declarations import declare, specs_of
 from amends.tools.scope import Options
 from amends.tools.spec import Spec
 
@@ -311,3 +312,52 @@ def test_a_general_request_of_a_compiled_tool_is_the_one_that_the_general_path_m
         again = direct_ask(host, session, keyed.__amends__, Options(again="twice"), (1, "o"), {})
         assert again.again == "twice"
         assert again.key != direct_ask(host, session, keyed.__amends__, Options(), (1, "o"), {}).key
+
+
+def elsewhere(**options: Any) -> Spec:
+    async def body(**args: Any) -> Any: ...
+
+    declared = declare("far", **{"compensate": undo_far, **options})
+    [spec] = specs_of([declared], order="strict", bodies={"far": Body(body, False)}).values()
+    return spec
+
+
+def undo_far(call: Any) -> None: ...
+
+
+FAR = {
+    "all": elsewhere(),
+    "keyed": elsewhere(key=["order"]),
+    "ignoring": elsewhere(ignore=["trace"]),
+    "rest": elsewhere(key=["order"], ignore="rest"),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(FAR)), st.text(), st.text(max_size=5), SCALARS, SCALARS)
+@example("all", "e\u0301 [{", "order", 0.1, "{}")
+def test_a_tool_that_lives_elsewhere_is_written_as_the_general_path_writes_it(
+    which: str, order: str, name: str, value: Any, trace: Any
+) -> None:
+    given = {"order": order, name: value, "trace": trace}
+    check(FAR[which], (), given)
+
+
+@pytest.mark.parametrize("which", sorted(FAR))
+def test_ordinary_arguments_of_a_tool_elsewhere_are_plain(which: str) -> None:
+    assert check(FAR[which], (), {"order": "[a] {b}", "cents": 5, "rate": 0.5, "rush": True, "trace": None})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"order": ["a"]},
+        {"order": {"a": 1}},
+        {"trace": "no order"},
+        {"order": "a", "again_because": "twice"},
+        {"order": "x" * (CHARS_MAX + 1)},
+        {"order": "a", "\u00e9": 1},
+    ],
+)
+def test_what_a_tool_elsewhere_leaves_to_the_general_path(given: dict[str, Any]) -> None:
+    assert not check(FAR["keyed"], (), given)

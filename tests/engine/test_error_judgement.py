@@ -207,6 +207,8 @@ CLIENTS: list[tuple[str, type | None, dict[str, Any], str]] = [
     ("grpc.RpcError", None, {"code": lambda: 1 / 0}, "doubt"),
     ("grpclib.exceptions.GRPCError", None, {"status": Code("UNAVAILABLE")}, "doubt"),
     ("grpclib.exceptions.GRPCError", None, {"status": Code("NOT_FOUND")}, "ordinary"),
+    ("temporalio.service.RPCError", None, {"status": Code("DEADLINE_EXCEEDED")}, "doubt"),
+    ("temporalio.service.RPCError", None, {"status": Code("ALREADY_EXISTS")}, "ordinary"),
     ("botocore.exceptions.ClientError", None, {"response": {"ResponseMetadata": {"HTTPStatusCode": 503}}}, "doubt"),
     ("botocore.exceptions.ClientError", None, {"response": {"ResponseMetadata": {"HTTPStatusCode": 404}}}, "ordinary"),
     ("botocore.exceptions.ClientError", None, {"response": {}}, "ordinary"),
@@ -288,6 +290,9 @@ REAL = [
     *("websockets.exceptions.ConnectionClosedError", "openai.APITimeoutError", "openai.APIConnectionError"),
     *("anthropic.APITimeoutError", "anthropic.APIConnectionError", "aiohttp.TooManyRedirects"),
     *("aiohttp.InvalidUrlRedirectClientError", "aiohttp.NonHttpUrlRedirectClientError"),
+    *("temporalio.exceptions.CancelledError", "temporalio.exceptions.TimeoutError", "temporalio.service.RPCError"),
+    *("temporalio.exceptions.TerminatedError", "temporalio.exceptions.ServerError"),
+    *("temporalio.client.AsyncActivityCancelledError", "temporalio.client.RPCTimeoutOrCancelledError"),
 ]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from amends import Answer, AsyncRuntime, Runtime, tool
+from amends import Answer, AsyncRuntime, Runtime, declare, tool
+from amends.host.requests import plain_model_request
 from amends.ledger.plain import AdmitPlain
 from amends.run import Run
 
@@ -93,6 +94,48 @@ def test_an_ordinary_request_on_an_event_loop() -> None:
             return [one.status for one in found]
 
     assert asyncio.run(main()) == ["done", "done", "replayed"]
+
+
+async def far(**args: Any) -> dict[str, Any]:
+    if args.get("cents", 0) < 0:
+        raise ValueError("no such amount")
+    return {"content": [{"type": "text", "text": "paid"}], "args": args}
+
+
+def undo(call: Any) -> None: ...
+
+
+def far_answers(url: str, *, plain: bool) -> tuple[list[tuple[Any, ...]], int]:
+    """Return what requests for a tool that lives elsewhere get, and how many of them were plain calls."""
+    requests: list[dict[str, Any]] = [
+        {"order": "a"},
+        {"order": "a"},
+        {"order": "b", "n": 0.5},
+        {"order": "c", "cents": -1},
+        {"order": ["d"]},
+    ]
+
+    async def main() -> tuple[list[tuple[Any, ...]], int]:
+        async with AsyncRuntime(url, tools=[declare("far", compensate=undo)]) as rt:
+            rt.reach({"far": far}, described=False)
+            async with rt.run("run") as run:
+                made = [plain_model_request(rt._host, run._session, "far", one, tool_call_id=None) for one in requests]
+                if not plain:
+                    run._session.plain = None
+                found = [await run.answer("far", one, tool_call_id="ref") for one in requests]
+            assert (await rt.verify()).ok
+            calls = (await rt.report("run")).calls
+        told_of = [(call.tool, call.args, call.result, call.state) for call in calls]
+        return [told(one) for one in found] + told_of, sum(one is not None for one in made)
+
+    return asyncio.run(main())
+
+
+def test_a_request_for_a_tool_that_lives_elsewhere_is_plain_and_answered_as_on_the_general_path(tmp_path: Path) -> None:
+    short, count = far_answers(f"sqlite:///{tmp_path / 'a.db'}", plain=True)
+    long, _ = far_answers(f"sqlite:///{tmp_path / 'b.db'}", plain=False)
+    assert short == long
+    assert count == 4  # a list is left to the general path
 
 
 def test_a_run_that_has_ended_says_so_to_the_model() -> None:

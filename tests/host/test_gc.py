@@ -29,7 +29,7 @@ def test_a_replay_whose_result_is_gone_says_so_and_starts_nothing() -> None:
     assert (gone.runs, gone.calls, gone.kept, gone.dry_run) == (1, 2, {}, False)
     assert gone.bytes > 0
     with rt.run("r", input={"card": "4111"}) as run:
-        with pytest.raises(ResultGone, match="was done; gc removed its result on") as error:
+        with pytest.raises(ResultGone, match="was done; its result was removed on") as error:
             reserve(x="a")
         with pytest.raises(ResultGone):
             look()
@@ -40,7 +40,7 @@ def test_a_replay_whose_result_is_gone_says_so_and_starts_nothing() -> None:
     assert world.log == ["reserve:a", "look:1"]
     assert error.value.call.tool == "reserve"
     assert error.value.call.state == "succeeded"
-    assert error.value.call.loss.startswith("removed by gc on 2")
+    assert error.value.call.loss.startswith("removed on 2")
     assert error.value.gone_at == error.value.call.gone_at
     assert answer.text.startswith("Already done: reserve (")
     assert answer.is_error
@@ -80,12 +80,12 @@ def test_a_conflict_is_still_one_of_calls_and_of_inputs() -> None:
         reserve(x="a", n=1)
     rt.gc(older_than=0)
     with rt.run("r", input=1) as run:
-        with pytest.raises(KeyConflict, match="gc has removed them since") as conflict:
+        with pytest.raises(KeyConflict, match="they were removed since") as conflict:
             reserve(x="a", n=2)
         text = run.answer("reserve", {"x": "a", "n": 2}).text
     assert conflict.value.diff == {}
     assert "already done with other arguments" in text
-    with pytest.raises(RunConflict, match="gc has removed since") as other:
+    with pytest.raises(RunConflict, match="was removed since") as other:
         rt.open("r", input=2)
     assert (other.value.recorded, other.value.given) == (None, 2)
     assert world.log == ["reserve:a"]
@@ -99,7 +99,7 @@ def test_a_recorded_failure_stays_one_without_its_words() -> None:
     with rt.run("r"), pytest.raises(ValueError, match="4111"):
         reserve(x="a")
     rt.gc(older_than=0)
-    with rt.run("r"), pytest.raises(ToolFailed, match="gc has removed its message") as failed:
+    with rt.run("r"), pytest.raises(ToolFailed, match="its message was removed") as failed:
         reserve(x="a")
     assert failed.value.type_name == "ValueError"
     assert "4111" not in rt.report("r").to_json()
@@ -113,7 +113,7 @@ def test_a_report_says_what_is_missing_and_since_when() -> None:
         reserve(x="secret")
     rt.gc(older_than=0)
     report = rt.report("r")
-    assert "(arguments and results removed by gc on 2" in str(report)
+    assert "(arguments and results removed on 2" in str(report)
     assert "secret" not in report.to_json()
     assert (report.run.gone_at, dict(report.calls[0].args)) == (report.calls[0].gone_at, {})
     assert rt.call(report.calls[0].id).gone_at is not None
@@ -164,7 +164,7 @@ def test_an_effect_that_lands_after_gc_is_a_persons_matter_and_never_compensated
     (report,) = rt.recover()
     assert (report.state, given) == ("blocked", [])
     (left,) = report.residue
-    assert "gc removed what its compensation needs" in left.why
+    assert "what its compensation needs was removed" in left.why
     assert "rt.abandon" in report.run.causes[0]
     rt.recover()
     assert given == []
@@ -181,7 +181,7 @@ def test_a_probe_is_not_asked_with_nothing() -> None:
         reserve(x="a")
     rt.gc(older_than=0)
     (call,) = rt.report("r").calls
-    assert "gc removed" in rt.probe(call.id).why
+    assert "was removed" in rt.probe(call.id).why
 
 
 def test_a_staged_call_whose_result_is_gone_says_so() -> None:

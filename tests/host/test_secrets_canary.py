@@ -117,7 +117,7 @@ class Shop:
             return True
 
         @tool(kind="pivot", key=lambda call: call.args["card"], redact="card", retry=1)
-        def wire(card: str, amount: int = 1) -> str:
+        def wire(card: str, amount: int = 1) -> str | dict[str, str]:
             self._go("wire")
             return f"wired from {card}"
 
@@ -374,6 +374,8 @@ def people(rt: Runtime, heard: Heard, shop: Shop, wire: Any) -> None:
     heard.say("doubts", *(json.dumps(one.to_dict()) for one in rt.doubts()), *map(repr, rt.doubts()))
     heard.say("a preview", rt.preview(doubt.call.id))
     heard.say("a plan to go back", rt.plan_rollback("people"))
+    wrong = partial(rt.resolve, doubt.call.id, Happened([canary("person")]), by="anna", why="mistyped")
+    trying(heard, "a result of another type", wrong)
     report = rt.resolve(doubt.call.id, Happened({"api_token": canary("person")}), by="anna", why="looked")
     heard.say("a resolved report", report.to_json())
     shop.probes_say, shop.fails = Absent(), {}

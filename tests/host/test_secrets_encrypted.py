@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 
 from amends import Absent, AsyncRuntime, Held, Report, Runtime, Secret, Unknown, testing, tool
-from amends.errors import BadConfig, Error, InDoubt, KeyConflict, LedgerCorrupt, LedgerSealed, RunBlocked, UsageError
+from amends.errors import (
+    BadConfig,
+    Error,
+    InDoubt,
+    KeyConflict,
+    LedgerCorrupt,
+    LedgerSealed,
+    RolledBack,
+    RunBlocked,
+    UsageError,
+)
 from amends.host.encryption import Vault
 from amends.host.notices import CLAIM_S
 from amends.links import sign
@@ -237,6 +247,58 @@ def test_a_row_that_changes_while_it_is_written_anew_keeps_what_is_new() -> None
     new.reencrypt()
     assert rt._host.hiding.sealing.vault.ids != new._host.hiding.sealing.vault.ids
     assert "meanwhile" in str(new.report("r").calls[0].error)
+
+
+@tool(key="order")
+def book(order: str, why: str = "") -> str:
+    if why:
+        raise TimeoutError
+    return order
+
+
+@book.compensate
+def unbook(order: str) -> None: ...
+
+
+@book.probe
+def find_booking(order: str, why: str) -> Any:
+    return Unknown(why)
+
+
+@tool(kind="pivot", needs_approval=True)
+def pay(order: str) -> None: ...
+
+
+@pytest.mark.parametrize("word", ["known:A", f"known:{'A' * 54}", "00000000:A", f"00000000:{'A' * 54}", "gone:x"])
+def test_words_that_look_encrypted_or_removed_are_words(word: str) -> None:
+    """Else one client could write a reason after which nobody can list runs, and no worker recovers any."""
+    word = word if word.startswith("gone:") else f"sealed:{word.replace('known', Vault([K1]).ids[0])}"
+    store = MemoryStore()
+    rt = Runtime("memory:", store=store, tools=[book, pay], encrypt=K1, wait=0, wait_approval=0)
+    run = rt.open("back")
+    run.call(book, order="1")
+    with pytest.raises(RolledBack, match=word):
+        run.rollback(word)
+    with rt.run("planned"):
+        book(order="2")
+    rt.rollback("planned", plan=rt.plan_rollback("planned"), by="ann", why=word)
+    with suppress(InDoubt, RunBlocked), rt.run("doubt"):
+        book(order="3", why=word)
+    for doubt in rt.doubts():
+        rt.probe(doubt.id, by="ann")
+    rt.abandon("doubt", by="ann", why=word)
+    with pytest.raises(Held) as held, rt.run("no"):
+        pay(order="4")
+    rt.reject(held.value.approval.id, by="ann", reason=word)
+    assert len(list(rt.runs())) == 4
+    for one in ("back", "planned", "doubt", "no"):
+        assert rt.report(one).run.id == one
+        assert any(word in str(event.facts) or "encrypted" in str(event.facts) for event in rt.events(one))
+    assert rt.recover() == []
+    assert [one.reason for one in rt.approvals("state:rejected")] != [""]
+    assert rt.verify().ok
+    Runtime("memory:", store=store, tools=[book, pay], encrypt=[K2, K1]).reencrypt()
+    assert len(list(Runtime("memory:", store=store, tools=[book, pay], encrypt=K2).runs())) == 4
 
 
 def test_a_value_in_another_ones_place_does_not_open() -> None:

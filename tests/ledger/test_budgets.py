@@ -395,7 +395,10 @@ def test_hold_asks_a_person_who_may_let_it_pass(world: World) -> None:
         buy(x="1", n=40)
         answer = run.answer("buy", {"x": "2", "n": 20})
         buy(x="2", n=20)
-    text = "Not run yet: it would pass the limit of 50.00 usd for this task; a person was asked. Go on with other work, or stop."
+    text = (
+        "Not run yet: it would pass the limit of 50.00 usd for this task; a person must approve it. "
+        "Go on with other work, or stop."
+    )
     assert (answer.status, answer.text) == ("held", text)
     assert (held.value.reason, held.value.call.reason, held.value.approval.rule) == (
         "budget",

@@ -182,7 +182,7 @@ def test_a_signature_that_cannot_be_asked_by_name_is_refused_where_it_is_declare
 def test_an_option_that_nobody_knows_is_refused() -> None:
     """agent-saga 1.2: guard(max_steps=2, max_budget_usd=1): 6 of 6 steps ran, both parameters unused."""
     said: dict[str, Any] = {"compensat": lambda: None}
-    with pytest.raises(TypeError, match="compensate"):
+    with pytest.raises(BadDeclaration, match="compensate"):
         tool(lambda: None, **said)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amends import Approval, Budget, Held, Rule, tool
-from amends.errors import ApprovalVoid, Rejected, RuleRefused, RunConflict
+from amends.errors import ApprovalVoid, BudgetExceeded, Rejected, RuleRefused, RunConflict
 from amends.testing.runtime import TestRuntime
 from tests.people.conftest import Shop, yes
 
@@ -190,6 +190,31 @@ def test_an_edit_asks_for_what_the_rules_say_of_the_new_arguments(shop: Shop) ->
     [asked] = rt.approvals()
     edited = rt.edit(asked.id, {"to": "eve"}, by="anna", why="rather eve")
     assert edited.needed == 2
+
+
+@pytest.mark.parametrize("owner", ["ledger", "run"])
+def test_an_edit_gets_past_no_budget_and_no_lock(owner: str) -> None:
+    held: list[list[str]] = []
+
+    @tool(
+        kind="pivot", key="to", needs_approval=True, cost=lambda call: call.args["cents"], locks=lambda call: ["till"]
+    )
+    def pay_out(to: str, cents: int) -> None:
+        held.append([one.name for one in rt.locks()])
+
+    cap = Budget(100, per="ledger" if owner == "ledger" else "run")
+    rt = TestRuntime(tools=[pay_out], budgets=[cap] if owner == "ledger" else [])
+    given: dict[str, Any] = {} if owner == "ledger" else {"budgets": [cap]}
+    for run, cents in (("most", 101), ("less", 40)):
+        with pytest.raises(Held) as asked, rt.run(run, **given):
+            pay_out(to="ann", cents=7)
+        yes(rt, rt.edit(asked.value.approval.id, {"to": "ann", "cents": cents}, by="eve", why="rather so"))
+    with pytest.raises(BudgetExceeded), rt.run("most", **given):
+        pay_out(to="ann", cents=101)
+    with rt.run("less", **given):
+        pay_out(to="ann", cents=40)
+    assert held == [["till"]]
+    assert [call.costs for call in rt.report("less").calls if call.state == "succeeded"] == [{"usd": 40}]
 
 
 def test_whoever_may_not_decide_may_not_edit(shop: Shop) -> None:

@@ -274,6 +274,28 @@ def test_asked_for_again_after_it_expired(shop: Shop) -> None:
     assert (report.state, shop.sent) == ("committed", ["charge 1 100"])
 
 
+def test_the_model_is_told_what_was_edited_on_an_encrypted_ledger_too(shop: Shop) -> None:
+    old, new = ("k" * 42 + end for end in "AE")
+    rt = shop.runtime(asks={"charge": True}, encrypt=old)
+    with pytest.raises(Held) as held, rt.run("r"):
+        _of(rt, "charge")(order="1", cents=5000)
+    edited = rt.edit(held.value.approval.id, {"order": "1", "cents": 4711}, by="anna", why="too much")
+    yes(rt, edited, by="bob")
+    assert "4711" not in repr((shop.store.calls, shop.store.events, shop.store.approvals))
+    reason = rt.approval(held.value.approval.id).reason
+    assert reason == 'too much; ask for it with {"order":"1","cents":4711} instead'
+    with rt.run("r") as run:
+        assert "4711" in run.answer("charge", {"order": "1", "cents": 5000}).text
+        assert run.answer("charge", {"order": "1", "cents": 4711}).status == "done"
+    said = [event.facts["why"] for event in rt.events("r") if "ask for it" in str(event.facts.get("why"))]
+    assert said == [reason] * 2
+    assert rt.verify().ok
+    assert shop.runtime(encrypt=[new, old]).reencrypt()
+    [refused] = [call for call in shop.runtime(encrypt=new).report("r").calls if call.state == "refused"]
+    assert refused.error is not None
+    assert "4711" not in refused.error, "its key is gone"
+
+
 def test_an_edit_is_a_new_request(shop: Shop) -> None:
     rt = shop.runtime(asks={"charge": True})
     with pytest.raises(Held) as held, rt.run("r"):

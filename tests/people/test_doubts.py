@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from amends import Absent, AsyncRuntime, Happened, InDoubt, RunBlocked, Unknown, UsageError, tool
+from amends import Absent, AsyncRuntime, Happened, InDoubt, RunBlocked, Runtime, Unknown, UsageError, tool
 from amends.errors import RunEnded
+from amends.stores.memory import MemoryStore
 from amends.testing import TestRuntime
 from amends.testing.simulation import Crash
 from tests.world import ONCE, World, runtime, states
@@ -272,3 +275,99 @@ def test_the_async_colour_has_the_whole_desk() -> None:
         await rt.close()
 
     asyncio.run(main())
+
+
+def test_a_preview_of_an_open_run_works_where_the_ledgers_clock_is_behind() -> None:
+    @tool
+    def pay(x: str) -> str:
+        raise TimeoutError
+
+    @pay.compensate
+    def refund(x: str) -> None: ...
+
+    rt = Runtime(store=MemoryStore(clock=lambda: time.time() - 3_600), tools=[pay], wait=0.0)
+    run = rt.open("r")
+    run.answer("pay", {"x": "1"})
+    (doubt,) = rt.doubts()
+    found = rt.preview(doubt.id)
+    assert (found.absent.who, found.absent.call_state) == ("owner", "failed")
+    run.release()
+    rt.close()
+
+
+# ---- The result that a person gives
+
+
+@pytest.fixture
+def untyped() -> Iterator[tuple[TestRuntime, list[Any]]]:
+    """Return a runtime with a doubt about a tool of which only the compensation says what its result is."""
+    refunded: list[Any] = []
+
+    def refund(result: dict[str, str]) -> None:
+        refunded.append(result["id"])
+
+    @tool(key="order", compensate=refund)
+    def charge(order: str):  # type: ignore[no-untyped-def]
+        raise TimeoutError("the answer was lost")
+
+    rt = TestRuntime(tools=[charge])
+    with pytest.raises(RunBlocked), rt.run("r"):
+        with pytest.raises(InDoubt):
+            charge(order="1")
+        raise KeyError
+    yield rt, refunded
+    rt.close()
+
+
+def test_a_result_of_another_type_is_refused_before_anything_is_recorded(
+    untyped: tuple[TestRuntime, list[Any]],
+) -> None:
+    rt, refunded = untyped
+    (doubt,) = rt.doubts()
+    before = list(rt.events())
+    with pytest.raises(UsageError, match="dict"):
+        rt.resolve(doubt.id, Happened("ch_1"), by="ada", why="seen")
+    assert list(rt.events()) == before
+    rt.resolve(doubt.id, Happened({"id": "ch_1"}), by="ada", why="seen")
+    assert refunded == ["ch_1"]
+
+
+def test_a_compensation_that_lacks_the_result_gets_only_one_that_it_can_use(
+    untyped: tuple[TestRuntime, list[Any]],
+) -> None:
+    rt, refunded = untyped
+    (doubt,) = rt.doubts()
+    assert "needs the result" in rt.preview(doubt.id).happened.note
+    assert rt.preview(doubt.id).absent.note == ""
+    rt.resolve(doubt.id, Happened(), by="ada", why="seen")
+    assert rt.call(doubt.id).state == "compensation_failed"
+    with pytest.raises(UsageError, match="dict"):
+        rt.retry(doubt.id, by="ada", why="found it", result="ch_1")
+    assert refunded == []
+    rt.retry(doubt.id, by="ada", why="found it", result={"id": "ch_1"})
+    assert (refunded, rt.report("r").state) == (["ch_1"], "rolled_back")
+
+
+def test_a_wrong_result_that_was_recorded_without_the_tools_can_be_replaced() -> None:
+    refunded: list[str] = []
+
+    @tool(key="order")
+    def charge(order: str):  # type: ignore[no-untyped-def]
+        raise TimeoutError("the answer was lost")
+
+    @charge.compensate(retry=1)
+    def refund(result: dict[str, str]) -> None:
+        refunded.append(result["id"])
+
+    store = MemoryStore()
+    rt, bare = Runtime(store=store, tools=[charge], wait=0.0), Runtime(store=store, wait=0.0)
+    with pytest.raises(RunBlocked), rt.run("r"):
+        with pytest.raises(InDoubt):
+            charge(order="1")
+        raise KeyError
+    (doubt,) = bare.doubts()
+    bare.resolve(doubt.id, Happened("ch_1"), by="ada", why="seen")
+    rt.recover()
+    assert rt.call(doubt.id).state == "compensation_failed"
+    rt.retry(doubt.id, by="ada", why="it was mistyped", result={"id": "ch_1"})
+    assert (refunded, rt.report("r").state) == (["ch_1"], "rolled_back")

@@ -246,3 +246,53 @@ def test_a_doubt_whose_probe_keeps_failing_is_listed_with_the_error() -> None:
         send(to="a")
     (item,) = rt.inbox()
     assert item.why == "it may have happened, and its probe keeps failing (KeyError: 'id')"
+
+
+@pytest.mark.parametrize("order", ["staged", "after"])
+def test_a_run_whose_staged_call_cannot_read_what_is_there_is_listed_and_goes_on_when_it_can(order: str) -> None:
+    broken, done = [True], []
+
+    @tool(kind="pivot")
+    def ship(to: str) -> None: ...
+
+    @tool(kind="retriable", idempotent=True)
+    def put(what: str) -> None:
+        done.append(what)
+
+    @put.before
+    def shelf(what: str) -> int:
+        if broken:
+            raise ConnectionError("the shelf does not answer")
+        return 1
+
+    rt = TestRuntime(tools=[ship, put])
+    with rt.run("r") as run:
+        for name, arg in (("put", "what"), ("ship", "to"))[:: 1 if order == "staged" else -1]:
+            run.answer(name, {arg: "1"})
+    assert (rt.report("r").run.state, rt.inbox()) == ("pivoted", [])  # once may be chance: a worker tries again
+    for _ in range(2):
+        rt.clock.advance(100)
+        rt.recover()
+        [item] = rt.inbox()
+        assert (item.what, item.id) == ("blocked", "r")
+        assert "what is there before it cannot be read (ConnectionError: the shelf does not answer)" in item.why
+        assert item.verbs == ("abandon",)
+    broken.clear()
+    rt.clock.advance(100)
+    rt.recover()
+    assert (rt.report("r").run.state, rt.inbox(), done) == ("committed", [], ["1"])
+
+
+def test_a_bounded_inbox_looks_at_the_newest_runs_only() -> None:
+    @tool(kind="pivot")
+    def ship(to: str) -> None: ...
+
+    rt = Runtime("memory:", tools=[ship])
+    for name in ("old", "new"):
+        with pytest.raises(KeyError), rt.run(name) as run:
+            run.answer("ship", {"to": name})
+            raise KeyError
+    assert {item.id for item in rt.inbox()} == {"old", "new"} == {item.id for item in rt.inbox(newest=2)}
+    assert {item.id for item in rt.inbox(newest=1)} == {"new"}
+    with pytest.raises(UsageError):
+        rt.inbox(newest=0)

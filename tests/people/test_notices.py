@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
@@ -114,6 +115,34 @@ def test_a_hook_that_always_fails_is_given_up_and_the_request_stays(colour: str)
         # The request itself ran out before: nobody is told of that either.
         assert 1 < len(here.desk.told) <= NOTICES_MAX
         assert here.do("approval", approval).state in ("pending", "expired")
+
+
+def test_a_hook_that_hangs_does_not_keep_recovery_waiting_for_each_request(
+    colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker tells people before it looks for runs: a hundred requests would take it a hundred times the limit."""
+    monkeypatch.setattr(notices, "HOOK_S_MAX", 0.2)
+    monkeypatch.setattr(notices, "PASS_S_MAX", 0.2)
+    with office(colour, None) as here:
+        asked = [here.held(f"run {number}", number) for number in range(20)]
+        other = here.beside("def" if colour == "blocking" else "async def")
+        until = time.monotonic() + 5.0
+
+        async def hang() -> None:
+            await asyncio.sleep(5.0)
+
+        def sleep() -> None:
+            time.sleep(max(0.0, until - time.monotonic()))
+
+        other.desk.before = lambda _: sleep() if colour == "blocking" else hang()
+        begun = time.monotonic()
+        other.do("recover")
+        assert time.monotonic() - begun < 2.0
+        first = other.desk.ids
+        assert 0 < len(first) < 5
+        other.do("recover")
+        assert set(other.desk.ids) > set(first), "the others have their turn in the next pass"
+        assert set(other.desk.ids) <= set(asked)
 
 
 def test_what_was_decided_meanwhile_is_not_told(colour: str) -> None:

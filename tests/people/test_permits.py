@@ -1,6 +1,7 @@
 """Sanctioned ahead: each use of a permit writes and consumes an approval of the exact call, with its start."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from amends import AsyncRuntime, Held, Permit, Rule, Runtime, UsageError, tool
 from amends.errors import NotFound
+from amends.ledger import queries
 
 DONE: list[str] = []
 
@@ -148,6 +150,21 @@ def test_an_ended_or_revoked_permit_covers_nothing(rt: Runtime) -> None:
     with pytest.raises(NotFound):
         rt.revoke("prm_nothing", by="ben", why="no")
     assert DONE == []
+
+
+def test_permits_whose_time_is_over_do_not_hide_those_that_are_valid(
+    rt: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "DIRECTIVES_MAX", 3)  # it is 10,000
+    for _ in range(3):
+        rt.permit("wire", {"to": "bank"}, by="ann", expires=0.001)
+    time.sleep(0.01)
+    assert rt.permits() == []
+    given = rt.permit("wire", {"to": "bank"}, by="ann")
+    assert [one.id for one in rt.permits("wire")] == [given.id]
+    with rt.run("order"):
+        wire("bank")
+    assert DONE == ["bank 5"]
 
 
 def test_a_request_that_waits_is_covered_when_it_is_asked_again(rt: Runtime) -> None:
@@ -377,3 +394,17 @@ def test_an_async_runtime_permits_in_the_same_way(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert DONE == ["bank 5"]
+
+
+def test_a_use_is_not_given_back_when_a_call_that_cannot_start_at_once_is_dropped() -> None:
+    SHELF.clear()
+    DONE.clear()
+    with Runtime("memory:", tools=[wire, mail, put], principal="bot") as rt:
+        rt.permit("mail", {"to": "ada"}, by="anna")
+        rt.permit("put", {"what": "nothing there", "value": 1}, by="anna")
+        with pytest.raises(KeyError), rt.run("r") as run:
+            assert run.answer("mail", {"to": "ada"}).status == "staged"
+            assert run.answer("put", {"what": "nothing there", "value": 1}).status == "failed"
+            raise KeyError
+        assert DONE == []
+        assert rt.permits() == []

@@ -272,3 +272,26 @@ def test_a_worker_says_so_when_it_starts(tmp_path: Path, is_async: bool) -> None
     for once in (True, False):
         with pytest.raises(LedgerBehind):
             Worker(AsyncRuntime(url) if is_async else Runtime(url)).run(once=once)
+
+
+def test_a_permit_that_was_used_up_is_not_there_again(bank: Bank, tmp_path: Path) -> None:
+    rt = bank.runtime()
+    rt.permit("wire", {"cents": 5}, by="anna", why="agreed by phone")
+    rt.scoped(tenant="acme").permit("wire", {"cents": 5}, by="anna", why="agreed by phone")
+    rt.close()
+    bank.copy(tmp_path / "copy")
+    rt = bank.runtime()
+    for seen in (rt, rt.scoped(tenant="acme")):
+        with seen.run("r") as run:
+            assert run.answer("wire", {"cents": 5}).status == "done"
+        assert seen.permits() == []
+    rt.close()
+    bank.restore(tmp_path / "copy")
+    rt = bank.runtime()
+    assert rt.reconcile_restore(by="anna", why="the disk broke") == 2
+    for seen in (rt, rt.scoped(tenant="acme")):
+        assert seen.permits() == []
+        with pytest.raises(Held), seen.run("r") as run:
+            raise run.answer("wire", {"cents": 5}).error  # type: ignore[misc]
+    assert bank.sent == [5, 5], "nothing was sent twice"
+    rt.close()

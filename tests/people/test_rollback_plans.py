@@ -11,6 +11,10 @@ import pytest
 
 from amends import Absent, AsyncRuntime, InDoubt, Retry, RunBlocked, Runtime, Unknown, UsageError, tool
 from amends.errors import RunEnded, StalePlan
+from amends.ledger import ending
+from amends.ledger.operations import NoteEvidence
+from amends.ledger.rows import CallRow
+from amends.people import rollback
 from amends.stores.memory import MemoryStore
 from tests.world import ONCE, World, die, runtime, twin_of, until
 
@@ -313,3 +317,92 @@ def test_a_run_that_waits_for_its_client_can_be_planned(tmp_path: Path) -> None:
         plan = rt.plan_rollback("r")
         assert (plan.refused, plan.complete, rt.report("r").state) == (None, True, "open")
         assert rt.rollback("r", plan=plan, by="olga", why="not needed").state == "rolled_back"
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite"])
+def test_a_plan_binds_on_an_encrypted_ledger(url: str, tmp_path: Path) -> None:
+    """The ledger compares what it stores, which is encrypted; whoever plans sees it decrypted."""
+    world = World()
+    one = world.compensatable("one")
+    where = "memory:" if url == "memory:" else f"sqlite:///{tmp_path}/l.db"
+    with Runtime(where, tools=[one], encrypt="k" * 43) as rt:
+        run = rt.open("r", recover="wait")
+        run.call(one, x="a")
+        early = rt.plan_rollback("r")
+        assert rt.plan_rollback("r").hash == early.hash
+        run.call(one, x="b")
+        with pytest.raises(StalePlan) as stale:
+            rt.rollback("r", plan=early.hash, by="anna", why="stop")
+        plan = rt.plan_rollback("r")
+        assert (stale.value.now, [dict(p.args) for p in plan.compensations]) == (plan.hash, [{"x": "b"}, {"x": "a"}])
+        assert rt.rollback("r", plan=plan, by="anna", why="stop").run.goal == "rollback"
+        with pytest.raises(Exception, match="rolled back"):
+            run.commit()
+        assert _undone(world) == ["undo one:b", "undo one:a"]
+        with rt.run("done") as run:
+            run.call(one, x="c")
+        rt.rollback("done", plan=rt.plan_rollback("done"), by="anna", why="stop")
+        until(lambda: rt.report("done").state == "rolled_back")
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_doubt_that_evidence_settles_asks_nobody(happened: bool) -> None:
+    world, store = World(), MemoryStore()
+    one, pay = world.compensatable("one"), world.compensatable("pay")
+    world.script["pay"] = [(TimeoutError(),) if happened else TimeoutError()]
+    rt = twin_of(store, one, pay, wait=0.0)
+    with pytest.raises(RunBlocked), rt.run("r") as run:
+        run.call(one)
+        with pytest.raises(InDoubt):
+            run.call(pay)
+    (doubt,) = rt.doubts()
+    result = '"pay:1"' if happened else None
+    store.perform(NoteEvidence(doubt.id, 1, happened, result, "", "boot", 1.0, source="late", certain=not happened))
+    plan = rt.plan_rollback("r")
+    assert [(p.what, p.note) for p in plan.doubts] == [("settle", "it happened" if happened else "it had no effect")]
+    assert [p.call.tool for p in plan.compensations] == (["pay", "one"] if happened else ["one"])
+    assert plan.complete
+    assert "a person is asked" not in str(plan)
+    rt.rollback("r", plan=plan, by="anna", why="stop")
+    until(lambda: rt.report("r").state == "rolled_back")
+    assert _undone(world) == (["undo pay:1", "undo one:1"] if happened else ["undo one:1"])
+
+
+@pytest.mark.parametrize("calls", [50, 200])
+def test_the_work_of_a_plan_grows_with_the_number_of_calls_and_not_with_its_square(
+    calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    one, look = world.compensatable("one"), tool(name="look", kind="read")(_look)
+    rt = runtime(one, look)
+    run = rt.open("r")
+    for number in range(calls // 2):
+        run.call(one, x=str(number))
+        run.call(look, x=str(number))
+    compared, left_out = [0], [0]
+    comes_first, in_the_way = ending._comes_first, rollback.Stage._in_the_way
+
+    def counted(other: CallRow, call: CallRow) -> bool:
+        compared[0] += 1
+        return comes_first(other, call)
+
+    def checked(stage: rollback.Stage, root: str) -> list[CallRow]:
+        found = in_the_way(stage, root)
+        call = stage.calls[stage._begins]
+        for other in stage.calls.values():
+            if other.root == root and other.state in ending.IN_THE_WAY and other not in found:
+                left_out[0] += 1
+                assert not comes_first(other, call), "what is left out changes nothing"
+                assert not other.comp_guarded
+        return found
+
+    monkeypatch.setattr(ending, "_comes_first", counted)
+    monkeypatch.setattr(rollback.Stage, "_in_the_way", checked)
+    plan = rt.plan_rollback("r")
+    assert [dict(one.args) for one in plan.compensations] == [{"x": str(n)} for n in reversed(range(calls // 2))]
+    assert compared[0] <= 2 * calls
+    assert left_out[0] > calls
+
+
+def _look(x: str) -> str:
+    return x

@@ -153,8 +153,8 @@ def _told(next: Next) -> list[tuple[str, str]]:
 
 
 def _causes(report: Any) -> tuple[str, ...]:
-    """Where a cause quotes what the person said, a preview has dots."""
-    return tuple(cause.replace("(looked)", "(...)") for cause in report.run.causes)
+    """Where a cause quotes what the person said, a preview says so."""
+    return tuple(cause.replace("(looked)", "(your reason)") for cause in report.run.causes)
 
 
 def _seen(rt: Any, say: Callable[[], Any]) -> tuple[list[tuple[str, str]], Any]:
@@ -192,7 +192,7 @@ def test_what_was_previewed_is_what_then_happens(state: str, answer: str) -> Non
     assert seen == _told(told)
     assert (scene.rt.call(doubt.id).state, report.state) == (told.call_state, told.run_state)
     assert _causes(report) == told.causes
-    assert told.who == "here"
+    assert told.who == ("program" if told.run_state == "open" else "here")
 
 
 def test_most_states_of_the_matrix_are_doubts() -> None:

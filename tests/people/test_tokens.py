@@ -246,6 +246,29 @@ def test_a_revoked_token_counts_no_more_at_once_in_every_runtime_of_the_process(
         assert one.verify().ok
 
 
+def test_a_token_is_recalled_only_as_long_as_its_check_would_answer_from_memory(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with (
+        Runtime(url, token_cache=300) as one,
+        Runtime(url, token_cache=300) as two,
+        Runtime(url, token_cache=0) as none,
+    ):
+        made = create(one)
+        text = made.text or ""
+        assert one.recall_token(text) is None, "nobody has checked it yet"
+        checked = one.check_token(text)
+        assert one.recall_token(text) is checked
+        with pytest.raises(Unauthorized):  # in a view of another tenant it is unknown
+            one.scoped(tenant="acme").recall_token(text)
+        for wrong in (text[:-1] + ("0" if text[-1] != "0" else "1"), text[:-8] + "00000000", "amt_x", ""):
+            assert one.recall_token(wrong) is None
+        assert two.recall_token(text) is None
+        none.check_token(text)
+        assert none.recall_token(text) is None, "without a cache nothing is remembered"
+        two.revoke_token(made.id, by="ben", why="it leaked")
+        assert one.recall_token(text) is None
+
+
 def test_another_process_notices_within_the_time_of_the_cache() -> None:
     rt = TestRuntime(token_cache=5.0)
     made = create(rt, expires=100)

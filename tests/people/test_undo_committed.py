@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amends import AsyncRuntime, Retry, Runtime, UsageError, tool
 from amends.errors import RunEnded, StalePlan
+from amends.ledger.operations import BeginRollback
 
 DONE: list[str] = []
 BROKEN: list[str] = []
@@ -181,10 +183,41 @@ def test_a_halt_does_not_keep_it(rt: Runtime) -> None:
     assert rt.rollback("order", plan=rt.plan_rollback("order"), by="ann", why="x").state == "rolled_back"
 
 
+def test_a_run_that_is_erased_after_its_plan_is_not_taken_back() -> None:
+    """Nothing in it has changed but that it was erased: its calls have neither arguments nor results."""
+
+    @tool
+    def ring() -> None:
+        DONE.append("ring")
+
+    @ring.compensate
+    def still() -> None:
+        DONE.append("still")
+
+    rt = Runtime("memory:", tools=[ring])
+    with rt.run("r", tags=["customer=alice"]):
+        ring()
+    DONE.clear()
+    plan, store = rt.plan_rollback("r"), rt._host.store
+    perform: Any = store.perform
+
+    def slowly(op: Any) -> Any:
+        if isinstance(op, BeginRollback):
+            store.perform = perform  # type: ignore[method-assign]
+            # Between the look at the run and the transaction that begins the rollback.
+            assert rt.erase(tags="customer=alice", by="ann", why="request 4711").runs
+        return perform(op)
+
+    store.perform = slowly  # type: ignore[method-assign]
+    with pytest.raises(RunEnded, match="was removed"):
+        rt.rollback("r", plan=plan, by="ben", why="alice is unhappy")
+    assert (rt.report("r").state, DONE) == ("committed", [])
+
+
 def test_a_run_whose_data_is_gone_says_so(rt: Runtime) -> None:
     ordered(rt)
     rt.gc(older_than=0)
-    assert "gc" in (rt.plan_rollback("order").refused or "")
+    assert "removed" in (rt.plan_rollback("order").refused or "")
     with pytest.raises((RunEnded, StalePlan)):
         rt.rollback("order", plan=rt.plan_rollback("order"), by="ann", why="x")
 

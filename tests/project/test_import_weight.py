@@ -82,6 +82,22 @@ def test_importing_what_a_first_call_needs_loads_nothing_else(tmp_path: Path) ->
     assert among(found, (*UNNEEDED, *LEDGER)) == []
 
 
+def test_importing_compiles_no_pattern_of_ours(tmp_path: Path) -> None:
+    code = f"""
+import re
+import sys
+made, compile_ = [], re.compile
+def noted(*given):
+    made.append(sys._getframe(1).f_globals["__name__"])
+    return compile_(*given)
+re.compile = noted
+{IMPORT}
+assert "logging" in made, made
+assert not [name for name in made if name.startswith("amends")], made
+"""
+    loaded(code, tmp_path)
+
+
 def test_a_first_blocking_call_on_sqlite_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     found = loaded(CALL, tmp_path)
     assert {"sqlite3", "amends.engine.call", "amends.stores.sqlite.store"} <= found

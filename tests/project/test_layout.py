@@ -30,7 +30,7 @@ class Layer:
     why: str
 
 
-WORDS_LAYER = ("errors", "states", "model", "budgets", "report", "visible", "encoding", "audit.standalone")
+WORDS_LAYER = ("errors", "states", "model", "budgets", "report", "visible", "places", "encoding", "audit.standalone")
 LAYERS: dict[str, Layer] = {
     "words": Layer(WORDS_LAYER, (), "what everything else is said in depends on nothing"),
     "tools": Layer(("tools",), ("words",), "a declaration is data: whoever performs it comes later"),
@@ -61,15 +61,28 @@ LAYERS: dict[str, Layer] = {
         "the verbs stand on the host; the surface puts them together",
     ),
     "surface": Layer(
-        ("", "runtime", "worker", "testing"),
+        ("", "runtime", "health", "worker", "secrets", "testing", "pytest_plugin"),
         ("words", "tools", "ledger", "engine", "drivers", "stores", "host", "verbs"),
         "the surface serves every edge, so it may know none of them",
     ),
 }
 EDGES = ("llm", "adapters", "cli", "serve", "client", "gateway")
-PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "telemetry", "testing", "visible", "worker")
-SHARED = frozenset({"adapters.mcp_runs"})
-"""What adapters of several frameworks for one protocol share. It knows none of the frameworks."""
+PUBLIC = (
+    "",
+    "errors",
+    "idempotency",
+    "links",
+    "notify",
+    "places",
+    "secrets",
+    "signing",
+    "telemetry",
+    "testing",
+    "visible",
+    "worker",
+)
+SHARED = frozenset({"adapters.durable_runs", "adapters.mcp_runs"})
+"""What adapters share: of several frameworks for one protocol, of several durable engines. It knows none of them."""
 EDGE_WHY = "an edge stands on amends and its public modules alone, so that each can be removed"
 
 # Third-party packages, by module; an edge brings its own as an extra, the CLI's are always there.
@@ -78,8 +91,10 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "tools": frozenset({"pydantic", "pydantic_core"}),
     "stores.postgres": frozenset({"psycopg", "psycopg_pool"}),
     "stores.mysql": frozenset({"pymysql"}),
+    "health": frozenset({"opentelemetry"}),
     "telemetry": frozenset({"opentelemetry"}),
     "cli": frozenset({"typer", "click", "rich"}),
+    "pytest_plugin": frozenset({"pytest"}),  # which imports it
 }
 
 # What engine/ may not have: every clock, die, thread, file, process and database of the standard library.
@@ -94,7 +109,9 @@ PERFORMING_CALLS = frozenset({"now", "utcnow", "today", "uuid1", "uuid4", "open"
 # ---- the words ----------------------------------------------------------------------------
 
 WORDS = frozenset({"step", "task", "job", "action", "workflow", "effect id"})
-FOREIGN_WORDS = frozenset({"create_task", "current_task"})  # asyncio's own names
+FOREIGN_WORDS = frozenset(
+    {"create_task", "current_task", "execute_workflow", "workflow_interceptor_class"}
+)  # names of asyncio and of Temporal
 EMPTY_NAMES = frozenset({"util", "utils", "helper", "helpers", "common", "base", "manager", "core", "misc"})
 
 
@@ -179,7 +196,7 @@ def _refusal_inside(layer: str, below: str) -> str | None:
 
 # The command that starts the service imports it: an edge that is served has to be started by somebody, and the program
 # that people know is `amends`. Nothing else of the CLI may, so that the CLI works without the extra.
-STARTS: dict[str, str] = {"cli.serve": "serve"}
+STARTS: dict[str, str] = {"cli.serve": "serve", "cli.live_shop": "serve", "cli.gateway": "gateway"}
 
 
 def _refusal_edge(module: str, below: str) -> str | None:
@@ -244,6 +261,8 @@ def _bound_names(tree: ast.Module) -> frozenset[str]:
         ("cli.main", "from amends.engine.call import guarded", False),
         ("cli.main", "from amends.serve import app", False),
         ("cli.serve", "from amends.serve import app, server", True),
+        ("cli.live_shop", "from amends.serve import app, server", True),
+        ("cli.demo", "from amends.serve import app, server", False),
         ("cli.serve", "from amends.adapters.mcp import guarded", False),
         ("client.runs", "import httpx\nfrom amends import Report\nfrom amends.client.flows import Flow", True),
         ("client.runs", "from amends.serve.routes import ROUTES", False),
@@ -256,6 +275,9 @@ def _bound_names(tree: ast.Module) -> frozenset[str]:
         ("adapters.fastmcp", "import fastmcp\nfrom amends.adapters import mcp_runs", True),
         ("adapters.mcp_runs", "import json\nimport amends", True),
         ("adapters.mcp_runs", "import mcp", False),
+        ("adapters.temporal.plugin", "import temporalio\nfrom amends.adapters.durable_runs import DurableRuns", True),
+        ("adapters.temporal.plugin", "from amends.adapters.restate import guarded", False),
+        ("adapters.durable_runs", "import temporalio", False),
         ("cli.main", "from amends.adapters import mcp_runs", False),
         ("leftover", "import json", False),
     ],

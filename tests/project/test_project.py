@@ -32,7 +32,19 @@ def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "AGENTS.md", "Makefile"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "AGENTS.md",
+        "Makefile",
+        "SECURITY.md",
+        "CODE_OF_CONDUCT.md",
+    ],
+)
 def test_the_files_everybody_looks_for_are_there(name: str) -> None:
     assert read(name).strip()
 
@@ -106,6 +118,7 @@ def test_types_are_checked_strictly(pyproject: dict[str, Any]) -> None:
         "crewai.*",
         "google.*",
         "langchain_mcp_adapters.*",
+        "temporalio.openai_agents.*",
     ]
     assert [one["module"] for one in absent] == [recipes], "what make check has not installed, and nothing else"
     loosened = [one["module"] for one in mypy["overrides"] if one not in absent]

@@ -12,10 +12,10 @@ from starlette.responses import JSONResponse, Response
 
 from amends import AsyncRuntime
 from amends.errors import Error, Unauthorized
+from amends.secrets import Secrets
 from amends.serve.access import CHALLENGE, Access
 from amends.serve.login import Logins, redacted
 from amends.serve.oidc import Provider
-from amends.serve.secrets import Secrets
 
 SECRET = "s" * 32
 ADDRESSES = {

@@ -78,6 +78,17 @@ def tools_of(world: World) -> list[Any]:
     return [charge, wire, mail, stock]
 
 
+def shopper(run: Any) -> Any:
+    """An agent that lives in the server."""
+    if run.input == "fails":
+        raise KeyError("no such order")
+    return run.answer("charge", {"order": run.id, "cents": 5}).value
+
+
+async def shopper_async(run: Any) -> Any:
+    return (await run.answer("charge", {"order": run.id, "cents": 5})).value
+
+
 def as_(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
@@ -93,7 +104,10 @@ def served(
 ) -> Iterator[tuple[TestClient, Service, World]]:
     world = world or World()
     settings = {name: given.pop(name) for name in ("lease", "wait", "budgets", "rules") if name in given}
-    rt: Runtime | AsyncRuntime = colour(url, tools=tools_of(world), **{"lease": 5.0, "wait": 2.0} | settings)
+    agents = {"shopper": shopper} if colour is Runtime else {"shopper": shopper_async}
+    rt: Runtime | AsyncRuntime = colour(
+        url, tools=tools_of(world), agents=agents, **{"lease": 5.0, "wait": 2.0} | settings
+    )
     service = app(rt, access=access, limits=limits, **{"secrets": SECRET} | given)
     try:
         with TestClient(service) as client:

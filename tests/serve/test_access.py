@@ -11,9 +11,9 @@ import pytest
 from amends import AsyncRuntime
 from amends.errors import Forbidden, Unauthorized
 from amends.model import TokenScope
+from amends.secrets import Secrets
 from amends.serve.access import INCLUDES, SCOPES, Access, Who, allows, bearer, check_scope
 from amends.serve.login import Logins
-from amends.serve.secrets import Secrets
 
 SECRET = "s" * 32
 

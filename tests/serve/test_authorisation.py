@@ -8,30 +8,37 @@ from typing import Any
 import pytest
 
 from amends.serve.access import SCOPES
+from amends.serve.console import PAGES, Page
 from amends.serve.routes import ROUTES, Route
 from tests.serve.shop import as_, served
 
 READERS = "viewer approver operator"
 RULES = {
     "": "openapi health ready login login_start login_callback login_link login_session logout",
-    f"{READERS} agent": "schemas runs run report approval calls call events check",
-    READERS: "compare test_rules inbox approvals preview doubts plan_rollback budgets costs locks halts permits metrics workers",
+    f"{READERS} agent": "schemas kind_of runs run report approval calls call told events newest_event check",
+    READERS: """compare test_rules inbox approvals precedents preview doubts plan_rollback budgets costs locks halts
+                permits metrics workers overview spending tool_use describe_tools unfinished recent_events oncall
+                check_oncall""",
     "worker operator": "register take leave",
-    "agent operator": "fork answer_all execute before_end open answer commit rollback renew suspend begin",
+    "agent operator": """fork answer_all execute before_end open open_child start approval_for answer commit rollback renew
+                         suspend begin""",
     "agent worker operator": "succeed fail renew_claim",
     "approver operator": "redeem approve reject edit withdraw ask_again delegate permit revoke",
-    "operator": """bypass probe resolve retry accept decide abandon finish halt unhalt verify verification export load
+    "operator": """bypass probe resolve retry accept decide abandon finish halt unhalt verify long_work export load
+                   settings schema gc erase reencrypt recover checkpoints
                    tokens create_token revoke_token reconcile checkpoint""",
 }
 MAY = {name: set(scopes.split()) for scopes, names in RULES.items() for name in names.split()}
 """Who may use a route; nobody is named: it is public."""
-SAID = {"events": {"run": "r"}, "compare": {"left": "r", "right": "r"}}
+SAID = {"events": {"run": "r"}, "newest_event": {"run": "r"}, "compare": {"left": "r", "right": "r"}}
 """What an address says about which run, if not in its path."""
+NAMES = {"kind_of": "charge", "start": "shopper"}
+"""What is named that belongs to nobody."""
 NAMED = ("run", "call", "approval", "claim", "worker")
 """What an address can name that belongs to somebody."""
 
 
-ASKS = ("answer", "answer_all", "execute", "begin")
+ASKS = ("answer", "answer_all", "execute", "begin", "open_child", "approval_for")
 """Routes that make calls: only in runs of one's own, or else one could approve what one has asked for."""
 
 
@@ -70,13 +77,13 @@ class Things:
             "approval": self.approval["id"],
             "worker": self.worker,
         }
-        id = ids.get(route.of) or self.others().get(route.name, "")
+        id = ids.get(route.of) or (self.others() | NAMES).get(route.name, "")
         path = route.path.replace("{id}", id).replace("{call}", self.call)
         assert "{" not in path, f"{route.name}: say here what its address names"
         return path
 
     def others(self) -> dict[str, str]:
-        return {"revoke": self.permit["id"], "verification": self.job, "revoke_token": self.made["id"]}
+        return {"revoke": self.permit["id"], "long_work": self.job, "revoke_token": self.made["id"]}
 
     def body(self, route: Route) -> dict[str, Any]:
         said = dict(route.example or {})
@@ -125,9 +132,17 @@ def test_nobody_without_the_scope_and_nobody_of_another_tenant_gets_in_and_nothi
                 elif route.of in NAMED or route.name in things.others():
                     found = things.send(route, f"other-{scope}").status_code
                     wrong += [] if found == 404 else [f"{route.name} as other-{scope}: {found}"]
+                elif route.of == "ledger":  # it concerns every tenant, so one of a tenant may not
+                    for token in (scope, f"other-{scope}"):
+                        found = things.send(route, token).status_code
+                        wrong += [] if found == 403 else [f"{route.name} as {token}: {found}"]
                 elif route.method == "GET" and "limit" in route.query.model_fields:
                     answer = things.send(route, f"other-{scope}")
-                    is_empty = answer.status_code == 404 or answer.json().get("items") == []
+                    said = answer.json()
+                    items = said.get("runs" if route.name == "overview" else "items")
+                    if route.name == "describe_tools":  # the server's own are for everybody, a worker's are not
+                        items = [one for one in items if one["name"] == "book"]
+                    is_empty = answer.status_code == 404 or items == []
                     wrong += [] if is_empty else [f"{route.name} shows something to other-{scope}"]
             if "agent" in may and route.of in NAMED:
                 for token in ("agent2", "agent-plain"):
@@ -143,7 +158,7 @@ def test_whoever_has_the_scope_gets_in() -> None:
         for route in ROUTES:
             assert (route.scopes is None) == (not MAY[route.name])
             for scope in sorted(MAY[route.name]) or SCOPES:
-                answer = things.send(route, scope)
+                answer = things.send(route, "everywhere" if route.of == "ledger" else scope)
                 if scope == "operator" and route.name in ASKS:
                     assert answer.status_code in (403, 409), answer.text  # it is the agent's, or has ended by now
                     answer = things.send(route, scope, run="o")  # a run of their own
@@ -158,3 +173,93 @@ def test_whoever_has_the_scope_gets_in() -> None:
 def test_no_body_says_who_decides(route: Route) -> None:
     fields = set() if route.body is None else set(route.body.model_fields)
     assert not fields & {"by", "principal", "tenant", "roles", "who"}
+
+
+# ---- The console: the same matrix for its pages and acts
+
+PAGE_RULES = {
+    "": "static",
+    READERS: """home live logout runs run call rollback compare approvals approval approval_edit doubts doubt stuck costs
+                tools tool workers audit""",
+    "approver operator": "act_approve act_reject act_edit act_withdraw act_ask_again act_revoke",
+    "operator": """act_bypass act_probe act_resolve act_retry act_accept act_decide act_finish act_abandon apply_rollback
+                abandon_run finish_run retry_call accept_call decide_call fork_run halt unhalt tokens create_token
+                revoke_token verification verify checkpoint export load""",
+}
+PAGE_MAY = {name: set(scopes.split()) for scopes, names in PAGE_RULES.items() for name in names.split()}
+"""Who may see a page, or send its form."""
+PAGE_SAID: dict[str, dict[str, str]] = {"compare": {"a": "r", "b": "w"}}
+"""What the address of a page says, if its path alone is not enough."""
+SAID_ALL = {"confirmed": "yes", "why": "x", "digest": "d", "reason": "x", "answer": "absent", "decision": "run"}
+WHY = {"confirmed": "yes", "why": "x"}
+FORMS: dict[str, dict[str, str]] = {
+    **{page.name: SAID_ALL for page in PAGES if page.name.startswith("act_")},
+    **dict.fromkeys(("abandon_run", "finish_run", "retry_call", "accept_call"), WHY),
+    "apply_rollback": WHY | {"plan": "x"},
+    "decide_call": WHY | {"decision": "run"},
+    "halt": {"tool": "charge", "why": "x", "confirmed": "yes"},
+    "unhalt": {"tool": "charge", "why": "x", "confirmed": "yes"},
+    "create_token": {"name": "x", "scope": "viewer", "why": "x"},
+    "revoke_token": {"id": "tok_x", "why": "x", "confirmed": "yes"},
+    "export": {"runs": "r"},
+}
+"""What a form sends, if an empty one is not understood."""
+
+
+def page_path(things: Things, page: Page, run: str = "r") -> str:
+    ids = {"run": run, "call": things.call, "approval": things.approval["id"], "worker": things.worker}
+    path = page.path.replace("{name}", "console.css" if page.name == "static" else "charge")
+    ids |= {"tenant": things.permit["id"]} if page.name == "act_revoke" else {}
+    return path.replace("{id}", ids.get(page.of, "")).replace("{job}", things.job)
+
+
+def sent(things: Things, page: Page, token: str | None) -> Any:
+    headers = {} if token is None else as_(token)
+    given: dict[str, Any] = {"headers": headers, "params": PAGE_SAID.get(page.name, {}), "follow_redirects": False}
+    if page.method == "POST":
+        given["data"] = FORMS.get(page.name, {"confirmed": "yes"})
+    return things.client.request(page.method, page_path(things, page), **given)
+
+
+def test_every_page_has_a_rule_here_and_every_rule_a_page() -> None:
+    known = {page.name for page in PAGES}
+    assert known <= set(PAGE_MAY), f"say who may see {sorted(known - set(PAGE_MAY))}"
+    assert set(PAGE_MAY) <= known
+    for page in PAGES:
+        assert (page.scopes is None) == (not PAGE_MAY[page.name])
+
+
+def test_no_page_is_shown_and_no_form_taken_without_the_scope_or_for_another_tenant() -> None:
+    with served(worker=False) as (client, _, _world):
+        things = Things(client)
+        before, wrong = things.events(), []
+        for page in PAGES:
+            may = PAGE_MAY[page.name]
+            if not may:
+                continue
+            found = sent(things, page, None).status_code
+            wrong += [] if found == 401 else [f"{page.name} without a token: {found}"]
+            for scope in SCOPES:
+                if scope not in may:
+                    for token in (scope, f"other-{scope}"):
+                        answer = sent(things, page, token)
+                        is_right = (answer.status_code, answer.json()["code"]) == (403, "Forbidden")
+                        wrong += [] if is_right else [f"{page.name} as {token}: {answer.status_code}"]
+                elif page.of in NAMED:
+                    found = sent(things, page, f"other-{scope}").status_code
+                    wrong += [] if found == 404 else [f"{page.name} as other-{scope}: {found}"]
+        assert wrong == []
+        assert things.events() == before
+
+
+def test_whoever_may_see_a_page_sees_it() -> None:
+    with served(worker=False) as (client, _, _world):
+        things, wrong = Things(client), []
+        for page in PAGES:
+            if page.method == "POST" or page.name == "live":  # a stream has no end
+                continue
+            for scope in sorted(PAGE_MAY[page.name]) or SCOPES:
+                answer = sent(things, page, scope)
+                if answer.status_code not in (200, 303):
+                    wrong.append(f"{page.name} as {scope}: {answer.status_code} {answer.text[:200]}")
+        assert wrong == []

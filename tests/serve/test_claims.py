@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from amends import Budget
 from amends.serve import Limits
 from tests.serve.shop import as_, served
 
@@ -41,6 +42,28 @@ def test_a_claim_gives_key_and_token_and_its_report_ends_it() -> None:
         assert again.headers["idempotent-replayed"] == "true"
         assert post(client, "/v1/runs/r/commit", {}).json()["run"]["state"] == "committed"
         assert world.charges == {}  # the client made it, not the server
+
+
+def test_a_report_tells_what_the_call_really_cost() -> None:
+    with served(budgets=[Budget(1), Budget(9_000, unit="tokens")]) as (client, _, _world):
+        post(client, "/v1/runs", {"id": "r"})
+        claim = post(client, "/v1/runs/r/claims", CHARGE | {"cost": 0.5}).json()
+        at, said = f"/v1/claims/{claim['call']}", {"token": claim["token"], "result": "ch_9"}
+        for wrong in ({"usd": -1}, {"": 1}, {" ": 1}, {"x" * 65: 1}, {"usd": "1"}, {str(n): 1 for n in range(21)}, 3):
+            refused = post(client, f"{at}/succeed", said | {"spent": wrong})
+            assert (refused.status_code, refused.json()["code"]) == (422, "Invalid")
+        for replayed in (None, "true"):
+            done = post(client, f"{at}/succeed", said | {"spent": {"USD": 0.02, "tokens": 1_300}})
+            assert (done.status_code, done.headers.get("idempotent-replayed")) == (200, replayed)
+        other = post(client, f"{at}/succeed", said | {"spent": {"usd": 0.03}})
+        assert (other.status_code, other.json()["code"]) == (409, "ReportConflict")
+        costs = client.get("/v1/costs", headers=as_("viewer")).json()["items"]
+        assert {one["unit"]: one["spent"] for one in costs} == {"usd": "0.02", "tokens": "1300"}
+        failed = post(client, "/v1/runs/r/claims", {"tool": "charge", "args": {"order": "7", "cents": 5}}).json()
+        body = {"token": failed["token"], "error": "no", "no_effect": True, "spent": {"tokens": 200}}
+        assert post(client, f"/v1/claims/{failed['call']}/fail", body).json()["state"] == "failed"
+        costs = client.get("/v1/costs", headers=as_("viewer")).json()["items"]
+        assert {one["unit"]: one["spent"] for one in costs} == {"usd": "0.02", "tokens": "1500"}
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ token of each scope, route by route and along the links of the document.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +36,7 @@ from amends import Held, NoEffect, Retry, Rule, RunBlocked, Runtime, tool
 from amends.links import links_for
 from amends.serve import Limits, Service, app, openapi
 from amends.serve.routes import ROUTES, Route
-from tests.serve.shop import SECRET, TOKENS, World, access, as_, tools_of
+from tests.serve.shop import SECRET, TOKENS, World, access, as_, shopper, tools_of
 from tests.serve.test_authorisation import Things
 
 CHECKS = [
@@ -134,9 +136,11 @@ def stuck_runs(rt: Runtime) -> dict[str, str]:
     return found
 
 
-def test_every_route_succeeds_once_and_answers_as_the_document_says() -> None:
+def test_every_route_succeeds_once_and_answers_as_the_document_says(tmp_path: Path) -> None:
     rules = [Rule(tool="hold", expires=0.1)]
-    with Runtime("memory:", tools=tools_of(World()), lease=5.0, rules=rules, link_secret=LINK_SECRET) as rt:
+    given: dict[str, Any] = {"agents": {"shopper": shopper}, "encrypt": secrets.token_urlsafe(32)}
+    url = f"sqlite:///{tmp_path}/l.db"
+    with Runtime(url, tools=tools_of(World()), lease=5.0, rules=rules, link_secret=LINK_SECRET, **given) as rt:
         tokens = {}
         for scope in ("viewer", "approver", "operator", "agent", "worker"):
             agent = "shopper" if scope == "agent" else ""
@@ -157,10 +161,13 @@ def test_every_route_succeeds_once_and_answers_as_the_document_says() -> None:
 def _for_agents(ask: Tour) -> None:
     charge = {"tool": "charge", "args": {"order": "1", "cents": 5}}
     ask("schemas", "agent")
+    ask("kind_of", "agent", "charge")
+    ask("start", "agent", "shopper", json={"id": "started", "wait": 10})
     ask("open", "agent", status=201, json={"id": "r"})
     ask("open", "agent", json={"id": "r"})
     ask("answer", "agent", "r", json=charge)
     ask("renew", "agent", "r")
+    ask("approval_for", "agent", "r", json={"tool": "stock", "args": {"item": "x"}})
     ask("answer_all", "agent", "r", json={"calls": [{"tool": "stock", "args": {"item": "x"}}, {"tool": "nothing"}]})
     ask("execute", "agent", "r", json={"plan": [[{"tool": "stock", "args": {"item": "y"}}]]})
     ask("check", "agent", json={"plan": [{"tool": "wire", "args": {"order": "1", "cents": 1}}]})
@@ -176,6 +183,9 @@ def _for_agents(ask: Tour) -> None:
     ask("calls", "agent")
     ask("call", "agent", claim["call"])
     ask("plan_rollback", "viewer", "r")
+    ask("open_child", "agent", "r", status=201, json={"id": "c"})
+    ask("open_child", "agent", "r", json={"id": "c"})
+    ask("commit", "agent", "r%2Fc", json={})
     ask("suspend", "agent", "r")
     ask("commit", "agent", "r", json={"output": {"paid": True}})
     ask("compare", "viewer", params={"left": "r", "right": "r"})
@@ -217,6 +227,7 @@ def _for_people(ask: Tour, stuck: dict[str, str]) -> None:
         request = asked(name)
         token = "approver" if name == "approve" else "operator"
         ask("approval", "viewer", request["id"])
+        ask("precedents", "viewer", request["id"])
         ask(name, token, request["id"], json={"digest": request["digest"]} | why)
     ask("approvals", "viewer")
     ask("inbox", "viewer")
@@ -234,10 +245,12 @@ def _for_people(ask: Tour, stuck: dict[str, str]) -> None:
     shown = ApprovalShown(request["id"], request["digest"], datetime.fromisoformat(request["expires_at"]))
     links = links_for(shown, secret=LINK_SECRET)
     ask("redeem", "approver", json={"token": links["approve"]})
-    for name in ("budgets", "costs", "locks"):
+    for name in ("overview", "budgets", "costs", "locks", "spending", "tool_use", "describe_tools", "unfinished"):
         ask(name, "viewer")
     ask("halt", "operator", status=201, json={"tool": "wire"} | why)
     ask("halts", "viewer")
+    ask("oncall", "viewer")
+    ask("check_oncall", "viewer")
     ask("unhalt", "operator", params={"tool": "wire"} | why)
     made = ask("create_token", "operator", status=201, json={"name": "t", "scopes": ["viewer"]} | why)
     ask("tokens", "operator")
@@ -255,6 +268,7 @@ def _for_doubts(ask: Tour) -> None:
 
     ask("doubts", "viewer")
     call = doubt("doubt")
+    ask("told", "viewer", call)
     ask("preview", "viewer", call)
     ask("probe", "operator", call)
     ask("resolve", "operator", call, json={"answer": "happened", "result": 1} | why)
@@ -267,11 +281,21 @@ def _for_doubts(ask: Tour) -> None:
 
 def _for_auditors(ask: Tour) -> None:
     ask("events", "viewer")
-    made = ask("verify", "operator", status=202, json={})
-    until = time.monotonic() + 10
-    while ask("verification", "operator", made["id"])["state"] == "running":
-        assert time.monotonic() < until
+    ask("newest_event", "viewer")
+    ask("settings", "operator")
+    ask("schema", "operator")
+    someone = {"runs": ["r"], "why": "request 4711", "dry_run": True}
+    for name, body in (
+        ("verify", {}), ("gc", {"older_than": "1d"}), ("erase", someone), ("reencrypt", {}), ("recover", {}),
+    ):  # fmt: skip
+        made = ask(name, "operator", status=202, json=body)
+        until = time.monotonic() + 10
+        while (found := ask("long_work", "operator", made["id"]))["state"] == "running":
+            assert time.monotonic() < until
+        assert (found["what"], found["state"]) == (name, "done"), found
     ask("checkpoint", "operator", status=201)
+    assert ask("checkpoints", "operator")["items"]
+    assert ask("recent_events", "viewer", params={"limit": 1})["next"]
     bundle = ask("export", "operator", json={"runs": ["r"]})
     ask("load", "operator", content=bundle.content, headers={"Content-Type": "application/zip"})
     for name in ("openapi", "health", "ready"):
@@ -304,7 +328,7 @@ class Via:
 
 
 def new_service() -> Service:
-    rt = Runtime("memory:", tools=tools_of(World()), lease=5.0, wait=0.05)
+    rt = Runtime("memory:", tools=tools_of(World()), agents={"shopper": shopper}, lease=5.0, wait=0.05)
     limits = Limits(answer_s_max=2.0, streams_max=0, take_s_max=0.01)
     return app(rt, access=access, secrets=SECRET, limits=limits, worker=False)
 

@@ -10,7 +10,7 @@ from amends.errors import LedgerUnavailable
 from amends.serve import Limits, app
 from tests.serve.shop import SECRET, access, as_, served
 
-BOT, VERA = as_("agent"), as_("viewer")
+BOT, VERA, EVE = as_("agent"), as_("viewer"), as_("everywhere")
 
 
 async def asked(service: Any, messages: list[dict[str, Any]], *, method: str = "POST", path: str = "/v1/runs") -> int:
@@ -72,6 +72,24 @@ def test_no_more_runs_are_opened_than_the_limit_says() -> None:
         assert client.post("/v1/runs", json={"id": "b"}, headers=BOT).status_code == 201
 
 
+def test_a_page_and_a_client_lease_are_as_long_as_the_limits_say() -> None:
+    with served(worker=False, limits=Limits(page_max=2, client_lease_s_max=10.0)) as (client, _, _world):
+        for number in range(3):
+            assert (
+                client.post("/v1/runs", json={"id": f"r{number}", "client_lease": 10}, headers=BOT).status_code == 201
+            )
+        page = client.get("/v1/runs", headers=BOT).json()
+        assert [one["id"] for one in page["items"]] == ["r2", "r1"]
+        more = client.get("/v1/runs", params={"limit": 2, "after": page["next"]}, headers=BOT).json()
+        assert ([one["id"] for one in more["items"]], more["next"]) == (["r0"], None)
+        for found in (
+            client.get("/v1/runs", params={"limit": 3}, headers=BOT),
+            client.post("/v1/runs", json={"id": "long", "client_lease": 11}, headers=BOT),
+        ):
+            assert (found.status_code, found.json()["code"]) == (422, "Invalid")
+        assert client.get("/v1/runs/long", headers=BOT).status_code == 404
+
+
 def test_a_call_that_takes_long_is_409_and_its_repeat_gets_the_result() -> None:
     import threading
 
@@ -104,7 +122,7 @@ def test_a_ledger_that_does_not_answer_is_503_and_the_process_is_still_healthy(m
         raise LedgerUnavailable("the ledger does not answer")
 
     with served(worker=False) as (client, _, _world):
-        monkeypatch.setattr(AsyncRuntime, "report", fails)
+        monkeypatch.setattr(AsyncRuntime, "info", fails)
         monkeypatch.setattr(AsyncRuntime, "newest_event", fails)
         found = client.get("/v1/runs/r", headers=BOT)
         assert (found.status_code, found.json()["code"], found.headers["retry-after"]) == (
@@ -122,7 +140,7 @@ def test_an_error_of_the_service_itself_is_500_without_its_words(monkeypatch: py
         raise RuntimeError("secret")
 
     with served(worker=False) as (client, _, _world):
-        monkeypatch.setattr(AsyncRuntime, "report", fails)
+        monkeypatch.setattr(AsyncRuntime, "info", fails)
         found = client.get("/v1/runs/r", headers=BOT)
         assert (found.status_code, found.json()["code"], "secret" in found.text) == (500, "Internal", False)
 
@@ -144,6 +162,10 @@ def test_metrics_are_those_of_the_runtime_and_of_the_service() -> None:
         assert any(one.startswith('amends_calls_total{amends_tool="charge"') and one.endswith(" 1") for one in lines)
         assert 'amends_serve_duration_seconds_count{route="/v1/runs",status="201"} 1' in lines
         assert client.get("/metrics").status_code == 401
+        # They count what every tenant does, by the names of its tools.
+        theirs = client.get("/metrics", headers=as_("other-viewer"))
+        assert (theirs.status_code, theirs.json()["code"], "charge" in theirs.text) == (403, "Forbidden", False)
+        assert client.get("/metrics", headers=EVE).status_code == 200
     with served(worker=False) as (client, _, _world):
         text = client.get("/metrics", headers=VERA).text
         assert ("amends_serve_runs 0" in text, "amends_calls" in text) == (True, False)

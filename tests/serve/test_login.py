@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import re
+import time
 from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,8 +15,9 @@ import httpx
 import pytest
 
 from amends import AsyncRuntime
+from amends.secrets import Secrets
 from amends.serve.login import Logins, RedactSecrets, keep_out_of_logs, redacted
-from amends.serve.secrets import Secrets
+from amends.stores.memory import MemoryStore
 from tests.serve.browser import SECRET, played, service, visit
 
 BASE = "http://127.0.0.1:8000"
@@ -54,6 +57,7 @@ def test_a_link_lets_one_browser_in_once() -> None:
         async with visit(service(rt, logins)) as other:
             again = await other.get(link)
             assert (again.status_code, again.json()["code"]) == (403, "LinkVoid")
+            assert "amends serve APP:RT --open" in again.json()["hint"]
             assert "set-cookie" not in again.headers
             assert (await other.get("/v1/anything")).status_code == 401
         [token] = await rt.tokens(kind="link")
@@ -73,9 +77,49 @@ def test_a_link_is_valid_for_five_minutes() -> None:
         clock.now += 2
         answer = await browser.get(late)
         assert (answer.status_code, answer.json()["detail"]) == (403, "this link has expired")
+        assert "amends serve APP:RT --open" in answer.json()["hint"]
         assert len(await rt.tokens(kind="link")) == 1
 
     played(flow, secrets=Secrets(SECRET, clock=clock))
+
+
+def test_a_link_ends_although_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, mono = Clock(), Clock()
+    monkeypatch.setattr("amends.serve.login.time.monotonic", mono)
+
+    async def flow(rt: AsyncRuntime, logins: Logins, browser: httpx.AsyncClient) -> None:
+        early, late = (logins.new_link(BASE, name="ada") for _ in range(2))
+        mono.now += 299
+        assert (await browser.get(early)).status_code == 303
+        mono.now += 2
+        clock.now -= 3_600
+        logins.new_link(BASE, name="ben")  # others do not make it forgotten
+        answer = await browser.get(late)
+        assert (answer.status_code, answer.json()["detail"]) == (403, "this link has expired")
+
+    played(flow, secrets=Secrets(SECRET, clock=clock))
+
+
+def test_after_a_restart_a_link_ends_by_ledger_time_although_the_clock_is_set_back() -> None:
+    wall = Clock()
+    wall.now = time.time()
+
+    async def flow(rt: AsyncRuntime, before: Logins, browser: httpx.AsyncClient) -> None:
+        early, late = (before.new_link(BASE, name="ada") for _ in range(2))
+        assert (await browser.get(early)).status_code == 303
+        wall.now += 3_600
+        await rt.create_token("bot", scopes="viewer", by="olga", why="it moves the ledger's time on")
+        wall.now -= 3_600
+        answer = await browser.get(late)
+        assert (answer.status_code, answer.json()["detail"]) == (403, "this link has expired")
+
+    async def play() -> None:
+        async with AsyncRuntime("memory:", store=MemoryStore(clock=wall)) as rt:
+            before, after = (Logins(rt, Secrets(SECRET, clock=wall)) for _ in range(2))
+            async with visit(service(rt, after)) as browser:
+                await flow(rt, before, browser)
+
+    asyncio.run(play())
 
 
 @pytest.mark.parametrize(
@@ -172,7 +216,7 @@ def test_with_https_cookies_are_secure_and_below_a_path_they_belong_to_it() -> N
 def test_without_a_provider_the_page_says_how_to_log_in() -> None:
     async def flow(rt: AsyncRuntime, logins: Logins, browser: httpx.AsyncClient) -> None:
         answer = await browser.get("/login")
-        assert (answer.status_code, "amends serve --open" in answer.text) == (200, True)
+        assert (answer.status_code, "amends serve APP:RT --open" in answer.text) == (200, True)
         for path in ("/login/start", "/login/callback"):
             answer = await browser.get(path)
             assert (answer.status_code, answer.json()["code"]) == (403, "LoginRefused")
@@ -194,6 +238,10 @@ def test_nothing_secret_is_in_a_log_or_a_problem() -> None:
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
     access = logging.getLogger("uvicorn.access")
+    # Uvicorn sets its own loggers up in whatever process it has served: this one may be such a process.
+    was = (access.propagate, access.level, access.disabled)
+    access.propagate, access.disabled = True, False
+    access.setLevel(logging.NOTSET)
     keep_out_of_logs("uvicorn.access")
     keep_out_of_logs("uvicorn.access")
     assert sum(isinstance(one, RedactSecrets) for one in access.filters) == 1
@@ -224,6 +272,8 @@ def test_nothing_secret_is_in_a_log_or_a_problem() -> None:
         root.removeHandler(handler)
         root.setLevel(level)
         access.filters.clear()
+        access.propagate, access.disabled = was[0], was[2]
+        access.setLevel(was[1])
     written = "\n".join(line for line in said.getvalue().splitlines() if not line.startswith("httpx"))
     assert "/login/link?once=•••" in written
     assert len(secrets) == 5

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from amends import Runtime
+from amends.client import Client
 from tests.docs.test_docs import DOCS, FENCE
 from tests.serve.test_server import folder, process
 from tests.servers.fixtures import unavailable
@@ -180,19 +181,38 @@ def test_it_is_https_for_cookies_and_the_service_says_itself_what_is_too_large(s
     assert "once=" not in site.nginx.log
 
 
-def test_a_run_that_waits_goes_on_in_the_server_that_comes_back(site: Site) -> None:
+def test_a_run_goes_on_in_a_server_that_comes_back(site: Site) -> None:
     """What the page says about a request that reaches a server which does not have the run."""
-    body = {"client_lease": 1.0, "recover": "wait"}
-    opened = site.client.post("/v1/runs", json=body, headers={"Idempotency-Key": "r"})
+    opened = site.client.post("/v1/runs", json={"client_lease": 2.0}, headers={"Idempotency-Key": "r"})
     assert site.client.post("/v1/runs/r/calls", json=CHARGE).status_code == 200
     [other] = set(site.servers) - {opened.headers["x-served-by"]}
     with httpx.Client(base_url=f"http://{other}", headers=site.client.headers, timeout=20) as there:
-        end = time.monotonic() + RETRY_S_MAX
-        while (got := there.post("/v1/runs/r/calls", json=CHARGE)).status_code != 200 and time.monotonic() < end:
-            time.sleep(0.2)
-        assert got.json()["status"] == "replayed"
+        for client in (there, site.client) * 4:
+            got = client.post("/v1/runs/r/calls", json=CHARGE)
+            assert (got.status_code, got.json().get("status")) == (200, "replayed"), got.text
         assert there.post("/v1/runs/r/commit").json()["run"]["state"] == "committed"
     assert site.book.read_text() == "1 5\n"
+
+
+def test_the_client_sends_all_requests_of_a_run_to_one_server(site: Site) -> None:
+    served: dict[str, set[str]] = {}
+
+    def note(answer: httpx.Response) -> None:
+        served.setdefault(answer.request.headers["x-amends-route"], set()).add(answer.headers["x-served-by"])
+
+    token = site.client.headers["authorization"].removeprefix("Bearer ")
+    http = httpx.Client(verify=site.trusted, event_hooks={"response": [note]}, timeout=60)
+    with http, Client(str(site.client.base_url), token=token, http=http) as client:
+        for number in range(12):
+            with client.run(f"order/{number} ä") as run:
+                assert run.call("charge", order=str(number), cents=5) == f"ch_{number}"
+                with run.begin("ship", {"n": number}, kind="read") as attempt:
+                    attempt.renew()
+                    attempt.succeed("s")
+                run.renew()
+    assert len(served) == 12
+    assert all(len(places) == 1 for places in served.values()), served
+    assert {place for places in served.values() for place in places} == set(site.servers)
 
 
 def test_the_page_names_the_limits_that_its_numbers_come_from() -> None:

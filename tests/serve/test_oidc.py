@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -19,9 +20,9 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from amends import AsyncRuntime, Runtime
 from amends.errors import BadConfig
 from amends.host.login_settings import checked_login
+from amends.secrets import Secrets
 from amends.serve.login import Logins
 from amends.serve.oidc import LoginRefused, Person, Provider, person_of
-from amends.serve.secrets import Secrets
 from tests.serve.browser import SECRET, played
 
 ISSUER = "https://id.example.com"
@@ -516,3 +517,16 @@ def test_on_this_machine_a_provider_may_be_without_tls() -> None:
     said = table(issuer="http://127.0.0.1:4000", redirect_url="http://localhost:8000/login/callback")
     assert said["session"] == 28_800.0
     assert not Provider(said).is_secure
+
+
+@pytest.mark.parametrize("place, joined", [("https://p.example/end", "?"), ("https://p.example/end?p=policy", "&")])
+def test_the_address_to_log_out_at_keeps_its_own_parameters(
+    place: str, joined: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def places(_self: Provider) -> dict[str, str]:
+        return {"end_session_endpoint": place}
+
+    monkeypatch.setattr(Provider, "_places", places)
+    provider = Provider.__new__(Provider)
+    provider._said = {"client_id": "amends"}
+    assert asyncio.run(provider.end_address()) == f"{place}{joined}client_id=amends"

@@ -1,6 +1,7 @@
 """What people do over HTTP: approvals, doubts, plans, halts, permits, audits, events."""
 
 import json
+import sqlite3
 import time
 from typing import Any
 
@@ -125,8 +126,15 @@ def test_the_record_is_verified_in_the_background_exported_and_loaded() -> None:
         assert (found["verified"]["ok"], found["runs"]) == (True, 1)
         bundle = post(client, "/v1/export", {"runs": ["r"]}, OLGA)
         assert bundle.headers["content-type"] == "application/zip"
-        loaded = client2.post("/v1/load", content=bundle.content, headers=OLGA | {"Content-Type": "application/zip"})
+        zipped = OLGA | {"Content-Type": "application/zip"}
+        loaded = client2.post("/v1/load", params={"why": "for the audit"}, content=bundle.content, headers=zipped)
         assert loaded.json() == {"runs": ["r"]}
+        again = client2.post("/v1/load", content=bundle.content, headers=zipped)
+        assert again.json() == {"runs": ["r"]}
+        [event] = client2.get("/v1/events", params={"filter": 'what:"runs loaded"'}, headers=OLGA).json()["items"]
+        assert (event["by"], event["facts"]["why"]) == ("olga", "for the audit")
+        assert [head[1] for head in event["facts"]["heads"]] == ["r"]
+        assert client2.post("/v1/load", params={"by": "eve"}, content=bundle.content, headers=zipped).status_code == 422
         wrong = client2.post("/v1/load", content=b"x", headers=OLGA | {"Content-Type": "application/zip"})
         assert (wrong.status_code, wrong.json()["code"]) == (422, "BadBundle")
 
@@ -193,3 +201,54 @@ def test_a_token_is_shown_once_used_and_revoked() -> None:
         assert made.json()["id"] in text
         assert made.json()["text"] not in text
     rt.close()
+
+
+def test_an_operator_of_the_tenant_without_a_name_has_no_say_in_the_others() -> None:
+    with served() as (client, _, _world):
+        theirs, eve = as_("other-agent"), as_("everywhere")
+        post(client, "/v1/runs", {"id": "t"}, theirs)
+        post(client, "/v1/runs/t/commit", {}, theirs)
+        post(client, "/v1/runs", {"id": "mine"}, BOT)
+        post(client, "/v1/runs/mine/commit", {}, BOT)
+
+        def bundle(run: str, params: dict[str, str]) -> bytes:
+            made = client.post("/v1/export", json={"runs": [run]}, params=params, headers=eve)
+            assert made.status_code == 200
+            return bytes(made.content)
+
+        def load(data: bytes, headers: dict[str, str]) -> Any:
+            with served() as (elsewhere, _, _other):
+                return elsewhere.post("/v1/load", content=data, headers=headers | {"Content-Type": "application/zip"})
+
+        foreign, own = bundle("t", {"tenant": "other"}), bundle("mine", {})
+        refused = load(foreign, OLGA)
+        assert (refused.status_code, "of tenant 'other'" in refused.json()["detail"]) == (400, True)
+        assert load(own, OLGA).json() == {"runs": ["mine"]}
+        assert load(foreign, eve).json() == {"runs": ["t"]}
+        for path, body in (("/v1/audit/checkpoint", {}), ("/v1/reconcile", {"tool": "charge"})):
+            assert post(client, path, body, OLGA).json()["code"] == "Forbidden"
+            assert post(client, path, body, eve).status_code < 300
+        post(client, "/v1/halts", {"why": "stop"}, as_("other-operator"))
+        none = client.delete("/v1/halts", params={"why": "x", "tool": "wire"}, headers=OLGA)
+        assert (none.status_code, "other" in none.text) == (400, False)
+
+
+def test_an_audit_of_the_tenant_without_a_name_counts_its_own_runs(tmp_path: Any) -> None:
+    with served(f"sqlite:///{tmp_path}/l.db") as (client, _, _world):
+        for headers, run in ((BOT, "mine"), (as_("other-agent"), "t")):
+            post(client, "/v1/runs", {"id": run}, headers)
+            post(client, f"/v1/runs/{run}/calls", {"tool": "stock", "args": {"item": "x"}}, headers)
+            post(client, f"/v1/runs/{run}/commit", {}, headers)
+        with sqlite3.connect(tmp_path / "l.db") as db:
+            db.execute(
+                'UPDATE amends_call SET args = \'{"item":"y"}\' WHERE rowid = (SELECT max(rowid) FROM amends_call)'
+            )
+
+        def verified(headers: dict[str, str]) -> Any:
+            at = post(client, "/v1/audit/verify", {}, headers).headers["location"]
+            until = time.monotonic() + 10
+            while (found := client.get(at, headers=headers).json())["state"] == "running":
+                assert time.monotonic() < until
+            return found["verified"]
+
+        assert [verified(OLGA)["ok"], verified(as_("everywhere"))["ok"]] == [True, False]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amends import AsyncRuntime, Runtime
+from amends import AsyncRuntime, NoEffect, Retry, Runtime, tool
 from tests.serve.shop import as_, served
 
 pytest_plugins: list[str] = []
@@ -232,3 +232,23 @@ def test_many_at_once_open_one_run() -> None:
             done = list(pool.map(lambda _: client.post("/v1/runs/r/calls", json=call, headers=BOT), range(8)))
         assert sorted(one.json()["status"] for one in done) == ["done"] + ["replayed"] * 7
         assert (world.charges, len(service.sessions)) == ({"1": 5}, 1)
+
+
+def test_a_rollback_that_is_not_finished_is_202_for_its_client_and_for_a_person() -> None:
+    @tool(key="n")
+    def lend(n: int) -> None: ...
+
+    @lend.compensate(retry=Retry(attempts=5, delay=60, jitter=0))
+    def take_back(n: int) -> None:
+        raise NoEffect("it is not here yet")
+
+    with served(worker=False, wait=0.05) as (client, service, _):
+        service.rt.add(lend)
+        for n, headers in enumerate((BOT, as_("operator"))):
+            run = f"r{n}"
+            client.post("/v1/runs", json={"id": run}, headers=BOT)
+            client.post(f"/v1/runs/{run}/calls", json={"tool": "lend", "args": {"n": n}}, headers=BOT)
+            for _ in range(2):  # sent again it is the same
+                back = client.post(f"/v1/runs/{run}/rollback", json={"why": "x"}, headers=headers)
+                assert (back.status_code, back.json().get("run", {}).get("state")) == (202, "rolling_back"), back.text
+                assert (back.headers["retry-after"], back.headers["location"]) == ("5", f"/v1/runs/{run}")

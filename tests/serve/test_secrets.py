@@ -12,7 +12,7 @@ import pytest
 
 from amends import AsyncRuntime, Runtime
 from amends.errors import BadConfig, UsageError
-from amends.serve.secrets import BadSignature, Secrets, check_bind, is_loopback, secrets_of
+from amends.secrets import BadSignature, Secrets, check_bind, is_loopback, secrets_of
 
 OLD, NEW = "o" * 32, "n" * 32
 

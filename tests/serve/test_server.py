@@ -15,9 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from amends import AsyncRuntime
+from amends import AsyncRuntime, Runtime
+from amends.cli.serve import _tell
 from amends.serve import Limits, app
 from amends.serve.server import address, bind, serve
+from amends.stores.sqlite.store import SqliteStore
 from tests.serve.shop import SECRET, access, as_, served
 
 APP = """
@@ -62,8 +64,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def token(folder: Path) -> str:
-    from amends import Runtime
-
     with Runtime(f"sqlite:///{folder}/l.db") as rt:
         made = rt.create_token("bot", scopes="agent", agent="shopper", by="me", why="test")
     assert made.text
@@ -175,6 +175,7 @@ def test_a_real_server_bears_bad_clients_and_stops_when_it_is_told_to() -> None:
                 while service.streams:  # the client went away
                     await asyncio.sleep(0.01)
             assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 408")
+            assert await _told_of_a_head_without_end(place) == (431, "HeadTooLarge")
         finally:
             writer.close()
             os.kill(os.getpid(), signal.SIGTERM)
@@ -184,6 +185,24 @@ def test_a_real_server_bears_bad_clients_and_stops_when_it_is_told_to() -> None:
     before = signal.getsignal(signal.SIGTERM)
     asyncio.run(main())
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def _told_of_a_head_without_end(place: httpx.URL) -> tuple[int, str]:
+    """Send headers until the server says no; return its status and code."""
+    reader, writer = await asyncio.open_connection(place.host, place.port)
+    sent, limit = 0, Limits().head_bytes_max
+    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+    answer = asyncio.ensure_future(reader.readuntil(b"}"))
+    while not answer.done():
+        line = b"X-%d: %b\r\n" % (sent, b"b" * 1_000)
+        sent += len(line)
+        assert sent < 100 * limit, "the server takes as much as a client sends"
+        writer.write(line)
+        await writer.drain()
+        await asyncio.sleep(0)
+    writer.close()
+    head, _, body = (await answer).partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["code"]
 
 
 @pytest.mark.rest
@@ -216,3 +235,13 @@ def test_the_service_on_postgresql(postgres_url: str) -> None:
             client.post("/v1/runs/r/rollback", json={"why": "x"}, headers=bot).json()["run"]["state"] == "rolled_back"
         )
         assert world.charges == {}
+
+
+def test_the_first_line_names_the_ledger_that_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Runtime("sqlite:///other.db", store=SqliteStore(tmp_path / "real.db")) as rt:
+        _tell(rt.as_async(), "http://127.0.0.1:1", "", as_json=True)
+        told = json.loads(capsys.readouterr().out)["ledger"]
+        with rt.run("r"):
+            pass
+        assert told == rt.report("r").ledger
+    assert told.endswith("/real.db")

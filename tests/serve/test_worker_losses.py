@@ -14,9 +14,9 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from amends import Runtime
+from amends import AsyncRuntime, Rule, Runtime
 from amends.serve import Limits, app
-from tests.serve.shop import SECRET, served
+from tests.serve.shop import SECRET, as_, served
 from tests.serve.test_server import process
 from tests.serve.test_workers import BOOK, WORKER, Later, call, desk, ok, open_run, register, report, take
 
@@ -143,3 +143,138 @@ def test_a_new_run_on_a_server_that_has_just_started_waits_for_workers_if_there_
             done = {"token": work["token"], "result": 1}
             client.post(f"/v1/claims/{work['call']}/succeed", headers=heads["worker"], json=done)
             assert asked.result(20).json()["value"] == 1
+
+
+# ---- What only a worker's declaration says, and names that are free again
+
+PAY: dict[str, Any] = {"name": "pay", "kind": "pivot", "parameters": {"type": "object"}, "needs_approval": True}
+CLAIM = {"tool": "pay", "args": {}, "kind": "pivot"}
+PLAN = {"plan": [{"tool": "pay", "args": {}}]}
+
+
+def test_a_workers_tool_is_not_undeclared_before_its_worker_is_back(tmp_path: Path) -> None:
+    """Else a restart of the server would let a claim start that needs approval."""
+    url, agent = f"sqlite:///{tmp_path}/l.db", as_("agent")
+    with served(url) as (client, _, _):
+        register(client, PAY)
+        open_run(client)
+        assert client.post("/v1/runs/r1/claims", headers=agent, json=CLAIM).status_code == 202
+    limits = Limits(workers_back_s_max=0.0)
+    with served(url, limits=limits) as (client, service, _), served(url, limits=limits) as (beside, _, _):
+        open_run(client)
+        for run in ("r1", "r2"):  # also in a new run, and at another server
+            open_run(client, run)
+            refused = ok(client.post(f"/v1/runs/{run}/claims", headers=agent, json=CLAIM), 409)
+            assert (refused["code"], refused["retry_after"]) == ("Busy", 5)
+        assert ok(client.post("/v1/check", headers=agent, json=PLAN), 409)["code"] == "Busy"
+        assert ok(beside.post("/v1/check", headers=agent, json=PLAN), 409)["code"] == "Busy"
+        other = ok(client.post("/v1/check", headers=as_("other-agent"), json=PLAN))
+        assert other["problems"]  # to another tenant it is unknown
+        assert [call["state"] for call in ok(client.get("/v1/runs/r1/report", headers=agent))["calls"]] == ["held"]
+        register(client, PAY)
+        assert client.post("/v1/runs/r2/claims", headers=agent, json=CLAIM).status_code == 202
+        assert ok(client.post("/v1/check", headers=agent, json=PLAN))["problems"] == []
+        undeclared = {"tool": "wave", "args": {}, "kind": "pivot"}
+        open_run(client, "r3")
+        assert client.post("/v1/runs/r3/claims", headers=agent, json=undeclared).status_code == 201
+        assert service.desk.workers(None)
+
+
+def test_a_rule_asks_about_a_workers_tool_before_its_worker_has_ever_come() -> None:
+    """Until then its name is one like any other, and a client that claims it says itself what it is."""
+    agent = as_("agent")
+    with served(rules=[Rule(tool="pay")]) as (client, _, _):
+        open_run(client)
+        held = ok(client.post("/v1/runs/r1/claims", headers=agent, json=CLAIM), 202)
+        assert held["error"]["reason"] == "approval"
+        open_run(client, "r2")
+        assert client.post("/v1/runs/r2/claims", headers=agent, json=CLAIM | {"tool": "wave"}).status_code == 201
+
+
+def test_a_claim_waits_for_a_worker_that_comes_back(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/l.db"
+    with served(url) as (client, _, _):
+        register(client, PAY)
+    with served(url) as (client, _, _):
+        open_run(client)
+        asked = Later(client, "/v1/runs/r1/claims", CLAIM)
+        time.sleep(0.2)
+        register(client, PAY)
+        assert asked.done(202)["waits"] is True
+
+
+def test_a_registration_that_is_refused_reserves_nothing() -> None:
+    with served() as (client, service, _):
+        assert register(client, PAY, BOOK | {"name": "charge"}, status=409)["code"] == "Taken"
+        open_run(client)
+        assert client.post("/v1/runs/r1/claims", headers=as_("agent"), json=CLAIM).status_code == 201
+        assert service.rt.kind_of("pay") is None
+
+
+def test_a_name_is_free_again_when_its_workers_have_left_and_no_open_run_needs_it() -> None:
+    there = {"name": "w2", "tools": [BOOK]}
+    with desk() as client:
+        worker = register(client)["id"]
+        open_run(client)
+        asked = call(client)
+        report(client, take(client, worker), result=1)
+        asked.done()
+
+        def theirs(status: int) -> Any:
+            return ok(client.post("/v1/workers", headers=as_("other-worker"), json=there), status)
+
+        assert theirs(409)["code"] == "Taken"  # it is there
+        ok(client.delete(f"/v1/workers/{worker}", headers=WORKER))
+        assert theirs(409)["code"] == "Taken"  # its run may have to be taken back
+        assert register(client)["id"] != worker
+        ok(client.post("/v1/runs/r1/commit", headers=as_("agent"), json={}))
+        assert theirs(409)["code"] == "Taken"
+        for one in ok(client.get("/v1/workers", headers=as_("operator")))["items"]:
+            ok(client.delete(f"/v1/workers/{one['id']}", headers=WORKER))
+        mine = theirs(201)["id"]
+        assert register(client, status=409)["code"] == "Taken"
+        open_other = client.post("/v1/runs", headers=as_("other-agent"), json={"id": "r1"})
+        assert open_other.status_code == 201
+        asked = Later(client, "/v1/runs/r1/calls", {"tool": "book", "args": {"order": "7"}}, token="other-agent")
+        work = ok(client.post(f"/v1/workers/{mine}/take", headers=as_("other-worker"), json={"wait": 5}))["work"]
+        said = {"token": work["token"], "result": 2}
+        ok(client.post(f"/v1/claims/{work['call']}/succeed", headers=as_("other-worker"), json=said))
+        assert asked.done()["value"] == 2
+
+
+def test_a_name_is_not_free_if_its_worker_asks_again_while_another_tenant_registers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would be given the other tenant's work, with its arguments."""
+    with served() as (client, service, _):
+        mine = register(client, BOOK)["id"]
+        worker, reserve = service.desk._workers[mine], AsyncRuntime.reserve_tools
+        worker.seen -= 2 * service.limits.worker_lease_s  # silent past its lease, and nobody has looked since
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(service.desk, "look_at_workers", lambda: None)
+
+            async def asks(rt: AsyncRuntime, tools: Any) -> None:
+                worker.seen = time.monotonic()
+                await reserve(rt, tools)
+
+            meanwhile.setattr(AsyncRuntime, "reserve_tools", asks)
+            there = client.post("/v1/workers", headers=as_("other-worker"), json={"tools": [BOOK]})
+        assert ok(there, 409)["code"] == "Taken"
+
+
+def test_a_claim_that_nobody_reported_is_forgotten_and_its_report_still_counts() -> None:
+    with served() as (client, service, _):
+        open_run(client)
+        said = {"tool": "ship", "kind": "pivot", "lease": 0.05}
+        claim = ok(client.post("/v1/runs/r1/claims", headers=as_("agent"), json=said), 201)
+        session = service.sessions.found("", "r1")
+        assert session is not None
+        assert list(session.claims) == [claim["call"]]
+        end = time.monotonic() + 10
+        while session.claims and time.monotonic() < end:
+            time.sleep(0.02)
+        assert not session.claims
+        at, token = f"/v1/claims/{claim['call']}", {"token": claim["token"]}
+        assert ok(client.post(f"{at}/renew", headers=as_("agent"), json=token), 409)["code"] == "LeaseLost"
+        done = ok(client.post(f"{at}/succeed", headers=as_("agent"), json={**token, "result": 1}))
+        assert done["state"] == "succeeded"

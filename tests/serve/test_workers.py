@@ -92,8 +92,11 @@ def test_a_worker_performs_a_call_and_takes_it_back() -> None:
         assert work["args"] == {"order": "7", "cents": 100}
         assert work["key"]
         assert work["lease"] == 5.0
-        assert report(client, work, result={"room": 12})["state"] == "succeeded"
+        said: dict[str, Any] = {"result": {"room": 12}, "spent": {"usd": 0.02, "tokens": 1_300}}
+        assert report(client, work, **said)["state"] == "succeeded"
+        assert report(client, work, **said)["state"] == "succeeded"
         assert asked.done()["value"] == {"room": 12}
+        assert asked.done()["call"]["costs"] == {"usd": "0.02", "tokens": "1300"}
         again = ok(
             client.post("/v1/runs/r1/calls", headers=as_("agent"), json={"tool": "book", "args": {"order": "7"}})
         )

@@ -1,4 +1,4 @@
-"""Real PostgreSQL and MariaDB servers, thrown away after use: for tests, for chaos and for measuring.
+"""Real servers (PostgreSQL, MariaDB, Temporal, Restate, …), thrown away after use: for tests, for chaos and for measuring.
 
 In pytest, use the fixtures of `tests/servers/fixtures.py`. Elsewhere:
 
@@ -11,11 +11,15 @@ from tests.servers.found import Unavailable
 from tests.servers.mariadb import MariadbServer
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
+from tests.servers.restate import RestateServer
+from tests.servers.temporal import TemporalServer
 
 __all__ = [
     "MariadbServer",
     "PgBouncer",
     "PostgresServer",
+    "RestateServer",
+    "TemporalServer",
     "Unavailable",
     "create_database",
     "drop_database",

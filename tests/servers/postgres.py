@@ -7,14 +7,13 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.servers import databases
 from tests.servers.found import PROGRAM_S, postgres_binaries
-from tests.servers.process import DISK, Process, free_port
+from tests.servers.process import DISK, Process, Server, free_port
 
 CONNECTIONS_MAX = 300
+PROMOTE_S = 60
 
 # Survives SIGKILL of the server, not the loss of the machine: what is committed has been handed to the kernel.
 # (synchronous_commit=off would not: it keeps commits in the server's own memory.)
@@ -29,7 +28,7 @@ SETTINGS = {
 }
 
 
-class PostgresServer:
+class PostgresServer(Server):
     """A server that is started by `start()` or `with`, and thrown away by `close()`, `with`, or our own end.
 
     `tcp` gives it a port on loopback beside its socket; then `url()` is that one. The address stays the same over
@@ -37,6 +36,8 @@ class PostgresServer:
     in memory, or /tmp if durable or if there is little memory), and must be open to `nobody`.
     `settings` are added to the command line.
     """
+
+    STOP_SIGNAL = signal.SIGINT
 
     def __init__(
         self,
@@ -52,55 +53,26 @@ class PostgresServer:
         self.port = 5432  # with tcp, another one from the first start on
         self._tcp = tcp
         self._folder = folder or (DISK if durable else None)
-        self._process: Process | None = None
+        self._copy_of: PostgresServer | None = None
 
-    def start(self) -> Self:
-        """It answers: with empty databases the first time, later with what it had."""
-        if self._process is not None:
-            self._process.start(self._command(), answers=self._answers)
-            return self
-        try:
-            # SIGQUIT, not SIGKILL: the postmaster then takes its children and its shared memory with it.
-            self._process = Process(discard_signal="QUIT", folder=self._folder)
-            self._make(self._process)
-            # Now, not before: making took a second, in which somebody may have taken the port.
-            self.port = free_port() if self._tcp else self.port
-            self._process.start(self._command(), answers=self._answers)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def stop(self) -> None:
-        """It has ended in order, sessions were cut off; its data stays for `start()`."""
-        if self._process is not None:
-            self._process.stop(signal.SIGINT)
+    @classmethod
+    def standby_of(cls, primary: PostgresServer, *, settings: dict[str, str] | None = None) -> PostgresServer:
+        """A server that has yet to be started: it then copies the primary and streams its log, until `promote()`."""
+        assert primary.is_running, "a standby is a copy of a running server"
+        made = cls(tcp=True, binaries=primary._binaries, settings=settings)
+        made._copy_of = primary
+        return made
 
     def kill(self) -> None:
         """Postmaster and backends have had SIGKILL and are gone; its data stays as it was, for `start()`."""
+        super().kill()
         if self._process is not None:
-            self._process.kill()
             self._clear_locks()
 
-    def restart(self) -> Self:
-        """It answers again, on the same address, with the same data; was it running, it was stopped in order."""
-        self.stop()
-        return self.start()
-
-    def close(self) -> None:
-        """Nothing is left of it."""
-        if self._process is not None:
-            self._process.close()
-            self._process = None
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.pid is not None
-
-    @property
-    def folder(self) -> Path:
-        assert self._process is not None, "not started"
-        return self._process.folder
+    def promote(self) -> None:
+        """A standby accepts writes."""
+        [(done,)] = databases.execute(self.url(), [f"SELECT pg_promote(true, {PROMOTE_S})"])
+        assert done, f"the standby did not become a primary within {PROMOTE_S} s"
 
     def url(self, database: str = "postgres") -> str:
         if self._tcp:
@@ -115,18 +87,28 @@ class PostgresServer:
         """The database is gone, with whatever connections it had."""
         databases.drop_database(self.url(), name_or_url)
 
-    def __enter__(self) -> Self:
-        return self.start()
+    def _made(self) -> Process:
+        # SIGQUIT, not SIGKILL: the postmaster then takes its children and its shared memory with it.
+        return Process(discard_signal="QUIT", folder=self._folder)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _prepare(self, process: Process) -> None:
+        self._make(process)
+        # Now, not before: making took a second, in which somebody may have taken the port.
+        self.port = free_port() if self._tcp else self.port
 
     def _make(self, process: Process) -> None:
         if process.user.is_other and not _can_execute(self._binaries / "postgres", process):
             # A wheel in somebody's home: nobody cannot get there. The server finds its other files beside itself.
             self._binaries = _copied(self._binaries, process)
+        if self._copy_of is not None:
+            process.run(
+                [
+                    str(self._binaries / "pg_basebackup"),
+                    *["-D", str(process.folder / "data"), "-h", "127.0.0.1", "-p", str(self._copy_of.port)],
+                    *["-U", "postgres", "-X", "stream", "-c", "fast", "-R", "--no-sync"],
+                ]
+            )
+            return
         process.run(
             [
                 str(self._binaries / "initdb"),

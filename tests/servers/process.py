@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import shutil
@@ -11,8 +12,12 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
 
 from tests.scratch import scratch_folder
 from tests.servers.found import Unavailable, User, unprivileged_user
@@ -24,6 +29,9 @@ LOG_TAIL_CHARS = 2000
 # Below what Linux (32768) and macOS (49152) give to clients.
 PORTS = (20000, 32000)
 PORT_TRIES_MAX = 100
+PORTS_HELD_MAX = 256
+"""So many ports a process keeps; the oldest are free again."""
+_HELD: deque[int] = deque()
 DISK = Path("/tmp")
 """For a server whose flushes are measured."""
 
@@ -179,20 +187,125 @@ class Process:
         (self.folder / "pid").unlink(missing_ok=True)
 
 
+class Server(ABC):
+    """A server that is started by `start()` or `with`, and thrown away by `close()`, `with`, or our own end.
+
+    Its address and its data stay the same over `stop()` or `kill()` and `start()`.
+    """
+
+    STOP_SIGNAL: ClassVar[int] = signal.SIGTERM
+    """What ends it in order."""
+    _process: Process | None = None
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """Return what starts it."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Return whether it can be used."""
+
+    def _made(self) -> Process:
+        """Return the folder for it."""
+        return Process(discard_signal="KILL")
+
+    @abstractmethod
+    def _prepare(self, process: Process) -> None:
+        """Put into its folder what the first start needs."""
+
+    def start(self) -> Self:
+        """It answers: with nothing in it the first time, later with what it had."""
+        if self._process is not None:
+            self._process.start(self._command(), answers=self._answers)
+            return self
+        try:
+            self._process = self._made()
+            self._prepare(self._process)
+            self._process.start(self._command(), answers=self._answers)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """It has ended in order, and cut its clients off; its data stays."""
+        if self._process is not None:
+            self._process.stop(self.STOP_SIGNAL)
+
+    def kill(self) -> None:
+        """It and its children have had SIGKILL and are gone; its data stays as it was."""
+        if self._process is not None:
+            self._process.kill()
+
+    def restart(self) -> Self:
+        """It answers again, on the same address, with the same data; was it running, it was stopped in order."""
+        self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """Nothing is left of it."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.pid is not None
+
+    @property
+    def folder(self) -> Path:
+        assert self._process is not None, "not started"
+        return self._process.folder
+
+    @property
+    def log(self) -> str:
+        return self._process.log if self._process is not None else ""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 def free_port() -> int:
     """A port on loopback that nobody uses now, and that the kernel gives to no client later.
 
     A client that tries again and again to reach a killed server on a port of the kernel's own range is one day given
     that very port, is connected to itself, and the server cannot come back.
+
+    This process keeps the port: no other test process of this user gets it while a killed server is away.
     """
     for _ in range(PORT_TRIES_MAX):
         # Not the seeded one: tests seed it, and all workers would try the same ports.
         port = random.SystemRandom().randrange(*PORTS)
+        held = _hold(port)
+        if held is None:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if _can_bind(probe, port):
+                _HELD.append(held)
                 return port
+        os.close(held)
     raise Unavailable(f"no free port on loopback between {PORTS[0]} and {PORTS[1]}")
+
+
+def _hold(port: int) -> int | None:
+    """Return a lock on the port's number, or nothing if another process has it, or this one."""
+    folder = Path(tempfile.gettempdir(), f"amends-test-ports-{os.geteuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    if len(_HELD) == PORTS_HELD_MAX:
+        os.close(_HELD.popleft())
+    return lock
 
 
 def _can_bind(probe: socket.socket, port: int) -> bool:

@@ -222,6 +222,9 @@ def test_mysql(mysql_url): pass
 def test_postgres_server(postgres_server): pass
 def test_mariadb_server(mariadb_server): pass
 def test_pooler(pooled_postgres_url): pass
+def test_temporal_server(temporal_server): pass
+def test_restate_server(restate_server): pass
+def test_restate_cluster(restate_cluster): pass
 """
 
 
@@ -229,19 +232,21 @@ def test_pooler(pooled_postgres_url): pass
 def test_a_missing_server_is_a_visible_skip(tmp_path: Path, workers: str) -> None:
     status, said = run_without_servers(tmp_path, workers=workers, ci="")
     assert status == pytest.ExitCode.OK
-    assert "5 skipped" in said
+    assert "8 skipped" in said
     assert "no PostgreSQL server: AMENDS_TEST_SERVERS=off" in said
     assert "no MariaDB server: AMENDS_TEST_SERVERS=off" in said
     end = said.partition("NOT TESTED: servers are missing")[2]
     assert "3 tests: no PostgreSQL server" in end
     assert "2 tests: no MariaDB server" in end
+    assert "2 tests: no Restate server" in end
+    assert "1 test: no Temporal server" in end
     assert "make servers" in end
 
 
 def test_a_missing_server_is_a_failure_in_ci(tmp_path: Path) -> None:
     status, said = run_without_servers(tmp_path, workers="0", ci="true")
     assert status == pytest.ExitCode.TESTS_FAILED
-    assert "5 errors" in said
+    assert "8 errors" in said
     assert "no PostgreSQL server: AMENDS_TEST_SERVERS=off (CI is set" in said
     assert "no MariaDB server: AMENDS_TEST_SERVERS=off (CI is set" in said
 
@@ -284,7 +289,18 @@ def test_only_make_servers_installs_and_only_ci_calls_it() -> None:
     assert [name for name, text in texts.items() if "apt-get -" in text] == ["servers"]
     assert [name for name, text in texts.items() if "scripts/servers" in text] == ["Makefile", "run"]
     assert "\nmake servers\n" in texts["run"]
-    for verb in ("test", "chaos", "bench", "test-rest", "crowd", "check", "sim"):
+    for verb in (
+        "test",
+        "chaos",
+        "bench",
+        "test-rest",
+        "test-console",
+        "test-gateway",
+        "test-engines",
+        "crowd",
+        "check",
+        "sim",
+    ):
         planned = subprocess.run(["make", "-n", verb], cwd=ROOT, capture_output=True, text=True, timeout=CHILD_S)
         assert planned.returncode == 0, planned.stderr
         assert "scripts/servers" not in planned.stdout, verb

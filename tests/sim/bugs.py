@@ -50,6 +50,7 @@ from amends.ledger import (
     budgets,
     changes,
     dispatch,
+    erasure,
     events,
     forks,
     halts,
@@ -74,6 +75,7 @@ from amends.ledger.tables import Add, Change, List
 from amends.people import rollback as rollback_plans
 from amends.people import tokens as people_tokens
 from amends.replay import answers
+from amends.states import UNSETTLED
 from amends.stores import memory, quick, sql
 from amends.stores.memory import _ROWS, QUICK, MemoryStore
 from amends.stores.sqlite import quick as sqlite_quick
@@ -117,6 +119,7 @@ MODULES = (
     changes,
     opening,
     retention,
+    erasure,
     settlement,
     store_ending,
     locks,
@@ -144,6 +147,7 @@ MODULES = (
     sqlite_store,
 )
 SCHEDULES_MAX = 4_000
+RECOVERY_OPS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +285,8 @@ def touch_not_moved() -> Iterator[None]:
 def touch_ignored() -> Iterator[None]:
     """A plain statement is done whatever ``touch`` is."""
     with contextlib.ExitStack() as planted:
-        for name in ("ADMIT", "SETTLE", "SETTLE_SEALED", "FAIL", "BEGIN", "END", "TURN", "CLOSE", "COMMIT"):
+        steps = ("ADMIT", "SETTLE", "SETTLE_SEALED", "FAIL", "BEGIN", "END", "TURN", "CLOSE", "COMMIT")
+        for name in (*steps, "TURN_PLAIN", "CLOSE_PLAIN"):
             text = getattr(sqlite_quick, name)
             assert "touch = ?" in text, f"{name} no longer compares touch"
             mutant = text.replace("touch = ?", "? is not null")
@@ -659,6 +664,18 @@ BUGS: tuple[Bug, ...] = (
     Bug("N5", "only who asked has the notice: it is not written with the request",
         lambda: rewritten((approvals, "make_request", "tell_at=at,", "tell_at=None,")),
         ("people_are_told",), ("F28",)),
+    Bug("AE1", "a reminder stays in the outbox after it was sent: people are told twice",
+        lambda: rewritten((ledger_notices, "note_told", '"tell_at": None, "teller"', '"tell_at": now if row.reached and row.tells < 2 else None, "teller"')),
+        ("told_once",), ("F75",)),
+    Bug("AE2", "an entry is due although its time has not come",
+        lambda: rewritten((approvals, "is_due", "approval.due_at <= now and", "")),
+        ("timetables_are_followed",), ("F75",)),
+    Bug("AE3", "who is asked later may decide at once",
+        lambda: rewritten((approvals, "_may_decide", "set(approval.asked_roles)", "set(approval.asked_roles) | {r for e in approval.entries for r in e.roles}")),
+        ("timetables_are_followed",), ("F75",)),
+    Bug("AE4", "the outcome of an old notice counts for the reminder after it",
+        lambda: rewritten((ledger_notices, "note_told", " and row.reached == op.reached", "")),
+        ("people_are_told",), ("F75",)),
     Bug("ES1", "a plain call does not look at the halt number",
         lambda: plain_path(AdmitPlain, ("or self.ledgers[THIS].halt", "")), ("halts_hold",), ("F70",)),
     Bug("ES2", "a recorded call is started again over a halt",
@@ -701,6 +718,12 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((ledger_tokens, "make_token", "return known if op.repeated and known.words == row.words else None", "return known"),
                           (people_tokens, "create_token", 'assert json.loads(row.words)["digest"] == said["digest"]', "assert True")),
         ("tokens_end_for_good",), ("F90",)),
+    Bug("ER1", "a tree that has not ended is erased",
+        lambda: rewritten((erasure, "_kept_for", "if root.uid != root.root or root.closed_at is None or root.owner:", "if False:")),
+        ("erased_stays_erased", "record_is_whole"), ("F95",)),
+    Bug("ER2", "an erasure does not say what it left of the events",
+        lambda: rewritten((erasure, "_left_of", "made.update(left_line(event))", "continue")),
+        ("record_is_whole",), ("F95",)),
     Bug("K1", "locks outlive their run",
         lambda: rewritten((changes, "move_run", "if run.locked and run.uid == run.root:", "if False:")),
         ("locks_end_with_their_run",), ("F24",)),
@@ -729,6 +752,9 @@ BUGS: tuple[Bug, ...] = (
         ("stale_plans_do_nothing",), ("F26", "F26b", "F26c")),
     Bug("P3", "a plan does not see what was settled since",
         lambda: rewritten((trees, "tree_mark", "call.kind, call.state, call.attempt, call.settled_seq, call.tries_from", "call.kind"), (trees, "tree_mark", "call.args, call.result, call.evidence", "call.args")),
+        ("plans_bind",), ("F26", "F26b", "F26c")),
+    Bug("c21", "a plan is bound to the run as it is after the plan was compared",
+        lambda: rewritten((rollback_plans, "_rollback_planned", "text = plan_text(", "tree = await _root_tree(view, run_id)\n    text = plan_text(")),
         ("plans_bind",), ("F26", "F26b", "F26c")),
     Bug("X1", "a run is taken back although a fork stands on it",
         lambda: rewritten((store_ending, "begin_rollback", "if forks and not any(", "if False and not any(")),
@@ -791,7 +817,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((engine_values, "read_clock", "if place < len(recorded):", "if False:")),
         ("readings_repeat",), ("F27",)),
     Bug("G1", "gc removes what evidence may have to be taken back with",
-        lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
+        lambda: rewritten((retention, "_question_of", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
         ("work_left",), ("F25", "F25b")),
     Bug("C1", "the anchor is told before the ledger has the checkpoint",
         lambda: rewritten((checkpoints, "write_checkpoints", "if not await WriteCheckpoint(row):", "if not await _anchored(anchor, row) or not await WriteCheckpoint(row):")),
@@ -880,11 +906,26 @@ BUGS: tuple[Bug, ...] = (
     Bug("D6", "a resumed agent reads the world as its own calls have changed it",
         lambda: rewritten((admission, "_resumed_read", "if root.history or", "if True or")),
         ("readings_repeat",), ("F5b",)),
+    Bug("D7", "a read of a resumed run that is asked for again after a lost answer gets the next recorded one",
+        lambda: rewritten((admission, "_asked_before", "if not op.repeated:", "if True:")),
+        ("readings_repeat",), ("F5b",)),
+    Bug("D8", "a run whose pivot nobody can know is committed, and what was staged behind it is sent",
+        lambda: rewritten((trees, "unknown_pivots", 'if run.phase != "open" or', "if True or")),
+        ("nothing_follows_an_unknown_pivot",), ("F26e",)),
+    Bug("D9", "a second pivot follows one that nobody can know",
+        lambda: rewritten((admission, "pivot_too_early", "if unknown:", "if False:")),
+        ("nothing_follows_an_unknown_pivot", "pivot_law"), ("F26e",)),
+    Bug("D10", "a parent does not know that its child waits because of a pivot that nobody can know",
+        lambda: rewritten((blocked, "commit_obstacles", "for run in tree.runs)", "for run in tree.runs[:1])")),
+        ("nothing_stuck",), ("F26e",)),
+    Bug("S22", "a plain commit does not look for a pivot that nobody can know",
+        lambda: condition_left_out(("COMMIT",), quick.NOTHING_UNSETTLED, quick.has_no_call(UNSETTLED)),
+        ("nothing_follows_an_unknown_pivot",), ("F26e",), "sqlite"),
     Bug("T1", "the wall clock alone says that a lease has ended",
         lambda: rewritten((leases, "_is_free", "return ended and root.lease_until <= now", "return root.lease_until <= now")),
         ("owner_undisturbed",), ("T1",)),
     Bug("T2", "a heartbeat does not end the silence that somebody noticed",
-        lambda: rewritten((leases, "_lease_columns", ', "silent_boot": "", "silent_mono": None, "silent_at": None', "")),
+        lambda: rewritten((leases, "_lease_columns", ", **NOTHING_NOTICED", "")),
         ("owner_undisturbed",), ("T1",)),
     Bug("E1", "whoever edits a request may approve it alone",
         lambda: rewritten((approvals, "is_requester", "*approval.edited_by", "")),
@@ -961,6 +1002,12 @@ BUGS: tuple[Bug, ...] = (
     Bug("BE4", "a guard that says no holds back nothing",
         lambda: rewritten((locks, "is_held_back", "if not (call.locks and", "if True or not (call.locks and")),
         ("before_is_true",), ("F60d",)),
+    Bug("BE7", "what is there is read without the lock by a call that was not prepared with its admission",
+        lambda: rewritten((engine_locks, "_start_when_unlocked", "started = row if is_prepared else await PrepareCall(row.id, lease.owner, lease.epoch)", "started = row")),
+        ("before_is_true",), ("F60h",)),
+    Bug("BE8", "a permitted call that is asked for again counts as prepared, and reads without its lock",
+        lambda: rewritten((admission, "_first_answer", "is_prepared=mine.is_reading", "is_prepared=True")),
+        ("before_is_true",), ("F60h",)),
     Bug("BE5", "a setter in doubt keeps nobody from what its lock names",
         lambda: rewritten((locks, "lost_setting", "lands = other.put &", "lands = 0 &")),
         ("before_is_true",), ("F60e",)),
@@ -987,6 +1034,15 @@ BUGS: tuple[Bug, ...] = (
     Bug("L17", "a run is closed with its last compensation although another effect stands",
         lambda: rewritten((rollback, "_what_follows", 'if others and rollback_obstacles(session, changed(tree, {"calls": tuple(others), "locks": ()})):', "if False:"), (store_ending, "_close_rolled_back", 'if call.run in inside and call.kind != "read"', 'if False and call.kind != "read"')),
         ("ledger_against_world",), ("F7",)),
+    Bug("L18", "a whole rollback takes back what this process saw succeed, whatever else is in the run",
+        lambda: condition_left_out(("TURN_PLAIN",), f" and {sqlite_quick.ONLY_THESE}", " and ? > 0"),
+        ("compensation_order", "world_order"), ("F8c", "F7"), "sqlite"),
+    Bug("L19", "a whole rollback takes back in the order of doing",
+        lambda: rewritten((rollback, "_known_effects", "settled.n)", "-settled.n)")),
+        ("compensation_order", "world_order"), ("F6", "F7"), "sqlite"),
+    Bug("L20", "a whole rollback goes on although its compensation has failed",
+        lambda: rewritten((rollback, "take_back_plainly", "if ended.error is not None or ended.in_flight:", "if False:")),
+        ("ledger_against_world",), ("F7",), "sqlite"),
     Bug("O1", "a run that its consumer stopped is taken back after one lease",
         lambda: rewritten((ending, "leave_waiting", "if not is_stopped or goes_on:", "if True:")),
         ("stopped_runs_are_left_alone",), ("O1",)),
@@ -1027,6 +1083,9 @@ BUGS: tuple[Bug, ...] = (
     Bug("RM11", "only the first attempt of a compensation counts as reported",
         lambda: rewritten((late_reports, "reported_undoing", "bool(open_attempts) and all(", "call.comp_attempt == 1 and all(")),
         ("reports_are_believed",), ("W6",)),
+    Bug("S21", "an attempt that nobody was there to do counts as a try of a compensation",
+        lambda: rewritten((store_ending, "settle_compensation", " + op.untried", "")),
+        ("nobody_there_is_no_try",), ("W7",)),
     # ---- CL: runs that belong to a client ----
     Bug("CL1", "recovery takes the run of a dead owner at once, although its client may live",
         lambda: rewritten((leases, "claim_run", "if left > 0:", "if False:")),
@@ -1035,11 +1094,32 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((leases, "client_left_s", "silent_s = mono - (root.lease_mono - root.lease_s)", "silent_s = (clock or 0.0) - (root.lease_until - root.lease_s)")),
         ("clients_keep_their_runs",), ("W4",)),
     Bug("CL3", "a run that was let go is its client's by the wall clock only",
-        lambda: rewritten((leases, "release_lease", "if op.silent_boot:", "if False:")),
+        lambda: rewritten((leases, "release_lease", "if op.silent_s is not None:", "if False:")),
         ("clients_keep_their_runs",), ("W4",)),
     Bug("CL4", "silence that was just noticed ends the client lease",
         lambda: rewritten((leases, "client_left_s", "silent_s = max(silent_s, mono - root.silent_mono)", "silent_s = lease_s")),
         ("clients_keep_their_runs",), ("W4",)),
+    Bug("S11", "a client that asks another server counts as silent since the last sign of its first server",
+        lambda: rewritten((leases, "client_left_s", "if root.owner and root.wanted:", "if False:")),
+        ("clients_keep_their_runs",), ("W7",)),
+    Bug("S12", "a run that is let go is recovered at once although another server has just asked for it",
+        lambda: rewritten((leases, "release_lease", "is_moved = bool(op.boot) and", "is_moved = False and")),
+        ("clients_keep_their_runs",), ("W7",)),
+    Bug("S13", "a heartbeat forgets that another server has asked for the run",
+        lambda: rewritten((leases, "renew_leases", "if root.wanted:", "if False:")),
+        ("clients_keep_their_runs",), ("W7",)),
+    Bug("S14", "the newest request of a moved client does not count",
+        lambda: rewritten((leases, "note_wish", "0 <= op.mono - mono < WANTED_S", "True")),
+        ("clients_keep_their_runs",), ("W7",)),
+    Bug("S15", "a run that is handed over does not wait for whoever performs its call",
+        lambda: rewritten((rollback, "_settle_orphans", "clocks.mono + work_left_s(row)", "clocks.mono")),
+        ("ledger_against_world",), ("W7",)),
+    Bug("S16", "a lease that was renewed at another server is not waited for",
+        lambda: rewritten((engine_work, "late_renewal", "until = clocks.mono + work_left_s(row)", "until = row.quiet_mono or 0.0")),
+        ("ledger_against_world",), ("W7",)),
+    Bug("S17", "a renewed lease counts only as long as another host thought before",
+        lambda: rewritten((settlement, "watch_doubt", "if op.renewed", "if False")),
+        ("ledger_against_world",), ("W7",)),
 )  # fmt: skip
 
 
@@ -1108,6 +1188,11 @@ def _likely(bug: Bug, luck: random.Random) -> list[Play]:
                 likely.append(
                     (variant, index, Schedule(second=(Fault(at, kind),), raced=True, seed=luck.randrange(99)))
                 )
+            # Recovery starts a resumed agent again, as soon as the lease has ended: what that agent asks for is lost there.
+            for at, kind in itertools.product(range(RECOVERY_OPS), LEDGER if scenario.policy == "resume" else ()):
+                faults = (Fault(at, kind),)
+                resumed = Schedule(recovery=faults, later=faults, same_host=False, seed=luck.randrange(99))
+                likely.append((variant, index, resumed))
             for at, name in enumerate(clean_trace(variant, index)):
                 for kind in kinds_at(name, variant.probe):
                     raced = scenario.second is not None and luck.random() < 0.5

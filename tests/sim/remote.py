@@ -9,10 +9,11 @@ from typing import Any
 
 from amends import Retry, tool
 from amends.engine import ending, recovery, work
+from amends.engine.doubts import settle_doubt
 from amends.engine.keys import provider_key
 from amends.errors import Busy, Error, LeaseLost
 from amends.host import runs
-from amends.ledger.operations import ReadCall
+from amends.ledger.operations import ListWanted, ReadCall
 from amends.ledger.world import Ended, Sleep
 from amends.model import Absent, Happened, NoEffect, WorkLost
 from amends.people import doubts
@@ -277,6 +278,57 @@ def reported_undoings(v: Variant, how: str) -> Scenario:
     return scenario
 
 
+# ---- Compensations that nobody takes
+
+
+TRIES = 3
+UNTAKEN = 4
+"""So many attempts find nobody who does them: more than there are tries."""
+
+
+class NobodyThere(NoEffect):
+    """What the service raises if no worker takes a piece of work."""
+
+    is_try = False
+
+
+def untaken_undoings(v: Variant, first: str) -> Scenario:
+    """Nobody takes a compensation for long; then a performer is lost with it, and the next one does it.
+
+    ``first``: what the very first attempt comes to.
+    """
+    a = make("a", variant=v, key="n")
+
+    async def undone() -> None:
+        world = Here.world
+        assert world.sim.current is not None, "only a compensation hands out"
+        _, op = world.sim.current
+        attempt = world.sim.store.calls[op.call.id].comp_attempt
+        _, untaken = world.untaken.setdefault(op.call.id, (TRIES, set()))
+        is_lost = attempt == 1 and first == "lost"
+        if not is_lost and len(untaken) < UNTAKEN:
+            untaken.add(attempt)
+            raise NobodyThere("no worker took it")
+        if is_lost or len(untaken) + 1 + (first == "lost") == attempt:
+            raise WorkLost("nobody reported within the work lease")
+        world.hand_out_here(world.sim.clock.mono + WORK_S - SOON_S)
+        await ReadCall(op.call.id)  # a place to die or pause at, with the performer at work
+        await Sleep(WORK_S * 0.5)
+        world.performed(op.call.id)
+
+    b = remote_tool("b", v, undone)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            await do(run, b, n=1)
+            raise Fails("on purpose")
+
+    return Scenario(
+        f"W7 a compensation that nobody takes, first {first}", program, [a, b], {name: traits(v) for name in "ab"}
+    )
+
+
 async def _report(host: Any, piece: Undo) -> None:
     """Report what a performer did about a compensation: it has acted by now, unless its work never reached it."""
     world = Here.world
@@ -347,6 +399,104 @@ def _client(how: str, a: Any, b: Any) -> Callable[[Inside], Coroutine[Any, Any, 
     return client
 
 
+MOVED = (
+    "goes on", "has asked too late", "is silent then", "loses its server", "has claimed", "renews its claim",
+    "renews and loses both servers",
+)  # fmt: skip
+CLAIMING = ("has claimed", "renews its claim", "renews and loses both servers")
+
+
+def moved_clients(v: Variant, how: str) -> Scenario:
+    """A client is moved to another server while the first one lives: that one asks for the run, the first one lets it go."""
+    a, b = make("a", variant=v, key="n"), make("b", variant=v, key="n")
+
+    async def program(inside: Inside) -> None:
+        handed.clear()
+        run = await inside.open("r", client_lease=CLIENT_S)
+        await do(run, a, n=1)
+        if how in CLAIMING:
+            await _hand_out(run, b, n=1)
+        else:
+            await do(run, b, n=1)
+        if how == "loses its server":
+            raise Crash
+        wanted: list[Any] = []
+        for _ in range(8):
+            await Sleep(CLIENT_S * 0.15)
+            for _ in range(4):  # the other server asks, and a heartbeat comes, at any place between
+                wanted = wanted or await ListWanted(inside.process.owner)
+            if (wanted or run.session.lease.is_wanted) and how != "has asked too late":
+                break
+        await ending.let_go(run.session, silent_s=CLIENT_S)
+        inside.process.leases.pop(run.session.root, None)
+
+    async def client(inside: Inside) -> None:
+        for turn in range(12):
+            await Sleep(CLIENT_S * 0.15)
+            try:
+                run = await inside.open("r", client_lease=CLIENT_S, wait=0.0)
+                if not run.over:
+                    await _go_on_elsewhere(run, how, a, b)
+                inside.process.leases.pop(run.session.root, None)
+                return
+            except Busy:
+                if how == "is silent then" or (how == "loses its server" and turn):
+                    return
+            except Error:
+                continue
+
+    async def worker(inside: Inside) -> None:
+        for _ in range(30):
+            await Sleep(CLIENT_S * 0.075)
+            await inside.recover()
+
+    # Who recovers what a dead server has left, on the host of that server, comes afterwards.
+    last = None if how == "loses its server" else worker
+    rest = {name: traits(v) for name in "ab"}
+    return Scenario(f"W7 a client that moves {how}", program, [a, b], rest, second=client, third=last)
+
+
+async def _hand_out(run: SimulatedRun, a_tool: Any, **args: Any) -> None:
+    """Hand a call out to a performer that reports elsewhere."""
+    session = run.session
+    ask = runs.hand_ask(run.inside.host, session, a_tool.name, args, key=None, kind=None, cost=None, lease=WORK_S)
+    done = await ending.begin_by_hand(session, ask)
+    lease, row = await work.grant(WORK_S), done.row
+    key = provider_key(row)
+    Here.world.hand_out(row, key, "execute", until=lease.until - SOON_S)
+    handed[row.id] = (row.attempt, session.lease.epoch, result_of(key))
+
+
+async def _go_on_elsewhere(run: SimulatedRun, how: str, a: Any, b: Any) -> None:
+    """Go on with a run that another server had: with what a performer of that one does, and to its end."""
+    host, world = run.inside.host, Here.world
+    for call_id, (attempt, epoch, answer) in list(handed.items()):
+        if how == "renews and loses both servers":
+            await Sleep(WORK_S * 0.7)
+            row = await ReadCall(call_id)
+            assert row is not None, "calls are never deleted"
+            await settle_doubt(run.session, host.specs["b"], row, back=True)
+            with suppress(LeaseLost):
+                asked_at = run.inside.sim.clock.mono
+                await work.late_renewal(run.session, host.specs["b"], call_id, attempt)
+                world.renewed(call_id, until=asked_at + WORK_S - SOON_S)
+            raise Crash
+        if how == "renews its claim":
+            with suppress(LeaseLost):
+                for _ in range(3):
+                    asked_at = run.inside.sim.clock.mono
+                    await work.late_renewal(run.session, host.specs["b"], call_id, attempt)
+                    world.renewed(call_id, until=asked_at + WORK_S - SOON_S)
+                    await Sleep(WORK_S * 0.6)
+        elif world.performed(call_id):
+            told = Happened(answer)
+            await doubts.report_late(host, NOBODY, call_id, told, attempt=attempt, epoch=epoch, by="client")
+            world.reported[call_id, "execute", attempt] = True
+    await do(run, a, n=1)
+    await do(run, b, n=2)
+    await run.leave(Fails("on purpose") if how == "renews its claim" else None)
+
+
 def remote_scenarios(v: Variant) -> list[Scenario]:
     """Flows with performers outside the owner's process, and with clients."""
     if v not in VARIANTS:
@@ -357,5 +507,7 @@ def remote_scenarios(v: Variant) -> list[Scenario]:
         twice_taken_over(v),
         *(served(v, ends) for ends in ("commits", "raises")),
         *(reported_undoings(v, how) for how in REPORTED),
+        *(untaken_undoings(v, first) for first in ("untaken", "lost") if v.comp_idempotent),
         *(clients(v, how) for how in CLIENTS),
+        *(moved_clients(v, how) for how in MOVED),
     ]

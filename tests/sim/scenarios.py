@@ -736,6 +736,8 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.contexts import context_scenarios
     from tests.sim.delegating import delegating_scenarios
     from tests.sim.desk import desk_scenarios
+    from tests.sim.erasing import erasing_scenarios
+    from tests.sim.escalating import escalating_scenarios
     from tests.sim.forking import fork_scenarios
     from tests.sim.halting import halt_scenarios
     from tests.sim.handled import handled_scenarios
@@ -798,6 +800,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *approving_scenarios(v),
         *fork_scenarios(v),
         *telling_scenarios(v),
+        *escalating_scenarios(v),
         *checkpoint_scenarios(v),
         *replay_scenarios(v),
         *nested_scenarios(v),
@@ -816,4 +819,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *handled_scenarios(v),
         *token_scenarios(v),
         *remote_scenarios(v),
+        *erasing_scenarios(v),
     ]

@@ -232,6 +232,7 @@ class _Stage:
             self._wakes_in(r, now) for r in sim.store.runs.values() if r.wake_at is not None and r.uid not in at_rest
         ]
         wakes += [at - sim.clock.mono for at, _ in self.world.later]
+        wakes += [row.due_at - now for row in sim.store.approvals.values() if row.due_at is not None]
         if self.host.notices.hook is not None:  # without one the outbox is nobody's, and waits for ever
             wakes += [row.tell_at - now for row in sim.store.approvals.values() if row.tell_at is not None]
         if not wakes:

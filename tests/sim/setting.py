@@ -148,6 +148,27 @@ def permitted() -> Scenario:
     return _scenario("f permitted", program, put)
 
 
+def permitted_in_turns() -> Scenario:
+    """Two runs set the same value, each permitted ahead: what is there is read when the other has let go of it."""
+    put = _setter(asks=True)
+
+    async def _put(inside: Inside, id: str, n: int) -> None:
+        await permits.permit(inside.host, NOBODY, put.name, Rule(), by="anna", uses=9, expires=600.0)
+        async with inside.run(id, wait=WAIT_S, wait_approval=0.0) as run:
+            await _set(run, put, n=n)
+            await Sleep(5.0)
+            if id == "r1":
+                raise Fails
+
+    async def first(inside: Inside) -> None:
+        await _put(inside, "r1", 1)
+
+    async def second(inside: Inside) -> None:
+        await _put(inside, "r2", 2)
+
+    return _scenario("h permitted in turns", first, put, second=second, third=worker)
+
+
 def forward() -> Scenario:
     """Two settings are staged: the second waits until a lost first one has landed, whoever goes on."""
     first, second = _forward("put"), _forward("other put")
@@ -185,5 +206,6 @@ def setting_scenarios(v: Variant) -> list[Scenario]:
         stranger(),
         beside_a_lost_one(),
         permitted(),
+        permitted_in_turns(),
         forward(),
     ]

@@ -46,7 +46,7 @@ def scenarios_of(variant: Variant) -> tuple[Scenario, ...]:
 
 @cache
 def clean_trace(variant: Variant, index: int) -> tuple[str, ...]:
-    with played_on("memory"):  # the fastest; a flow asks for the same operations on every ledger
+    with played_on("memory"):  # the fastest; on SQLite a rollback may ask for one operation less
         return operations_of(scenarios_of(variant)[index])
 
 

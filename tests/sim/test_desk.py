@@ -98,7 +98,7 @@ class Copy:
 def _followed(sim: Simulation, host: Host, call_id: str, root: str, answer: Probed[Any]) -> tuple[Copy, str]:
     """As ``rt.resolve`` does it in a process that has no agent."""
     copy = Copy(sim, Unknown("assumed"))
-    copy.drive(doubts.resolve(host, NOBODY, call_id, answer, by="anna", why="..."))
+    copy.drive(doubts.resolve(host, NOBODY, call_id, answer, by="anna", why=doubts.YOUR_WHY))
     found = copy.drive(runs.one(host, root))
     if found is not None:
         row, lease = copy.drive(runs.claim(host, found, force=True))

@@ -23,18 +23,30 @@ ENDS = {
     "W6 a compensation reported to another server": "rolled_back",
     "W6 a compensation reported as its lease ends": "rolled_back",
     "W6 a compensation reported as not done": "rolled_back",
+    "W7 a compensation that nobody takes, first untaken": "rolled_back",
+    "W7 a compensation that nobody takes, first lost": "rolled_back",
     "W4 a client, goes": "rolled_back",
     "W4 a client, comes back": "committed",
     "W4 a client, comes back late": "committed",  # nobody recovered it before
     "W4 a client, never comes back": "rolled_back",
     "W4 a client, whose server dies": "rolled_back",
     "W4 a client, whose server lets go": "rolled_back",
+    "W7 a client that moves goes on": "committed",
+    "W7 a client that moves has asked too late": "committed",
+    "W7 a client that moves is silent then": "rolled_back",
+    "W7 a client that moves has claimed": "committed",
+    "W7 a client that moves renews its claim": "rolled_back",
+    "W7 a client that moves loses its server": "rolled_back",
+    "W7 a client that moves renews and loses both servers": "rolled_back",
 }
 
+REPEATED = Variant(probe=True, repeat="idempotent", comp_idempotent=True)
+FLOWS = [*remote_scenarios(PROBED), *(one for one in remote_scenarios(REPEATED) if one.name.startswith("W7"))]
 
-@pytest.mark.parametrize("scenario", remote_scenarios(PROBED), ids=lambda one: one.name)
+
+@pytest.mark.parametrize("scenario", FLOWS, ids=lambda one: one.name)
 def test_a_flow_ends_as_it_says(scenario: Scenario) -> None:
-    outcome = play(scenario, Schedule(raced=scenario.second is not None and scenario.name[:2] in ("W2", "W5")))
+    outcome = play(scenario, Schedule(raced=scenario.second is not None and scenario.name[:2] in ("W2", "W5", "W7")))
     assert not outcome.violations
     assert outcome.sim is not None
     assert outcome.world is not None

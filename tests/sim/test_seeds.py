@@ -71,6 +71,12 @@ SEEDS: list[tuple[str, str, Variant, Schedule]] = [
             (Fault(10, "cancel before"),), (Fault(20, "pause before"),), (Fault(0, "after"),), False, True, 872949326
         ),
     ),
+    (
+        "a read of a resumed run, asked for again after a lost answer, got the next recorded one, and then a body ran",
+        "F5b resumed reads",
+        Variant(),
+        Schedule(recovery=(Fault(0, "after"),), later=(Fault(8, "lost"),), same_host=False, seed=1),
+    ),
 ]
 
 

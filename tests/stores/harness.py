@@ -94,6 +94,9 @@ def on_server(kind: str, database: Emptied) -> Harness:
             made.append(Kept(lambda time: store(database.url, clock=time)))
         database.empty()
         made[0].clock = clock
+        forget = getattr(getattr(made[0].store, "_plain", None), "forget", None)
+        if forget is not None:  # what it remembers of runs that were deleted
+            forget()
         return made[0]
 
     def close() -> None:

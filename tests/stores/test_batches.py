@@ -1,6 +1,7 @@
 """Steps of many runs in one statement: who sends, who is taken along, and what becomes of those that were not done."""
 
 import asyncio
+import ctypes
 import linecache
 import sys
 import threading
@@ -291,6 +292,75 @@ def test_an_interrupt_at_any_line_of_a_queued_caller_loses_nothing(pool: ThreadP
         ends.append(play(len(ends) + 1))
         assert len(ends) < 1000
     assert sum(was_sent for _, was_sent in ends) > 3
+
+
+def test_an_interrupt_at_any_line_of_who_was_taken_along_stops_nobody_behind_it(pool: ThreadPoolExecutor) -> None:
+    """Those of a batch are woken one by one, and each wakes the next: also if it was interrupted."""
+
+    def play(moment: int) -> bool:
+        server = Server(held=0)
+        batches = Batches(server.together, late_s=0.5)
+        out = [Queued(Op(name), name) for name in ("first", "second")]
+        for step in out:
+            batches._begin(step)
+        sender = send(pool, batches, server, "sender")
+        wait_for(queued(batches, 1))
+        is_gone = threading.Event()
+
+        def let_go() -> list[Future[Any]]:
+            wait_for(lambda: len(batches._queue.steps) == 2 or is_gone.is_set())
+            behind = [send(pool, batches, server, name) for name in ("next", "last")]
+            wait_for(lambda: len(batches._queue.steps) == 4 or is_gone.is_set())
+            batches._end(out[0])
+            return behind
+
+        going = pool.submit(let_go)
+        is_interrupted = interrupted(moment, lambda: batches.perform(Op("one"), "one", server.perform_alone))
+        is_gone.set()
+        behind = going.result(PATIENCE_S)
+        batches._end(out[1])
+        for future in (sender, *behind):
+            assert future.result(PATIENCE_S).split()[0] in ("alone", "together")
+        assert_nothing_is_left(batches)
+        return is_interrupted
+
+    moment = 1
+    while play(moment):
+        moment += 1
+        assert moment < 1000
+    assert moment > 10
+
+
+def test_a_run_whose_caller_was_interrupted_in_a_batch_takes_its_next_step(pool: ThreadPoolExecutor) -> None:
+    is_out, go, caller = threading.Event(), threading.Event(), list[int]()
+
+    def together(ops: Sequence[str]) -> list[str]:
+        is_out.set()
+        assert go.wait(PATIENCE_S)
+        return [f"together {op}" for op in ops]
+
+    def perform(op: str) -> Any:
+        caller.append(threading.get_ident())
+        return batches.perform(Op(op), "its run", lambda op: f"alone {op}")
+
+    batches, server = Batches(together, late_s=0.05), Server(held=0)
+    first = begun(batches, SENDERS_MAX)
+    sender = send(pool, batches, server, "sender")
+    wait_for(queued(batches, 1))
+    taken = pool.submit(perform, "taken")
+    wait_for(queued(batches, 2))
+    batches._end(first[0])
+    assert is_out.wait(PATIENCE_S)
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    assert raise_in(ctypes.c_ulong(caller[0]), ctypes.py_object(KeyboardInterrupt)) == 1
+    with pytest.raises(KeyboardInterrupt):
+        taken.result(PATIENCE_S)
+    go.set()
+    assert sender.result(PATIENCE_S) == "together sender"
+    for step in first[1:]:
+        batches._end(step)
+    assert_nothing_is_left(batches)
+    assert pool.submit(perform, "next").result(PATIENCE_S) == "alone next"
 
 
 # ---- on an event loop ---------------------------------------------------------------------

@@ -113,14 +113,14 @@ def test_a_ledger_that_a_newer_amends_has_changed_is_refused(store: MysqlStore, 
     newer.close()
 
 
-@pytest.mark.parametrize("said", ["10.5.9-MariaDB", "5.7.44-log", "8.0.15", "5.5.5-10.3.2-MariaDB"])
+@pytest.mark.parametrize("said", ["10.5.9-MariaDB", "5.7.44-log", "8.0.18", "5.5.5-10.3.2-MariaDB"])
 def test_a_server_that_is_too_old_is_refused(said: str) -> None:
     with pytest.raises(LedgerUnavailable, match="too old") as old:
         check_server(lambda _: [(said, 1 << 24)], "mysql://host/shop")
     assert "or newer" in old.value.hint
 
 
-@pytest.mark.parametrize("said", ["10.6.0-MariaDB", "5.5.5-10.11.2-MariaDB-log", "8.0.16", "9.1.0", "11.4.2-MariaDB"])
+@pytest.mark.parametrize("said", ["10.6.0-MariaDB", "5.5.5-10.11.2-MariaDB-log", "8.0.19", "9.1.0", "11.4.2-MariaDB"])
 def test_a_server_that_is_new_enough_is_used(said: str) -> None:
     assert check_server(lambda _: [(said, 1 << 24)], "mysql://host/shop") == 1 << 24
 

@@ -54,19 +54,35 @@ def test_an_answer_is_the_same_however_it_arrives(first: int) -> None:
         assert (raw._next_seq_id, raw._rfile.read()) == ((first + 7) % 256, b"")
 
 
-@pytest.mark.parametrize("size", [0, 1, 250, 251, 5000, 70_000])
-def test_a_text_of_any_length(size: int) -> None:
-    length = (
-        bytes([size])
-        if size < 251
-        else b"\xfc" + size.to_bytes(2, "little")
-        if size < 65536
-        else b"\xfd" + size.to_bytes(3, "little")
-    )
-    whole = packets(1, b"\x01", COLUMN, END, length + b"x" * size, END)
-    pieces = [whole[at : at + 8192] for at in range(0, len(whole), 8192)]
-    assert connection._read_text(raw_of(*pieces)) == "x" * size
-    assert connection._read_text(raw_of(packets(1, b"\x01", COLUMN, END, b"\xfb", END))) == ""
+def written(number: int) -> bytes:
+    """A number as the protocol writes it."""
+    for first, size in ((0xFC, 2), (0xFD, 3), (0xFE, 8)):
+        if 250 < number < 256**size:
+            return bytes([first]) + number.to_bytes(size, "little")
+    return bytes([number])
+
+
+@pytest.mark.parametrize("number", [0, 1, 250, 251, 65_535, 65_536, 1 << 24, 1_794_844_189_354_927])
+def test_what_statements_without_rows_say_is_the_same_however_it_arrives(number: int) -> None:
+    said = b"\x00\x01" + written(number) + b"\x02\x00\x00\x00"
+    whole = packets(1, DONE, said, b"\x00" + written(number) + said[2:], DONE)
+    for at in range(1, len(whole)):
+        answers = connection.Answers(raw_of(), 4)
+        assert not answers.add(whole[:at])
+        assert answers.add(whole[at:])
+        assert answers.said == [(0, 0), (1, number), (number, number), (0, 0)]
+
+
+def test_an_error_among_such_answers_and_the_end_of_the_line_are_raised() -> None:
+    answers = connection.Answers(raw_of(), 3)
+    assert not answers.add(packets(1, DONE))
+    with pytest.raises(pymysql.MySQLError, match="gone") as found:
+        answers.add(packets(2, b"\xff\x84\x04#08S01gone"))
+    assert found.value.args[0] == 1156
+    with pytest.raises(pymysql.OperationalError, match="lost connection"):
+        connection.Answers(raw_of(), 1).add(b"")
+    with pytest.raises(AssertionError, match="no rows"):
+        connection.Answers(raw_of(), 1).add(packets(1, b"\x02", COLUMN))
 
 
 @pytest.mark.parametrize("place", range(1, 7))

@@ -113,6 +113,11 @@ def test_nobody_listens(url: str, tmp_path: Path) -> None:
     refused(MysqlStore("mysql://bob@host.invalid/shop"), "cannot be reached")
 
 
+def test_a_system_without_unix_sockets_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delattr(socket, "AF_UNIX")
+    refused(MysqlStore(f"mysql://bob@localhost/shop?unix_socket={tmp_path}/none"), "no Unix sockets")
+
+
 def test_a_user_who_may_not_make_tables(server: MariadbServer, url: str) -> None:
     databases.execute(server.url(), ["create user if not exists eve@'%' identified by 'x'"])
     databases.execute(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pymysql  # type: ignore[import-untyped]
@@ -30,6 +30,7 @@ from amends.ledger.tables import Find
 from amends.states import CALL_STATES, RUN_STATES
 from amends.stores.calls import COLUMNS, TOOL, pack
 from amends.stores.migrations import migrations
+from amends.stores.mysql.quick import _admits
 from amends.stores.mysql.store import RUN_ID_BYTES_MAX, TENANT_BYTES_MAX, MysqlStore
 from amends.stores.quick import OPEN_ROOT
 from amends.stores.sql import EVENT_COLUMNS, MYSQL, OPEN, Execute, Result, Statements, Transaction, as_sql
@@ -205,9 +206,25 @@ def test_the_states_of_the_schema_are_those_of_the_tables(table: str, word: str,
     assert re.findall(r"'(\w+)'", found[1]) == list(states)
 
 
-def test_the_procedure_of_an_admission_asks_what_the_other_stores_ask() -> None:
-    [text] = [one for one in migrations("mysql")[0].statements if one.startswith("create procedure amends_admit_1(")]
+@pytest.mark.parametrize("name", ["amends_turn_1", "amends_move_1"])
+def test_a_procedure_that_needs_an_open_run_asks_what_the_other_stores_ask(name: str) -> None:
+    [text] = [one for one in migrations("mysql")[0].statements if one.startswith(f"create procedure {name}(")]
     assert OPEN_ROOT in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"state": "pivoted"}, {"goal": "commit"}, {"pivot": "call"}, {"deadline_at": 5.0}, {"forked_from": "run"}],
+)
+def test_what_the_rows_say_of_an_open_run_is_what_the_statements_ask(database: Any, change: dict[str, Any]) -> None:
+    """``_admits`` judges a row in Python, as ``OPEN_ROOT`` does in SQL."""
+    row = RunRow(**filled(RunRow, uid="u1", id="i1", tenant="t", generation=1, root="u1", state="open"))
+    for changes, expected in (({}, 1), (change, 0)):
+        assert _admits(replace(row, **changes)) is bool(expected)
+        values = {"goal": "", "pivot": "", "deadline_at": None, "forked_from": "", "state": "open"} | changes
+        columns = ", ".join(f"%s as {name}" for name in values)
+        database.execute(f"select {OPEN_ROOT} from (select {columns}) one", tuple(values.values()))
+        assert database.fetchall() == ((expected,),)
 
 
 def test_a_state_that_no_table_has_is_not_stored(database: Any) -> None:
@@ -276,8 +293,11 @@ def test_no_question_walks_through_a_table(database: Any, op: Asked) -> None:
         (Asked(queries.page_events, "u7", None, 0, 9), "PRIMARY"),
         (Asked(queries.page_events, None, None, "5000000.r.1", 9), "amends_event_at"),
         (Asked(rows.PageUnsealed, "u7", 9), "amends_run_unsealed"),
+        (Asked(rows.CountStates, "t", 9), "amends_run_created"),
         (Asked(queries.list_due_notices, 20.0, None, 9), "amends_approval_tell"),
         (Asked(queries.list_due_notices, 20.0, "t", 9), "amends_approval_tell"),
+        (Asked(queries.list_due_requests, 20.0, None, 9), "amends_approval_due"),
+        (Asked(queries.list_due_requests, 20.0, "t", 9), "amends_approval_due"),
     ],
     ids=repr,
 )

@@ -414,7 +414,7 @@ def test_closing_twice_is_fine_and_ends_everything(make: Make, postgres_url: str
     Ledger(store, "async").runs()
     store.close()
     store.close()
-    assert sessions(postgres_url) == 0
+    wait_for(lambda: sessions(postgres_url) == 0)  # the server ends a session a moment after its client
     with pytest.raises(LedgerUnavailable):
         store.perform(ops.ListRuns(None))
     with pytest.raises(LedgerUnavailable):

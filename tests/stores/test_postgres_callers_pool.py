@@ -130,6 +130,24 @@ def harness(server: PostgresServer) -> Iterator[Harness]:
         yield Harness(make, lambda _, clock: PostgresStore(clock=clock, pool=pool, schema="ledger"), url=url)
 
 
+def test_every_connection_that_the_pool_lends_for_the_first_time_is_a_session(server: PostgresServer) -> None:
+    """So that a ledger is compared with its anchor after a failover that only the program's pool has noticed."""
+    with pool_of(server.create_database(), min_size=1, max_size=1) as pool:
+        store, sessions = PostgresStore(pool=pool, schema="ledger"), list[int]()
+        store.open(create=True)
+        store.on_session.append(lambda: sessions.append(1))
+        store.schema()
+        assert sessions == []
+        lent = pool.getconn()
+        lent.close()
+        pool.putconn(lent)  # the pool makes another one
+        pool.wait(60.0)
+        store.schema()
+        store.schema()
+        assert sessions == [1]
+        store.close()
+
+
 SOME = [name for name in CHECKS if name.startswith("storing.")]
 
 

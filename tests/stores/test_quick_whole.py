@@ -15,7 +15,7 @@ import pytest
 
 from amends.ledger import operations as ops
 from amends.ledger.operations import StoreOp
-from amends.ledger.plain import PlainRun, SettlePlain
+from amends.ledger.plain import FailPlain, PlainRun, SettlePlain
 from amends.ledger.rows import RunRow
 from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Clock, Ledger, audit
@@ -117,6 +117,10 @@ def failing(ledger: Ledger) -> StoreOp[Any]:
     return ledger.settle_op(ledger.start_plain(ledger.run()).row, "failed", error="broken")
 
 
+def failing_plainly(ledger: Ledger) -> StoreOp[Any]:
+    return FailPlain(ledger.start_plain(ledger.run()), '["ValueError", "no"]', "boot", 5.0)
+
+
 def turning(ledger: Ledger) -> StoreOp[Any]:
     run = ledger.run()
     ledger(SettlePlain(ledger.start_plain(run), '"ok"'))
@@ -135,7 +139,7 @@ def committing(ledger: Ledger) -> StoreOp[Any]:
     return ops.DecideCommit(run.uid, "a", 1, '"out"', plain=plainly(run))
 
 
-@pytest.mark.parametrize("asked", [opening, failing, turning, closing_run, committing])
+@pytest.mark.parametrize("asked", [opening, failing, failing_plainly, turning, closing_run, committing])
 def test_what_breaks_at_its_event_leaves_nothing(
     request: pytest.FixtureRequest, broken: tuple[Ledger, Callable[[list[str]], Any]], asked: Asked
 ) -> None:

@@ -52,7 +52,7 @@ TABLES: dict[str, Any] = {
 }  # fmt: skip
 """The tables whose columns are the fields of a row."""
 OWN: dict[str, tuple[str, ...]] = {
-    "amends_run": (*TAIL_COLUMNS, "sealed"), "amends_approval": ("no",), "amends_delegation": ("sealed",),
+    "amends_run": (*TAIL_COLUMNS, "sealed", "unsealed"), "amends_approval": ("no",), "amends_delegation": ("sealed",),
     "amends_directive": ("sealed",),
 }  # fmt: skip
 """The columns that a store keeps for itself."""
@@ -237,6 +237,9 @@ ASKED = [
     Asked(queries.waits_for, "t", "x"),
     Asked(queries.drop_waits, "r"),
     Asked(queries.drop_waits, "r", ("x", "y")),
+    Asked(queries.slices_named, "t", ("x", "y")),
+    Asked(queries.page_unfinished, "t", "r", 9),
+    Asked(queries.page_events_back, "t", "5000000.r.1", 9),
     Asked(queries.newest_checkpoint),
     Asked(queries.page_checkpoints, 5, 9),
     Asked(rows.PageUnsealed, "r", 9),
@@ -248,6 +251,8 @@ ASKED = [
     Asked(queries.page_approvals, "t", ("pending", "used"), "a", 9),
     Asked(queries.list_due_notices, 20.0, None, 9),
     Asked(queries.list_due_notices, 20.0, "t", 9),
+    Asked(queries.list_due_requests, 20.0, None, 9),
+    Asked(queries.list_due_requests, 20.0, "t", 9),
     Asked(queries.used_approvals, "u"),
     Asked(queries.delegations_to, "t", "b"),
     Asked(Find, MARKS, "x"),
@@ -271,6 +276,13 @@ def asked_of(database: sqlite3.Connection, op: Asked) -> list[str]:
 
     run_flow(as_sql(op.flow(), Transaction(STATEMENTS, float)), explain)
     return lines
+
+
+@pytest.mark.parametrize("tenant", [None, "t"])
+def test_states_are_counted_over_the_newest_runs_only(database: sqlite3.Connection, tenant: str | None) -> None:
+    lines = asked_of(database, Asked(rows.CountStates, tenant, 9))
+    assert "SCAN amends_run USING INDEX amends_run_created" in lines
+    assert lines[0] == "CO-ROUTINE newest", "the limit is inside: what is grouped is already cut"
 
 
 @pytest.mark.parametrize("op", ASKED, ids=repr)
@@ -308,6 +320,10 @@ def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.C
         (Asked(queries.page_events, "r", None, 5, 9), "PRIMARY KEY (root=? AND n"),
         (Asked(queries.page_events, None, "t", "5000000.r.1", 9), "INDEX amends_event_at"),
         (Asked(queries.newest_event, None, None), "INDEX amends_event_at"),
+        (Asked(queries.page_events_back, None, "", 9), "INDEX amends_event_at"),
+        (Asked(queries.page_events_back, "t", "5000000.r.1", 9), "INDEX amends_event_at"),
+        (Asked(queries.page_unfinished, None, "", 9), "INDEX amends_run_unsealed"),
+        (Asked(queries.page_unfinished, "t", "r", 9), "INDEX amends_run_unsealed"),
         (Asked(rows.Now, "r"), "PRIMARY KEY (root=?"),
         (Asked(Find, EVENTS, ("r", 1)), "PRIMARY KEY (root=? AND n"),
         (Asked(queries.approvals_of, "r"), "INDEX amends_approval_root"),
@@ -315,6 +331,8 @@ def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.C
         (Asked(queries.used_approvals, "u"), "INDEX amends_approval_use"),
         (Asked(queries.list_due_notices, 20.0, None, 9), "INDEX amends_approval_tell"),
         (Asked(queries.list_due_notices, 20.0, "t", 9), "INDEX amends_approval_tell"),
+        (Asked(queries.list_due_requests, 20.0, None, 9), "INDEX amends_approval_due"),
+        (Asked(queries.list_due_requests, 20.0, "t", 9), "INDEX amends_approval_due"),
     ],
     ids=repr,
 )
@@ -322,11 +340,29 @@ def test_what_somebody_waits_for_is_found_by_its_own_index(database: sqlite3.Con
     assert any(index in line for line in asked_of(database, op))
 
 
+@pytest.mark.parametrize(
+    "op",
+    [
+        Asked(queries.page_events, None, "t", "5000000.r.1", 9), Asked(queries.newest_event, None, "t"),
+        Asked(queries.page_events_back, "t", "", 9), Asked(queries.page_events_back, "t", "5000000.r.1", 9),
+        Asked(queries.page_calls, "t", (), None, 9), Asked(queries.page_calls, "t", ("succeeded",), None, 9),
+        Asked(queries.page_calls, "t", ("in_doubt",), None, 9),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_calls_of_a_tenant_are_read_from_the_calls_on(database: sqlite3.Connection, op: Asked) -> None:
+    """Beginning with the runs of the tenant, the newest event of a million calls took 200 ms."""
+    lines = asked_of(database, op)
+    joined = [line for line in lines if re.match(r"(SEARCH|SCAN) [crt]\b", line)]
+    assert joined[0].split()[1] == "c", lines
+    assert not [line for line in lines if line.startswith("SEARCH r USING INDEX")]
+
+
 PLAIN = {
     "calls.find": STATEMENTS.calls.find, "events.folded_tail": STATEMENTS.events.folded_tail,
     "events.folded_of_root": STATEMENTS.events.folded_of_root, "load": quick.LOAD, "admit": quick.ADMIT,
     "settle": quick.SETTLE, "settle sealed": quick.SETTLE_SEALED, "begin": quick.BEGIN, "end": quick.END,
-    "find tool": quick.FIND_TOOL, "touch": STATEMENTS.touch,
+    "find tool": quick.FIND_TOOL, "touch": STATEMENTS.touch, "turn": quick.TURN_PLAIN, "close": quick.CLOSE_PLAIN,
 }  # fmt: skip
 
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, tool
+from amends import AsyncRuntime, current_call, tool
 from amends.errors import LeaseLost, LedgerUnavailable
 from amends.ledger import operations as ops
+from amends.ledger.plain import Started
 from amends.stores.memory import MemoryStore
 from amends.stores.sqlite import store as sqlite_store
 from amends.stores.sqlite.connection import BUSY_S_MAX
 from amends.stores.sqlite.group_commit import AT_ONCE_MAX
-from amends.stores.sqlite.store import INLINE_MAX, SqliteStore
+from amends.stores.sqlite.store import APART_MIN, INLINE_MAX, SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.stores.many import CALLERS, Gate, commits, in_line, numbered, stored, wait_for
 
@@ -401,3 +402,54 @@ def test_tasks_that_come_after_a_lone_one_share_flushes(tmp_path: Path) -> None:
         return shared
 
     assert asyncio.run(main()) <= 64  # 128 operations
+
+
+# ---- what the loop writes, and a thread flushes ---------------------------------------------
+
+
+def test_a_crowd_of_tasks_is_written_on_the_loop_and_flushed_by_a_thread(tmp_path: Path) -> None:
+    """Every answer is durable, the calls are those that were made, and a program that ends meanwhile loses nothing."""
+
+    @tool(key="n")
+    async def note(n: int) -> int:
+        assert is_stored(current_call().id), "no body starts before its admission is durable"
+        return n
+
+    @note.compensate
+    async def forget(n: int) -> None: ...
+
+    path, tasks, calls = tmp_path / "ledger.db", 3 * APART_MIN, 6
+
+    async def work(rt: AsyncRuntime, number: int) -> list[int]:
+        async with rt.run(f"r{number}"):
+            return [await note(n=n) for n in range(calls)]
+
+    async def main() -> None:
+        async with AsyncRuntime(f"sqlite:///{path}?synchronous=full", tools=[note]) as rt:
+            before = commits(path)
+            done = await asyncio.gather(*(work(rt, number) for number in range(tasks)))
+            assert done == [list(range(calls))] * tasks
+            assert commits(path) - before < tasks * calls  # 2 * tasks * calls operations, beginnings and ends
+            assert (await rt.verify()).ok
+
+    is_stored = stored(path)
+    with closing(SqliteStore(path, "FULL")) as made:  # its log stays while it is open
+        made.open(create=True)
+        asyncio.run(main())
+
+
+def test_closing_serves_a_crowd_that_a_thread_flushes(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "ledger.db", "FULL")
+    ledger = Ledger(store)
+    runs = [ledger.run(f"r{number}") for number in range(2 * INLINE_MAX)]
+    ledger.start_plain(runs[0])  # its tool is known now
+
+    async def main() -> list[Any]:
+        asked = [asyncio.ensure_future(store.perform_async(ledger.plain_op(run))) for run in runs[1:]]
+        while not store._commits.queue:  # some are being flushed, the others wait
+            await asyncio.sleep(0)
+        store.close()  # on the loop itself
+        return await asyncio.gather(*asked)
+
+    answers = asyncio.run(main())
+    assert all(isinstance(answer, Started) or answer.verdict == "start" for answer in answers)

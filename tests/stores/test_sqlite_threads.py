@@ -301,6 +301,74 @@ def is_interrupted(pool: ThreadPoolExecutor, role: str, point: int) -> bool:
     return interrupt.left <= 0
 
 
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_an_interrupt_in_a_crowd_that_is_woken_one_by_one_stops_nobody_else(place: str) -> None:
+    """Each point of the wait of one of them in turn: the others are answered, and the lead is passed on."""
+    with ThreadPoolExecutor(1) as pool:
+        for point in range(1, POINTS_MAX):
+            if not is_interrupted_in_crowd(pool, place, point):
+                assert point > 3, "the interrupts came inside"
+                return
+    raise AssertionError("every point was passed")
+
+
+def is_interrupted_in_crowd(pool: ThreadPoolExecutor, place: str, point: int) -> bool:
+    """Perform an operation in a crowd and interrupt it there; return whether it has so many points."""
+    interrupt, returned, crowd = Interrupt(point), threading.Event(), 2 * group_commit.CROWD_MIN
+    first_op, mine, late_op = (ops.ReadRun(name) for name in ("first", "mine", "late"))
+    answered: list[Any] = []
+
+    def ask(op: ops.StoreOp[Any]) -> threading.Thread:
+        made = threading.Thread(target=lambda: answered.append(queue.perform(op)), daemon=True)
+        made.start()
+        return made
+
+    def alone(op: ops.StoreOp[Any]) -> None:
+        if op is first_op:
+            wait_for(lambda: len(queue.queue) > crowd or (returned.is_set() and len(queue.queue) >= crowd))
+
+    def flush(batch: list[group_commit.Pending], _: bool) -> None:
+        queue.join(batch)
+        for one in batch:
+            one.answer = one.op
+
+    queue = group_commit.GroupCommit(flush, alone, lambda: pool, lambda _: False)
+    threads = [ask(first_op)]
+    wait_for(lambda: queue._leader is not None)
+
+    def others() -> None:
+        threads.extend(ask(ops.ReadRun(str(number))) for number in range(crowd))
+
+    def others_behind_mine() -> None:
+        wait_for(lambda: bool(queue.queue) or returned.is_set())
+        others()
+
+    if place == "last":
+        others()
+        wait_for(lambda: len(queue.queue) == crowd)
+        starting = None
+    else:
+        starting = threading.Thread(target=others_behind_mine)
+        starting.start()
+    sys.setprofile(interrupt)
+    try:
+        assert queue.perform(mine) is mine
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+        returned.set()
+    if starting is not None:
+        starting.join(20.0)
+    threads.append(ask(late_op))
+    for thread in threads:
+        thread.join(20.0)
+        assert not thread.is_alive(), f"interrupted at point {point}, another waits for ever"
+    assert len(answered) == crowd + 2
+    assert (queue._leader, list(queue.queue)) == (None, [])
+    return interrupt.left <= 0
+
+
 def test_a_settlement_that_breaks_in_the_middle_of_a_flush_leaves_the_others_and_no_event(tmp_path: Path) -> None:
     gate = Gate()
     with closing(SqliteStore(tmp_path / "ledger.db", "NORMAL", gate)) as store, ThreadPoolExecutor(8) as pool:

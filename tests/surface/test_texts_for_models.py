@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amends import RunBlocked, Runtime, declare, tool
+from amends import RunBlocked, Runtime, Unknown, declare, tool
 from amends.errors import Busy, LedgerUnavailable, NotStorable, RolledBack
+from amends.testing import runtime as virtual_runtime
 from tests.world import World, runtime
 
 
@@ -171,13 +172,58 @@ def test_tool_failed() -> None:
     assert _told(answer) == ("failed", True, text)
 
 
-def test_in_doubt() -> None:
+LOST = "charge was sent but the answer was lost: it may have happened."
+
+
+def test_in_doubt_without_a_probe_needs_a_person() -> None:
     world = World()
     world.script["charge"] = [TimeoutError()]
     with pytest.raises(RunBlocked), runtime(world.compensatable("charge")).run("r") as run:
         answer = run.answer("charge", {})
-    text = "charge was sent but the answer was lost: it may have happened. Do not call it again; it is being checked."
-    assert _told(answer) == ("in_doubt", True, text)
+    assert _told(answer) == ("in_doubt", True, f"{LOST} Do not call it again; a person has to check it.")
+
+
+def test_in_doubt_with_a_probe_is_being_checked() -> None:
+    world = World()
+    world.script["charge"] = [TimeoutError()]
+    charge = world.compensatable("charge")
+    charge.probe(lambda: Unknown())
+    with pytest.raises(RunBlocked), virtual_runtime(tools=[charge]).run("r") as run:
+        answer = run.answer("charge", {})
+    assert _told(answer) == ("in_doubt", True, f"{LOST} Do not call it again; it is being checked.")
+
+
+def test_in_doubt_with_a_probe_that_keeps_failing_needs_a_person() -> None:
+    world = World()
+    world.script["charge"] = [TimeoutError()]
+    charge = world.compensatable("charge")
+
+    @charge.probe
+    def find() -> Unknown:
+        raise RuntimeError("no such address")
+
+    rt = virtual_runtime(tools=[charge])
+    run = rt.open("r", recover="wait")
+    for _ in range(20):
+        answer = run.answer("charge", {})
+        rt.clock.advance(3600)
+    assert answer.text == f"{LOST} Do not call it again; a person has to check it."
+
+
+def test_a_doubt_that_a_person_could_not_settle_is_not_being_checked_any_more() -> None:
+    world = World()
+    world.script["charge"] = [TimeoutError()]
+    rt = runtime(world.compensatable("charge"))
+    run = rt.open("r", recover="wait")
+    call = run.answer("charge", {}).call
+    assert call is not None
+    rt.resolve(call.id, Unknown(), by="anna", why="the bank does not say")
+    again = run.answer("charge", {})
+    text = f"{LOST} A person could not find out either. Do not call it again; tell the user that it is unknown."
+    assert _told(again) == ("in_doubt", True, text)
+    recorded = rt.told(call.id)
+    assert recorded is not None
+    assert _told(recorded) == ("in_doubt", True, text)
 
 
 def test_rejected_by_a_person() -> None:
@@ -231,7 +277,8 @@ def test_rolled_back_and_blocked() -> None:
         run.answer("send_mail", {})
         run.rollback("no")
     assert blocked.value.for_model() == (
-        "The task could not be taken back completely; send_mail stands. A person was told. Stop and tell the user."
+        "The task could not be taken back completely; send_mail stands. It waits for a person. "
+        "Nobody is notified automatically: amends inbox lists it. Stop and tell the user."
     )
 
 

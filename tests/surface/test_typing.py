@@ -32,18 +32,37 @@ def test_every_marked_line_is_an_error_and_no_other(checker: str) -> None:
     assert {number: found[number] for number in found.keys() - marked} == {}, "failed, and must not"
 
 
+@pytest.mark.parametrize(
+    "line, meant, chars_max",
+    [
+        ("tool(mail, idempotnt=True)  # E a misspelt option", "idempotent", 9_500),
+        ('Runtime("memory:", leese=3.0)  # E a misspelt setting', "lease", 400),
+        ('AsyncRuntime("memory:", leese=3.0)  # E a misspelt setting', "lease", 400),
+    ],
+)
+def test_a_misspelt_option_is_told_briefly_with_the_one_that_was_meant(line: str, meant: str, chars_max: int) -> None:
+    lines = (FILES / "must_fail.py").read_text(encoding="utf-8").splitlines()
+    begin = f"{FILES / 'must_fail.py'}:{lines.index(line) + 1}: "
+    printed = [told for told in _mypy_prints().splitlines() if told.startswith((begin, begin.removeprefix(f"{ROOT}/")))]
+    assert f'did you mean "{meant}"?' in printed[0]
+    assert sum(map(len, printed)) < chars_max
+
+
 def errors(checker: str, name: str) -> dict[int, str]:
     """The errors of one file by line."""
-    found = {"mypy": _mypy, "pyright": _pyright}[checker]()
+    found = _mypy() if checker == "mypy" else _pyright()
     return {line: message for file, line, message in found if file == name}
 
 
 @cache
-def _mypy() -> list[tuple[str, int, str]]:
+def _mypy_prints() -> str:
     # Without the project's settings, as a user has it; without a cache, since test processes run side by side.
     options = ["--strict", "--config-file=", f"--cache-dir={os.devnull}", "--no-pretty", "--no-error-summary"]
-    printed = _run("mypy", *options, *map(str, sorted(FILES.glob("*.py"))))
-    matches = re.finditer(r"^(?P<file>[^:\n]+):(?P<line>\d+): error: (?P<text>.*)$", printed, re.MULTILINE)
+    return _run("mypy", *options, *map(str, sorted(FILES.glob("*.py"))))
+
+
+def _mypy() -> list[tuple[str, int, str]]:
+    matches = re.finditer(r"^(?P<file>[^:\n]+):(?P<line>\d+): error: (?P<text>.*)$", _mypy_prints(), re.MULTILINE)
     return [(Path(m["file"]).name, int(m["line"]), m["text"]) for m in matches]
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -347,9 +348,13 @@ def test_what_cannot_be_a_tool_is_refused_where_it_is_declared(target: Any) -> N
         tool(target)
 
 
-def test_an_unknown_option_is_a_type_error_with_a_guess() -> None:
-    with pytest.raises(TypeError, match="needs_approval"):
+def test_an_unknown_option_is_refused_with_a_guess_and_its_place() -> None:
+    with pytest.raises(BadDeclaration, match="needs_approval") as found:
         tool(plain_charge, approval=True)  # type: ignore[call-overload]
+    assert found.value.tool == "plain_charge"
+    with pytest.raises(BadDeclaration, match='no option "compensat"; did you mean "compensate"') as found:
+        declare("charge", compensat=plain_charge)  # type: ignore[call-arg]
+    assert (found.value.tool, Path(found.value.where.partition(":")[0]).name) == ("charge", "test_tool.py")
 
 
 # ---- declared elsewhere -------------------------------------------------------------------

@@ -45,6 +45,9 @@ tool(mail, kind="retriable", idempotent=True)(too="a")  # E wrong name
 tool(mail, kind="retriable", compensate=mail)  # E a retriable is never taken back
 tool(mail, kind="read", at="commit")  # E only a pivot waits for the commit
 tool(mail, approve=True)  # E no such option
+tool(mail, idempotnt=True)  # E a misspelt option
+Runtime("memory:", leese=3.0)  # E a misspelt setting
+AsyncRuntime("memory:", leese=3.0)  # E a misspelt setting
 tool(mail, kind="read", scope="everywhere")  # E no such scope
 charge.with_options(agian="second box")  # E no such option
 charge.compensate(mail, idempotent="yes")  # E not a bool

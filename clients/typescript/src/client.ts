@@ -1,9 +1,9 @@
 /** The client: the verbs of the runtime, over HTTP. */
 
-import { RunEnded, UsageError, Waiting } from "./errors.js";
+import { UsageError } from "./errors.js";
 import { Connection, monotonic, sleep, type Asking, type ConnectionOptions } from "./http.js";
 import { AmendsError, Unreachable } from "./problem.js";
-import { isCutOff, Run } from "./run.js";
+import { leave, Run } from "./run.js";
 import type { Event, OpenRun, Operations, Page } from "./types.js";
 
 export type OpenOptions = Omit<OpenRun, "id">;
@@ -28,10 +28,12 @@ export class Client {
 
   // ---- Runs
 
-  /** Open a run, or take up the run of this id. Whoever opens it ends it: `commit`, `rollback` or `suspend`. */
+  /** Open a run, or resume the run with this id. Whoever opens it ends it: `commit`, `rollback` or `suspend`. */
   async open(id: string, options: OpenOptions & Asking = {}): Promise<Run> {
     const { signal, patience, timeout, ...more } = options;
-    const { data, status } = await this.connection.ask("open", { body: { id, ...more }, signal, patience, timeout });
+    const { data, status } = await this.connection.ask("open", {
+      body: { id, ...more }, signal, patience, timeout, route: id,
+    });
     return new Run(this.connection, { ...data, resumed: data.resumed || status === 200 });
   }
 
@@ -72,9 +74,13 @@ export class Client {
   async schemas(style: Query<"schemas">["style"] = "openai", options: { strict?: boolean } = {}): Promise<Record<string, unknown>[]> {
     return (await this.connection.ask("schemas", { query: { style, ...options } })).data.tools;
   }
+  /** Return the kind of a tool, and whether a model may repeat its calls on purpose. */
+  kind_of = (tool: string): Answer<"kind_of"> => this.#of("kind_of", { id: tool });
+  /** Give a new run to an agent of the server; it goes on after `wait` seconds, and its report tells what it came to. */
+  start = (agent: string, body: Body<"start">): Answer<"start"> => this.#of("start", { id: agent }, body);
   /** Check a model's plan before it is executed. */
   check = (plan: Body<"check">["plan"]): Answer<"check"> => this.#of("check", {}, { plan });
-  /** List the workers that are there. */
+  /** List the registered workers. */
   workers = (query: Query<"workers"> = {}): Items<"workers"> => this.#all("workers", query);
 
   // ---- For people
@@ -84,6 +90,8 @@ export class Client {
   /** List requests for approval. */
   approvals = (query: Query<"approvals"> = {}): Items<"approvals"> => this.#all("approvals", query);
   approval = (id: string): Answer<"approval"> => this.#of("approval", { id });
+  /** Return what a request can be compared with: the last approved call of its tool, and what is usual. */
+  precedents = (id: string): Answer<"precedents"> => this.#of("precedents", { id });
   /** Approve exactly what was shown: `digest` of the approval. */
   approve = (id: string, body: Body<"approve">): Answer<"approve"> => this.#of("approve", { id }, body);
   reject = (id: string, body: Body<"reject">): Answer<"reject"> => this.#of("reject", { id }, body);
@@ -94,13 +102,19 @@ export class Client {
   redeem = (body: Body<"redeem">): Answer<"redeem"> => this.#of("redeem", {}, body);
   bypass = (id: string, body: Body<"bypass">): Answer<"bypass"> => this.#of("bypass", { id }, body);
   delegate = (body: Body<"delegate">): Answer<"delegate"> => this.#of("delegate", {}, body);
+  /** List who is on call now, or at a time. */
+  oncall = (query: Query<"oncall"> = {}): Answer<"oncall"> => this.#of("oncall", {}, undefined, query);
+  /** List gaps and overlaps in the on-call table, and people on call who may not decide. */
+  check_oncall = (query: Query<"check_oncall"> = {}): Answer<"check_oncall"> => this.#of("check_oncall", {}, undefined, query);
   /** List calls, newest first. */
   calls = (query: Query<"calls"> = {}): Items<"calls"> => this.#all("calls", query);
   call = (id: string): Answer<"call"> => this.#of("call", { id });
+  /** Return the text for a model about a call. */
+  told = (id: string): Answer<"told"> => this.#of("told", { id });
   preview = (id: string): Answer<"preview"> => this.#of("preview", { id });
   /** List calls whose outcome is unknown. */
   doubts = (query: Query<"doubts"> = {}): Items<"doubts"> => this.#all("doubts", query);
-  /** Ask the outside world about a call. */
+  /** Probe a call. */
   probe = (id: string): Answer<"probe"> => this.#of("probe", { id }, {});
   /** Settle a doubt. */
   resolve = (id: string, body: Body<"resolve">): Answer<"resolve"> => this.#of("resolve", { id }, body);
@@ -119,11 +133,21 @@ export class Client {
   compare = (left: string, right: string): Answer<"compare"> => this.#of("compare", {}, undefined, { left, right });
   reconcile = (body: Body<"reconcile">): Answer<"reconcile"> => this.#of("reconcile", {}, body);
   test_rules = (body: Body<"test_rules">): Answer<"test_rules"> => this.#of("test_rules", {}, body);
+  /** Return a page of runs with their sums, and counts by state. */
+  overview = (query: Query<"overview"> = {}): Answer<"overview"> => this.#of("overview", {}, undefined, query);
   budgets = (query: Query<"budgets"> = {}): Items<"budgets"> => this.#all("budgets", query);
   costs = (query: Query<"costs"> = {}): Items<"costs"> => this.#all("costs", query);
+  /** List budgets with the newest calls that were charged to them. */
+  spending = (query: Query<"spending"> = {}): Items<"spending"> => this.#all("spending", query);
+  /** Return how each tool performed in the newest calls. */
+  tool_use = (query: Query<"tool_use"> = {}): Items<"tool_use"> => this.#all("tool_use", query);
+  /** Describe each declared tool. */
+  describe_tools = (query: Query<"describe_tools"> = {}): Items<"describe_tools"> => this.#all("describe_tools", query);
+  /** List the runs that have not ended, newest first. */
+  unfinished = (query: Query<"unfinished"> = {}): Items<"unfinished"> => this.#all("unfinished", query);
   locks = (query: Query<"locks"> = {}): Items<"locks"> => this.#all("locks", query);
   halts = (query: Query<"halts"> = {}): Items<"halts"> => this.#all("halts", query);
-  /** Stop: from now on nothing starts. */
+  /** Halt: start nothing from now on. */
   halt = (body: Body<"halt">): Answer<"halt"> => this.#of("halt", {}, body);
   unhalt = (query: Query<"unhalt">): Answer<"unhalt"> => this.#of("unhalt", {}, undefined, query);
   permits = (query: Query<"permits"> = {}): Items<"permits"> => this.#all("permits", query);
@@ -136,13 +160,31 @@ export class Client {
 
   // ---- For auditors and machines
 
-  /** Begin to verify the record; `verification` tells how far it is. */
+  /** Return every setting of the service with its origin, and what is suspicious about them. */
+  settings = (): Answer<"settings"> => this.#of("settings", {});
+  schema = (): Answer<"schema"> => this.#of("schema", {});
+  /** Begin to remove the payloads of runs that ended long ago; `long_work` tells how far it is. */
+  gc = (body: Body<"gc">): Answer<"gc"> => this.#of("gc", {}, body);
+  /** Begin to erase everything recorded about one person; `long_work` tells how far it is. */
+  erase = (body: Body<"erase">): Answer<"erase"> => this.#of("erase", {}, body);
+  /** Begin to encrypt everything with the newest key. */
+  reencrypt = (body: Body<"reencrypt"> = {}): Answer<"reencrypt"> => this.#of("reencrypt", {}, body);
+  /** Begin to take over abandoned runs, as a worker does. */
+  recover = (body: Body<"recover"> = {}): Answer<"recover"> => this.#of("recover", {}, body);
+  /** Return the last event: its `place` is where to follow from. */
+  newest_event = (query: Query<"newest_event"> = {}): Answer<"newest_event"> => this.#of("newest_event", {}, undefined, query);
+  /** List the newest events, newest first; `next` says where the search goes on. */
+  recent_events = (query: Query<"recent_events"> = {}): Answer<"recent_events"> =>
+    this.#of("recent_events", {}, undefined, query);
+  /** Begin to verify the record; `long_work` tells how far it is. */
   verify = (body: Body<"verify"> = {}): Answer<"verify"> => this.#of("verify", {}, body);
-  verification = (id: string): Answer<"verification"> => this.#of("verification", { id });
-  checkpoint = (): Answer<"checkpoint"> => this.#of("checkpoint", {}, {});
+  long_work = (id: string): Answer<"long_work"> => this.#of("long_work", { id });
+  checkpoint = (body: Body<"checkpoint"> = {}): Answer<"checkpoint"> => this.#of("checkpoint", {}, body);
+  /** List the newest checkpoints, newest first. */
+  checkpoints = (query: Query<"checkpoints"> = {}): Answer<"checkpoints"> => this.#of("checkpoints", {}, undefined, query);
   /** Export runs as a file that anybody can check. */
   export = (body: Body<"export">): Answer<"export"> => this.#of("export", {}, body);
-  load = (bundle: Uint8Array): Answer<"load"> => this.#of("load", {}, bundle);
+  load = (bundle: Uint8Array, query: Query<"load"> = {}): Answer<"load"> => this.#of("load", {}, bundle, query);
   openapi = (): Answer<"openapi"> => this.#of("openapi", {});
   health = (): Answer<"health"> => this.#of("health", {});
   ready = (): Answer<"ready"> => this.#of("ready", {});
@@ -187,19 +229,6 @@ export class Client {
       yield* page.items as never[];
       after = page.next;
     }
-  }
-}
-
-/** End a run whose block has thrown. */
-async function leave(run: Run, error: unknown): Promise<void> {
-  if (run.over || isCutOff(error)) return;
-  try {
-    if (error instanceof Waiting) await run.suspend();
-    else await run.rollback(error instanceof Error ? `${error.name}: ${error.message}` : String(error));
-  } catch (failed) {
-    if (failed instanceof RunEnded || isCutOff(failed)) return; // the first error says more
-    if (failed instanceof Error && failed.cause === undefined) failed.cause = error;
-    throw failed;
   }
 }
 

@@ -41,6 +41,9 @@ export class TransitionRefused extends LedgerError {}
 /** The call was refused, nothing was started, and a model can act on it. */
 export class Refused extends AmendsError {}
 
+/** Somebody else has decided this already; nothing was changed. */
+export class AlreadyDecided extends Refused {}
+
 /** An approval is void, so nothing was started. ``deciding``: the error is for the person who decides. */
 export class ApprovalVoid extends Refused {}
 
@@ -49,6 +52,9 @@ export class BadArguments extends Refused {}
 
 /** The call would have exceeded a budget; nothing was started and nothing was spent. */
 export class BudgetExceeded extends Refused {}
+
+/** A run about the person cannot be erased: it has not ended, left something standing, or is another ledger's. */
+export class CannotErase extends Refused {}
 
 /** The run cannot be forked at this place; nothing was created. */
 export class CannotFork extends Refused {}
@@ -68,7 +74,7 @@ export class Halted extends Refused {}
 /** A call with the same identity was made with other arguments. */
 export class KeyConflict extends Refused {}
 
-/** A link is not valid: it is forged, expired, or made for somebody else (``why``). */
+/** A link is not valid: it is forged, expired, or made for somebody else; ``.why`` says which. */
 export class LinkVoid extends Refused {}
 
 /** Another run holds a lock that the call names in ``locks=``, and did not end in time. */
@@ -80,13 +86,13 @@ export class LoginRefused extends Refused {}
 /** The call would break the ordering law. */
 export class OutOfOrder extends Refused {}
 
-/** A person rejected the call. */
+/** A person rejected the call, or nobody answered before the deadline of its approval. */
 export class Rejected extends Refused {}
 
 /** The call was done, but its result was not stored or never reported. It is not done again. */
 export class ResultLost extends Refused {}
 
-/** The call was done, and gc has removed its result. It is not done again. */
+/** The call was done, and gc or an erasure has removed its result. It is not done again. */
 export class ResultGone extends ResultLost {}
 
 /** A rule of the runtime refuses the call. */
@@ -152,6 +158,9 @@ export class BodyTooLarge extends UsageError {}
 /** A replay asked for something other than the record has at this place; nothing was started. */
 export class Diverged extends UsageError {}
 
+/** The address and headers of the request are larger than the service accepts; nothing was started. */
+export class HeadTooLarge extends UsageError {}
+
 /** The request can be read, but a field of it is missing, unknown or of the wrong type; nothing was started. */
 export class Invalid extends UsageError {}
 
@@ -175,6 +184,9 @@ export class NoSuchRoute extends NotFound {}
 
 /** There is no run with this id in the ledger, for this tenant. */
 export class RunNotFound extends NotFound {}
+
+/** No run is about this person, or everything about them was erased before; nothing was changed. */
+export class SubjectNotFound extends NotFound {}
 
 /** There is no such worker: it was silent too long, or the server was started again. */
 export class WorkerNotFound extends NotFound {}
@@ -203,7 +215,7 @@ export class RunTaken extends UsageError {}
 /** A value is larger than the ledger accepts. */
 export class TooLarge extends UsageError {}
 
-/** The body of the request did not arrive in time; nothing was started. */
+/** The request did not arrive in time; nothing was started. */
 export class TooSlow extends UsageError {}
 
 /** A call joined the caller's transaction, which is still open: this request would wait for its own caller. */
@@ -254,9 +266,11 @@ export const ERRORS: Readonly<Record<string, typeof AmendsError>> = {
   LedgerUnavailable,
   TransitionRefused,
   Refused,
+  AlreadyDecided,
   ApprovalVoid,
   BadArguments,
   BudgetExceeded,
+  CannotErase,
   CannotFork,
   Deadlocked,
   Forbidden,
@@ -291,6 +305,7 @@ export const ERRORS: Readonly<Record<string, typeof AmendsError>> = {
   BadRequest,
   BodyTooLarge,
   Diverged,
+  HeadTooLarge,
   Invalid,
   KeyMissing,
   NotFound,
@@ -299,6 +314,7 @@ export const ERRORS: Readonly<Record<string, typeof AmendsError>> = {
   CallNotFound,
   NoSuchRoute,
   RunNotFound,
+  SubjectNotFound,
   WorkerNotFound,
   NotStorable,
   ReplayDenied,

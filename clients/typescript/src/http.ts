@@ -18,6 +18,8 @@ export interface ConnectionOptions {
   timeout?: number;
   /** Instead of the global `fetch`. */
   fetch?: typeof fetch;
+  /** What a proxy with several servers routes by (`X-Amends-Route`), instead of the id of the run that a request is about. */
+  route?: string;
 }
 
 /** What a request may say besides its path, query and body. */
@@ -25,6 +27,8 @@ export interface Asking {
   signal?: AbortSignal;
   patience?: number;
   timeout?: number;
+  /** The id of the run that it is about, if its path does not name it. */
+  route?: string;
 }
 
 type Given<N extends keyof Operations> = Asking & {
@@ -44,7 +48,7 @@ export interface Answered<T> {
  * work that was handed out is not handed out again.
  */
 const REPEATABLE: ReadonlySet<string> = new Set<keyof Operations>([
-  "open", "answer", "answer_all", "execute", "check", "before_end", "test_rules", "begin", "commit", "rollback", "renew", "suspend", "succeed", "fail",
+  "open", "open_child", "start", "approval_for", "answer", "answer_all", "execute", "check", "before_end", "test_rules", "begin", "commit", "rollback", "renew", "suspend", "succeed", "fail",
   "renew_claim", "register", "take", "verify", "export",
 ]);
 /** Codes of errors of the network after which the request was certainly not sent. */
@@ -63,17 +67,22 @@ export class Connection {
   readonly #token: string;
   readonly #tenant: string | undefined;
   readonly #fetch: typeof fetch;
+  readonly #route: string | undefined;
 
   constructor(options: ConnectionOptions) {
     this.url = checkedUrl(options?.url);
     if (typeof options.token !== "string" || !/^[\x21-\x7e]+$/.test(options.token)) {
-      throw new UsageError("the client needs a token", { hint: "amends tokens create NAME --scope agent --why ..." });
+      throw new UsageError("the client needs a token", { hint: "amends tokens create NAME --scope agent --agent AGENT --why ..." });
     }
     this.#token = options.token;
     this.#tenant = options.tenant;
     this.patience = checkedSeconds("patience", options.patience ?? 60);
     this.timeout = checkedSeconds("timeout", options.timeout ?? 60);
     this.#fetch = options.fetch ?? fetch;
+    if (options.route !== undefined && !/^[\x20-\x7e]+$/.test(options.route)) {
+      throw new UsageError("route is a text of printable ASCII characters");
+    }
+    this.#route = options.route;
   }
 
   /** Ask one route, again if that is safe and may help, and return its answer; throw a typed error. */
@@ -81,6 +90,8 @@ export class Connection {
     const { method } = ROUTES[name];
     const url = this.#address(name, given.path as Record<string, string> | undefined, given.query);
     const headers = this.headers();
+    const route = this.#route ?? quoted(given.route ?? runIn(name, given.path as Record<string, string> | undefined));
+    if (route) headers["X-Amends-Route"] = route;
     let body: string | Uint8Array | undefined;
     if (given.body !== undefined) {
       const isBytes = (given.body as unknown) instanceof Uint8Array;
@@ -212,6 +223,16 @@ async function dataIn(answer: Response): Promise<unknown> {
 function wordsOf(error: unknown): string {
   const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
   return cause instanceof Error ? cause.message || (cause as NodeJS.ErrnoException).code || cause.name : String(cause);
+}
+
+/** Return the run that the path of a route names; empty: none. */
+function runIn(name: keyof Operations, path: Record<string, string> | undefined): string {
+  return ROUTES[name].path.startsWith("/v1/runs/{id}") ? (path?.["id"] ?? "") : "";
+}
+
+/** Quote a text as the other clients do, so that it goes the same way. */
+function quoted(text: string): string {
+  return encodeURIComponent(String(text).replace(/[\ud800-\udfff]/gu, "?")).replace(/[!'()*]/g, (one) => `%${one.charCodeAt(0).toString(16).toUpperCase()}`);
 }
 
 function segment(name: string, value: string | undefined): string {

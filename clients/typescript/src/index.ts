@@ -4,7 +4,7 @@ export { Client, type EventsOptions, type OpenOptions } from "./client.js";
 export * from "./errors.js";
 export { Connection, errorOf, type Answered, type Asking, type ConnectionOptions } from "./http.js";
 export { AmendsError, NoEffect, Unreachable } from "./problem.js";
-export { Attempt, Run, type CallOptions, type ClaimOptions } from "./run.js";
+export { Attempt, Run, type CallOptions, type ChildOptions, type ClaimOptions } from "./run.js";
 export {
   absent, happened, tool, unknown,
   type Compensate, type Execute, type Probe, type Probed, type Tool, type ToolOptions, type Work,

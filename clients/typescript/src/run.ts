@@ -1,16 +1,17 @@
 /** A run that this client drives. */
 
-import { LedgerError, NotFound, RunEnded } from "./errors.js";
+import { LedgerError, NotFound, RunEnded, UsageError, Waiting } from "./errors.js";
 import { errorOf, monotonic, type Asking, type Connection } from "./http.js";
 import { AmendsError, Unreachable } from "./problem.js";
 import type {
-  AnswerRecord, ClaimRecord, Commit, MakeCall, MakeClaim, OpenedRun, Plan, Problem, RenewedRun, ReportRecord,
+  AnswerRecord, Approval, ClaimRecord, Commit, Foreseen, MakeCall, MakeClaim, OpenChild, OpenedRun, Plan, Problem, RenewedRun, ReportRecord,
   ReportedRecord, Turn,
 } from "./types.js";
 import { performed, report } from "./work.js";
 
 export type CallOptions = Omit<MakeCall, "tool" | "args">;
 export type ClaimOptions = Omit<MakeClaim, "tool" | "args">;
+export type ChildOptions = Omit<OpenChild, "id">;
 
 export class Run {
   readonly id: string;
@@ -38,7 +39,7 @@ export class Run {
     return this.#over;
   }
 
-  /** Do the call that a model asked for; `text` of the answer is for the model. */
+  /** Make the call that a model asked for; `text` of the answer is for the model. */
   async answer(tool: string, args: Record<string, unknown> = {}, options: CallOptions & Asking = {}): Promise<AnswerRecord> {
     const { signal, patience, timeout, ...more } = options;
     const body = { tool, args, ...more };
@@ -54,13 +55,21 @@ export class Run {
     return answer.value as T;
   }
 
-  /** Claim a call, to make it oneself. Throw `Held` while a person is asked. */
+  /** Return the approval that a call would wait for, requesting it if needed; null: it needs none. Start nothing. */
+  async approval_for(
+    tool: string, args: Record<string, unknown> = {}, options: Omit<Foreseen, "tool" | "args"> = {},
+  ): Promise<Approval | null> {
+    const body = { tool, args, ...options };
+    return (await this.#connection.ask("approval_for", { path: this.#path, body })).data.approval;
+  }
+
+  /** Claim a call, to execute it in the client. Throw `Held` while a person is asked. */
   async begin(tool: string, args: Record<string, unknown> = {}, options: ClaimOptions = {}): Promise<Attempt> {
     const asked = monotonic();
     const body = { tool, args, ...options };
     const { status, data } = await this.#connection.ask("begin", { path: this.#path, body });
     if (status === 202) throw errorOf(problemOf(data as AnswerRecord));
-    return new Attempt(this.#connection, data as ClaimRecord, asked);
+    return new Attempt(this.#connection, data as ClaimRecord, asked, this.id);
   }
 
   /** Make a call here: claim it, run `body` once while its lease is renewed, report, and return its result. */
@@ -70,7 +79,7 @@ export class Run {
   ): Promise<T> {
     const attempt = await this.begin(tool, args, options);
     if (attempt.replayed) return attempt.result as T;
-    const piece = { call: attempt.call, token: attempt.token ?? "", lease: attempt.lease ?? 0 };
+    const piece = { call: attempt.call, token: attempt.token ?? "", lease: attempt.lease ?? 0, route: this.id };
     let thrown: { error: unknown } | undefined;
     const outcome = await performed(this.#connection, piece, attempt.asked, async (signal) => {
       try {
@@ -86,7 +95,7 @@ export class Run {
     throw new Unreachable(outcome.error);
   }
 
-  /** Do the calls of one turn of a model, in their order. */
+  /** Make the calls of one turn of a model, in their order. */
   async answer_all(calls: Turn["calls"]): Promise<AnswerRecord[]> {
     return (await this.#connection.ask("answer_all", { path: this.#path, body: { calls } })).data.answers;
   }
@@ -112,7 +121,10 @@ export class Run {
     return data;
   }
 
-  /** Take the run back: what has happened is compensated, newest first. */
+  /**
+   * Roll the run back: what has happened is compensated, newest first. While that is not finished (`rolling_back` in the
+   * report), the service goes on with it by itself.
+   */
   async rollback(why: string): Promise<ReportRecord> {
     const body = { why: why.slice(0, 2_000) || "no reason was given" };
     const { data } = await this.#connection.ask("rollback", { path: this.#path, body });
@@ -127,7 +139,7 @@ export class Run {
     return data;
   }
 
-  /** Say that the client is alive. */
+  /** Renew the lease of the client. */
   async renew(asking: Asking = {}): Promise<RenewedRun> {
     return (await this.#connection.ask("renew", { path: this.#path, body: {}, ...asking })).data;
   }
@@ -135,6 +147,35 @@ export class Run {
   /** Return what the run did. */
   async report(): Promise<ReportRecord> {
     return (await this.#connection.ask("report", { path: this.#path })).data;
+  }
+
+  /** Open a run inside this one: end it with `commit` or `rollback` before this one ends. The same id finds the same child. */
+  async open_child(id: string, options: ChildOptions & Asking = {}): Promise<Run> {
+    const { signal, patience, timeout, ...more } = options;
+    const body = { id, ...more };
+    const { data, status } = await this.#connection.ask("open_child", { path: this.#path, body, signal, patience, timeout });
+    return new Run(this.#connection, { ...data, resumed: data.resumed || status === 200 });
+  }
+
+  /**
+   * Run a block inside this run: it commits when `body` returns, and is rolled back when it throws, or with this run.
+   * A `Waiting` error leaves it open: the block around it suspends all of it.
+   */
+  async child<T>(id: string, body: (run: Run) => Promise<T> | T): Promise<T>;
+  async child<T>(id: string, options: ChildOptions, body: (run: Run) => Promise<T> | T): Promise<T>;
+  async child<T>(id: string, ...rest: unknown[]): Promise<T> {
+    const body = rest.at(-1) as (run: Run) => Promise<T> | T;
+    if (typeof body !== "function") throw new UsageError("run.child needs a function: run.child(id, async (child) => ...)");
+    const child = await this.open_child(id, rest.length > 1 ? (rest[0] as ChildOptions) : {});
+    let value: T;
+    try {
+      value = await body(child);
+    } catch (error) {
+      if (!(error instanceof Waiting)) await leave(child, error);
+      throw error;
+    }
+    if (!child.over) await child.commit();
+    return value;
   }
 
   /** Renew the client's lease until the function that is returned is called. */
@@ -183,9 +224,12 @@ export class Attempt {
   /** When it was asked for, on this process's own clock. */
   readonly asked: number;
   readonly #connection: Connection;
+  readonly #run: string;
+  readonly #spent: Record<string, number> = {};
 
-  constructor(connection: Connection, claim: ClaimRecord, asked: number) {
+  constructor(connection: Connection, claim: ClaimRecord, asked: number, run = "") {
     this.#connection = connection;
+    this.#run = run;
     this.asked = asked;
     this.call = claim.call;
     this.key = claim.key;
@@ -196,24 +240,42 @@ export class Attempt {
     this.token = claim.token;
   }
 
+  /** Note what it really cost; several amounts add up. Its report tells the service. */
+  spent(amount: number, unit = "usd"): void {
+    this.#spent[unit] = (this.#spent[unit] ?? 0) + amount;
+  }
+
   /** Report that it happened. */
   succeed(result: unknown = null): Promise<ReportedRecord> {
-    return report(this.#connection, this.#piece, { result });
+    return report(this.#connection, this.#piece, { result, spent: this.#spent });
   }
 
   /** Report an error. `no_effect`: it certainly changed nothing; `doubt`: nobody knows. */
   fail(error: string, how: { no_effect?: boolean; doubt?: boolean } = {}): Promise<ReportedRecord> {
-    return report(this.#connection, this.#piece, { error, ...how });
+    return report(this.#connection, this.#piece, { error, ...how, spent: this.#spent });
   }
 
   /** Renew its lease. */
   async renew(): Promise<ReportedRecord> {
-    const { call, token } = this.#piece;
-    return (await this.#connection.ask("renew_claim", { path: { call }, body: { token } })).data;
+    const { call, token, route } = this.#piece;
+    return (await this.#connection.ask("renew_claim", { path: { call }, body: { token }, route })).data;
   }
 
   get #piece() {
-    return { call: this.call, token: this.token ?? "", lease: this.lease ?? 0 };
+    return { call: this.call, token: this.token ?? "", lease: this.lease ?? 0, route: this.#run };
+  }
+}
+
+/** End a run whose block has thrown. */
+export async function leave(run: Run, error: unknown): Promise<void> {
+  if (run.over || isCutOff(error)) return;
+  try {
+    if (error instanceof Waiting) await run.suspend();
+    else await run.rollback(error instanceof Error ? `${error.name}: ${error.message}` : String(error));
+  } catch (failed) {
+    if (failed instanceof RunEnded || isCutOff(failed)) return; // the first error says more
+    if (failed instanceof Error && failed.cause === undefined) failed.cause = error;
+    throw failed;
   }
 }
 

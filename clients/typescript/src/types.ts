@@ -44,6 +44,16 @@ export interface Approval {
   follows: string | null;
   editors: string[];
   links: Record<string, string>;
+  asked: string[];
+  asked_at: string | null;
+  reached: number;
+  occasion: "request" | "reminder" | "escalation";
+  next: NextEntry | null;
+}
+
+/** The request for approval that a call would wait for; null: it needs none. */
+export interface ApprovalForRecord {
+  approval: Approval | null;
 }
 
 /** Approve exactly what was shown. */
@@ -117,6 +127,7 @@ export interface Call {
   shared: string | null;
   classes: Record<string, string>;
   before: unknown;
+  twin: string | null;
 }
 
 /** A call, by its id. */
@@ -125,10 +136,33 @@ export interface CallRefRecord {
   tool: string;
 }
 
+/** What one call took of a budget. */
+export interface ChargedRecord {
+  call_id: string;
+  run_id: string;
+  tool: string;
+  agent: string | null;
+  at: string;
+  spent: string;
+  reserved: string;
+}
+
 /** What is wrong with a plan. */
 export interface CheckRecord {
   problems: Record<string, unknown>[];
   lawful_order: unknown[] | null;
+}
+
+/** One link of the ledger's own chain. Whoever keeps ``n`` and ``hash`` elsewhere can prove what the ledger said. */
+export interface Checkpoint {
+  ledger: string;
+  n: number;
+  at: string;
+  heads: number;
+  prev: string;
+  hash: string;
+  key: string;
+  signature: string;
 }
 
 /** The newest checkpoint; null: nothing has happened yet. */
@@ -151,6 +185,20 @@ export interface ClaimRecord {
   /** Seconds until the attempt is in doubt, unless it is renewed */
   lease: number | null;
   result?: unknown;
+}
+
+/** Whose payloads to remove. */
+export interface Collect {
+  /** The reason, for the record */
+  why?: string;
+  /** Since they have ended: seconds, or "30d", "12h", "2w" */
+  older_than: number | string;
+  /** Remove nothing, and tell what would be removed */
+  dry_run?: boolean;
+  /** Only of this tenant */
+  of_tenant?: string | null;
+  /** The largest number of runs */
+  limit?: number | null;
 }
 
 /** The output of the run, if it has one. */
@@ -198,7 +246,7 @@ export interface Decide {
   why: string;
 }
 
-/** Let somebody decide for oneself, for a time. */
+/** Delegate decisions to somebody, for a time. */
 export interface Delegate {
   to: string;
   /** Seconds from now */
@@ -241,6 +289,40 @@ export interface Edit {
   why: string;
 }
 
+/** Whose data to erase: at least one of ``tags``, ``of_principal``, ``fields`` and ``runs``; several are added up. */
+export interface Erase {
+  /** The reason, for the record; it must not name the person */
+  why: string;
+  /** Runs with one of these tags */
+  tags?: string[];
+  /** Runs for this principal */
+  of_principal?: string;
+  /** Runs with a call that has this argument: its path and value */
+  fields?: Record<string, string | number | boolean>;
+  /** The runs with these ids */
+  runs?: string[];
+  /** Erase nothing, and tell what would be erased */
+  dry_run?: boolean;
+  /** Erase what can be erased, although other runs cannot be */
+  partial?: boolean;
+  /** Also erase ended runs that left something standing or in doubt */
+  residue?: boolean;
+}
+
+/** An erasure that the record names; what it removed is gone on purpose. */
+export interface ErasedRecord {
+  run_id: string;
+  at: string;
+  by: string;
+  why: string;
+  order: string;
+  token: string;
+  runs: number;
+  calls: number;
+  approvals: number;
+  events: number;
+}
+
 /** One change of state, written in the transaction of the change. */
 export interface Event {
   seq: number;
@@ -277,6 +359,17 @@ export interface Fail {
   no_effect?: boolean;
   /** Nobody knows whether it happened */
   doubt?: boolean;
+  /** What it really cost, by unit: {"usd": 0.02, "tokens": 1300} */
+  spent?: Record<string, number>;
+}
+
+/** A call that a model is about to ask for. */
+export interface Foreseen {
+  tool: string;
+  args?: Record<string, unknown>;
+  tool_call_id?: string | null;
+  /** As for the call itself */
+  key?: string | null;
 }
 
 /** Where the new run begins to differ. */
@@ -329,9 +422,18 @@ export interface InboxRecord {
   why: string;
   verbs: string[];
   roles: string[];
+  asked: string[];
   tenant: string | null;
   agent: string | null;
   principal: string | null;
+}
+
+/** What kind of tool this is. */
+export interface KindRecord {
+  tool: string;
+  kind: string;
+  /** Whether a model may repeat a call on purpose */
+  may_repeat: boolean;
 }
 
 /** The runs that a bundle held. */
@@ -365,6 +467,23 @@ export interface LoginRecord {
 /** Where to log out at the provider of the login, if there is such an address. */
 export interface LogoutRecord {
   provider: string | null;
+}
+
+/** Long work under way, or its end. */
+export interface LongWorkRecord {
+  id: string;
+  what: "verify" | "gc" | "erase" | "reencrypt" | "recover";
+  state: "running" | "done" | "failed";
+  /** How many runs were checked so far */
+  runs: number;
+  /** How many events were checked so far */
+  events: number;
+  started_at: string;
+  ended_at: string | null;
+  verified: VerifiedRecord | null;
+  /** What it came to */
+  result: Record<string, unknown> | null;
+  problem: Problem | null;
 }
 
 /** What a model asked for. */
@@ -435,6 +554,18 @@ export interface MissingRecord {
   call: string | null;
 }
 
+/** The last event; null: there is none. */
+export interface NewestEventRecord {
+  event: Event | null;
+}
+
+/** What happens to a request if nobody answers it by then. */
+export interface NextEntry {
+  what: "remind" | "escalate" | "refuse" | "expire";
+  at: string;
+  roles: string[];
+}
+
 /** What would follow from one answer to a doubt. */
 export interface NextRecord {
   call_state: string;
@@ -455,6 +586,24 @@ export interface Now {
   where: string | null;
   waits_for: string | null;
   since: string | null;
+}
+
+/** What is wrong with the on-call table. */
+export interface OnCallProblems {
+  items: ShiftProblem[];
+}
+
+/** Who is on call. */
+export interface OnCallRecord {
+  items: Shift[];
+}
+
+/** A run inside another one. */
+export interface OpenChild {
+  /** Its name in its parent; else the header Idempotency-Key names it */
+  id?: string | null;
+  /** Recorded; another input for the same id is a conflict */
+  input?: unknown;
 }
 
 /** A new run, or the run of this id. The fields are the parameters of ``rt.open``. */
@@ -495,6 +644,24 @@ export interface OpenedRun {
   input: unknown;
   /** Seconds without a request until the server lets it go */
   client_lease: number;
+}
+
+/** Why somebody orders work on the ledger. */
+export interface Order {
+  /** The reason, for the record */
+  why?: string;
+}
+
+/** One page of runs, newest first, and how many of the newest runs are in each state. */
+export interface OverviewRecord {
+  runs: RunLineRecord[];
+  next: string | null;
+  looked_at: number;
+  is_cut: boolean;
+  counts: Record<string, number>;
+  counted: number;
+  counted_all: boolean;
+  summed_all: boolean;
 }
 
 /** An approval that was given before its call was asked for. */
@@ -563,6 +730,18 @@ export interface PlannedRecord {
   note: string;
 }
 
+/** What a request for approval can be compared with. */
+export interface PrecedentsRecord {
+  approval_id: string;
+  before: Approval | null;
+  edited: Approval | null;
+  first_use: boolean;
+  seen: number;
+  is_all: boolean;
+  times: number;
+  usual: UsualRecord[];
+}
+
 /** What the run would do next for each of the three answers to a doubt. */
 export interface PreviewRecord {
   call: string;
@@ -602,10 +781,24 @@ export interface Problem {
   text?: string | null;
 }
 
+/** The newest events that a search found before it stopped. */
+export interface RecentEventsRecord {
+  items: Event[];
+  next: string | null;
+  looked: number;
+}
+
 /** Which tool to compare with the outside world. */
 export interface Reconcile {
   tool: string;
   /** How many calls to probe, newest first */
+  limit?: number;
+}
+
+/** How many runs to look at. */
+export interface Recover {
+  /** The reason, for the record */
+  why?: string;
   limit?: number;
 }
 
@@ -665,7 +858,7 @@ export interface ReportedRecord {
   lease?: number | null;
 }
 
-/** An effect left standing, and why. */
+/** An effect that remains, and why. */
 export interface ResidueRecord {
   call: string;
   tool: string;
@@ -680,7 +873,7 @@ export interface Resolve {
   why: string;
 }
 
-/** Try once more what gave up. */
+/** Retry a compensation or a retriable that gave up. */
 export interface RetryCall {
   why: string;
   /** What the call returned, if a compensation needs it and nobody has it */
@@ -724,12 +917,86 @@ export interface RunInfo {
   forked_at: string | null;
   now: Now | null;
   place: string;
+  goal_why: string | null;
+}
+
+/** One run in an overview, with the sums over its calls. */
+export interface RunLineRecord {
+  run: RunInfo;
+  calls: number;
+  doubts: number;
+  repeats: number;
+  costs: Record<string, string>;
+}
+
+/** The schema version of a ledger, and the versions that this amends supports. */
+export interface SchemaRecord {
+  version: number;
+  newest: number;
+  needs: number;
+  pending: string[];
+  ledger: string;
+}
+
+/** A setting, and where its value comes from. */
+export interface SettingRecord {
+  value: unknown;
+  origin: string;
+}
+
+/** Every setting by its name, and what is valid but suspicious. */
+export interface SettingsRecord {
+  settings: Record<string, SettingRecord>;
+  warnings: string[];
+}
+
+/** One row of the on-call table: this person is asked for this role during this time. */
+export interface Shift {
+  role: string;
+  person: string;
+  start: string;
+  until: string;
+}
+
+/** What is wrong with the on-call table during a time. */
+export interface ShiftProblem {
+  kind: "gap" | "overlap" | "no_role" | "unused" | "unreadable";
+  role: string;
+  people: string[];
+  start: string;
+  until: string;
+  text: string;
+}
+
+/** One budget in its present period, and which of the newest calls were charged to it, oldest first. */
+export interface SpendingRecord {
+  budget: BudgetRecord;
+  who: string | null;
+  period: string | null;
+  spent: string;
+  reserved: string;
+  left: string;
+  charged: ChargedRecord[];
+}
+
+/** The work of an agent. */
+export interface Start {
+  /** Of its run; else the header Idempotency-Key */
+  id?: string | null;
+  /** Recorded; another input for the same id is a conflict */
+  input?: unknown;
+  /** Tools that must have succeeded at the end */
+  requires?: string[] | null;
+  /** Seconds to wait for its end, and for an error */
+  wait?: number;
 }
 
 /** The call happened. */
 export interface Succeed {
   token: string;
   result?: unknown;
+  /** What it really cost, by unit: {"usd": 0.02, "tokens": 1300} */
+  spent?: Record<string, number>;
 }
 
 /** Ask for one piece of work. */
@@ -758,7 +1025,7 @@ export interface TextRecord {
   text: string;
 }
 
-/** By which somebody may ask the service. */
+/** A credential for the service. */
 export interface TokenRecord {
   id: string;
   name: string;
@@ -774,6 +1041,12 @@ export interface TokenRecord {
   ended_at: string | null;
   /** The token itself: only in the answer that created it */
   text?: string | null;
+}
+
+/** What a model is told of a call. */
+export interface ToldRecord {
+  /** null: the call has not ended, and nothing was told */
+  answer: AnswerRecord | null;
 }
 
 /** A tool that a worker performs. */
@@ -804,6 +1077,54 @@ export interface ToolDeclared {
   probe?: boolean;
 }
 
+/** One declared tool: what amends knows of it. */
+export interface ToolInfoRecord {
+  name: string;
+  kind: string;
+  version: string;
+  description: string;
+  key: string[] | null;
+  key_by_function: boolean;
+  ignored: string[];
+  scope: string;
+  idempotent: boolean;
+  window: number | null;
+  compensation: string | null;
+  compensation_idempotent: boolean;
+  probe: string | null;
+  guarded: boolean;
+  approval: string;
+  rules: string[];
+  costs: Record<string, string> | null;
+  cost_by_function: boolean;
+  attempts: number;
+  timeout: number | null;
+  settle: number;
+  remote: number;
+  has_body: boolean;
+  parameters: Record<string, unknown>;
+  where: string;
+}
+
+/** How one tool did among the newest calls of a ledger. */
+export interface ToolUse {
+  tool: string;
+  calls: number;
+  failed: number;
+  in_doubt: number;
+  doubted: number;
+  undone: number;
+  retried: number;
+  answered: number;
+  seconds_median: number | null;
+  seconds_95: number | null;
+  seconds_max: number | null;
+  last_at: string;
+  versions: Record<string, number>;
+  kinds: string[];
+  declared: boolean;
+}
+
 /** The tools as a model gets them. */
 export interface Tools {
   tools: Record<string, unknown>[];
@@ -821,18 +1142,14 @@ export interface TurnCall {
   tool_call_id?: string | null;
 }
 
-/** A verification under way, or its end. */
-export interface VerificationRecord {
-  id: string;
-  state: "running" | "done" | "failed";
-  /** How many runs were checked so far */
-  runs: number;
-  /** How many events were checked so far */
-  events: number;
-  started_at: string;
-  ended_at: string | null;
-  verified: VerifiedRecord | null;
-  problem: Problem | null;
+/** A number among the arguments of a request, and what it was in earlier calls of the same tool. */
+export interface UsualRecord {
+  path: string;
+  value: string;
+  median: string;
+  most: string;
+  times: number;
+  factor: number | null;
 }
 
 /** What an audit found. */
@@ -844,6 +1161,8 @@ export interface VerifiedRecord {
   unanchored: number;
   unproved: number;
   anchored: number;
+  erasures: number;
+  erased: ErasedRecord[];
   problems: TamperingRecord[];
 }
 
@@ -887,33 +1206,43 @@ export interface Yes {
 export interface Operations {
   /** Describe the tools as a model gets them */
   schemas: { path: {  }; query: { style?: "openai" | "responses" | "anthropic" | "gemini" | "ollama" | "mcp"; strict?: boolean; tenant?: string }; body: undefined; answer: Tools };
-  /** Open a run, or take up the run of this id */
+  /** Return the kind of a tool */
+  kind_of: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: KindRecord };
+  /** Open a run, or resume the run with this id */
   open: { path: {  }; query: { tenant?: string }; body: OpenRun; answer: OpenedRun };
   /** List runs, newest first */
   runs: { path: {  }; query: { limit?: number; after?: string; filter?: string; tenant?: string }; body: undefined; answer: Page<RunInfo> };
+  /** Return a page of runs with their sums, and counts by state */
+  overview: { path: {  }; query: { limit?: number; after?: string; filter?: string; tenant?: string }; body: undefined; answer: OverviewRecord };
   /** Return one run */
   run: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: RunInfo };
   /** Return what a run did */
   report: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: ReportRecord };
-  /** Do the call that a model asked for */
+  /** Make the call that a model asked for */
   answer: { path: { id: string }; query: { tenant?: string }; body: MakeCall; answer: AnswerRecord };
-  /** Do the calls of one turn of a model */
+  /** Ask for the approval of a call before it is made */
+  approval_for: { path: { id: string }; query: { tenant?: string }; body: Foreseen; answer: ApprovalForRecord };
+  /** Make the calls of one turn of a model */
   answer_all: { path: { id: string }; query: { tenant?: string }; body: Turn; answer: AnswersRecord };
   /** Execute a model's plan */
   execute: { path: { id: string }; query: { tenant?: string }; body: Plan; answer: AnswersRecord };
   /** Check a model's plan; start nothing */
   check: { path: {  }; query: { tenant?: string }; body: Plan; answer: CheckRecord };
-  /** Tell what a model that stops now leaves undone */
+  /** Give a new run to an agent of the server */
+  start: { path: { id: string }; query: { tenant?: string }; body: Start; answer: ForkedRecord };
+  /** Open a run inside this one */
+  open_child: { path: { id: string }; query: { tenant?: string }; body: OpenChild; answer: OpenedRun };
+  /** Return what is missing or has failed, before a model stops */
   before_end: { path: { id: string }; query: { tenant?: string }; body: NoBody; answer: TextRecord };
   /** Commit the run: its effects stay */
   commit: { path: { id: string }; query: { tenant?: string }; body: Commit; answer: ReportRecord };
-  /** Take the run back */
+  /** Roll the run back */
   rollback: { path: { id: string }; query: { tenant?: string }; body: RollBack; answer: ReportRecord };
-  /** Say that the client is alive */
+  /** Renew the lease of the client */
   renew: { path: { id: string }; query: { tenant?: string }; body: NoBody; answer: RenewedRun };
-  /** Let the run go as it is, to be opened again */
+  /** Suspend the run, so that it can be opened again */
   suspend: { path: { id: string }; query: { tenant?: string }; body: NoBody; answer: ReportRecord };
-  /** Claim a call, to make it oneself */
+  /** Claim a call, to execute it in the client */
   begin: { path: { id: string }; query: { tenant?: string }; body: MakeClaim; answer: ClaimRecord | AnswerRecord };
   /** Report that a claimed call happened */
   succeed: { path: { call: string }; query: { tenant?: string }; body: Succeed; answer: ReportedRecord };
@@ -923,11 +1252,11 @@ export interface Operations {
   renew_claim: { path: { call: string }; query: { tenant?: string }; body: RenewClaim; answer: ReportedRecord };
   /** Add a worker and declare the tools that it performs */
   register: { path: {  }; query: { tenant?: string }; body: Register; answer: WorkerRecord };
-  /** List the workers that are there */
+  /** List the registered workers */
   workers: { path: {  }; query: { limit?: number; after?: string; tenant?: string }; body: undefined; answer: Page<WorkerRecord> };
   /** Wait for one piece of work */
   take: { path: { id: string }; query: { tenant?: string }; body: TakeWork; answer: WorkRecord };
-  /** Forget a worker that ends */
+  /** Remove a worker that ends */
   leave: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: WorkerRecord };
   /** List everything that waits for a person */
   inbox: { path: {  }; query: { limit?: number; after?: string; filter?: string; tenant?: string }; body: undefined; answer: Page<InboxRecord> };
@@ -935,6 +1264,8 @@ export interface Operations {
   approvals: { path: {  }; query: { limit?: number; after?: string; filter?: string; tenant?: string }; body: undefined; answer: Page<Approval> };
   /** Return one request for approval */
   approval: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: Approval };
+  /** Return what a request can be compared with */
+  precedents: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: PrecedentsRecord };
   /** Approve exactly what was shown */
   approve: { path: { id: string }; query: { tenant?: string }; body: Approve; answer: Approval };
   /** Reject a request */
@@ -949,19 +1280,25 @@ export interface Operations {
   bypass: { path: { id: string }; query: { tenant?: string }; body: Bypass; answer: Approval };
   /** Decide by a signed link */
   redeem: { path: {  }; query: { tenant?: string }; body: Redeem; answer: Approval };
-  /** Let somebody decide for oneself, for a time */
+  /** List who is on call */
+  oncall: { path: {  }; query: { role?: string | null; at?: string | null; tenant?: string }; body: undefined; answer: OnCallRecord };
+  /** Find gaps and overlaps in the on-call table */
+  check_oncall: { path: {  }; query: { days?: number; tenant?: string }; body: undefined; answer: OnCallProblems };
+  /** Delegate decisions to somebody, for a time */
   delegate: { path: {  }; query: { tenant?: string }; body: Delegate; answer: DelegationRecord };
   /** List calls, newest first */
   calls: { path: {  }; query: { limit?: number; after?: string; filter?: string; tenant?: string }; body: undefined; answer: Page<Call> };
   /** Return one call */
   call: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: Call };
-  /** Show what each answer to a doubt would lead to */
+  /** Return the text for a model about a call */
+  told: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: ToldRecord };
+  /** Show what the run would do after each answer to a doubt */
   preview: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: PreviewRecord };
-  /** Ask the outside world about a call */
+  /** Probe a call */
   probe: { path: { id: string }; query: { tenant?: string }; body: NoBody; answer: ProbedRecord };
   /** Settle a doubt */
   resolve: { path: { id: string }; query: { tenant?: string }; body: Resolve; answer: ReportRecord };
-  /** Try once more what gave up */
+  /** Retry a compensation or a retriable that gave up */
   retry: { path: { id: string }; query: { tenant?: string }; body: RetryCall; answer: ReportRecord };
   /** Accept that an effect stays */
   accept: { path: { id: string }; query: { tenant?: string }; body: Why; answer: ReportRecord };
@@ -987,11 +1324,19 @@ export interface Operations {
   budgets: { path: {  }; query: { limit?: number; after?: string; filter?: string; tenant?: string }; body: undefined; answer: Page<BudgetStateRecord> };
   /** Sum up what calls have cost */
   costs: { path: {  }; query: { limit?: number; after?: string; filter?: string; by?: "run" | "tool" | "agent" | "day"; tenant?: string }; body: undefined; answer: Page<CostRecord> };
+  /** List budgets with the newest calls that were charged to them */
+  spending: { path: {  }; query: { limit?: number; after?: string; filter?: string; newest?: number; tenant?: string }; body: undefined; answer: Page<SpendingRecord> };
+  /** Return how each tool performed in the newest calls */
+  tool_use: { path: {  }; query: { limit?: number; after?: string; tool?: string; newest?: number; tenant?: string }; body: undefined; answer: Page<ToolUse> };
+  /** Describe each declared tool */
+  describe_tools: { path: {  }; query: { limit?: number; after?: string; tenant?: string }; body: undefined; answer: Page<ToolInfoRecord> };
+  /** List the runs that have not ended, newest first */
+  unfinished: { path: {  }; query: { limit?: number; after?: string; tenant?: string }; body: undefined; answer: Page<RunInfo> };
   /** List the locks that runs hold */
   locks: { path: {  }; query: { limit?: number; after?: string; tenant?: string }; body: undefined; answer: Page<Lock> };
-  /** List the halts that stand */
+  /** List the halts in force */
   halts: { path: {  }; query: { limit?: number; after?: string; tenant?: string }; body: undefined; answer: Page<HaltRecord> };
-  /** Stop: from now on nothing starts */
+  /** Halt: start nothing from now on */
   halt: { path: {  }; query: { tenant?: string }; body: MakeHalt; answer: HaltRecord };
   /** Lift every halt of exactly this extent */
   unhalt: { path: {  }; query: { why: string; agent?: string | null; tool?: string | null; tenant?: string }; body: undefined; answer: Page<HaltRecord> };
@@ -1009,16 +1354,34 @@ export interface Operations {
   revoke_token: { path: { id: string }; query: { why: string; tenant?: string }; body: undefined; answer: TokenRecord };
   /** List events, or follow them as a stream */
   events: { path: {  }; query: { limit?: number; after?: string; filter?: string; run?: string | null; tenant?: string }; body: undefined; answer: Page<Event> };
+  /** Return the last event */
+  newest_event: { path: {  }; query: { run?: string | null; tenant?: string }; body: undefined; answer: NewestEventRecord };
+  /** List the newest events, newest first */
+  recent_events: { path: {  }; query: { limit?: number; after?: string; filter?: string; looks?: number; tenant?: string }; body: undefined; answer: RecentEventsRecord };
   /** Begin to verify the record */
-  verify: { path: {  }; query: { tenant?: string }; body: Verify; answer: VerificationRecord };
-  /** Tell how far a verification is */
-  verification: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: VerificationRecord };
-  /** Sign the record so far */
-  checkpoint: { path: {  }; query: { tenant?: string }; body: NoBody; answer: CheckpointRecord };
+  verify: { path: {  }; query: { tenant?: string }; body: Verify; answer: LongWorkRecord };
+  /** Return the progress of long work */
+  long_work: { path: { id: string }; query: { tenant?: string }; body: undefined; answer: LongWorkRecord };
+  /** Write a checkpoint over the record */
+  checkpoint: { path: {  }; query: { tenant?: string }; body: Order; answer: CheckpointRecord };
+  /** List the newest checkpoints, newest first */
+  checkpoints: { path: {  }; query: { limit?: number; tenant?: string }; body: undefined; answer: Page<Checkpoint> };
   /** Export runs as a file that anybody can check */
   export: { path: {  }; query: { tenant?: string }; body: Export; answer: Uint8Array };
   /** Load the runs of a bundle as records */
-  load: { path: {  }; query: { tenant?: string }; body: Uint8Array; answer: LoadedRecord };
+  load: { path: {  }; query: { why?: string; tenant?: string }; body: Uint8Array; answer: LoadedRecord };
+  /** Return every setting, and what is suspicious */
+  settings: { path: {  }; query: { tenant?: string }; body: undefined; answer: SettingsRecord };
+  /** Return the schema version of the ledger */
+  schema: { path: {  }; query: { tenant?: string }; body: undefined; answer: SchemaRecord };
+  /** Begin to remove payloads of runs that ended long ago */
+  gc: { path: {  }; query: { tenant?: string }; body: Collect; answer: LongWorkRecord };
+  /** Begin to erase everything recorded about one person */
+  erase: { path: {  }; query: { tenant?: string }; body: Erase; answer: LongWorkRecord };
+  /** Begin to encrypt everything with the newest key */
+  reencrypt: { path: {  }; query: { tenant?: string }; body: Order; answer: LongWorkRecord };
+  /** Begin to take over abandoned runs */
+  recover: { path: {  }; query: { tenant?: string }; body: Recover; answer: LongWorkRecord };
   /** Describe every route */
   openapi: { path: {  }; query: {  }; body: undefined; answer: Record<string, unknown> };
   /** Say that the process runs */
@@ -1032,14 +1395,19 @@ export interface Operations {
 /** Where each route is. */
 export const ROUTES = {
   schemas: { method: "GET", path: "/v1/tools" },
+  kind_of: { method: "GET", path: "/v1/tools/{id}" },
   open: { method: "POST", path: "/v1/runs" },
   runs: { method: "GET", path: "/v1/runs" },
+  overview: { method: "GET", path: "/v1/overview" },
   run: { method: "GET", path: "/v1/runs/{id}" },
   report: { method: "GET", path: "/v1/runs/{id}/report" },
   answer: { method: "POST", path: "/v1/runs/{id}/calls" },
+  approval_for: { method: "POST", path: "/v1/runs/{id}/approval_for" },
   answer_all: { method: "POST", path: "/v1/runs/{id}/turns" },
   execute: { method: "POST", path: "/v1/runs/{id}/execute" },
   check: { method: "POST", path: "/v1/check" },
+  start: { method: "POST", path: "/v1/agents/{id}/start" },
+  open_child: { method: "POST", path: "/v1/runs/{id}/children" },
   before_end: { method: "POST", path: "/v1/runs/{id}/before_end" },
   commit: { method: "POST", path: "/v1/runs/{id}/commit" },
   rollback: { method: "POST", path: "/v1/runs/{id}/rollback" },
@@ -1056,6 +1424,7 @@ export const ROUTES = {
   inbox: { method: "GET", path: "/v1/inbox" },
   approvals: { method: "GET", path: "/v1/approvals" },
   approval: { method: "GET", path: "/v1/approvals/{id}" },
+  precedents: { method: "GET", path: "/v1/approvals/{id}/precedents" },
   approve: { method: "POST", path: "/v1/approvals/{id}/approve" },
   reject: { method: "POST", path: "/v1/approvals/{id}/reject" },
   edit: { method: "POST", path: "/v1/approvals/{id}/edit" },
@@ -1063,9 +1432,12 @@ export const ROUTES = {
   ask_again: { method: "POST", path: "/v1/approvals/{id}/ask_again" },
   bypass: { method: "POST", path: "/v1/approvals/{id}/bypass" },
   redeem: { method: "POST", path: "/v1/links/redeem" },
+  oncall: { method: "GET", path: "/v1/oncall" },
+  check_oncall: { method: "GET", path: "/v1/oncall/problems" },
   delegate: { method: "POST", path: "/v1/delegations" },
   calls: { method: "GET", path: "/v1/calls" },
   call: { method: "GET", path: "/v1/calls/{id}" },
+  told: { method: "GET", path: "/v1/calls/{id}/told" },
   preview: { method: "GET", path: "/v1/calls/{id}/preview" },
   probe: { method: "POST", path: "/v1/calls/{id}/probe" },
   resolve: { method: "POST", path: "/v1/calls/{id}/resolve" },
@@ -1082,6 +1454,10 @@ export const ROUTES = {
   test_rules: { method: "POST", path: "/v1/rules/test" },
   budgets: { method: "GET", path: "/v1/budgets" },
   costs: { method: "GET", path: "/v1/costs" },
+  spending: { method: "GET", path: "/v1/spending" },
+  tool_use: { method: "GET", path: "/v1/tool_use" },
+  describe_tools: { method: "GET", path: "/v1/declared_tools" },
+  unfinished: { method: "GET", path: "/v1/unfinished" },
   locks: { method: "GET", path: "/v1/locks" },
   halts: { method: "GET", path: "/v1/halts" },
   halt: { method: "POST", path: "/v1/halts" },
@@ -1093,11 +1469,20 @@ export const ROUTES = {
   create_token: { method: "POST", path: "/v1/tokens" },
   revoke_token: { method: "DELETE", path: "/v1/tokens/{id}" },
   events: { method: "GET", path: "/v1/events" },
+  newest_event: { method: "GET", path: "/v1/events/newest" },
+  recent_events: { method: "GET", path: "/v1/events/recent" },
   verify: { method: "POST", path: "/v1/audit/verify" },
-  verification: { method: "GET", path: "/v1/jobs/{id}" },
+  long_work: { method: "GET", path: "/v1/jobs/{id}" },
   checkpoint: { method: "POST", path: "/v1/audit/checkpoint" },
+  checkpoints: { method: "GET", path: "/v1/audit/checkpoints" },
   export: { method: "POST", path: "/v1/export" },
   load: { method: "POST", path: "/v1/load" },
+  settings: { method: "GET", path: "/v1/settings" },
+  schema: { method: "GET", path: "/v1/schema" },
+  gc: { method: "POST", path: "/v1/gc" },
+  erase: { method: "POST", path: "/v1/erase" },
+  reencrypt: { method: "POST", path: "/v1/reencrypt" },
+  recover: { method: "POST", path: "/v1/recover" },
   openapi: { method: "GET", path: "/v1/openapi.json" },
   health: { method: "GET", path: "/health" },
   ready: { method: "GET", path: "/ready" },

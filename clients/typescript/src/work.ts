@@ -11,10 +11,15 @@ export interface Piece {
   call: string;
   token: string;
   lease: number;
+  /** What a proxy with several servers routes by. */
+  route?: string;
 }
 
 /** How a piece of work ended. */
-export type Outcome = { result: unknown } | { error: string; no_effect?: boolean; doubt?: boolean };
+export type Outcome = ({ result: unknown } | { error: string; no_effect?: boolean; doubt?: boolean }) & {
+  /** What it really cost, by unit. */
+  spent?: Record<string, number>;
+};
 
 /** How often a lease is renewed within its length. */
 const RENEWALS = 3;
@@ -70,6 +75,7 @@ export class WorkLease {
       body: { token: this.#piece.token },
       patience: left,
       timeout: left,
+      ...routed(this.#piece),
     });
     this.#until = asked + Math.min(data.lease ?? this.#piece.lease, this.#piece.lease);
   }
@@ -129,6 +135,10 @@ export async function performed(
   }
 }
 
+function routed(piece: Piece): { route?: string } {
+  return piece.route === undefined ? {} : { route: piece.route };
+}
+
 /**
  * Report how a piece of work ended, again and again until it is answered: a repeated report gets the same answer.
  * `stopped` returns whether to give up now; silence is then doubt.
@@ -140,14 +150,17 @@ export async function report(
   const { token } = piece;
   for (let said = outcome; ; ) {
     try {
-      if ("result" in said) return (await connection.ask("succeed", { path, body: { token, result: said.result } })).data;
-      return (await connection.ask("fail", { path, body: { token, ...said } })).data;
+      if ("result" in said) {
+        return (await connection.ask("succeed", { path, body: { token, ...said }, ...routed(piece) })).data;
+      }
+      return (await connection.ask("fail", { path, body: { token, ...said }, ...routed(piece) })).data;
     } catch (error) {
       if (!(error instanceof AmendsError) || stopped()) throw error;
       if (isPassing(error)) {
         await sleep(REPORT_PAUSE_S);
       } else if ("result" in said && [400, 413, 422].includes(error.status || 400)) {
-        said = { error: `it happened, but its result was refused: ${textOf(error)}`, doubt: true };
+        const { spent = {} } = outcome;
+        said = { error: `it happened, but its result was refused: ${textOf(error)}`, doubt: true, spent };
       } else {
         throw error;
       }

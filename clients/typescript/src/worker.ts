@@ -45,6 +45,8 @@ export class Worker {
   readonly #log: (message: string) => void;
   readonly #busy = new Set<Promise<void>>();
   readonly #stopping = new AbortController();
+  /** By which a proxy sends all its requests to one server: that one knows it. */
+  readonly #route = `worker-${crypto.randomUUID()}`;
   #id = "";
   #until = Infinity;
 
@@ -79,7 +81,7 @@ export class Worker {
     this.#until = monotonic() + this.#drain;
     this.#stopping.abort();
     // The request for work is not cut off: what it brings would be in doubt. The service answers it now.
-    if (this.#id) this.#client.connection.ask("leave", { path: { id: this.#id }, patience: 1 }).catch(() => undefined);
+    if (this.#id) this.#client.connection.ask("leave", { path: { id: this.#id }, patience: 1, route: this.#route }).catch(() => undefined);
   }
 
   async #main(registered: Promise<void>, signals: NodeJS.Signals[]): Promise<void> {
@@ -99,7 +101,8 @@ export class Worker {
     for (let pause = PAUSE_S; ; pause = Math.min(2 * pause, PAUSE_S_MAX)) {
       try {
         const patience = first ? this.#client.connection.patience : 0;
-        const { data } = await this.#client.connection.ask("register", { body: { name: this.#name, tools }, patience });
+        const body = { name: this.#name, tools };
+        const { data } = await this.#client.connection.ask("register", { body, patience, route: this.#route });
         this.#id = data.id;
         return;
       } catch (error) {
@@ -119,7 +122,7 @@ export class Worker {
       const asked = monotonic();
       try {
         const { data } = await this.#client.connection.ask("take", {
-          path: { id: this.#id }, body: { wait: this.#wait }, patience: 0, timeout: this.#wait + 15,
+          path: { id: this.#id }, body: { wait: this.#wait }, patience: 0, timeout: this.#wait + 15, route: this.#route,
         });
         pause = PAUSE_S;
         if (data.work) this.#begin(data.work, asked);
@@ -141,7 +144,8 @@ export class Worker {
     this.#busy.add(going);
   }
 
-  async #perform(piece: PieceRecord, asked: number): Promise<void> {
+  async #perform(taken: PieceRecord, asked: number): Promise<void> {
+    const piece = { ...taken, route: this.#route };
     const outcome = await performed(this.#client.connection, piece, asked, (signal) => this.#body(piece, signal));
     try {
       await report(this.#client.connection, piece, outcome, () => monotonic() > this.#until);

@@ -35,7 +35,8 @@ test("every route of the service has a verb", () => {
   const elsewhere: Record<string, unknown> = {
     run: client.info, answer: Run.prototype.answer, answer_all: Run.prototype.answer_all, execute: Run.prototype.execute,
     before_end: Run.prototype.before_end, commit: Run.prototype.commit, renew: Run.prototype.renew,
-    suspend: Run.prototype.suspend, begin: Run.prototype.begin, succeed: Attempt.prototype.succeed,
+    suspend: Run.prototype.suspend, open_child: Run.prototype.open_child,
+    approval_for: Run.prototype.approval_for, begin: Run.prototype.begin, succeed: Attempt.prototype.succeed,
     fail: Attempt.prototype.fail, renew_claim: Attempt.prototype.renew, register: Worker, take: Worker, leave: Worker,
   };
   for (const name of Object.keys(ROUTES)) {
@@ -113,6 +114,20 @@ test("a block: Waiting suspends, an unreachable server is left alone, another er
   assert.deepEqual(await verbs(new Unreachable("u")), []);
   assert.deepEqual(await verbs(new Error("e")), ["rollback"]);
   assert.deepEqual(await verbs("a text"), ["rollback"]);
+});
+
+test("a child's block commits or rolls back its own run, and leaves Waiting to the block around it", async () => {
+  const verbs = async (thrown?: unknown) => {
+    const { client, sent } = played(json(opened, 201), json({ ...opened, id: "a/b/c" }, 201), json({ run: {} }));
+    const run = await client.open("a/b");
+    const done = run.child("c", { input: 1 }, (child) => (thrown === undefined ? child.id : Promise.reject(thrown)));
+    if (thrown === undefined) assert.equal(await done, "a/b/c");
+    else await assert.rejects(done, (error) => error === thrown);
+    return sent.slice(1).map(([url]) => url.slice("http://x:1/below/v1/runs/".length));
+  };
+  assert.deepEqual(await verbs(), ["a%2Fb/children", "a%2Fb%2Fc/commit"]);
+  assert.deepEqual(await verbs(new Error("e")), ["a%2Fb/children", "a%2Fb%2Fc/rollback"]);
+  assert.deepEqual(await verbs(new Held("h")), ["a%2Fb/children"]);
 });
 
 test("a block whose rollback fails throws that, with the first error as its cause", async () => {
@@ -204,4 +219,29 @@ test("a token does not show", () => {
   const client = new Client({ url: "http://x", token: "secret-token" });
   assert.ok(client.connection instanceof Connection);
   assert.ok(!JSON.stringify(client).includes("secret-token"));
+});
+
+test("every request about a run names it for a proxy, and a worker is always sent to one server", async () => {
+  const claim = { call: "c", key: "k", attempt: 1, state: "started", replayed: false, token: "t", lease: 9, result: null };
+  const done = { call: "c", attempt: 1, state: "succeeded", lease: 9 };
+  const routes = (sent: [string, RequestInit][]) => sent.map(([, init]) => (init.headers as Record<string, string>)["X-Amends-Route"]);
+  const { client, sent } = played(json({ ...opened, id: "a/ä!" }, 201), json(claim, 201), json(done), json(done), json({}));
+  const run = await client.open("a/ä!");
+  const attempt = await run.begin("ship", {}, { kind: "pivot" });
+  await attempt.renew();
+  attempt.spent(0.5);
+  attempt.spent(0.25);
+  attempt.spent(1300, "tokens");
+  await attempt.succeed();
+  assert.deepEqual(JSON.parse(String(sent[3]?.[1].body)).spent, { usd: 0.75, tokens: 1300 });
+  await client.connection.ask("health");
+  assert.deepEqual(routes(sent), [...Array(4).fill("a%2F%C3%A4%21"), undefined]);
+  const own: [string, RequestInit][] = [];
+  const fake = async (url: unknown, init: unknown): Promise<Response> => {
+    own.push([String(url), init as RequestInit]);
+    return json(opened, 201);
+  };
+  await new Client({ url: "http://x", token: "t", fetch: fake as typeof fetch, route: "ours" }).open("a");
+  assert.deepEqual(routes(own), ["ours"]);
+  assert.throws(() => new Client({ url: "http://x", token: "t", route: "a\nb" }), { name: "UsageError" });
 });

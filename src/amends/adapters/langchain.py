@@ -11,13 +11,14 @@ import inspect
 import json
 import threading
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import is_dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from itertools import islice
 from types import FunctionType, MethodType
 from typing import Annotated, Any, Final, Literal, NotRequired, Self, TypeAlias, get_type_hints
 from uuid import UUID, uuid4
@@ -25,6 +26,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from langchain.agents.middleware import ToolRetryMiddleware
 from langchain.agents.middleware.types import AgentMiddleware, AgentState, ModelRequest, PrivateStateAttr, hook_config
+from langchain.agents.structured_output import AutoStrategy, ToolStrategy
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -77,7 +79,12 @@ WAKES_MAX: Final = 1_000
 """How often a graph may be resumed without a decision about one call; more is a loop."""
 OURS: Final = "amends"
 """The name of the messages that amends adds in the user's place."""
+USER: Final = "user"
+"""Who takes back a turn that was given up: the user, by the next message."""
+DOUBT: Final = "amends_doubt"
+"""Marks a result that says that a call is in doubt, in its ``response_metadata``, which models are not sent."""
 UNFINISHED: Final = ("open", "pivoted", "rolling_back", "blocked")
+TAKEN_BACK: Final = ("rolled_back", "abandoned")
 REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 RUNS_READ_MAX: Final = 100
@@ -137,11 +144,16 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         super().__init__()
         self._is_strict = strict
         self._warned: set[str] = set()
+        self._outputs: set[str] = set()
+        """The tools by which models gave a structured answer (``response_format``): they are no tools of the program."""
         watch(self)
         self._ends: dict[str, Any] = {"requires": requires, "on_open_failure": on_open_failure, "deadline": deadline}
         self._rt, self._given_id, self._recover, self._on_error = rt, run_id, recover, on_error
         self._open_runs, self._lock = open_runs_of(rt)
         self._reached: set[str] = set()
+        self._is_compared = False
+        self._fit: set[str] = set()
+        """The tools whose declarations were compared with them."""
         self._reach(tools)
 
     def turn(self, config: RunnableConfig | None = None, *, run_id: str | None = None) -> Turn:
@@ -159,10 +171,25 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         """Give the runtime bodies for what may run outside a graph: staged calls, and compensations that are tools."""
         new = {tool.name: tool for tool in tools if tool.name not in self._reached}
         if new:
+            self._check(new.values())
             self._reached |= new.keys()
             is_async = isinstance(self._rt, AsyncRuntime)
             bodies = {name: as_function(tool, is_async=is_async) for name, tool in new.items()}
             self._rt.reach(bodies, described=False)
+
+    def _check(self, tools: Iterable[BaseTool]) -> None:
+        """Raise ``BadDeclaration`` if a declaration does not fit these tools of an agent."""
+        names = {tool.name: tool for tool in tools}
+        if not names.keys() <= self._fit:
+            self._rt._host.check_arguments({name: with_parameters(tool) for name, tool in names.items()})
+            self._fit |= names.keys()
+
+    def _compare(self, tools: Sequence[BaseTool]) -> None:
+        """Check these tools, which are all of an agent; the first time, say what was declared and is none of them."""
+        self._check(tools)
+        if not self._is_compared:
+            self._is_compared = True
+            self._rt._host.warn_of_unused([tool.name for tool in tools])
 
     def before_agent(self, state: TurnState, runtime: Any) -> dict[str, Any]:
         """Choose the run of the turn; roll back an earlier turn that was given up, and tell the model."""
@@ -181,11 +208,13 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             try:
                 open_run = self._forget(OpenRun(before, {}))
                 run = open_run.run if open_run is not None and open_run.run is not None else rt.open(before, wait=0)
-                as_blocking(run).leave(GivenUp(f"turn {before} had not ended when the next one began"))
+                as_blocking(run).leave(GivenUp(given_up(before)))
             except (Busy, RunBlocked) as left_open:
                 log.warning("%s", left_open)
+                if stopped_in_doubt(report, left_open):
+                    rt.rollback(before, by=USER, why=given_up(before))
             report = self._report(before)
-        return self._with_notice(start.made, report)
+        return self._with_notice(start.made, report, told_of_doubts(state, self._settled(state)))
 
     async def abefore_agent(self, state: TurnState, runtime: Any) -> dict[str, Any]:
         """Do the same as ``before_agent`` on an event loop."""
@@ -206,34 +235,67 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                 run = (
                     open_run.run if open_run is not None and open_run.run is not None else await rt.open(before, wait=0)
                 )
-                await as_async(run).leave(GivenUp(f"turn {before} had not ended when the next one began"))
+                await as_async(run).leave(GivenUp(given_up(before)))
             except (Busy, RunBlocked) as left_open:
                 log.warning("%s", left_open)
+                if stopped_in_doubt(report, left_open):
+                    await rt.rollback(before, by=USER, why=given_up(before))
             report = await self._areport(before)
-        return self._with_notice(start.made, report)
+        return self._with_notice(start.made, report, told_of_doubts(state, await self._asettled(state)))
 
     @hook_config(can_jump_to=["model"])
     def after_model(self, state: TurnState, runtime: Any) -> dict[str, Any] | None:
-        """Tell a model that is about to stop what is missing, once."""
+        """Tell a model that is about to stop what became of its doubts, and what is missing, once.
+
+        Raise ``RunBlocked`` if a person must settle a doubt first: the graph stops here, and goes on here when it is resumed.
+        """
+        if run_id := self._to_check(state):
+            self._stands(run_id, self._report(run_id))
         open_run = self._ending(state)
+        if open_run is None:
+            return None
         try:
-            return None if open_run is None else told_before_end(self._open(open_run, state).before_end())
+            run = self._open(open_run, state)
+            if open_run.outlives_invoke:
+                if run._stop_in_doubt():
+                    open_run.run = None
+                    run = self._open(open_run, state)
+                if told := told_of_doubts(state, self._settled(state)):
+                    return told
+            return None if was_told(state) else told_before_end(run.before_end())
+        except RunBlocked:
+            self._stopped_in_doubt(open_run)
+            raise
         except RunEnded:  # a person has rolled it back
             return None
 
     @hook_config(can_jump_to=["model"])
     async def aafter_model(self, state: TurnState, runtime: Any) -> dict[str, Any] | None:
         """Do the same as ``after_model`` on an event loop."""
+        if run_id := self._to_check(state):
+            self._stands(run_id, await self._areport(run_id))
         open_run = self._ending(state)
+        if open_run is None:
+            return None
         try:
-            return (
-                None if open_run is None else told_before_end(await (await self._aopen(open_run, state)).before_end())
-            )
+            run = await self._aopen(open_run, state)
+            if open_run.outlives_invoke:
+                if await run._stop_in_doubt():
+                    open_run.run = None
+                    run = await self._aopen(open_run, state)
+                if told := told_of_doubts(state, await self._asettled(state)):
+                    return told
+            return None if was_told(state) else told_before_end(await run.before_end())
+        except RunBlocked:
+            self._stopped_in_doubt(open_run)
+            raise
         except RunEnded:
             return None
 
     def after_agent(self, state: TurnState, runtime: Any) -> None:
         """Commit the run when the agent has ended, unless a block around it does that."""
+        if run_id := self._to_check(state):
+            self._stands(run_id, self._report(run_id))
         open_run = self._end_turn(state, get_config())
         if open_run is not None:
             try:
@@ -245,6 +307,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
     async def aafter_agent(self, state: TurnState, runtime: Any) -> None:
         """Do the same as ``after_agent`` on an event loop."""
+        if run_id := self._to_check(state):
+            self._stands(run_id, await self._areport(run_id))
         open_run = self._end_turn(state, get_config())
         if open_run is not None:
             try:
@@ -255,16 +319,25 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                 self._forget(open_run)
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Any:
-        """Show the model the argument ``again_because`` where the runtime honours it, since amends speaks of it."""
+        """Show the model the argument ``again_because`` where the runtime honours it, since amends speaks of it.
+
+        Raise ``RolledBack`` if the graph was resumed, and its turn was rolled back before: no model can finish it.
+        """
+        if run_id := self._to_check(request.state):
+            self._stands(run_id, self._report(run_id))
         return handler(self._offered(request))
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]
     ) -> Any:
         """Do the same as ``wrap_model_call`` on an event loop."""
+        if run_id := self._to_check(request.state):
+            self._stands(run_id, await self._areport(run_id))
         return await handler(self._offered(request))
 
     def _offered(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
+        self._outputs |= output_tools(request.response_format)
+        self._compare([one for one in request.tools if isinstance(one, BaseTool)])
         names = {one.name for one in request.tools if isinstance(one, BaseTool) and self._rt.may_repeat(one.name)}
         if not names:
             return request
@@ -283,6 +356,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         bound = bound_args(request.tool, call["args"])
         if bound is None:
             return body.invalid().unrecorded()
+        self._compare(request.runtime.tools)
         self._reach(tool for tool in request.runtime.tools if not needs_graph(tool))
         thread = self._thread_to_list(request.runtime.config, request.state)
         open_run = self._open_run_for(request, self._listed(thread) if thread else ())
@@ -327,6 +401,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         bound = bound_args(request.tool, call["args"])
         if bound is None:
             return await body.invalid().aunrecorded()
+        self._compare(request.runtime.tools)
         self._reach(tool for tool in request.runtime.tools if not needs_graph(tool))
         thread = self._thread_to_list(request.runtime.config, request.state)
         open_run = self._open_run_for(request, await self._alisted(thread) if thread else ())
@@ -572,29 +647,92 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             has,
         )
 
-    def _with_notice(self, made: dict[str, Any], before: Report | None) -> dict[str, Any]:
-        """Tell a model that has the results of an earlier turn that they were rolled back."""
-        if before is None or before.run.state != "rolled_back" or not before.calls:
+    def _with_notice(
+        self, made: dict[str, Any], before: Report | None, doubts: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Tell a model that has the results of an earlier turn that they were rolled back, or what became of its doubts.
+
+        ``doubts``: what ``told_of_doubts`` says.
+        """
+        *corrected, notice = (None,) if doubts is None else doubts["messages"]
+        text = "" if notice is None else notice.content
+        if before is not None and before.run.state == "rolled_back" and before.calls:
+            text = RolledBack("", report=before, run_id=before.run.id).for_model()
+        if not text:
             return made
-        text = RolledBack("", report=before, run_id=before.run.id).for_model()
-        return {**made, "messages": [HumanMessage(f"Of the turn before: {text}", name=OURS)]}
+        return {**made, "messages": [*corrected, HumanMessage(f"Of the turn before: {text}", name=OURS)]}
 
     def _ending(self, state: TurnState) -> OpenRun | None:
-        """Return the run of a turn whose model asks for nothing more and was not told yet what is missing, if any."""
+        """Return the run of a turn whose model asks for nothing more, if any."""
         self._go_on()
-        last = next(iter(reversed(messages_of(state))), None)
-        if not isinstance(last, AIMessage) or last.tool_calls or was_told(state):
+        messages = messages_of(state)
+        last = next(iter(reversed(messages)), None)
+        has_output = isinstance(last, ToolMessage) and last.name in self._outputs and is_answered(messages)
+        is_output = has_output and state.get("structured_response") is not None
+        asks_nothing = isinstance(last, AIMessage) and not last.tool_calls
+        if not (asks_nothing or is_output):
             return None
         config, block = get_config(), self._block()
         run = surrounding_run(self._rt, lambda: self._id_of(config, state))
         if run is not None:
-            return OpenRun(run.id, config, run=run) if has_answers(state) else None
+            return OpenRun(run.id, config, run=run) if has_answers(state, self._outputs) else None
         if block is not None:
+            if block.open_run is None and doubts_in(state):  # the turn began in another block, and stopped in doubt
+                with self._lock:
+                    block.run_id = self._id_of(config, state)
+                    block.open_run = self._open_run(block.run_id, config)
             return block.open_run
         with self._lock:
             run_id = self._id_of(config, state)
             is_open = self._given_id is None and run_id in self._open_runs
-            return self._open_run(run_id, config) if is_open or has_answers(state) else None
+            return self._open_run(run_id, config) if is_open or has_answers(state, self._outputs) else None
+
+    def _stopped_in_doubt(self, open_run: OpenRun) -> None:
+        """Forget a run that was left in doubt: whoever resumes the graph opens it again."""
+        self._forget(open_run)
+        if (block := self._block()) is not None:
+            block.open_run, block.is_blocked = None, True
+
+    def _to_check(self, state: Any) -> str:
+        """Return the run of a turn that was resumed, unless it is known to stand; empty: there is nothing to check.
+
+        A model that has seen no result can begin again: the run that it opens is the next generation.
+        """
+        config = get_config()
+        chain = WATCH.chain_of(config)
+        if chain is None or not chain.is_resumed or thread_of(config) is None:
+            return ""
+        if not has_answers(state, self._outputs) or surrounding_run(self._rt, lambda: self._id_of(config, state)):
+            return ""
+        run_id = self._id_of(config, state)
+        return "" if (id(self._rt), run_id) in chain.root.standing else run_id
+
+    def _stands(self, run_id: str, report: Report | None) -> None:
+        """Raise ``RolledBack`` if this run was rolled back; else do not look again while the graph runs."""
+        refuse_taken_back(report)
+        if (chain := WATCH.chain_of(get_config())) is not None:
+            chain.root.standing.add((id(self._rt), run_id))
+
+    def _settled(self, state: Any) -> dict[str, Settled]:
+        """Return what became of the calls that the model was told to be in doubt, as far as it is known now."""
+        assert isinstance(self._rt, Runtime), "_asettled is for the other"
+        found: dict[str, Settled] = {}
+        for id in doubts_in(state):
+            with suppress(UsageError):  # another ledger has it
+                call, told = self._rt.call(id), self._rt.told(id)
+                if told is not None and call.state != "in_doubt":
+                    found[id] = Settled(call, told)
+        return found
+
+    async def _asettled(self, state: Any) -> dict[str, Settled]:
+        assert isinstance(self._rt, AsyncRuntime), "_settled is for the other"
+        found: dict[str, Settled] = {}
+        for id in doubts_in(state):
+            with suppress(UsageError):
+                call, told = await self._rt.call(id), await self._rt.told(id)
+                if told is not None and call.state != "in_doubt":
+                    found[id] = Settled(call, told)
+        return found
 
     def _end_turn(self, state: TurnState, config: RunnableConfig) -> OpenRun | None:
         if surrounding_run(self._rt, lambda: self._id_of(config, state)) is not None:
@@ -607,7 +745,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             run_id = self._id_of(config, state)
             # An open run has called a tool, even if a middleware has added messages after its result.
             is_open = self._given_id is None and run_id in self._open_runs
-            return self._open_run(run_id, config) if is_open or has_answers(state) else None
+            return self._open_run(run_id, config) if is_open or has_answers(state, self._outputs) else None
 
     def _open_run_for(self, request: ToolCallRequest, listed: Sequence[RunInfo]) -> OpenRun:
         config, block = request.runtime.config, self._block()
@@ -726,6 +864,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
     def _report(self, run_id: str) -> Report | None:
         assert isinstance(self._rt, Runtime), "_areport is for the other"
+        self._rt._host.ready(run_id=named(run_id))
         try:
             return self._rt.report(run_id)
         except UsageError:  # it is not in the ledger yet
@@ -733,6 +872,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
     async def _areport(self, run_id: str) -> Report | None:
         assert isinstance(self._rt, AsyncRuntime), "_report is for the other"
+        await self._rt._ready(named(run_id))
         try:
             return await self._rt.report(run_id)
         except UsageError:
@@ -756,7 +896,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             "recover": self._recover
             or ("wait" if open_run.is_resumable and open_run.thread is not None else "rollback"),
             "history": call_ids(state).issuperset(done),
-            "if_rolled_back": "raise" if has_answers(state) else "again",
+            "if_rolled_back": "raise" if has_answers(state, self._outputs) else "again",
             **self._ends,
         }
 
@@ -831,6 +971,8 @@ class OpenRun:
     def __init__(self, run_id: str, config: Mapping[str, Any], *, run: Run | AsyncRun | None = None) -> None:
         self.run_id, self.run, self.thread = run_id, run, thread_of(config)
         self.is_resumable = is_resumable(config)
+        self.outlives_invoke = run is None and self.is_resumable and self.thread is not None
+        """Whether ``invoke(None, config)`` can go on with it: no run of the program or of a tool, and a graph that is kept."""
         self.users, self.pausing = 0, False
         self.is_agents = False
         """Whether it is the run of one agent, and no block or graph ends it."""
@@ -883,6 +1025,10 @@ class Turn:
         """Whether an agent has ended that is a whole graph, and not a part of one."""
         self.agent_failed = False
         """Whether a part of what was invoked has failed since the last agent began."""
+        self.is_blocked = False
+        """Whether its run was left because a person must settle a doubt."""
+        self.only_says = False
+        """Whether it does nothing but say that the newest run of its thread is blocked, or was rolled back."""
         self.last: Chain | None = None
         """The last invocation inside it."""
         self.is_nameless = False
@@ -898,15 +1044,18 @@ class Turn:
         return thread_of(self._config)
 
     def __enter__(self) -> Self:
-        self._outer, self._is_left = current_turn(), False
+        self._outer, self._is_left, self.is_blocked = current_turn(), False, False
         _turn.set(self)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         run, why = self._left(), self._why(error)
         if run is None and isinstance(self.rt, Runtime) and (wanted := self._filter(why)):
-            found = next(self.rt.runs(wanted), None)
-            run = None if found is None else self.rt.open(found.id)
+            listed = [*islice(self.rt.runs(wanted), RUNS_READ_MAX)]
+            found = self._left_open(listed, why)
+            if found is None and (back := self._taken_back(listed, why)):
+                self._refuse(self.rt.report(back))
+            run = None if found is None else self.rt.open(found)
         if run is not None:
             as_blocking(run).leave(why)
 
@@ -916,10 +1065,33 @@ class Turn:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         run, why = self._left(), self._why(error)
         if run is None and isinstance(self.rt, AsyncRuntime):
-            found = [one async for one in self.rt.runs(wanted)][:1] if (wanted := self._filter(why)) else []
-            run = await self.rt.open(found[0].id) if found else None
+            listed = (
+                [one async for one in self.rt.runs(wanted)][:RUNS_READ_MAX] if (wanted := self._filter(why)) else []
+            )
+            found = self._left_open(listed, why)
+            if found is None and (back := self._taken_back(listed, why)):
+                self._refuse(await self.rt.report(back))
+            run = None if found is None else await self.rt.open(found)
         if run is not None:
             await as_async(run).leave(why)
+
+    def say_how_it_ended(self) -> None:
+        """Raise ``RunBlocked`` or ``RolledBack`` if the newest run of the thread is; no other error of the ledger comes out."""
+        try:
+            self.__exit__(None, None, None)
+        except (RunBlocked, RolledBack):
+            raise
+        except Exception as left:
+            log.debug("%s", left)
+
+    async def asay_how_it_ended(self) -> None:
+        """Do the same as ``say_how_it_ended`` on an event loop."""
+        try:
+            await self.__aexit__(None, None, None)
+        except (RunBlocked, RolledBack):
+            raise
+        except Exception as left:
+            log.debug("%s", left)
 
     def _left(self) -> Run | AsyncRun | None:
         self._is_left = True  # no ContextVar token: the block may end in another context than it began in
@@ -939,10 +1111,30 @@ class Turn:
         has_ended = why is None and self.last is not None and self.last.is_resumed and self.last.state == "ended"
         if self.thread is None or '"' in self.thread or not (has_ended or isinstance(why, Exception)):
             return ""
-        return "" if isinstance(why, Waiting) else f'tag:"thread:{self.thread}" state:open,pivoted'
+        return "" if isinstance(why, Waiting) else f'tag:"thread:{self.thread}"'
+
+    def _left_open(self, listed: Sequence[RunInfo], why: BaseException | None) -> str | None:
+        """Return the newest run of the thread that is open, else the newest one if it is blocked: opening it says why."""
+        roots = [one for one in listed if one.parent is None]
+        found = next((one.id for one in roots if one.state in ("open", "pivoted") and not self.only_says), None)
+        if found is None and why is None and roots and roots[0].state == "blocked":
+            return roots[0].id
+        return found
+
+    def _taken_back(self, listed: Sequence[RunInfo], why: BaseException | None) -> str | None:
+        """Return the newest run of the thread if it was rolled back, and a turn with results has ended here."""
+        roots = [one for one in listed if one.parent is None]
+        is_back = why is None and bool(roots) and roots[0].state in TAKEN_BACK
+        return roots[0].id if is_back and self.last is not None and self.last.answers else None
+
+    def _refuse(self, report: Report) -> None:
+        """Raise ``RolledBack`` if these are the calls of the turn that has ended here, and not those of an earlier one."""
+        answers: Mapping[str, str] = {} if self.last is None else self.last.answers
+        if any(call.tool_call_id in answers for call in calls_in(report)):
+            refuse_taken_back(report)
 
     def _why(self, error: BaseException | None) -> BaseException | None:
-        if isinstance(error, GraphBubbleUp) or (error is None and self._is_paused()):
+        if isinstance(error, GraphBubbleUp) or self.is_blocked or (error is None and self._is_paused()):
             return Waiting("the graph pauses")
         if isinstance(error, STOPS) or (error is None and not self._has_ended()):
             return Suspended("the agent was stopped")
@@ -993,6 +1185,11 @@ _turn: ContextVar[Turn | None] = ContextVar("amends.langchain.turn", default=Non
 
 NAMELESS: Final = "run-"
 """How the id of a run begins that has no name of its own."""
+
+
+def named(run_id: str) -> str | None:
+    """Return the id of a run if somebody can find it again by it: then a new ledger may be a mistake, and is a warning."""
+    return None if run_id.startswith(NAMELESS) else run_id
 
 
 def current_turn(rt: Runtime | AsyncRuntime | None = None) -> Turn | None:
@@ -1148,7 +1345,10 @@ class Body:
         if self._handled is not None and answer.status == ("failed" if failed else "done"):
             return self._handled
         if answer.status not in ("done", "replayed"):
-            return self.message(answer.text, is_error=answer.is_error)
+            told = self.message(answer.text, is_error=answer.is_error)
+            if answer.status == "in_doubt" and answer.call is not None and answer.call.state == "in_doubt":
+                told.response_metadata = {DOUBT: answer.call.id}
+            return told
         call_id, value = self._request.tool_call["id"], answer.value
         was_id = getattr(answer.call, "tool_call_id", "")
         if answer.status == "replayed" and was_id != call_id:
@@ -1477,6 +1677,31 @@ def needs_graph(tool: BaseTool) -> bool:
     return bool(tool._injected_args_keys) or bool(set(fields) - set(tool.args))
 
 
+def with_parameters(tool: BaseTool) -> Callable[..., Any]:
+    """Return a function with the parameters of a tool, to check its declaration; it is never called."""
+
+    def described(**_: Any) -> None:
+        raise AssertionError(f"this only describes {tool.name}")
+
+    schema, names, is_open = tool.args_schema, {*tool.args}, False
+    if isinstance(schema, dict):
+        is_open = not schema.get("properties") or bool(schema.get("additionalProperties"))
+    elif schema is None:
+        is_open = True
+    else:
+        config: Any = getattr(schema, "model_config", None) or getattr(schema, "__config__", None)
+        extra = config.get("extra") if isinstance(config, dict) else getattr(config, "extra", None)
+        is_open = str(getattr(extra, "value", extra)) == "allow"
+        names |= {*_names_of(schema, by_alias=False)} & {*_names_of(schema, by_alias=False).values()}
+    ordered = [*tool.args, *sorted(names - {*tool.args})]
+    found = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ordered if name.isidentifier()]
+    if is_open or len(found) < len(ordered):
+        found.append(inspect.Parameter("rest", inspect.Parameter.VAR_KEYWORD))
+    described.__name__ = tool.name
+    described.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]
+    return described
+
+
 def as_function(tool: BaseTool, *, is_async: bool) -> Callable[..., Any]:
     """Return a tool as a plain function, to compensate another call or to run a staged one outside any graph."""
 
@@ -1561,13 +1786,42 @@ def turns_in(state: Any) -> int:
     return sum(is_users(message) for message in messages_of(state))
 
 
-def has_answers(state: Any) -> bool:
-    """Return whether there is a tool result since the last message of the user."""
+def has_answers(state: Any, outputs: Collection[str] = ()) -> bool:
+    """Return whether there is a tool result since the last message of the user; ``outputs``: of which it is none."""
     for message in reversed(messages_of(state)):
         if is_users(message):
             return False
-        if isinstance(message, ToolMessage):
+        if isinstance(message, ToolMessage) and message.name not in outputs:
             return True
+    return False
+
+
+def answers_in(state: Any) -> dict[str, str]:
+    """Return the tools of the results since the last message of the user, by the ids of their calls."""
+    messages: object = messages_of(state)  # of any graph of this process: it may have a field of that name
+    found: dict[str, str] = {}
+    for message in reversed(messages) if isinstance(messages, list) else ():
+        if is_users(message):
+            break
+        if isinstance(message, ToolMessage):
+            found[message.tool_call_id] = message.name or ""
+    return found
+
+
+def output_tools(response_format: Any) -> set[str]:
+    """Return the names of the tools by which a model gives its structured answer: they are no tools, and end its turn."""
+    if isinstance(response_format, AutoStrategy):
+        response_format = ToolStrategy(response_format.schema)
+    return {one.name for one in response_format.schema_specs} if isinstance(response_format, ToolStrategy) else set()
+
+
+def is_answered(messages: Sequence[BaseMessage]) -> bool:
+    """Return whether every call of the last message of the model has its result."""
+    done: set[str | None] = set()
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            return done.issuperset(call["id"] for call in message.tool_calls)
+        done.add(getattr(message, "tool_call_id", None))
     return False
 
 
@@ -1589,6 +1843,70 @@ def was_told(state: Any) -> bool:
 def told_before_end(text: str) -> dict[str, Any] | None:
     """Return what sends the model back with this text; None if there is nothing to tell."""
     return {"messages": [HumanMessage(text, name=OURS)], "jump_to": "model"} if text else None
+
+
+class Settled:
+    """A call that the model was told to be in doubt, and what is known of it now."""
+
+    def __init__(self, call: Call, told: Answer) -> None:
+        self.tool, self.state, self.told = call.tool, call.state, told
+        self.stands = call.state in ("succeeded", "failed", "residue")
+        """Whether the answer still says how things are: nothing was taken back since."""
+
+    @property
+    def text(self) -> str:
+        """What the model is told of it."""
+        if self.state == "succeeded":
+            result = f"its result is {self.told.text}" if self.told.status == "done" else "its result is not known"
+            return f"It is now known that {self.tool} was done; {result}. Do not call it again; go on with the task."
+        if self.state == "failed":
+            return f"It is now known that {self.tool} was not done and changed nothing. You may call it again."
+        if self.state == "residue":
+            return f"Nobody could find out whether {self.tool} was done. Do not call it again; tell the user."
+        return f"{self.tool} was taken back, or is being taken back. Tell the user."
+
+
+def doubts_in(state: Any) -> dict[str, ToolMessage]:
+    """Return the results that say that a call is in doubt, by the id of the call."""
+    found = [one for one in messages_of(state) if isinstance(one, ToolMessage) and DOUBT in one.response_metadata]
+    return {str(one.response_metadata[DOUBT]): one for one in found}
+
+
+def told_of_doubts(state: Any, settled: Mapping[str, Settled]) -> dict[str, Any] | None:
+    """Return what corrects the results of calls that are no longer in doubt and sends the model back; None: none are."""
+    if not settled:
+        return None
+    corrected: list[BaseMessage] = []
+    for message in messages_of(state):
+        known = settled.get(message.response_metadata.get(DOUBT, "")) if isinstance(message, ToolMessage) else None
+        if known is not None and isinstance(message, ToolMessage):
+            content, is_error = (known.told.text, known.told.is_error) if known.stands else (known.text, True)
+            status = "error" if is_error else "success"
+            corrected.append(message.model_copy(update={"content": content, "status": status, "response_metadata": {}}))
+    notice = HumanMessage(" ".join(one.text for one in settled.values()), name=OURS)
+    return {"messages": [*corrected, notice], "jump_to": "model"}
+
+
+def refuse_taken_back(report: Report | None) -> None:
+    """Raise ``RolledBack``, as when it happened, if this run was rolled back."""
+    if report is None or report.run.state not in TAKEN_BACK:
+        return
+    run, undone = report.run, sum(call.state == "compensated" for call in calls_in(report))
+    calls = f"{undone} call{'' if undone == 1 else 's'}"
+    words = f"run {run.id} was rolled back ({run.goal_why}): {calls} compensated"
+    if run.state == "abandoned":
+        words = f"run {run.id} was abandoned ({run.goal_why}): {calls} compensated"
+    raise RolledBack(words, report=report, run_id=run.id)
+
+
+def given_up(run_id: str) -> str:
+    """Return why a turn is rolled back that had not ended when the user sent the next message."""
+    return f"turn {run_id} had not ended when the next one began"
+
+
+def stopped_in_doubt(report: Report, why: Exception) -> bool:
+    """Return whether a run waits for a person and then for its agent, which will not come back."""
+    return isinstance(why, RunBlocked) and report.run.state == "blocked" and report.run.goal is None
 
 
 def call_ids(state: Any) -> set[str | None]:
@@ -1628,8 +1946,22 @@ class Chain:
     the same place.
     """
 
-    def __init__(self, name: str, parent: Chain | None, *, ns: str, run_id: UUID, is_retry: bool, is_resumed: bool):
-        self.name, self.parent, self.ns, self.run_id = name, parent, ns, run_id
+    def __init__(
+        self,
+        name: str,
+        parent: Chain | None,
+        *,
+        ns: str,
+        thread: str | None,
+        run_id: UUID,
+        is_retry: bool,
+        is_resumed: bool,
+    ) -> None:
+        self.name, self.parent, self.ns, self.thread, self.run_id = name, parent, ns, thread, run_id
+        self.is_idle = True
+        """Whether nothing was invoked in it: its graph had ended before."""
+        if parent is not None:
+            parent.is_idle = False
         self.root: Chain = self if parent is None else parent.root
         self.is_resumed: bool = is_resumed or (parent is not None and parent.is_resumed)
         self.state: Literal["running", "ended", "paused", "stopped", "failed"] = "running"
@@ -1642,6 +1974,10 @@ class Chain:
         """Of a root: those of agents without a block, which are left with it if they have not ended."""
         self.runs: dict[tuple[str, ...], str] = {}
         """Of a root: the runs of agents, by their places."""
+        self.standing: set[tuple[int, str]] = set()
+        """Of a root that was resumed: the runs that were not rolled back when it went on, each with its runtime."""
+        self.answers: Mapping[str, str] = {}
+        """The results of the turn that it ended with, if it was resumed: see ``answers_in``."""
         self._slots: dict[str, dict[Any, int]] = {}
         self.place: tuple[str, ...] = (
             (str(run_id),) if parent is None else (*parent.place, parent._slot(self, is_retry=is_retry))
@@ -1725,6 +2061,7 @@ class _Watch(BaseCallbackHandler):
                 str(kwargs.get("name")),
                 parent,
                 ns=str((metadata or {}).get("langgraph_checkpoint_ns", "")),
+                thread=(metadata or {}).get("thread_id"),
                 run_id=run_id,
                 is_retry=any(tag.startswith("retry:attempt:") for tag in tags or ()),
                 is_resumed=inputs is None or isinstance(inputs, Command),
@@ -1744,8 +2081,12 @@ class _Watch(BaseCallbackHandler):
         """Note how it ended, and end the turns of tool nodes that nothing else ends."""
         chain = self._ended(run_id, "ended")
         if chain is not None:
+            if chain.is_resumed and (chain.parent is None or any(turn.last is chain for turn in chain.turns)):
+                chain.answers = answers_in(outputs)
             self._leave_agents(chain)
             self._end_turns(chain)
+            if chain.parent is None and chain.is_resumed and chain.is_idle and not chain.turns:
+                self._say_how_it_ended(chain)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Note how it ended; suspend the turns of tool nodes and agents: they can be resumed, also in another process."""
@@ -1784,6 +2125,26 @@ class _Watch(BaseCallbackHandler):
             elif chain.state == "ended" and turn.agent is not None and turn.agent.state == "failed":
                 turn.failure = turn.agent.error  # somebody has caught it, and the whole went on without the agent
         chain.graph_turns = [*left, *chain.graph_turns]
+
+    def _say_how_it_ended(self, chain: Chain) -> None:
+        """Raise if a graph that had ended is resumed, and its run waits for a person, or was rolled back.
+
+        A ledger that was never open is opened only for a graph that has results of tools which its runtime declares.
+        """
+        with self._lock:
+            runtimes = {
+                id(guard._rt): guard._rt
+                for guard in self._guards
+                if (host := guard._rt._host)._opened
+                or (not host.was_opened and any(host.find(tool) for tool in chain.answers.values()))
+            }
+        for rt in runtimes.values():
+            turn = Turn(rt, {"configurable": {"thread_id": chain.thread}}, lambda _: None)
+            turn.last, turn.only_says = chain, True
+            if isinstance(rt, Runtime):
+                turn.say_how_it_ended()
+            elif is_on_loop():
+                TO_END.setdefault(chain.run_id, []).append(turn)
 
     def _end_turns(self, chain: Chain) -> None:
         for turn in chain.graph_turns:
@@ -1844,7 +2205,10 @@ class _AsyncEnds(AsyncCallbackHandler):
     async def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """End them."""
         for turn in TO_END.pop(run_id, ()):
-            await turn.__aexit__(None, turn.failure, None)
+            if turn.only_says:
+                await turn.asay_how_it_ended()
+            else:
+                await turn.__aexit__(None, turn.failure, None)
 
     async def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Suspend them."""
@@ -1895,6 +2259,15 @@ def expecting(what: ToolCallRequest | BaseTool) -> Iterator[None]:
         yield
     finally:
         _expected.reset(token)
+
+
+def is_on_loop() -> bool:
+    """Return whether this code runs on an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def run_here() -> Run | AsyncRun | None:

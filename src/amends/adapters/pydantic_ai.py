@@ -45,7 +45,7 @@ from pydantic_core import to_json, to_jsonable_python
 
 import amends
 from amends.adapters import agents_run_by
-from amends.errors import NoRun, RunNotFound, Suspended
+from amends.errors import ApprovalVoid, NoRun, RunNotFound, Suspended
 
 log = logging.getLogger("amends")
 
@@ -113,7 +113,7 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
 
     def get_default_run_id(self) -> str | None:
         """Return None: the framework makes an id. It asks only if the program gave none."""
-        _unnamed.set(True)
+        _unnamed.set(_Unnamed())
         return None
 
     async def wrap_run(
@@ -122,12 +122,17 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         """Run the agent inside its run of amends."""
         for name in _output_functions(getattr(ctx.agent, "output_type", None)):
             self._look_at_output(name)
+        is_unnamed = _is_unnamed(ctx.run_id)
         if _is_inside(self.rt, self.run_id or ctx.run_id):
             _join(self.options.get("on_open_failure"))
             sub_agent = _sub_agent_here()
-            return await handler() if sub_agent is None else await sub_agent.work(handler)
+            if sub_agent is not None:
+                return await sub_agent.work(handler)
+            joined = await handler()
+            await self._drop_denied(_current(), joined)
+            return joined
         thread = f"thread:{ctx.conversation_id}"
-        named, is_back = await self._named(ctx, thread)
+        named, is_back = await self._named(ctx, thread, is_unnamed=is_unnamed)
         # If the model has seen results, a run that was rolled back meanwhile must not start again.
         again = "raise" if is_back and _has_answers(ctx.messages) else "again"
         tags = (*self.options.get("tags", ()), thread)
@@ -149,6 +154,7 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
                         raise
                     left = error
                     raise paused from None  # the framework refuses this history: nobody has touched what waits
+                await self._drop_denied(run, result)
                 if isinstance(result.output, DeferredToolRequests):
                     waiting = [*result.output.calls, *result.output.approvals]
                     await _note_requests(run, [(one.tool_call_id, one.tool_name) for one in waiting])
@@ -311,7 +317,29 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
 
     # ---- Its run
 
-    async def _named(self, ctx: RunContext[AgentDepsT], thread: str) -> tuple[str | None, bool]:
+    async def _drop_denied(self, run: amends.AsyncRun, result: AgentRunResult[Any]) -> None:
+        """Withdraw what was asked of a person about calls that were denied in the framework: the model was told so.
+
+        Nobody will ask for them again, and a run never commits while a call of it waits.
+        """
+        denied = _denied_in(result.all_messages())
+        if not denied:
+            return
+        report = await run.report()
+        by, why = report.run.principal or "the program", "denied in the framework"
+        rt = self.rt if run.tenant is None else self.rt.scoped(tenant=run.tenant)
+        waiting = {call.id for call in _calls_of(report, denied) if call.state in ("held", "ready") and not call.staged}
+        if not waiting:
+            return
+        async for asked in rt.approvals("state:pending"):
+            if asked.call.id in waiting:
+                waiting.discard(asked.call.id)
+                with suppress(ApprovalVoid):  # its deadline has passed: it is rejected
+                    await rt.withdraw(asked.id, by=by, why=why)
+        for call_id in waiting:  # it waits for a decision about a repeat or a budget
+            await rt.decide(call_id, "refuse", by=by, why=why)
+
+    async def _named(self, ctx: RunContext[AgentDepsT], thread: str, *, is_unnamed: bool) -> tuple[str | None, bool]:
         """Return the id of the run, and whether the agent goes on with it, knowing what happened before."""
         turn = _last_turn(ctx.messages)
         goes_on = bool(turn) and (ctx.prompt is None or bool(_open_calls(ctx.messages)))
@@ -321,18 +349,18 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             found = await self._run_of(turn, thread)
             if found is not None:
                 return found, True
-            if _is_unnamed(ctx.run_id) and _calls_in(turn) and not any(one.run_id for one in turn):
+            if is_unnamed and _calls_in(turn) and not any(one.run_id for one in turn):
                 raise amends.UsageError(
                     "no run has the calls of this history, and its messages have no ids: a new run would do again what "
                     "they did",
                     hint="keep the framework's messages as they are, or name the run: agent.run(run_id=...)",
                 )
-        elif turn and _is_unnamed(ctx.run_id):
+        elif turn and is_unnamed:
             # After a stop the user says something new: the run goes on. One that has ended does not.
             info = await self._known(turn)
             if info is not None and info.state not in ENDED:
                 return info.id, True
-        if _is_unnamed(ctx.run_id):
+        if is_unnamed:
             self._warn(NO_NAME)
         return ctx.run_id, goes_on
 
@@ -433,8 +461,14 @@ def _as_woken(ctx: RunContext[AgentDepsT], tool: ToolDefinition) -> RunContext[A
     return replace(ctx, tool_call_approved=False, tool_call_metadata=None)
 
 
-_unnamed: ContextVar[bool] = ContextVar("amends.adapters.pydantic_ai.unnamed", default=False)
-"""Whether the program gave no id to the agent run that begins."""
+class _Unnamed:
+    """An agent run to which the program gave no id; ``has_begun``: it has begun, and the next one may have an id."""
+
+    has_begun = False
+
+
+_unnamed: ContextVar[_Unnamed | None] = ContextVar("amends.adapters.pydantic_ai.unnamed", default=None)
+"""The agent run without an id that begins. Its task has a copy of the context, and the same object."""
 
 
 class _Turn:
@@ -980,10 +1014,30 @@ def _output_functions(spec: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _is_unnamed(run_id: str | None) -> bool:
-    """Return whether the framework itself has made this id."""
+    """Return whether the framework itself has made the id of the agent run that begins; ask once for each."""
+    found = _unnamed.get()
+    if found is None or found.has_begun:
+        return False
+    found.has_begun = True
     with suppress(ValueError):
-        return _unnamed.get() and UUID(run_id or "").version == 7
+        return UUID(run_id or "").version == 7
     return False
+
+
+def _denied_in(messages: Sequence[ModelMessage]) -> set[str]:
+    """Return the ids of the calls that were denied since the user last said something."""
+    parts = [part for one in _last_turn(messages) if isinstance(one, ModelRequest) for part in one.parts]
+    return {part.tool_call_id for part in parts if isinstance(part, ToolReturnPart) and part.outcome == "denied"}
+
+
+def _calls_of(report: amends.Report, requests: set[str], *, is_inside: bool = False) -> Iterator[amends.Call]:
+    """Return the calls of these requests of a model, and those of the agents that were asked by one of them."""
+    inside = is_inside or any(
+        call.tool == ASKED and call.result in requests for call in report.calls if report.run.parent
+    )
+    yield from (call for call in report.calls if inside or call.tool_call_id in requests)
+    for child in report.children:
+        yield from _calls_of(child, requests, is_inside=inside)
 
 
 def _calls_in(turn: Sequence[ModelMessage]) -> dict[str, ToolCallPart]:

@@ -279,12 +279,18 @@ def pack_export(export: Export, ledger: str) -> bytes:
     )
 
 
-async def load_records(host: Host, view: View, records: list[Record]) -> list[str]:
-    """Load these runs as records, and return their ids."""
+async def load_records(
+    host: Host, view: View, records: list[Record], *, tenant: str | None = None, by: str = "", why: str = ""
+) -> list[str]:
+    """Load these runs as records, and return their ids. ``tenant``: the only one that they may be of."""
+    texts: tuple[Any, ...] = (by, why)
+    if not all(isinstance(text, str) for text in texts):
+        raise UsageError("by= is the name of a person, and why= is the reason: both are texts")
+    whose = view.only(tenant)
     for record in records:
-        if view.tenant and record.root.tenant != view.tenant:
+        if whose is not None and record.root.tenant != whose:
             raise UsageError(
-                f"run {record.root.id} is of tenant {record.root.tenant!r}, and this runtime acts for {view.tenant!r}",
+                f"run {record.root.id} is of tenant {record.root.tenant!r}, and this runtime acts for {whose!r}",
                 hint="load it with a runtime that has no tenant",
             )
     heads = sorted(f"{record.root.uid} {record.events[-1].hash}" for record in records)
@@ -295,6 +301,8 @@ async def load_records(host: Host, view: View, records: list[Record]) -> list[st
         tenant=tenants.pop() if len(tenants) == 1 else "",
         owner=host.owner,
         records=tuple(records),
+        by=by,
+        why=why,
     )
     return list(dict.fromkeys(record.root.id for record in records))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -20,6 +22,8 @@ from amends.host.filters import CALL_WORDS, RUN_FIELDS, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages, narrowing
 from amends.ledger.directives import directive_after, is_directive
+from amends.ledger.erasure import ERASURE, left_line
+from amends.ledger.erasure import ROW as ERASED_ROW
 from amends.ledger.events import GOAL as GOAL_FACTS
 from amends.ledger.events import (
     LEARNED,
@@ -52,10 +56,12 @@ from amends.ledger.rows import (
     DirectiveRow,
     EventRow,
     RunRow,
+    entry_at,
+    erased_body,
     person,
 )
 from amends.ledger.world import ReadAnchor
-from amends.report import PROBLEMS_MAX, Problem, Tampering, Verified
+from amends.report import ERASED_MAX, PROBLEMS_MAX, Erased, Problem, Tampering, Verified
 from amends.signing import AuditKey, embedded_key, load_key
 from amends.states import CALL_MOVES, NEW, RUN_MOVES
 
@@ -76,33 +82,38 @@ async def verify(
     anchor: str | None = None,
     keys: Sequence[str] = (),
     progress: Progress | None = None,
+    tenant: str | None = None,
 ) -> Verified:
     """Verify that the record is as it was written: all of it, or these runs and those of the filter. Changes nothing.
 
     ``anchor``: the file of a checkpoint that was kept elsewhere; ``keys``: who must have signed. By default those of
-    the settings. ``progress``: called now and then with how many runs and events were read so far.
+    the settings. ``progress``: called now and then with how many runs and events were read so far. ``tenant``: the only
+    one that is told about; "" is the one without a name.
     """
+    whose = view.only(tenant)
     trusted = [load_key(key) for key in keys] or [key for key in (host.checkpointer.key,) if key is not None]
     known = await _known(host, anchor)
     if not run_ids and not filter.strip():
         seen = await check_checkpoints(trusted, known, demanded=bool(keys))
-        found = await verify_chains(audit_of(host, view, seen.behind, progress))
-        return await combined(found.verified(), seen, view.tenant or None)
+        found = await verify_chains(audit_of(host, whose, seen.behind, progress))
+        return await combined(found.verified(), seen, whose)
     roots = await _trees_of(view, run_ids)
     if filter.strip():
-        roots |= await _filtered(audit_of(host, view), filter)
+        roots |= await _filtered(audit_of(host, whose), filter)
     seen = await check_checkpoints(trusted, known, roots=frozenset(roots), demanded=bool(keys))
-    found = Found(audit_of(host, view, seen.behind, progress))
+    found = Found(audit_of(host, whose, seen.behind, progress))
     for root in roots:
         await verify_tree(found, root)
     await verify_delegations(found)
-    return await combined(found.verified(), seen, view.tenant or None)
+    return await combined(found.verified(), seen, whose)
 
 
-def audit_of(host: Host, view: View, behind: Mapping[str, int] = NOTHING, progress: Progress | None = None) -> Audit:
+def audit_of(
+    host: Host, tenant: str | None, behind: Mapping[str, int] = NOTHING, progress: Progress | None = None
+) -> Audit:
     """Return how this runtime checks a ledger: with its keys it can also check encrypted payloads."""
     sealing = host.hiding.sealing
-    return Audit(view.tenant or None, plainly if sealing is None else sealing.proves, behind=behind, progress=progress)
+    return Audit(tenant, plainly if sealing is None else sealing.proves, behind=behind, progress=progress)
 
 
 async def _known(host: Host, copy: str | None) -> Anchored | None:
@@ -174,6 +185,9 @@ class TreeCheck:
         self._standing = Standing(prove)
         self._n, self._prev, self._run_id = 0, GENESIS, ""
         self._broken: EventRow | None = None
+        self._left, self._left_said, self._last_left = sha256(), "", 0
+        """The digest of the erased events, the newest one that an event of erasure names, and the last erased event."""
+        self.erasures: list[Erased] = []
         self.problems: list[Problem] = []
 
     def event(self, event: EventRow | FoldedEvent) -> None:
@@ -198,11 +212,22 @@ class TreeCheck:
         if self._heads.get(n, event.hash) != event.hash:
             self._tell(event, "rewritten", "a checkpoint names another event with this number")
         try:
+            self._note_erased(event)
             said = list(self._standing.moved(event))
         except MALFORMED:
             said = [("edited", "its content makes no sense")]
         for how, text in said:
             self._tell(event, how, text)
+
+    def _note_erased(self, event: EventRow) -> None:
+        """Count an erased event, and take in who erased what was before."""
+        if erased_body(event.facts):
+            self._left.update(left_line(event))
+            self._last_left = event.n
+        elif event.what == ERASURE:
+            facts = _facts(event)
+            self._left_said = str(facts.get("left", ""))
+            self.erasures.append(_erased(event, facts))
 
     def _takes(self, event: FoldedEvent) -> bool:
         """Take in an event of a plain call with which nothing is wrong; otherwise return False and change nothing."""
@@ -237,6 +262,9 @@ class TreeCheck:
             text = f"it ends at event {self._n}, and a checkpoint names event {beyond}"
             self.problems.append(Problem(self._run_id, self.root, self._n + 1, "cut", text))
             return self.problems
+        if self._last_left and self._left.hexdigest() != self._left_said:
+            text = "events of it were erased, or changed after that, and no event says so"
+            self.problems.append(Problem(self._run_id, self.root, self._last_left, "edited", text))
         for how, text, n, run_id in self._standing.unlike(runs, calls, approvals, delegations, directives):
             self.problems.append(Problem(run_id or self._run_id, self.root, n, how, text))
         return self.problems
@@ -286,6 +314,13 @@ class TreeCheck:
         return "edited", "its content does not match its hash"
 
 
+def _erased(event: EventRow, facts: Mapping[str, Any]) -> Erased:
+    why, order, token = (str(facts.get(name, "")) for name in ("why", "order", "token"))
+    runs, calls, approvals, events = (int(facts.get(name, 0)) for name in ("runs", "calls", "approvals", "events"))
+    at = datetime.fromtimestamp(event.at, UTC)
+    return Erased(event.run_id, at, event.by_whom, why, order, token, runs, calls, approvals, events)
+
+
 def _linked(prev: str, n: int, event: EventRow) -> str:
     """Return the hash that this event must have; empty if its time is not a time, which amends never writes."""
     try:
@@ -317,6 +352,7 @@ class Found:
         self._tree: TreeCheck | None = None
         self.runs = self.events = self.young = self.unproved = 0
         self.problems: list[Problem] = []
+        self.erased: list[Erased] = []
         self._loads: set[Load] = set()
         self._delegated: dict[str, EventRow] = {}
         self._uses: list[Use] = []
@@ -377,6 +413,7 @@ class Found:
         self.young += tree.young
         self.problems += tree.ended(runs, calls, approvals, delegations, directives)
         self.unproved += tree.unproved
+        self.erased += tree.erasures
         self._records |= {tree.as_load(row): tree.root for row in runs if row.uid == tree.root and row.origin}
         if len(origins) > 1:
             text = f"its runs name several ledgers: {', '.join(map(repr, sorted(origins)))}"
@@ -424,7 +461,9 @@ class Found:
                 self.problems.append(Problem(one.run_id, one.root, 0, "row_changed", one.text))
         self._misfits.clear()
         problems = tuple(sorted(self.problems, key=_place)[:PROBLEMS_MAX])
-        return Verified(self.runs, self.events, unanchored=self.young, unproved=self.unproved, problems=problems)
+        counts = {"unanchored": self.young, "unproved": self.unproved, "erasures": len(self.erased)}
+        named = tuple(sorted(self.erased, key=lambda one: (one.at, one.run_id))[:ERASED_MAX])
+        return Verified(self.runs, self.events, **counts, problems=problems, erased=named)
 
 
 def _by_root(rows: Iterable[Any]) -> dict[str, list[Any]]:
@@ -699,6 +738,8 @@ APPROVAL_MOVES: Final[Mapping[str, tuple[str, ...]]] = {
     "pending": ("approved", "rejected", "expired", "cancelled"),
     "approved": ("used", "rejected", "expired", "cancelled", "approved"),
 }
+TIMETABLE: Final = ("reminded", "escalated", "overdue")
+"""Events of a request that nobody answered."""
 SHARED: Final[Mapping[str, tuple[str, ...]]] = {NEW: ("succeeded", "failed", "refused", "dropped")}
 """A shared call: the fork has it in its final state, and it never changes there."""
 MOVES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
@@ -826,9 +867,13 @@ class Standing:
             facts = _facts(event)
             self._adds("approval", str(facts.get("approval")), facts, "given")
             yield from self._delegated(event, facts)
+        elif what in TIMETABLE:
+            facts = _facts(event)
+            at = {"asked_at": event.at} if what == "escalated" else {}
+            self._adds("approval", str(facts.get("approval")), {**facts, **at}, "entry", "asked_at")
         elif what in ("evidence", "probed"):
             self._adds("call", event.call, _facts(event), *LEARNED)
-        elif what == "payloads removed":
+        elif what in ("payloads removed", ERASURE):
             self._emptied = True
         elif what == "runs loaded":
             self.loads |= {(str(origin), str(id), int(n), str(hash)) for origin, id, n, hash in _facts(event)["heads"]}
@@ -836,7 +881,10 @@ class Standing:
             self._marked(event)
 
     def _marked(self, event: EventRow) -> None:
-        """Take in an event that changes one column of a row without a transition."""
+        """Take in an event that changes columns of a row without a transition."""
+        if event.what == ERASED_ROW:
+            self._left(event)
+            return
         run, call = self._subject("run", event.run), self._subject("call", event.call)
         if event.what == "causes" and run is not None:
             run.causes = list(_facts(event).get("causes", ()))
@@ -844,6 +892,16 @@ class Standing:
             call.passed = True
         elif event.what == "retry asked" and call is not None and call.state == "backing_off":
             call.why = ""
+
+    def _left(self, event: EventRow) -> None:
+        """Take in what an erasure left of columns that earlier events prove."""
+        facts = _facts(event)
+        if "approval" in facts:
+            self._adds("approval", str(facts["approval"]), facts, "terms", "said", "given")
+        elif event.call:
+            self._adds("call", event.call, facts, "row", "failure")
+        else:
+            self._adds("run", event.run, facts, "row", "completion")
 
     def _moves(self, kind: str, id: str, event: EventRow, facts: dict[str, Any]) -> Iterator[Said]:
         subject = self._subject(kind, id)
@@ -1075,13 +1133,18 @@ class Standing:
             yield "row_changed", "the time of its use was changed"
         if decision_digest(row) != facts.get("said"):
             yield "row_changed", "who decided, when, or why was changed"
+        if (row.reached, row.asked_at) != (facts.get("entry", 0), facts.get("asked_at")):
+            yield "row_changed", "whom it was escalated to, or when, was changed"
+        is_open = row.state == "pending" and not is_record
+        if row.due_at != (entry_at(row.requested_at, row.entries, row.reached) if is_open else None):
+            yield "row_changed", "when something happens if nobody answers was changed"
         if row.given != "[]" or "given" in facts:
             yield from self._payload("given", row.given, facts.get("given"), row.id)
 
     def _payload(self, name: str, text: str | None, proved: str | None, about: str) -> Iterator[Said]:
         if text is not None and text.startswith(GONE):
             if not self._emptied:
-                yield "payload_changed", f"the {name} is gone, and gc did not remove it"
+                yield "payload_changed", f"the {name} is gone, and neither gc nor an erasure removed it"
             return
         if proved is None or text is None or not isinstance(proved, str):
             is_proved: bool | None = proved is None and not text

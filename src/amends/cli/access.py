@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import importlib
-import importlib.util
 import inspect
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 from amends import AsyncRuntime, Runtime
-from amends.cli.output import RED, iso_time, put
+from amends.cli.output import RED, iso_time, put, say
 from amends.errors import Error, LedgerMissing, NotFound, UsageError
-from amends.visible import visible
+from amends.places import HINT, load_module
+from amends.visible import printable, visible
 
 # ---- Your program: MODULE:NAME or FILE.py:NAME
-
-
-HINT = "write MODULE:NAME or FILE.py:NAME, for example app:rt for the line `rt = Runtime(...)` in app.py"
 
 
 def load_runtime(place: str, *, folder: Path | None = None, url: str | None = None) -> Runtime | AsyncRuntime:
@@ -91,62 +89,9 @@ def load_function(place: str) -> Callable[..., Any]:
     return made
 
 
-def load_module(origin: str, *, folder: Path | None = None) -> ModuleType:
-    """Import a module by its name, looked up in the working directory first, or by the path of its file."""
-    here = Path.cwd() if folder is None else folder
-    is_file = origin.endswith(".py") or "/" in origin or "\\" in origin
-    try:
-        return _from_file(here / origin) if is_file else _from_name(origin, str(here))
-    except Error:
-        raise
-    except ModuleNotFoundError as error:
-        if error.name is not None and (origin == error.name or origin.startswith(f"{error.name}.")):
-            raise UsageError(
-                f"there is no module {error.name!r} in {here} or among the installed ones", hint=HINT
-            ) from error
-        raise UsageError(f"{origin} needs the module {error.name!r}, which is not installed") from error
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"{origin} cannot be imported: {type(error).__name__}: {error}{_line(error)}") from error
-
-
-def _from_name(name: str, here: str) -> ModuleType:
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except (ValueError, TypeError) as error:  # "..", "a..b"
-        raise UsageError(f"{name!r} is not the name of a module", hint=HINT) from error
-
-
-def _from_file(path: Path) -> ModuleType:
-    path = path.absolute()
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}", hint=HINT)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is not a Python file", hint=HINT)
-    folder = str(path.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)  # so that its own imports work as if it had been started there
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def _runtimes_in(module: Any) -> str:
     names = [name for name, value in vars(module).items() if isinstance(value, Runtime | AsyncRuntime)]
     return f"it has these runtimes: {', '.join(names)}" if names else ""
-
-
-def _line(error: BaseException) -> str:
-    """Return the innermost line, with which a traceback would have ended."""
-    trace = error.__traceback__
-    if isinstance(error, SyntaxError) or trace is None:
-        return ""
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
 
 
 # ---- The ledger, and the runtime with its tools
@@ -202,6 +147,44 @@ def open_runtime(app: str | None, *, url: str | None, tenant: str | None, needed
     with open_app(place, folder=folder, url=url) as rt:
         tell_halts(rt)
         yield rt.scoped(tenant=tenant) if tenant else rt
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The options by which a command found its ledger, for the commands that it prints as the next step.
+
+    ``str(given)`` has a space before each option. A URL with a password is left out: what is printed ends up in logs.
+    """
+
+    app: str | None = None
+    url: str | None = None
+    tenant: str | None = None
+
+    def __str__(self) -> str:
+        return self._options(app=self.app, url=self.url, tenant=self.tenant)
+
+    @property
+    def worker(self) -> str:
+        """The command that starts a worker for this ledger."""
+        app = "APP:RT" if self.app is None else printable(shlex.quote(self.app))
+        return f"amends worker {app}{self._options(url=self.url)}"
+
+    def _options(self, **values: str | None) -> str:
+        if values.get("url") and urlsplit(values["url"]).password is not None:
+            del values["url"]
+        return "".join(f" --{name} {printable(shlex.quote(value))}" for name, value in values.items() if value)
+
+
+def say_unloaded(rt: Runtime, tools: Iterable[str], command: str) -> None:
+    """Say which of these tools are not loaded, what that means, and the command that loads them; nothing if all are."""
+    names = [name for name in dict.fromkeys(tools) if rt.kind_of(name) is None]
+    if not names:
+        return
+    code = "its code" if len(names) == 1 else "their code"
+    say(
+        f"not loaded here: {', '.join(map(visible, names))}. Without {code}, amends shows what is recorded, and not what "
+        f"would be done next. To see that, name your program: {command} --app APP:RT"
+    )
 
 
 def tell_halts(rt: Runtime) -> None:
@@ -463,3 +446,15 @@ def read_bundle(file: Path) -> bytes:
     if len(data) > BUNDLE_BYTES_MAX:
         raise UsageError(f"{file} has more than {BUNDLE_BYTES_MAX:,} bytes: it is not a bundle")
     return data
+
+
+@contextmanager
+def open_without_ledger(app: str | None, url: str | None) -> Iterator[tuple[Any, bool]]:
+    """Open the program's runtime, or else one that has only the rules of the settings; neither needs a ledger."""
+    place, folder = (app, None) if app or url else app_setting()
+    if place is None:
+        with closing(Runtime(url or "memory:", create=False)) as rt:
+            yield rt, False
+        return
+    with open_app(place, folder=folder, needs_ledger=False, url=url) as rt:
+        yield rt, True

@@ -15,11 +15,13 @@ from amends import __version__
 from amends.cli.exit_codes import DONE, FAILED, INTERRUPTED, WRONG, code_of
 from amends.cli.options import Verbs
 from amends.cli.output import put, put_error, put_plain
-from amends.errors import Error
+from amends.cli.suggestions import after_the_command, explained, path_of
+from amends.errors import Error, docs_page
 
 EPILOG: Final = (
+    "Options follow the command; --url, --app, --tenant, --by and --json may also come before it. "
     "Exit codes: 0 done, 1 failed, 2 wrong use or no ledger, 3 a person is needed; codes from 10 tell the state of a "
-    "run, a plan or an approval. docs/reference/cli.md has all of them, and every option."
+    f"run, a plan or an approval. All of them, and every option: {docs_page('reference/cli.md')}"
 )
 VERBS: Final = {
     # verb or group of verbs: its module in this package, and its line in `amends --help`
@@ -29,7 +31,9 @@ VERBS: Final = {
     "worker": ("runs", "Recover unfinished runs, until SIGTERM or Ctrl-C."),
     "recover": ("runs", "Recover unfinished runs once, and show each. For cron."),
     "serve": ("serve", "Serve a runtime over HTTP, until SIGTERM or Ctrl-C."),
+    "gateway": ("gateway", "Serve MCP servers whose calls happen once and can be undone."),
     "rollback": ("runs", "Roll a run back: show the plan, then do exactly that."),
+    "test": ("kit", "Check your tools against your sandbox; kill them everywhere."),
     "replay": ("replay", "Check new code against recorded runs; run no tool."),
     "fork": ("replay", "Copy a run up to one call, and continue differently."),
     "compare": ("replay", "Show the first call in which two runs differ."),
@@ -38,14 +42,16 @@ VERBS: Final = {
     "reconcile": ("doubts", "Compare the ledger with the outside world, for a tool."),
     "halt": ("halts", "Stop: let nothing start until it is lifted."),
     "unhalt": ("halts", "Lift a halt."),
-    "halts": ("halts", "List the halts that stand."),
+    "halts": ("halts", "List the halts in force."),
     "locks": ("ledger", "List the locks that runs hold, and who waits for them."),
     "gc": ("ledger", "Remove arguments, results and errors of old runs."),
+    "erase": ("erasure", "Erase everything recorded about one person."),
     "doctor": ("doctor", "Check Python, settings, ledger, disk, clock and tools."),
     "completion": ("completion", "Print the completion script for your shell."),
     "runs": ("runs", "List, show, watch, finish or abandon runs."),
     "calls": ("runs", "List and show calls, and decide what happens to one."),
     "approvals": ("approvals", "List, show, approve or reject calls that wait."),
+    "oncall": ("oncall", "Show who is asked now; check the on-call table."),
     "permits": ("permits", "Approve calls before they are asked for."),
     "tokens": ("tokens", "Create, list and revoke tokens of the service."),
     "doubts": ("doubts", "List and resolve calls that may or may not have happened."),
@@ -97,6 +103,7 @@ def run(args: Sequence[str] | None) -> int:
             # A terminal that has no ✓ gets \u2713: neither an error, nor a ? that could stand for anything.
             stream.reconfigure(errors="backslashreplace")
     words, config = _without_config(sys.argv[1:] if args is None else list(args))
+    words = after_the_command(words)
     as_json = "--json" in words
     known = os.environ.get("AMENDS_CONFIG")
     try:
@@ -114,9 +121,9 @@ def run(args: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except _click_exception() as error:
-        path = _command_path(error)
-        page = f"docs/reference/cli.md#{path.replace(' ', '-')}"
-        put_error(error.format_message(), hint=f"{path} --help", code="wrong_use", docs=page, as_json=as_json)
+        path = _command_path(error, words)
+        page = docs_page("reference/cli.md", path.replace(" ", "-"))
+        put_error(explained(error), hint=f"{path} --help", code="wrong_use", docs=page, as_json=as_json)
         return WRONG
     finally:
         if config and known is None:
@@ -152,9 +159,9 @@ def _click_exception() -> Any:
     return next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 
-def _command_path(error: Any) -> str:
+def _command_path(error: Any, words: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
-    return str(context.command_path) if context is not None else "amends"
+    return str(context.command_path) if context is not None else path_of(words)
 
 
 def _put_version(asked: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from amends import Approval, Call, Runtime, Yes
-from amends.cli.access import filter_text, find_approval, open_ledger, open_runtime, take, who
+from amends.cli.access import Given, filter_text, find_approval, open_ledger, open_runtime, take, who
 from amends.cli.exit_codes import DONE, FAILED
 from amends.cli.options import (
     LIMIT,
@@ -40,7 +40,6 @@ from amends.cli.output import (
     duration,
     has_person,
     iso_time,
-    must_ask,
     put,
     put_facts,
     put_json,
@@ -121,9 +120,14 @@ def approve(
     as_json: Json = False,
 ) -> int:
     """Approve exactly what is shown; it allows that one call to start once, before the approval expires."""
-    asks = must_ask(yes, "an approval")
-    if digest is None and not has_person():
-        raise UsageError("--digest is missing", hint="use the digest that amends approvals show prints")
+    asks = not yes
+    if not has_person() and (asks or digest is None):
+        raise UsageError(
+            "an approval cannot be undone, and there is no terminal to ask at",
+            hint=f"amends approvals show {visible(approval_id)}{Given(app, url, tenant)} prints what is approved and its "
+            "digest; then add "
+            "--digest DIGEST --yes",
+        )
     if bypass and not why:
         raise UsageError("a bypass needs a reason", hint="give it: --why")
     with open_runtime(app, url=url, tenant=tenant) as rt:  # a program can define who has which role
@@ -144,8 +148,9 @@ def approve(
 @approvals.command("reject")
 def reject(
     approval_id: ApprovalId,
-    reason: Annotated[str, typer.Option("--reason", help="Why not; the model is told.")],
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Why not; the model is told.")],
     by: By = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not show the request first.")] = False,
     app: App = None,
     url: Url = None,
     tenant: Tenant = None,
@@ -154,7 +159,9 @@ def reject(
     """Reject the call; the model is told the reason."""
     with open_runtime(app, url=url, tenant=tenant) as rt:
         approval, person = rt.approval(find_approval(rt, approval_id)), who(by, rt)
-        if has_person() and not as_json:  # a rejection starts nothing, so it is shown but needs no confirmation
+        if has_person() and not (
+            as_json or yes
+        ):  # a rejection starts nothing, so it is shown but needs no confirmation
             _put_card(approval, _approved_before(rt, approval), to_stderr=True)
         approval = rt.reject(approval.id, by=person, reason=reason)
     return _put_decided(approval, as_json)
@@ -239,6 +246,8 @@ def _put_card(approval: Approval, before: Call | None, *, to_stderr: bool = Fals
             "asked at": iso_time(approval.requested_at),
             "expires": _expires(approval),
             "needs": Shown(_needs(approval)),
+            "asked now": Shown(_asked(approval)),
+            "next": Shown(_next(approval)),
             "approved by": Shown("; ".join(_yes(one) for one in approval.given)),
             "reject for": Shown(", ".join(visible(one, prose=True) for one in approval.reasons)),
             "decided by": approval.by,
@@ -299,6 +308,10 @@ def _facts(approval: Approval) -> dict[str, Any]:
         "follows": approval.follows,
         "editors": list(approval.editors),
         "links": dict(approval.links),
+        "asked": list(approval.asked),
+        "asked_at": iso_time(approval.asked_at),
+        "reached": approval.reached,
+        "next": None if approval.next is None else approval.next.to_dict(),
     }
 
 
@@ -324,6 +337,23 @@ def _needs(approval: Approval) -> str:
     if approval.roles:
         return f"{people} of {', '.join(map(visible, approval.roles))}"
     return f"{people}, not the one who asked"
+
+
+def _asked(approval: Approval) -> str:
+    if not approval.asked:
+        return ""
+    since = f", since {iso_time(approval.asked_at)}" if approval.asked_at != approval.requested_at else ""
+    return f"{', '.join(map(visible, approval.asked))}{since}"
+
+
+def _next(approval: Approval) -> str:
+    """Return what happens if nobody answers; empty if it only expires, which another line says."""
+    entry = approval.next
+    if entry is None or entry.what == "expire":
+        return ""
+    words = {"remind": "a reminder", "escalate": f"{', '.join(map(visible, entry.roles))} too", "refuse": "rejected"}
+    left = (entry.at - datetime.now(UTC)).total_seconds()
+    return f"{words[entry.what]} at {iso_time(entry.at)}{f', in {duration(left)}' if left > 0 else ', now due'}"
 
 
 def _yes(one: Yes) -> str:

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from amends import Runtime, Verified
-from amends.cli.access import find_run, open_ledger, open_runtime, open_unmigrated, read_bundle
+from amends.cli.access import find_run, open_ledger, open_runtime, open_unmigrated, read_bundle, who
 from amends.cli.exit_codes import CHAIN_BROKEN, DONE
-from amends.cli.options import App, Filter, Json, LedgerOf, Tenant, Url, filter_of, group
+from amends.cli.options import App, By, Filter, Json, LedgerOf, Tenant, Url, filter_of, group
 from amends.cli.output import progress, put, put_facts, put_json, put_plain, put_table, say
 from amends.cli.runs import event_facts
 from amends.errors import UsageError
@@ -125,9 +125,15 @@ def _put_verified(ledger: str, found: Verified) -> None:
         "not behind a checkpoint": f"{found.unanchored:,}",
         "known outside": f"checkpoint {found.anchored:,}" if found.anchored else "nothing",
     }
+    if found.erasures:
+        facts["erased on purpose"] = f"{found.erasures:,}"
     if found.unproved:
         facts["encrypted, not proved"] = f"{found.unproved:,}"
     put_facts(facts)
+    if found.erased:
+        put()
+        said = [(one.run_id, f"{one.at:%Y-%m-%d %H:%M}", one.by, one.why, one.order) for one in found.erased]
+        put_table(("erased run", "when", "by", "why", "order"), [tuple(map(_plainly, row)) for row in said])
     rows = [
         (visible(one.run_id or "-"), str(one.n or "-"), one.how, visible(one.text, prose=True))
         for one in found.problems
@@ -145,6 +151,10 @@ def _put_verified(ledger: str, found: Verified) -> None:
         )
     if found.unanchored:
         say(f"the newest {found.unanchored:,} events could be removed unnoticed: amends audit checkpoint")
+
+
+def _plainly(text: str) -> str:
+    return visible(text, prose=True)
 
 
 def _has_anchor(rt: Runtime) -> bool:
@@ -199,6 +209,8 @@ def load(
     app: LedgerOf = None,
     url: Url = None,
     tenant: Tenant = None,
+    by: By = None,
+    why: Annotated[str, typer.Option("--why", help="The reason; it is recorded with the import.")] = "",
     as_json: Json = False,
 ) -> int:
     """Import the runs of a bundle as read-only records; exit code 20 if the bundle was changed."""
@@ -207,7 +219,7 @@ def load(
         open_unmigrated(url, app, create=True, tenant=tenant) as rt,  # creates the ledger if there is none
         progress(f"checking {visible(str(file))}"),
     ):
-        loaded = rt.load(bundle)
+        loaded = rt.load(bundle, by=who(by, rt), why=why)
         ledger = str(rt.settings["url"].value)
     if as_json:
         put_json({"ledger": ledger, "runs": loaded}, id=ledger)

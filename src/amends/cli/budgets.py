@@ -31,7 +31,7 @@ def budgets(
     as_json: Json = False,
 ) -> int:
     """Show what is spent, reserved and left of each budget."""
-    wanted = filter_of(filter)
+    wanted = filter_of(filter, lists="budgets")
     with open_runtime(app, url=url, tenant=tenant) as rt:
         found = rt.budgets(wanted)
         ledger = rt.settings["url"].value
@@ -59,7 +59,7 @@ def costs(
     """Add up what calls cost, by run, tool, agent or day."""
     if by not in GROUPINGS:
         raise UsageError(f"costs cannot be grouped by {visible(by)}", hint=f"use one of {', '.join(GROUPINGS)}")
-    wanted = filter_of(filter)
+    wanted = filter_of(filter, lists="costs")
     with open_ledger(url, tenant, app=app) as rt:
         lines = rt.costs(by, wanted)  # type: ignore[arg-type]
         ledger = rt.settings["url"].value

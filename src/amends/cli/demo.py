@@ -1,6 +1,7 @@
 """``amends demo``: five example orders, with a rollback and a crash.
 
-The demo runs five orders in an example shop, and compares the ledger with the shop's own files at the end.
+The demo runs five orders in an example shop, and compares the ledger with the shop's own files at the end. At a terminal the
+shop then stays open, with its console (``amends.cli.live_shop``).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ import typer
 
 import amends
 from amends import Call, Held, Report, Runtime
-from amends.cli.access import load_module
 from amends.cli.exit_codes import DONE, FAILED
 from amends.cli.options import Json, group
 from amends.cli.output import BOLD, DIM, GREEN, RED, STYLES, put, put_error, put_json
-from amends.errors import UsageError
+from amends.errors import UsageError, docs_page
+from amends.places import load_module
 from amends.visible import visible
 
 PATIENCE_S: Final = 50
@@ -36,6 +37,7 @@ PATIENCE_S: Final = 50
 TEMPLATES: Final = Path(__file__).parent
 SHOP: Final = "shop.py"
 
+CONSOLE_NEEDS: Final = ("starlette", "uvicorn", "anyio", "h11", "jinja2")
 verbs = group()
 
 
@@ -51,21 +53,37 @@ def demo(
     fresh: Annotated[
         bool, typer.Option("--fresh/--keep", help="Begin anew, or keep the last shop and add five orders.")
     ] = True,
+    serves: Annotated[
+        bool | None,
+        typer.Option(
+            "--serve/--no-serve", help="Then open the shop with its console, until Ctrl-C. Default: at a terminal."
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65_535, help="Of the console. Default: 8642, or any.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Run five example orders: a commit, a rollback, a crash, a refusal, and an approval."""
+    if serves and as_json:
+        raise UsageError("--json ends with the five orders, and --serve does not end", hint="leave one of them out")
     if not as_json:
-        return _play(dir, fresh=fresh)
+        return _play(dir, fresh=fresh, serves=_has_terminal() if serves is None else serves, port=port)
     with redirect_stdout(sys.stderr):
-        code = _play(dir, fresh=fresh)
+        code = _play(dir, fresh=fresh, serves=False, port=None)
     with Runtime(f"sqlite:///{dir / 'ledger.db'}", create=False) as rt:
         for info in rt.runs():
             put_json(rt.report(info.id).to_dict(), id=info.id)
     return code
 
 
-def _play(folder: Path, *, fresh: bool) -> int:
-    """Run the demo; return 0 only if the shop's files and the ledger agree."""
+def _has_terminal() -> bool:
+    """Return whether somebody sits there who can read the address and press Ctrl-C."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _play(folder: Path, *, fresh: bool, serves: bool, port: int | None) -> int:
+    """Run the demo; return 0 only if the shop's files and the ledger agree. With ``serves``, open the shop then."""
     began = time.monotonic()
     for name in [name for name in os.environ if name.startswith("AMENDS_")]:
         del os.environ[name]  # the shop has its own ledger, whatever the user's settings are
@@ -75,27 +93,41 @@ def _play(folder: Path, *, fresh: bool) -> int:
     rt: Runtime = shop.rt
     put("amends demo   a shop whose bank, stock, courier and mail have no rollback", style=BOLD)
     put(f"ledger        {_shown(folder / 'ledger.db')}      shop: {_shown(file)}", style=DIM)
-    orders = (_order_that_works, _courier_fails, _killed, _ships_first, _needs_approval)
     with rt:
         first = sum(1 for _ in rt.runs()) + 1
         try:
-            for number, order in enumerate(orders, start=first):
+            for number, order in enumerate(ORDERS, start=first):
                 put()
                 order(shop, rt, f"order-{number}", number - first + 1)
         except DemoFailed as failed:
             put_error(str(failed))
             return FAILED
         problems = _differences(shop, rt)
-        totals = _totals(shop, rt)
-    put()
-    put(f"{totals}   {time.monotonic() - began:.1f} s")
-    if problems:
+        put()
+        put(f"{_totals(shop, rt)}   {time.monotonic() - began:.1f} s")
         for problem in problems:
             put_error(problem)
-        return FAILED
-    put("checked: the shop's own files and the ledger agree on every order", style=GREEN)
-    _put_next(folder, f"order-{first + 2}")
+        if problems:
+            return FAILED
+        put("checked: the shop's own files and the ledger agree on every order", style=GREEN)
+        _put_next(folder, f"order-{first + 2}")
+        if serves:
+            _serve(shop, folder, port)
     return DONE
+
+
+def _serve(shop: ModuleType, folder: Path, port: int | None) -> None:
+    """Open the shop with its console until Ctrl-C; say what to install if that is not possible."""
+    try:
+        from amends.cli.live_shop import serve_shop
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package not in CONSOLE_NEEDS:
+            raise
+        put()
+        put(f"to see the shop live in your browser: pip install 'amends[serve]' ({package} is not installed)")
+        return
+    serve_shop(shop, folder, port=port)
 
 
 # ---- The five orders
@@ -136,7 +168,8 @@ def _courier_fails(shop: ModuleType, rt: Runtime, order: str, number: int) -> No
 def _killed(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
     _put_head(number, "kill -9 between the charge and its record", order)
     killed, pid = _child([str(Path(shop.__file__ or "")), order], SHOP_DIES_AFTER_CHARGE=order)
-    if killed.returncode != -signal.SIGKILL:
+    # Windows has no SIGKILL: there SIGTERM ends a process at once, and its number is the exit code.
+    if killed.returncode != (-signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM):
         raise DemoFailed(
             f"the process of {order} should have been killed, but ended with {killed.returncode}: {killed.stderr}"
         )
@@ -201,6 +234,9 @@ def _needs_approval(shop: ModuleType, rt: Runtime, order: str, number: int) -> N
     _expect(report, "committed")
 
 
+ORDERS: Final = (_order_that_works, _courier_fails, _killed, _ships_first, _needs_approval)
+
+
 # ---- What the orders share
 
 
@@ -251,8 +287,7 @@ def _put_next(folder: Path, order: str) -> None:
     url = f"sqlite:///{_shown(folder / 'ledger.db').removeprefix('./')}"
     put(f"next: {_program()} runs show {order} --url {url}")
     put(f"      {_program()} runs list --url {url}")
-    page = Path("docs/tutorial/first-saga.md")
-    put(f"      {page}" + ("" if page.exists() else " in the amends repository"))
+    put(f"      {docs_page('tutorial/first-saga.md')}")
 
 
 def _program() -> str:
@@ -394,7 +429,7 @@ FILES: Final = (
     *("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-journal"),
     *("ledger.db.anchor", "ledger.db.anchor.lock"),
     *("payments.jsonl", "stock.jsonl", "shipping.jsonl", "mail.jsonl"),
-    SHOP,
+    *(SHOP, "shop.log"),
 )
 
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,7 +22,7 @@ from amends.cli.access import app_setting, load_runtime, open_app
 from amends.cli.exit_codes import DONE, NEEDS_A_PERSON
 from amends.cli.options import App, Json, Url, group
 from amends.cli.output import RED, iso_time, put, put_json, put_table, say
-from amends.errors import Error, LedgerBehind, LedgerMissing, LedgerTooNew, LedgerUnavailable
+from amends.errors import Error, LedgerBehind, LedgerMissing, LedgerTooNew, LedgerUnavailable, docs_page
 from amends.visible import visible
 
 FREE_BYTES_MIN: Final = 100 << 20
@@ -68,23 +69,39 @@ def _findings(app: str | None, url: str | None) -> Iterator[Finding]:
     yield Finding("amends", "ok", f"{__version__}, Python {platform.python_version()}, {platform.system()}")
     try:
         rt = Runtime(url, create=False)
+        first = _first(Runtime(url))
     except Error as error:
         yield Finding("settings", "failed", str(error), error.hint)
         return
     yield from _file_rules(rt)
-    setting = rt.settings["url"]
+    yield from _oncall(rt)
     changed = [name for name, one in rt.settings.items() if one.origin not in ("default", "argument")]
     yield Finding("settings", "ok", f"set: {', '.join(changed) or 'none'}; amends config show --origin says where")
-    place = str(setting.value)
-    if place.startswith("sqlite:///"):
-        yield from _file(_file_of(place))
-    try:
-        yield from _ledger(rt, f"{place} ({setting.origin})")
-    except Error as error:
-        yield Finding("ledger", "failed", str(error), error.hint)
-    finally:
-        rt.close()
+    with closing(rt), _program(app, url) as (program, named):
+        used = program or rt
+        place, origin = str(used.settings["url"].value), named or rt.settings["url"].origin
+        if place.startswith("sqlite:///"):
+            yield from _file(_file_of(place))
+        try:
+            yield from _ledger(used, f"{place} ({origin})", first=_first(program) if program else first)
+        except Error as error:
+            yield Finding("ledger", "failed", str(error), error.hint)
     yield from _tools(app, url)
+
+
+@contextmanager
+def _program(app: str | None, url: str | None) -> Iterator[tuple[Runtime | None, str]]:
+    """Open the runtime of the program and return its name, if one is named and no URL is: its ledger is meant.
+
+    A program that cannot be loaded is reported with its tools.
+    """
+    place, folder = (app, None) if app else app_setting()
+    with ExitStack() as stack:
+        found = None
+        if place is not None and url is None:
+            with suppress(Error):
+                found = stack.enter_context(open_app(place, folder=folder, needs_ledger=False))
+        yield found, place or "" if found else ""
 
 
 def _file(path: Path) -> Iterator[Finding]:
@@ -109,7 +126,9 @@ def _file(path: Path) -> Iterator[Finding]:
             "disk", "warning", words, "a full disk stops every run: no call starts unless it is recorded first"
         )
     elif took > WRITE_S_MAX:
-        yield Finding("disk", "warning", words, "each call waits for two of these: docs/explanation/speed.md")
+        yield Finding(
+            "disk", "warning", words, f"each call waits for two of these: {docs_page('explanation/speed.md')}"
+        )
     else:
         yield Finding("disk", "ok", words)
 
@@ -129,16 +148,17 @@ def _write_s(folder: Path) -> float:
 
 def _first(rt: Runtime) -> str:
     """Return what creates a ledger that is not there."""
-    if rt.settings["create"].value:
+    create = rt.settings["create"]
+    if create.value:
         return "the first program that uses it creates it; so does: amends db migrate"
-    return f"amends db migrate creates it; no program does (create is false: {rt.settings['create'].origin})"
+    return f"amends db migrate creates it; no program does (create is false: {create.origin})"
 
 
-def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
+def _ledger(rt: Runtime, place: str, *, first: str) -> Iterator[Finding]:
     try:
         schema = rt.schema()
     except LedgerMissing as error:
-        yield Finding("ledger", "warning", str(error), _first(rt))
+        yield Finding("ledger", "warning", str(error), first)
         yield from _anchor_alone(rt)
         return
     if schema.version == 0:
@@ -147,7 +167,7 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
             "ledger",
             "warning",
             f"none yet at {place}",
-            _first(rt),
+            first,
         )
         return
     if schema.needs > schema.newest:
@@ -160,12 +180,11 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
     else:
         yield Finding("ledger", "ok", f"{place}, version {schema.version}")
     try:
-        with rt:
-            yield from _anchor(rt)
-            yield _clock(rt)
-            yield from _halts(rt)
-            yield _waiting(rt)
-            yield from _probes(rt)
+        yield from _anchor(rt)
+        yield _clock(rt)
+        yield from _halts(rt)
+        yield _waiting(rt)
+        yield from _probes(rt)
     except LedgerTooNew as error:
         yield Finding("ledger", "failed", str(error), error.hint)
 
@@ -266,6 +285,19 @@ def _probes(rt: Runtime) -> Iterator[Finding]:
             )
 
 
+def _oncall(rt: Runtime) -> Iterator[Finding]:
+    """Find gaps and overlaps in the on-call table, and people on call who may not decide."""
+    if not rt.settings["oncall"].value:
+        return
+    # Which roles are asked, only the program knows.
+    found = [one for one in rt.check_oncall() if one.kind != "unused"]
+    for one in islice(found, COUNT_MAX):
+        during = f"{iso_time(one.start)} to {iso_time(one.until)}"
+        yield Finding("oncall", "warning", f"{one.text} ({during})", "amends oncall check lists all of them")
+    if not found:
+        yield Finding("oncall", "ok", "no gap and no overlap in the next 14 days")
+
+
 def _counted(count: int, what: str) -> str:
     return f"{count}{' or more' if count == COUNT_MAX else ''} {what}{'' if count == 1 else 's'}"
 
@@ -294,7 +326,7 @@ def _tools(app: str | None, url: str | None) -> Iterator[Finding]:
 def _app(place: str, folder: Path | None) -> Finding:
     try:
         with open_app(place, folder=folder) as rt:
-            tools = len(rt.schemas())
+            tools = len(rt.describe_tools())
     except LedgerMissing:
         return Finding("app", "ok", f"{place} can be loaded; its ledger does not exist yet")
     except Error as error:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import typer
 
-from amends import Absent, Doubt, Happened, Unknown
-from amends.cli.access import find_call, open_ledger, open_runtime, take, who
+from amends import Absent, Doubt, Happened, Next, Unknown
+from amends.cli.access import Given, find_call, open_ledger, open_runtime, say_unloaded, take, who
 from amends.cli.exit_codes import DONE, FAILED, IN_DOUBT, NEEDS_A_PERSON
 from amends.cli.options import (
     LIMIT,
@@ -53,7 +54,8 @@ ANSWERS: Final = {
     "unknown": "cannot be known, and stays as residue",
 }
 """What a person can answer, and how the question repeats it."""
-HOW = "for more: amends doubts show CALL; to decide: amends doubts resolve CALL happened|absent|unknown --why ..."
+LATER: Final = "--result JSON; later: amends calls retry CALL --result JSON"
+ANSWER_OF: Final = "CALL happened|absent|unknown [--result JSON] --why ..."
 
 verbs = group()
 doubts = group("List the calls that may or may not have happened, ask the outside world, and decide.")
@@ -81,7 +83,8 @@ def list_doubts(
         put_table(("call", "run", "tool", "sent", "what"), [_row(doubt) for doubt in found])
     say_how_many(found, more, "doubt", ledger, filter=wanted)
     if found and not as_json:
-        say(HOW)
+        given = Given(app, url, tenant)
+        say(f"for more: amends doubts show CALL{given}; to decide: amends doubts resolve {ANSWER_OF}{given}")
 
 
 @doubts.command("show")
@@ -96,6 +99,9 @@ def show_doubt(call_id: CallId, app: App = None, url: Url = None, tenant: Tenant
                 hint="amends calls show",
             )
         preview = rt.preview(call.id)
+        if "worker" in (preview.happened.who, preview.absent.who, preview.unknown.who):
+            tools = [one.tool for one in rt.report(call.run_id).calls]
+            say_unloaded(rt, tools, f"amends doubts show {visible(call.id)}")
     if as_json:
         put_json(doubt.to_dict() | worded({"answers": preview.to_dict()}), id=doubt.id)
         return
@@ -122,7 +128,9 @@ def show_doubt(call_id: CallId, app: App = None, url: Url = None, tenant: Tenant
         put(f"{iso_time(one.at)}  {visible(one.by)}: {visible(one.answer)}{why}")
     put()
     for answer in ANSWERS:
-        put(f"{answer:<8}  {in_commands(str(getattr(preview, answer)))}")
+        then: Next = getattr(preview, answer)
+        put(f"{answer:<8}  {_then(then)}")
+    say(f"to decide: amends doubts resolve {ANSWER_OF.replace('CALL', visible(call.id))}{Given(app, url, tenant)}")
 
 
 @doubts.command("probe")
@@ -142,7 +150,9 @@ def probe(call_id: CallId, app: App = None, url: Url = None, tenant: Tenant = No
         words = f": {visible_value(more, bare=True)}" if more not in (None, "") else ""
         put(f"{visible(call.tool)} ({visible(call.id)}): {facts['answer']}{words}")
         if not isinstance(answer, Unknown):
-            decide = f"amends doubts resolve {visible(call.id)} {facts['answer']} --why ..."
+            has = " --result JSON" if "result" in answer.to_dict() else ""
+            decide = f"amends doubts resolve {visible(call.id)} {facts['answer']}{has} --why ..."
+            decide += str(Given(app, url, tenant))
             say(f"the call is still in doubt; to decide: {decide}")
     return IN_DOUBT if isinstance(answer, Unknown) else DONE
 
@@ -166,16 +176,29 @@ def resolve(
     decision, asks = _decision(answer, result), must_ask(yes, "resolving a doubt")
     with open_runtime(app, url=url, tenant=tenant) as rt:
         call, person = rt.call(find_call(rt, call_id)), who(by, rt)
+        is_undoing = call.state in ("compensation_in_doubt", "compensation_failed")
+        if result is not None and is_undoing:
+            raise UsageError(
+                f"the doubt is about the compensation of {visible(call.tool)} ({visible(call.id)}), which has no result",
+                hint="leave out --result",
+            )
+        if result is not None and rt.kind_of(call.tool) is None:
+            say(f"{visible(call.tool)} is not loaded here: this result is recorded, and not checked against its type")
+        if answer == "happened" and result is None and not asks and call.state == "in_doubt":
+            note = rt.preview(call.id).happened.note
+            if note:
+                say(f"note: {note} ({LATER})")
         if asks:
             say_call(call)
             if result is not None and isinstance(decision, Happened):
                 say(f"   its result is then {visible_value(decision.result)}")
-            say(f"   then: {in_commands(str(getattr(rt.preview(call.id), answer)))}")
+            then: Next = getattr(rt.preview(call.id), answer)
+            say(f"   then: {_then(then if result is None else replace(then, note=''))}")
             if not confirm(f"{visible(person)} says that it {ANSWERS[answer]}. Sure?"):
                 return FAILED
-        with progress(f"run {visible(call.run_id)} continues"):
+        with progress("recording the answer"):
             report = rt.resolve(call.id, decision, by=person, why=why)
-    return put_decided(report, as_json)
+        return put_decided(rt, report, as_json, Given(app, url, tenant))
 
 
 @verbs.command()
@@ -200,6 +223,12 @@ def reconcile(
     if not found.agrees:
         return NEEDS_A_PERSON
     return IN_DOUBT if found.doubts else DONE
+
+
+def _then(then: Next) -> str:
+    """Return what follows from an answer, and what should be given with it."""
+    note = f". Note: {then.note} (--result JSON)" if then.note else ""
+    return f"{in_commands(str(then))}{note}"
 
 
 def _decision(answer: str, result: str | None) -> Happened[Any] | Absent | Unknown:

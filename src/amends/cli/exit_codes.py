@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from amends.errors import Error
+from amends.errors import Error, docs_page
 
 if TYPE_CHECKING:  # `amends --help` needs no runtime
     from amends import Report
@@ -42,7 +42,6 @@ OF_ERROR: Final = {
 }
 OF_VOID: Final = {"changed": DIGEST_MISMATCH, "expired": EXPIRED}
 """Exit code of a void approval, by the reason why it is void."""
-PAGE: Final = "docs/reference/errors.md"
 
 
 def code_of(error: Error) -> int:
@@ -53,8 +52,8 @@ def code_of(error: Error) -> int:
 
 
 def docs_of(error: Error) -> str:
-    """Return the page and heading that explain this error."""
-    return f"{PAGE}#{type(error).__name__.lower()}"
+    """Return the address of the page and heading that explain this error."""
+    return docs_page("reference/errors.md", type(error).__name__.lower())
 
 
 def code_of_run(report: Report) -> int:

@@ -68,7 +68,7 @@ def unhalt(
 
 @verbs.command()
 def halts(app: LedgerOf = None, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> int:
-    """List the halts that stand."""
+    """List the halts in force."""
     with open_ledger(url, tenant, app=app, tells_halts=False) as rt:
         found, ledger = rt.halts(), rt.settings["url"].value
     _put(found, as_json)

@@ -10,13 +10,13 @@ import typer
 from amends.cli.exit_codes import DONE
 from amends.cli.options import Json, group
 from amends.cli.output import put, put_json, say
-from amends.errors import UsageError
+from amends.errors import UsageError, docs_page
 
 verbs = group()
 PROGRAM: Final = "app.py"
 SETTINGS: Final = "amends.toml"
-SETTINGS_TEXT: Final = """\
-# Settings of amends for this folder and those below it: docs/reference/settings.md
+SETTINGS_TEXT: Final = f"""\
+# Settings of amends for this folder and those below it: {docs_page("reference/settings.md")}
 url = "sqlite:///amends.db"   # the ledger; relative to this file
 app = "app.py:rt"             # where the command line finds your tools
 # create = false              # in production: a missing ledger is an error, not a new empty one

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from amends import Lock, Runtime, Schema
+from amends import Lock, PlannedMigration, Runtime, Schema
 from amends.cli.access import load_runtime, open_ledger, open_unmigrated, take, who
 from amends.cli.exit_codes import DONE, FAILED
 from amends.cli.options import LIMIT, By, Json, LedgerOf, Limit, Tenant, Url, Why, YesOption, group
@@ -69,8 +69,17 @@ def sql(app: LedgerOf = None, url: Url = None, as_json: Json = False) -> int:
 
 
 @db.command("migrate")
-def migrate(app: LedgerOf = None, url: Url = None, as_json: Json = False) -> int:
+def migrate(
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show SQL, locks and rows of what would be done, and change nothing.")
+    ] = False,
+    app: LedgerOf = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> int:
     """Bring the schema up to date; create the ledger if there is none."""
+    if plan:
+        return _plan(app, url, as_json)
     with open_unmigrated(url, app, create=True) as rt:
         before = rt.schema()
         schema = rt.migrate()
@@ -89,7 +98,7 @@ def restored(
     url: Url = None,
     as_json: Json = False,
 ) -> int:
-    """Allow a ledger that was restored from a copy to start calls again. Its unused approvals become void."""
+    """Allow a ledger that was restored from a copy to start calls again. Its unused approvals and permits become void."""
     asks = must_ask(yes, "letting a restored ledger start calls")
     with open_ledger(url, None, app=app) as rt:
         person = who(by, rt)
@@ -97,7 +106,7 @@ def restored(
             say(
                 "This ledger does not have what was done since the copy was made. First compare it with the outside world,"
             )
-            say("for each tool: amends reconcile TOOL. Approvals that were unused in the copy become void.")
+            say("for each tool: amends reconcile TOOL. Approvals and permits that were unused in the copy become void.")
             if not confirm(f"{visible(person)} has compared it. Let it start calls again?"):
                 return FAILED
         voided = rt.reconcile_restore(by=person, why=why)
@@ -122,6 +131,40 @@ def reencrypt(app: LedgerOf = None, url: Url = None, as_json: Json = False) -> i
         put_table(("key", "rows written"), [(visible(newest), str(rows))])
     say("everything except events is encrypted with this key; older keys are needed only to read what events quote")
     return DONE
+
+
+def _plan(app: str | None, url: str | None, as_json: bool) -> int:
+    """Show what ``migrate`` would do; exit code 1 if that is anything."""
+    with open_unmigrated(url, app, create=False) as rt:
+        schema, planned = rt.schema(), rt.plan_migration()
+    for one in planned:
+        if as_json:
+            put_json(one.to_dict(), id=one.name)
+            continue
+        put(f"{one.name}: {_compatibility(one, schema)}")
+        rows = [
+            (
+                visible(said.table),
+                "" if said.rows is None else f"{said.rows:,}",
+                said.locks,
+                visible(" ".join(said.sql.split()), prose=True),
+            )
+            for said in one.statements
+        ]
+        put_table(("table", "rows", "locks", "SQL"), rows)
+    if not as_json:
+        say(f"{len(planned)} would be applied; nothing was changed" if planned else "nothing to do")
+    return PENDING if planned else UP_TO_DATE
+
+
+def _compatibility(one: PlannedMigration, schema: Schema) -> str:
+    if not schema.version:
+        return "makes a new ledger"
+    if one.is_contract:
+        return f"stop every amends that knows fewer than {one.needs} migrations first; no program applies it by itself"
+    if one.needs == one.version:
+        return "stop every program first: no older amends can use the ledger afterwards"
+    return f"programs may go on: every amends that knows {one.needs} or more migrations can use the ledger afterwards"
 
 
 def _put_schema(rt: Runtime, schema: Schema, as_json: bool) -> None:

@@ -7,6 +7,9 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from amends.errors import UsageError
+from amends.visible import visible
+
 # ---- Options and arguments
 
 LIMIT: Final = 100
@@ -68,6 +71,20 @@ YesOption = Annotated[
 class Verbs(TyperGroup):
     """A group of verbs whose help has the whole line of each verb, however narrow the terminal is."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words, which an error about them may quote."""
+        ctx.meta["amends.words"] = tuple(args)  # shared with the contexts below
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the verb that was named, and its arguments; an error keeps the word that names none."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            if hasattr(error, "format_message"):  # of click, or of typer's own copy of it
+                error.unknown_command = args[0]  # type: ignore[attr-defined]
+            raise
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the verbs with their lines, which are wrapped and never cut."""
         listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -83,6 +100,14 @@ def group(help: str | None = None) -> typer.Typer:
     return typer.Typer(cls=Verbs, help=help, rich_markup_mode=None, no_args_is_help=False)
 
 
-def filter_of(words: list[str] | None) -> str:
-    """Return the filter that was given as one argument or as several."""
+def filter_of(words: list[str] | None, *, lists: str = "") -> str:
+    """Return the filter that was given as one argument or as several.
+
+    ``lists``: the command, if it lists without a word of its own for that: others are typed with ``list``.
+    """
+    if lists and words and words[0] == "list":
+        rest = " ".join(("amends", lists, *words[1:]))
+        raise UsageError(
+            f"'list' is no filter: amends {lists} lists by itself", hint=f"leave it out: {visible(rest, prose=True)}"
+        )
     return " ".join(words or ())

@@ -10,13 +10,13 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from amends.cli.wording import in_commands, worded
+from amends.cli.wording import for_gateway, in_commands, worded
 from amends.errors import Error, LedgerSealed, UsageError
 from amends.visible import (
     FOLD_MARK,
@@ -33,7 +33,7 @@ from amends.visible import (
 )
 
 if TYPE_CHECKING:  # every command loads this module, also `amends --help`, which needs no runtime
-    from amends import Call, Report
+    from amends import Call, Now, Report
 
 GREEN, RED, YELLOW, DIM, BOLD = "green", "red", "yellow", "dim", "bold"
 STYLES: Final[Mapping[str, str]] = {
@@ -220,13 +220,31 @@ def put_facts(facts: Mapping[str, object], *, stream: TextIO | None = None) -> N
 
 
 def put_report(report: Report) -> None:
-    """Print a report as its table, with the final state in colour."""
+    """Print a report as its table, with the final state in colour, and what happens to the run now if that is known."""
+    of_gateway = any(tag.startswith("gateway:") for tag in report.run.tags)
     for line in str(report).split("\n"):
         end = line.strip().startswith("= ")
+        if end and report.run.now is not None:
+            line += f", {now_words(report.run.now)}"
+        if line.strip().startswith("→ "):
+            line = in_commands(for_gateway(line, report.run_id) if of_gateway else line)
         put(
-            in_commands(line) if line.strip().startswith("→ ") else line,
+            line,
             style=STYLES.get(report.state, "") if end else "",
         )
+
+
+def now_words(now: Now | None) -> str:
+    """Return what happens to a run now, in few words; how long ago instead of a time, as in every table."""
+    if now is None:
+        return ""
+    match now.what:
+        case "running":
+            return f"runs on {visible(now.where or '', prose=True)}"
+        case "waiting":
+            return f"waits for {visible(now.waits_for or '', prose=True)}"
+        case "orphaned":
+            return f"orphaned for {age(now.since)}"
 
 
 def _encodable(text: str, out: TextIO) -> str:
@@ -368,17 +386,21 @@ def confirm(question: str) -> bool:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[None]:
-    """Show a spinner with this text on stderr while the block runs, if stderr is a terminal."""
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Show a spinner with this text on stderr while the block runs, if stderr is a terminal.
+
+    The block gets a function that changes the text.
+    """
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield
+        yield lambda _: None
         return
     from rich.console import Console
     from rich.text import Text
 
     # Text, not str: rich would obey markup such as [link=…] in a str.
-    with Console(stderr=True, no_color=not is_coloured(sys.stderr), highlight=False).status(Text(printable(text))):
-        yield
+    console = Console(stderr=True, no_color=not is_coloured(sys.stderr), highlight=False)
+    with console.status(Text(printable(text))) as status:
+        yield lambda new: status.update(Text(printable(new)))
 
 
 # ---- Times and arguments as text

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
 
-from amends import RuleTest, Runtime
-from amends.cli.access import app_setting, open_app
+from amends import RuleTest
+from amends.cli.access import open_without_ledger
 from amends.cli.exit_codes import APPROVAL_REFUSED, AWAITING_APPROVAL, DONE
 from amends.cli.options import App, Json, Tenant, Url, group
 from amends.cli.output import put, put_json, put_table, say
@@ -49,7 +48,7 @@ def try_rules(
     """Show which rule decides about a call, and why; nothing is started or recorded."""
     words = args or ()
     given, when = arguments_in(words), _moment(at)
-    with _runtime(app, url) as (rt, is_app):
+    with open_without_ledger(app, url) as (rt, is_app):
         view = rt.scoped(tenant=tenant) if tenant else rt
         try:
             found: RuleTest = view.test_rules(tool, given, agent=agent, at=when)
@@ -114,18 +113,6 @@ def _moment(text: str | None) -> datetime | None:
     except ValueError as error:
         raise UsageError(f"--at {text!r} is not a time", hint="write 2026-03-06T19:30Z") from error
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
-@contextmanager
-def _runtime(app: str | None, url: str | None) -> Iterator[tuple[Any, bool]]:
-    """Open the program's runtime, or else one that has only the rules of the settings; neither needs a ledger."""
-    place, folder = (app, None) if app or url else app_setting()
-    if place is None:
-        with closing(Runtime(url or "memory:", create=False)) as rt:
-            yield rt, False
-        return
-    with open_app(place, folder=folder, needs_ledger=False, url=url) as rt:
-        yield rt, True
 
 
 def _put(found: RuleTest) -> None:

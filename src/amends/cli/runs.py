@@ -6,15 +6,26 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
 
-from amends import Call, Event, Feed, Now, Report, RollbackPlan, RunInfo, Runtime
-from amends.cli.access import find_call, find_run, load_runtime, open_ledger, open_runtime, required_app, take, who
+from amends import Call, Event, Feed, Report, Residue, RollbackPlan, RunInfo, Runtime
+from amends.cli.access import (
+    Given,
+    find_call,
+    find_run,
+    load_runtime,
+    open_ledger,
+    open_runtime,
+    required_app,
+    say_unloaded,
+    take,
+    who,
+)
 from amends.cli.exit_codes import (
     AWAITING_APPROVAL,
     DONE,
@@ -24,6 +35,7 @@ from amends.cli.exit_codes import (
     NOT_ALL_TAKEN_BACK,
     code_of_run,
 )
+from amends.cli.gateway import gateway_names, undoing
 from amends.cli.options import (
     LIMIT,
     App,
@@ -55,6 +67,7 @@ from amends.cli.output import (
     has_person,
     iso_time,
     must_ask,
+    now_words,
     progress,
     put,
     put_facts,
@@ -67,13 +80,15 @@ from amends.cli.output import (
 )
 from amends.cli.wording import in_commands, worded
 from amends.errors import StalePlan, UsageError
-from amends.visible import visible, visible_log, visible_value
-from amends.worker import work, work_once
+from amends.visible import visible, visible_call, visible_log, visible_value
+from amends.worker import CONCURRENCY_MAX, DRAIN_S, work, work_once
 
 DECISIONS: Final = ("run", "replay", "refuse")
 ENDED: Final = ("committed", "rolled_back", "abandoned", "blocked")
 EVENTS_MAX: Final = 1_000
 """Events of one call that are shown; a call that is retried for weeks has more."""
+HASH_CHARS_MIN: Final = 12
+"""The least that names a plan by the beginning of its hash."""
 KNOWN_TOOLS_MAX: Final = 10_000
 OWNER_PARTS: Final = 5
 PLAIN_RECORD: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
@@ -117,11 +132,13 @@ def show_run(
 ) -> None:
     """Show one run: its calls, errors, compensations and residue."""
     with open_ledger(url, tenant, app=app) as rt:
-        report = rt.report(find_run(rt, run_id))
-    if as_json:
-        put_json(worded(report.to_dict()), id=report.run_id)
-    else:
+        report = with_now(rt, rt.report(find_run(rt, run_id)))
+        if as_json:
+            put_json(worded(report.to_dict()), id=report.run_id)
+            return
         put_report(report)
+        if report.state not in ENDED or report.state == "blocked":
+            say_unloaded(rt, _to_compensate(report.residue), f"amends runs show {visible(report.run_id)}")
 
 
 @runs.command("watch")
@@ -173,7 +190,7 @@ def abandon(
         if asks and not _confirm_run(rt, run, question):
             return FAILED
         report = rt.abandon(run, by=person, why=why)
-    put_decided(report, as_json)
+        put_decided(rt, report, as_json, Given(app, url, tenant))
     return DONE
 
 
@@ -195,7 +212,7 @@ def finish(
         if asks and not _confirm_run(rt, run, f"{visible(person)} says that run {visible(run)} is done. Sure?"):
             return FAILED
         report = rt.finish(run, by=person, why=why)
-    return put_decided(report, as_json)
+        return put_decided(rt, report, as_json, Given(app, url, tenant))
 
 
 def _run_row(run: RunInfo) -> tuple[str, ...]:
@@ -204,20 +221,7 @@ def _run_row(run: RunInfo) -> tuple[str, ...]:
     agent = visible(run.agent) if run.agent else ""
     tags = ",".join(visible(tag) for tag in run.tags)
     generation = str(run.generation) if run.generation > 1 else ""
-    return (visible(run.id), run.state, _now_words(run.now), generation, agent, age(run.opened_at), took, tags)
-
-
-def _now_words(now: Now | None) -> str:
-    """Return what happens to a run now, in few words; how long ago instead of a time, as in every table."""
-    if now is None:
-        return ""
-    match now.what:
-        case "running":
-            return f"runs on {visible(now.where or '', prose=True)}"
-        case "waiting":
-            return f"waits for {visible(now.waits_for or '', prose=True)}"
-        case "orphaned":
-            return f"orphaned for {age(now.since)}"
+    return (visible(run.id), run.state, now_words(run.now), generation, agent, age(run.opened_at), took, tags)
 
 
 def _run_facts(run: RunInfo) -> dict[str, Any]:
@@ -243,6 +247,11 @@ def _run_facts(run: RunInfo) -> dict[str, Any]:
     }
 
 
+def _to_compensate(left: Iterable[Residue]) -> Iterator[str]:
+    """Yield the tools of the effects that a process with their code could still compensate."""
+    return (one.call.tool for one in left if one.call.state == "succeeded")
+
+
 def _confirm_run(rt: Runtime, run: str, question: str) -> bool:
     report = rt.report(run)
     say(f"run {visible(run)} is {report.state.replace('_', ' ')}")
@@ -256,14 +265,38 @@ def _confirm_run(rt: Runtime, run: str, question: str) -> bool:
     return confirm(question)
 
 
-def put_decided(report: Report, as_json: bool) -> int:
-    """Print a run after a person's decision about it, and return the exit code."""
+def with_now(rt: Runtime, report: Report) -> Report:
+    """Return the report with what happens to its run at this moment, in the words of ``runs list``."""
+    return replace(report, run=replace(report.run, now=rt.info(report.run_id).now))
+
+
+def _who_goes_on(tags: Iterable[str], does: str, given: Given) -> str:
+    names = gateway_names(tags)
+    if names:
+        return f"the gateway {visible(names[0])} has the tools, and {does} while it is running"
+    return f"a worker that has the tools {does}: {given.worker}"
+
+
+def put_decided(rt: Runtime, report: Report, as_json: bool, given: Given) -> int:
+    """Print a run after a person's decision about it, and return the exit code.
+
+    ``given``: the options of this command, which the next one needs too.
+    """
+    report = with_now(rt, report)
     if as_json:
         put_json(worded(report.to_dict()), id=report.run_id)
     else:
         put_report(report)
-    if report.skipped:
-        say("recorded; a worker that has the tools continues the run: amends worker APP:RT")
+    now, is_gateway = report.run.now, bool(gateway_names(report.run.tags))
+    if now is not None and now.what == "waiting" and now.waits_for == "its program" and not is_gateway:
+        again = f"open run {visible(report.run_id)} again (LangChain: invoke(None, config))"
+        say(f"recorded; its program continues it: {again}")
+    elif report.skipped:
+        say(f"recorded; {_who_goes_on(report.run.tags, 'continues the run', given)}")
+    elif report.state == "blocked" and report.residue and all(left.call.state == "residue" for left in report.residue):
+        # That an effect stays and that the run is closed are two decisions of a person.
+        close = f"amends runs abandon {visible(report.run_id)} --why ...{given}"
+        say(f"recorded; nothing else blocks the run. To close it: {close}")
     if report.doubts:
         return IN_DOUBT
     return NEEDS_A_PERSON if report.state == "blocked" else DONE
@@ -350,7 +383,7 @@ def decide(
             if decision == "run" and not confirm(f"{visible(person)} lets exactly this run. Sure?"):
                 return FAILED
         report = rt.decide(call.id, decision, by=person, why=why)  # type: ignore[arg-type]
-    return put_decided(report, as_json)
+        return put_decided(rt, report, as_json, Given(app, url, tenant))
 
 
 @calls.command("retry")
@@ -364,6 +397,7 @@ def retry(
         ),
     ] = None,
     by: By = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     app: App = None,
     url: Url = None,
     tenant: Tenant = None,
@@ -371,11 +405,15 @@ def retry(
 ) -> int:
     """Retry a compensation or a retriable call that has used up its retries."""
     with open_runtime(app, url=url, tenant=tenant) as rt:
-        call = find_call(rt, call_id)
+        call, person = rt.call(find_call(rt, call_id)), who(by, rt)
         given = {} if result is None else {"result": json_or_text(result)}
+        if not yes and has_person() and call.state in ("compensation_failed", "backing_off"):
+            say_call(call)
+            if not confirm(f"{visible(person)} starts it again. Sure?"):
+                return FAILED
         with progress("retrying"):
-            report = rt.retry(call, by=who(by, rt), why=why, **given)
-    return put_decided(report, as_json)
+            report = rt.retry(call.id, by=person, why=why, **given)
+        return put_decided(rt, report, as_json, Given(app, url, tenant))
 
 
 @calls.command("accept")
@@ -397,9 +435,9 @@ def accept(
             say_call(call)
             if not confirm(f"{visible(person)} accepts that it stays. Sure?"):
                 return FAILED
-        with progress(f"run {visible(call.run_id)} continues"):
+        with progress("recording the decision"):
             report = rt.accept(call.id, by=person, why=why)
-    return put_decided(report, as_json)
+        return put_decided(rt, report, as_json, Given(app, url, tenant))
 
 
 def _call_row(call: Call) -> tuple[str, ...]:
@@ -457,7 +495,8 @@ def say_call(call: Call) -> None:
         say(line)
     if call.result is not None:
         say(f"   result: {visible_value(call.result)}")
-    for name, text in (("why", call.why), ("error", call.error)):
+    undone = call.compensation.error if call.compensation is not None else None
+    for name, text in (("why", call.why), ("error", call.error), ("compensation", undone)):
         if text:
             say(f"   {name}: {visible(text, prose=True)}")
 
@@ -491,7 +530,12 @@ def rollback(
         str | None, typer.Option("--why", help="The reason; it is recorded with the run. Not needed with --plan.")
     ] = None,
     by: By = None,
-    yes: YesOption = False,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", "-y", help="Do not ask: do the plan as it is now. Without a terminal, this or --apply is required."
+        ),
+    ] = False,
     app: App = None,
     url: Url = None,
     tenant: Tenant = None,
@@ -500,20 +544,33 @@ def rollback(
     """Roll a run back: show the plan, ask, then do exactly that."""
     if plan and apply is not None:
         raise UsageError("--plan only shows the plan, and --apply does it: use one of them")
-    if not plan and apply is None and not has_person():
-        raise UsageError("without a terminal, use --plan to show what would be done, or --apply HASH to do it")
+    # The hash protects who looked at a plan before: it is their confirmation. Who says --yes has looked at none, so the
+    # plan of this moment is theirs. Either way the run may not change between the plan and its beginning.
+    if not (plan or apply or yes or has_person()):
+        raise UsageError(
+            "a rollback cannot be undone, and there is no terminal to ask at",
+            hint="--plan shows what would be done; then --apply HASH does exactly that plan, or --yes does what is "
+            "planned at that moment",
+        )
     if not plan and not why:
         raise UsageError("a rollback needs a reason", hint="for example: --why 'the customer cancelled'")
-    asks = not plan and must_ask(yes, "a rollback")
     with open_runtime(app, url=url, tenant=tenant) as rt:
         run = find_run(rt, run_id)
-        planned = rt.plan_rollback(run)
+        tags = rt.info(run).tags
+        does = (None if app else undoing(tags, url=url, tenant=tenant)) or rt
+        planned = does.plan_rollback(run)
         if plan:
-            return _put_plan(planned, as_json)
-        chosen = apply or planned.hash
-        # For a plan that is stale or refused there is no question: rt.rollback raises the error.
-        if asks and planned.hash == chosen and planned.refused is None:
-            put_plain(str(planned), stream=sys.stderr)
+            is_gateway = bool(gateway_names(tags))
+            code = _put_plan(planned, as_json, Given(app, url, tenant), with_calls=is_gateway)
+            if does is rt:
+                _tell_who_has_the_tools(rt, planned, tags)
+            return code
+        chosen = planned.hash if apply is None else _whole_hash(apply, planned)
+        # A plan that is stale or refused is not shown, and there is no question: rt.rollback raises the error.
+        is_possible = planned.hash == chosen and planned.refused is None
+        if is_possible and (apply is None or (not yes and has_person())):
+            put_plain(_plan_text(planned, with_calls=bool(gateway_names(tags))), stream=sys.stderr)
+        if is_possible and not yes and has_person():
             stays = len(planned.must_accept)
             words = (
                 f", and accept that {stays} call{'s stay' if stays > 1 else ' stays'}" if stays and not accept else ""
@@ -521,32 +578,75 @@ def rollback(
             if not confirm(f"Roll run {visible(run)} back{words}?"):
                 return FAILED
             accept = accept or [call.id for call in planned.must_accept]
+        # Without the tools there is no plan to bind to: the rollback is recorded, and a process that has them does it.
+        is_left = does is rt and apply is None and planned.state != "committed" and bool(planned.unloaded)
+        bound: dict[str, Any] = {} if is_left else {"plan": chosen, "accept": accept or ()}
         try:
             with progress(f"rolling run {visible(run)} back"):
-                report = rt.rollback(run, by=who(by, rt), why=why or "", plan=chosen, accept=accept or ())
+                report = does.rollback(run, by=who(by, rt), why=why or "", **bound)
         except StalePlan as error:
-            error.hint = f"look at the new plan: amends rollback {visible(run)} --plan"
+            error.hint = f"look at the new plan: amends rollback {visible(run)} --plan{Given(app, url, tenant)}"
             raise
-    return _put_rolled_back(report, as_json)
+    return _put_rolled_back(report, as_json, Given(app, url, tenant))
 
 
-def _put_plan(plan: RollbackPlan, as_json: bool) -> int:
+def _plan_text(plan: RollbackPlan, *, with_calls: bool = False) -> str:
+    """Return the plan with commands in its questions about doubts.
+
+    ``with_calls``: a compensation is shown with the call that it undoes. What the gateway asks of a server is made of the
+    arguments of that call, which the compensation itself does not show.
+    """
+    lines = str(plan).split("\n")
+    for number, one in enumerate(plan.compensations, 1) if with_calls else ():
+        at = next(i for i, line in enumerate(lines) if line.startswith(f"   {number}. "))
+        lines.insert(at + 1, f"      undoes {visible_call(one.call.tool, one.call.args)}")
+    return "\n".join(in_commands(line) if line.strip().startswith("? ask ") else line for line in lines)
+
+
+def _tell_who_has_the_tools(rt: Runtime, plan: RollbackPlan, tags: Sequence[str]) -> None:
+    """Say where the tools of a run are, if this process does not have them: here every call seems to stay."""
+    names = gateway_names(tags)
+    if names and any(rt.kind_of(tool) is None for tool in _to_compensate(plan.cannot)):
+        say(
+            f"the gateway {visible(names[0])} made this run, and its tools are not loaded here; plan it with the settings of "
+            "that gateway: amends --config FILE rollback ..."
+        )
+    elif not names:
+        say_unloaded(rt, _to_compensate(plan.cannot), f"amends rollback {visible(plan.run_id)} --plan")
+
+
+def _whole_hash(begins: str, plan: RollbackPlan) -> str:
+    """Return the hash of the plan that was named by its first characters, or what was said, which is another one."""
+    if len(begins) < HASH_CHARS_MIN or set(begins) - set("0123456789abcdef"):
+        raise UsageError(
+            f"--apply takes the hash that --plan printed, or at least its first {HASH_CHARS_MIN} characters, not {visible(begins)}",
+            hint=f"amends rollback {visible(plan.run_id)} --plan",
+        )
+    return plan.hash if plan.hash.startswith(begins) else begins
+
+
+def _put_plan(plan: RollbackPlan, as_json: bool, given: Given, *, with_calls: bool) -> int:
+    """Show the plan, and the command that does exactly this, with the options that were given."""
+    if plan.state == "committed" and plan.refused is None:
+        say(f"run {visible(plan.run_id)} has committed; a person can still take it back, by exactly this plan")
     if as_json:
-        put_json(plan.to_dict(), id=plan.hash)
+        put_json(worded(plan.to_dict()), id=plan.hash)
     else:
-        put_plain(str(plan))
-    if plan.must_accept:
-        words = " ".join(f"--accept {visible(call.id)}" for call in plan.must_accept)
-        say(f"to do exactly this: amends rollback {visible(plan.run_id)} --apply {plan.hash} {words} --why ...")
+        put_plain(_plan_text(plan, with_calls=with_calls))
+    accepted = [f"--accept {visible(call.id)}" for call in plan.must_accept]
+    words = [f"amends rollback {visible(plan.run_id)} --apply {plan.hash}", *accepted, "--why ..."]
+    does = " ".join(words) + str(given)
+    if plan.must_accept and not plan.unloaded:
+        say(f"to do exactly this: {does}")
     if plan.refused is not None or plan.cannot:
         return NOT_ALL_TAKEN_BACK
     if plan.doubts:
         return IN_DOUBT
-    say(f"to do exactly this: amends rollback {visible(plan.run_id)} --apply {plan.hash} --why ...")
+    say(f"to do exactly this: {does}")
     return DONE
 
 
-def _put_rolled_back(report: Report, as_json: bool) -> int:
+def _put_rolled_back(report: Report, as_json: bool, given: Given) -> int:
     if as_json:
         put_json(worded(report.to_dict()), id=report.run_id)
     else:
@@ -554,7 +654,10 @@ def _put_rolled_back(report: Report, as_json: bool) -> int:
     if report.state == "rolled_back":
         return DONE
     if report.skipped:
-        say("recorded; a worker that has the tools rolls it back: amends worker APP:RT")
+        say(f"recorded; {_who_goes_on(report.run.tags, 'rolls it back', given)}")
+        for call in report.doubts:
+            answer = f"amends doubts resolve {visible(call.id)} happened|absent|unknown --why ...{given}"
+            say(f"{visible(call.tool)} may have happened; unless its probe settles that, answer it first: {answer}")
         return DONE
     if report.doubts:
         return IN_DOUBT
@@ -577,6 +680,19 @@ def worker(
         float,
         typer.Option("--every", help="Seconds between two checks; they grow up to 5 while there is nothing to do."),
     ] = 1.0,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, max=CONCURRENCY_MAX, help="How many runs to recover at once.")
+    ] = 1,
+    drain: Annotated[
+        float,
+        typer.Option(
+            "--drain", min=0.0, help="Seconds that runs have to end after SIGTERM; then others take them over."
+        ),
+    ] = DRAIN_S,
+    listen: Annotated[
+        str,
+        typer.Option("--listen", help="Answer /health, /ready and /metrics at this PORT (of 127.0.0.1) or HOST:PORT."),
+    ] = "",
     app: App = None,
     url: Url = None,
     as_json: Json = False,
@@ -594,8 +710,10 @@ def worker(
     if log.level == logging.NOTSET:  # its own level only: at INFO the libraries of the program would log each request
         log.setLevel(logging.INFO)
     if once:
-        return _code_of_all(*work_once(rt))
-    work(rt, every=every)
+        if listen:
+            raise UsageError("--listen is for a worker that goes on: with --once there is nothing to ask it")
+        return _code_of_all(*work_once(rt, concurrency=concurrency))
+    work(rt, every=every, concurrency=concurrency, drain=drain, listen=listen)
     say("worker stopped")
     return DONE
 

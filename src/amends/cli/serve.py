@@ -16,6 +16,7 @@ from amends.cli.exit_codes import DONE
 from amends.cli.options import App, Json, Place, Url, group
 from amends.cli.output import put, put_json, say
 from amends.errors import LedgerMissing, UsageError
+from amends.secrets import check_bind, secrets_of
 from amends.visible import visible, visible_log
 
 verbs = group()
@@ -44,10 +45,10 @@ def serve(
     """Serve a runtime over HTTP for agents and people in any language, until SIGTERM or Ctrl-C."""
     try:
         from amends.serve import app as application
-        from amends.serve import secrets, server
+        from amends.serve import server
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
-        if package not in ("starlette", "uvicorn", "anyio", "h11"):
+        if package not in ("starlette", "uvicorn", "anyio", "h11", "jinja2", "markupsafe"):
             raise
         raise UsageError(
             f"amends serve needs the package {package}, which is not installed", hint="pip install 'amends[serve]'"
@@ -60,8 +61,8 @@ def serve(
         served: AsyncRuntime = rt.as_async()
         try:
             await _check(served, named)
-            await secrets.check_bind(served, host)
-            known = secrets.secrets_of(served, host=host)
+            await check_bind(served, host)
+            known = secrets_of(served, host=host)
             service = application(served, worker=not no_worker, read_only=read_only, secrets=known, metrics=metrics)
             with server.bind(host, port) as listening:
                 address = server.address(listening)

@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "inbox": "amends inbox",
     "locks": "amends locks",
     "migrate": "amends db migrate",
+    "plan_migration": "amends db migrate --plan",
     "permits": "amends permits list",
     "plan_rollback": "amends rollback {RUN} --plan",
     "reconcile_restore": "amends db restored" + WHY,
@@ -71,19 +72,25 @@ def in_commands(text: str) -> str:
     return _ACCEPTED.sub(lambda found: " ".join(f"--accept {one.strip(chr(39))}" for one in found[1].split(", ")), said)
 
 
+def for_gateway(text: str, run_id: str) -> str:
+    """Return a cause of a run of the gateway, which no program of the reader can open again: its client can."""
+    begin = f"let the client of the gateway call amends_begin with the run {run_id} and then amends_commit"
+    return text.replace(f"open run {run_id!r} again", begin)
+
+
 def worded(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of a report or an error with commands in its causes and its hint."""
+    """Return the data of a report or an error with commands in its causes, its notes and its hint."""
     return {name: _worded(name, value) for name, value in facts.items()}
 
 
 def _worded(name: str, value: Any) -> Any:
     if name == "causes" and isinstance(value, list | tuple):
         return [in_commands(one) if isinstance(one, str) else one for one in value]
-    if name == "hint" and isinstance(value, str):
+    if name in ("hint", "note") and isinstance(value, str):
         return in_commands(value)
     if name in ("run", "report", "answers", "happened", "absent", "unknown") and isinstance(value, Mapping):
         return worded(value)
-    if name == "children" and isinstance(value, list | tuple):
+    if name in ("children", "doubts") and isinstance(value, list | tuple):
         return [worded(one) if isinstance(one, Mapping) else one for one in value]
     return value
 

@@ -49,9 +49,11 @@ class Client(AnyClient):
     """A client of a service, with the names of ``Runtime``.
 
     ``url``: of the service; it may have a path, if the service is mounted. ``token``: from ``amends tokens create``.
+    ``tenant``: which one, for the token of an operator of every tenant.
     ``patience``: for how many seconds a request is tried again while the service cannot be reached or is busy.
     ``timeout``: seconds to wait for one answer. ``http``: an ``httpx.Client`` of yours (or of httpx2), for
-    proxies and certificates; it stays open when the client is closed.
+    proxies and certificates; it stays open when the client is closed. ``route``: what a proxy with several servers routes
+    by (``X-Amends-Route``), instead of the id of the run that a request is about.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class Client(AnyClient):
         url: str,
         *,
         token: str,
+        tenant: str | None = None,
         patience: float = PATIENCE_S,
         timeout: float = TIMEOUT_S,
         http: Any = None,
+        route: str | None = None,
     ) -> None:
-        super().__init__(url, token, patience=patience, timeout=timeout)
+        super().__init__(url, token, tenant=tenant, patience=patience, timeout=timeout, route=route)
         self._owns = http is None
         self._driver = BlockingDriver(http or _made("Client", url))
 
@@ -136,6 +140,9 @@ class Client(AnyClient):
     openapi = blocking(people.openapi)
     metrics = blocking(people.metrics)
     check = blocking(people.check)
+    kind_of = blocking(people.kind_of)
+    may_repeat = blocking(people.may_repeat)
+    start = blocking(people.start)
     test_rules = blocking(people.test_rules)
 
     # ---- Runs and calls
@@ -145,6 +152,7 @@ class Client(AnyClient):
     report = blocking(people.report)
     calls = listed(people.calls)
     call = blocking(people.call)
+    told = blocking(people.told)
     plan_rollback = blocking(people.plan_rollback)
     rollback = blocking(people.rollback)
     abandon = blocking(people.abandon)
@@ -158,6 +166,7 @@ class Client(AnyClient):
     inbox = blocking(people.inbox)
     approvals = listed(people.approvals)
     approval = blocking(people.approval)
+    precedents = blocking(people.precedents)
     approve = blocking(people.approve)
     reject = blocking(people.reject)
     edit = blocking(people.edit)
@@ -165,6 +174,8 @@ class Client(AnyClient):
     ask_again = blocking(people.ask_again)
     bypass = blocking(people.bypass)
     delegate = blocking(people.delegate)
+    oncall = blocking(people.oncall)
+    check_oncall = blocking(people.check_oncall)
     redeem = blocking(people.redeem)
 
     # ---- Doubts
@@ -179,8 +190,13 @@ class Client(AnyClient):
 
     # ---- Budgets, costs, locks, halts, permits, tokens
 
+    overview = blocking(people.overview)
     budgets = blocking(people.budgets)
     costs = blocking(people.costs)
+    spending = blocking(people.spending)
+    tool_use = blocking(people.tool_use)
+    describe_tools = blocking(people.describe_tools)
+    unfinished = blocking(people.unfinished)
     locks = listed(people.locks)
     halts = blocking(people.halts)
     halt = blocking(people.halt)
@@ -197,10 +213,23 @@ class Client(AnyClient):
 
     events = listed(people.events)
     follow = listed(streams.follow)
+    newest_event = blocking(people.newest_event)
+    recent_events = blocking(people.recent_events)
     verify = blocking(people.verify)
     checkpoint = blocking(people.checkpoint)
+    checkpoints = blocking(people.checkpoints)
     export = blocking(people.export)
     load = blocking(people.load)
+
+    # ---- The service and its ledger
+
+    settings = blocking(people.settings)
+    warnings = blocking(people.warnings)
+    schema = blocking(people.schema)
+    gc = blocking(people.gc)
+    erase = blocking(people.erase)
+    reencrypt = blocking(people.reencrypt)
+    recover = blocking(people.recover)
 
     def close(self) -> None:
         """Close the connections; runs that are still open are recovered by their policy when their client lease ends."""
@@ -222,11 +251,13 @@ class AsyncClient(AnyClient):
         url: str,
         *,
         token: str,
+        tenant: str | None = None,
         patience: float = PATIENCE_S,
         timeout: float = TIMEOUT_S,
         http: Any = None,
+        route: str | None = None,
     ) -> None:
-        super().__init__(url, token, patience=patience, timeout=timeout)
+        super().__init__(url, token, tenant=tenant, patience=patience, timeout=timeout, route=route)
         self._owns = http is None
         self._driver = LoopDriver(http or _made("AsyncClient", url))
 
@@ -299,6 +330,9 @@ class AsyncClient(AnyClient):
     openapi = awaited(people.openapi)
     metrics = awaited(people.metrics)
     check = awaited(people.check)
+    kind_of = awaited(people.kind_of)
+    may_repeat = awaited(people.may_repeat)
+    start = awaited(people.start)
     test_rules = awaited(people.test_rules)
 
     # ---- Runs and calls
@@ -308,6 +342,7 @@ class AsyncClient(AnyClient):
     report = awaited(people.report)
     calls = listed_async(people.calls)
     call = awaited(people.call)
+    told = awaited(people.told)
     plan_rollback = awaited(people.plan_rollback)
     rollback = awaited(people.rollback)
     abandon = awaited(people.abandon)
@@ -321,6 +356,7 @@ class AsyncClient(AnyClient):
     inbox = awaited(people.inbox)
     approvals = listed_async(people.approvals)
     approval = awaited(people.approval)
+    precedents = awaited(people.precedents)
     approve = awaited(people.approve)
     reject = awaited(people.reject)
     edit = awaited(people.edit)
@@ -328,6 +364,8 @@ class AsyncClient(AnyClient):
     ask_again = awaited(people.ask_again)
     bypass = awaited(people.bypass)
     delegate = awaited(people.delegate)
+    oncall = awaited(people.oncall)
+    check_oncall = awaited(people.check_oncall)
     redeem = awaited(people.redeem)
 
     # ---- Doubts
@@ -342,8 +380,13 @@ class AsyncClient(AnyClient):
 
     # ---- Budgets, costs, locks, halts, permits, tokens
 
+    overview = awaited(people.overview)
     budgets = awaited(people.budgets)
     costs = awaited(people.costs)
+    spending = awaited(people.spending)
+    tool_use = awaited(people.tool_use)
+    describe_tools = awaited(people.describe_tools)
+    unfinished = awaited(people.unfinished)
     locks = listed_async(people.locks)
     halts = awaited(people.halts)
     halt = awaited(people.halt)
@@ -360,10 +403,23 @@ class AsyncClient(AnyClient):
 
     events = listed_async(people.events)
     follow = listed_async(streams.follow)
+    newest_event = awaited(people.newest_event)
+    recent_events = awaited(people.recent_events)
     verify = awaited(people.verify)
     checkpoint = awaited(people.checkpoint)
+    checkpoints = awaited(people.checkpoints)
     export = awaited(people.export)
     load = awaited(people.load)
+
+    # ---- The service and its ledger
+
+    settings = awaited(people.settings)
+    warnings = awaited(people.warnings)
+    schema = awaited(people.schema)
+    gc = awaited(people.gc)
+    erase = awaited(people.erase)
+    reencrypt = awaited(people.reencrypt)
+    recover = awaited(people.recover)
 
     async def close(self) -> None:
         """Close the connections; runs that are still open are recovered by their policy when their client lease ends."""

@@ -21,6 +21,9 @@ PAUSE_S: Final = 0.1
 PAUSE_S_MAX: Final = 5.0
 """Between two tries: it doubles, up to this, and is half random, so that many clients do not come back at once."""
 PAGE: Final = 200
+ROUTE_HEADER: Final = "X-Amends-Route"
+"""Requests with the same text in it go to the same server, if a proxy has several: most often the id of a run."""
+RUN_PATH: Final = "/v1/runs/"
 PASSING: Final = frozenset({409, 429, 502, 503, 504})
 """The statuses that may pass; of 409 only those with Retry-After."""
 
@@ -30,13 +33,20 @@ class AnyClient:
 
     _driver: Any
 
-    def __init__(self, url: str, token: str, *, patience: float, timeout: float) -> None:
+    def __init__(
+        self, url: str, token: str, *, tenant: str | None, patience: float, timeout: float, route: str | None = None
+    ) -> None:
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"{url!r} is no address of a service", hint='Client("http://127.0.0.1:8484", token="...")')
         if not token or not token.isascii() or any(one.isspace() for one in token):
             raise UsageError("a client needs a token", hint="amends tokens create shows one, once")
         self.url = url.rstrip("/")
-        self._token, self._patience_s, self._timeout_s = token, patience, timeout
+        if route is not None and not (route and route.isascii() and route.isprintable()):
+            raise UsageError(
+                f"{route!r} cannot be sent in a header", hint="route= is a text of printable ASCII characters"
+            )
+        self._token, self._tenant, self._patience_s, self._timeout_s = token, tenant, patience, timeout
+        self._route = route
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.url}>"
@@ -64,14 +74,15 @@ async def ask(
     timeout: float | None = None,
     is_repeatable: bool = True,
     patience: float | None = None,
+    route: str = "",
 ) -> httpx.Response:
     """Return the answer to a request; raise the error that it describes.
 
     A connection that broke, and an answer that says when to try again, are tried again for ``patience`` seconds.
     ``is_repeatable=False``: sent twice it would be done twice, or refused the second time; so it is sent again only if it was
-    certainly not done.
+    certainly not done. ``route``: the id of the run that it is about, if its path does not name it.
     """
-    sent = request(client, method, path, body=body, query=query, headers=headers, timeout=timeout)
+    sent = request(client, method, path, body=body, query=query, headers=headers, timeout=timeout, route=route)
     until = time.monotonic() + (client._patience_s if patience is None else patience)
     pause_s = PAUSE_S
     while True:
@@ -112,17 +123,28 @@ def request(
     query: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
     timeout: float | None = None,
+    route: str = "",
 ) -> Send:
     """Return the operation that sends a request with the client's token."""
     own = {"Authorization": f"Bearer {client._token}", "Accept": "application/json, application/problem+json, */*"}
+    routed = client._route or quote(str(route), safe="", errors="replace") or _run_in(path)
+    if routed:
+        own[ROUTE_HEADER] = routed
     content: bytes | None = None
     if isinstance(body, bytes):
         content, own["Content-Type"] = body, "application/zip"
     elif body is not None:
         content, own["Content-Type"] = written(body), "application/json"
     said = {name: _word(value) for name, value in (query or {}).items() if value is not None and value != ""}
+    if client._tenant is not None and path.startswith("/v1/") and path != "/v1/openapi.json":
+        said["tenant"] = client._tenant
     timeout_s = client._timeout_s if timeout is None else timeout
     return Send(method, client.url + path, said, content, {**own, **(headers or {})}, timeout_s)
+
+
+def _run_in(path: str) -> str:
+    """Return the run that a path names, quoted as it is there; empty: none."""
+    return path.split("/")[3].partition("?")[0] if path.startswith(RUN_PATH) else ""
 
 
 def written(body: Mapping[str, Any]) -> bytes:
@@ -165,9 +187,11 @@ async def read(client: AnyClient, path: str, **query: Any) -> Any:
     return (await ask(client, "GET", path, query=query)).json()
 
 
-async def post(client: AnyClient, path: str, body: Mapping[str, Any], *, is_repeatable: bool = True) -> Any:
+async def post(
+    client: AnyClient, path: str, body: Mapping[str, Any], *, is_repeatable: bool = True, route: str = ""
+) -> Any:
     """Send JSON data, and return the answer's."""
-    return (await ask(client, "POST", path, body=body, is_repeatable=is_repeatable)).json()
+    return (await ask(client, "POST", path, body=body, is_repeatable=is_repeatable, route=route)).json()
 
 
 async def pages(

@@ -13,37 +13,51 @@ from typing import Any, Literal
 
 from amends import (
     Absent,
+    Answer,
     Approval,
     BudgetState,
     Call,
     Checkpoint,
+    Collected,
     CostLine,
     Doubt,
+    Erasure,
     Event,
     Halt,
     Happened,
     InboxItem,
     Lock,
+    Overview,
     Permit,
+    Precedents,
     Preview,
     Probed,
+    Recent,
     Report,
     RollbackPlan,
     RunInfo,
+    Schema,
+    Shift,
+    ShiftProblem,
+    Spending,
     Token,
     ToolCall,
+    ToolInfo,
+    ToolUse,
     Unknown,
     Verified,
 )
 from amends.client import records
-from amends.client.exchange import AnyClient, ask, pages, part, post, read, said, whole
+from amends.client.exchange import PAGE, AnyClient, ask, pages, part, post, read, said, whole
 from amends.client.flows import Sleep
-from amends.client.problems import error_of
+from amends.client.problems import answer_error, error_of
 from amends.client.records import Facts
-from amends.errors import CallNotFound, UsageError
+from amends.errors import CallNotFound, NotFound, UsageError
 
 POLL_S, POLL_S_MAX = 0.05, 1.0
-"""How often a verification is asked for: less and less often."""
+"""How often long work is asked for: less and less often."""
+START_WAIT_S = 20.0
+"""How long one request waits for the end of an agent's work."""
 NOT_SAID: Any = object()
 Until = datetime | timedelta | float
 
@@ -151,6 +165,18 @@ async def call(client: AnyClient, call_id: str) -> Call:
     return records.call_of(await read(client, f"/v1/calls/{part(call_id)}"))
 
 
+async def told(client: AnyClient, call_id: str) -> Answer | None:
+    """Return the text for a model about a call, as in its answer; None: the call has not ended."""
+    data = (await read(client, f"/v1/calls/{part(call_id)}/told"))["answer"]
+    return None if data is None else answer_of(data)
+
+
+def answer_of(data: Mapping[str, Any]) -> Answer:
+    """Return the answer for a model."""
+    about = None if data["call"] is None else records.call_of(data["call"])
+    return Answer(data["status"], data["text"], data["value"], about, answer_error(data["error"], about))
+
+
 async def _calls_of(client: AnyClient, ids: set[str], known: dict[str, Call]) -> dict[str, Call]:
     for id in sorted(ids - set(known)):
         try:
@@ -195,7 +221,7 @@ async def finish(client: AnyClient, run_id: str, *, why: str) -> Report:
 
 
 async def fork(client: AnyClient, run_id: str, *, at: str, id: str) -> str:
-    """Make a new run that has what this one did, up to and including the call ``at``; return its id, to be opened.
+    """Make a new run that shares the calls of this one up to and including call ``at``; return its id, to be opened.
 
     ``id``: of the new run; needed, because it is what makes a lost answer harmless.
     """
@@ -232,6 +258,24 @@ def approvals(client: AnyClient, filter: str = "state:pending", *, after: str = 
 async def approval(client: AnyClient, approval_id: str) -> Approval:
     """Return one request for approval, with the digest of what is approved."""
     return records.approval_of(await read(client, f"/v1/approvals/{part(approval_id)}"))
+
+
+async def oncall(client: AnyClient, role: str | None = None, *, at: datetime | None = None) -> list[Shift]:
+    """List who is on call now, or at a time; ``role``: for one role."""
+    when = None if at is None else at.isoformat()
+    found = await read(client, "/v1/oncall", **said(role=role, at=when))
+    return [records.record(Shift, one) for one in found["items"]]
+
+
+async def check_oncall(client: AnyClient, *, days: float = 14.0) -> list[ShiftProblem]:
+    """List what is wrong with the on-call table in the coming days: gaps, overlaps, people who may not decide."""
+    found = await read(client, "/v1/oncall/problems", days=days)
+    return [records.record(ShiftProblem, one) for one in found["items"]]
+
+
+async def precedents(client: AnyClient, approval_id: str) -> Precedents:
+    """Return what a request can be compared with: the last approved call of its tool, and what is usual for its numbers."""
+    return records.record(Precedents, await read(client, f"/v1/approvals/{part(approval_id)}/precedents"))
 
 
 async def _decided(
@@ -306,7 +350,7 @@ def doubts(client: AnyClient, filter: str = "", *, after: str = "") -> AsyncGene
 
 
 async def probe(client: AnyClient, call_id: str) -> Probed[Any]:
-    """Ask the outside world about a call; decide nothing, and keep the answer as evidence."""
+    """Probe a call; decide nothing, and keep the answer as evidence."""
     return records.probed_of(await post(client, f"/v1/calls/{part(call_id)}/probe", {}))
 
 
@@ -327,7 +371,7 @@ async def resolve(client: AnyClient, call_id: str, answer: Probed[Any], *, why: 
 
 
 async def retry(client: AnyClient, call_id: str, *, why: str, result: object = NOT_SAID) -> Report:
-    """Try a compensation or a retriable that gave up once more.
+    """Retry a compensation or a retriable that gave up.
 
     ``result``: what the call returned, if its compensation needs it and nobody has it.
     """
@@ -350,6 +394,11 @@ async def decide(client: AnyClient, call_id: str, decision: Literal["run", "repl
 # ---- Budgets, costs, locks
 
 
+async def overview(client: AnyClient, filter: str = "", *, after: str = "", limit: int = 50) -> Overview:
+    """Return one page of runs, newest first, with what they cost and how many runs are in each state."""
+    return records.overview_of(await read(client, "/v1/overview", filter=filter, after=after, limit=limit))
+
+
 async def budgets(client: AnyClient, filter: str = "") -> list[BudgetState]:
     """Return the state of every budget in its present period."""
     return await whole(client, "/v1/budgets", records.budget_of, filter=filter)
@@ -362,6 +411,32 @@ async def costs(
     return await whole(client, "/v1/costs", records.cost_of, by=by, filter=filter)
 
 
+async def spending(client: AnyClient, filter: str = "", *, newest: int = 1_000) -> list[Spending]:
+    """Return the budgets that the newest calls were charged to, and the declared ones, with what each call took."""
+    return await whole(client, "/v1/spending", records.spending_of, filter=filter, newest=newest)
+
+
+async def tool_use(client: AnyClient, tool: str = "", *, newest: int = 1_000) -> list[ToolUse]:
+    """Return how each tool did, or this one, among the newest calls: failures, doubts and durations."""
+    return await whole(client, "/v1/tool_use", records.tool_use_of, tool=tool, newest=newest)
+
+
+async def describe_tools(client: AnyClient) -> list[ToolInfo]:
+    """Return the declared tools by name: kind, key, compensation, probe, approval, cost and schema of each."""
+    return await whole(client, "/v1/declared_tools", records.tool_info_of)
+
+
+async def unfinished(client: AnyClient, *, after: str = "", limit: int = 100) -> list[RunInfo]:
+    """Return the root runs that have not ended, newest first, each with what happens to it at this moment (``now``)."""
+    found: list[RunInfo] = []
+    next_: str | None = after
+    while next_ is not None and len(found) < limit:
+        page = await read(client, "/v1/unfinished", after=next_, limit=min(PAGE, limit - len(found)))
+        found += [records.run_of(one) for one in page["items"]]
+        next_ = page["next"]
+    return found
+
+
 def locks(client: AnyClient, *, after: str = "") -> AsyncGenerator[Lock, None]:
     """List the locks that runs hold, with the runs that wait for each."""
     return pages(client, "/v1/locks", records.lock_of, after=after)
@@ -371,12 +446,12 @@ def locks(client: AnyClient, *, after: str = "") -> AsyncGenerator[Lock, None]:
 
 
 async def halts(client: AnyClient) -> list[Halt]:
-    """Return the halts that stand."""
+    """Return the halts in force."""
     return await whole(client, "/v1/halts", records.halt_of)
 
 
 async def halt(client: AnyClient, *, why: str, agent: str | None = None, tool: str | None = None) -> Halt:
-    """Stop: from now on nothing starts, for the tenant, or for this agent or tool of it; what must be undone still is."""
+    """Halt: start nothing from now on, for the tenant, or for this agent or tool of it; what must be undone still is."""
     body = said(why=why, agent=agent, tool=tool)
     return records.halt_of(await post(client, "/v1/halts", body, is_repeatable=False))
 
@@ -457,6 +532,20 @@ def events(
     return pages(client, "/v1/events", records.event_of, after=after, run=run_id, filter=filter)
 
 
+async def newest_event(client: AnyClient, run_id: str | None = None) -> Event | None:
+    """Return the last event, of one run's tree or of the ledger; None: there is none. Its ``place`` is where to follow from."""
+    found = (await read(client, "/v1/events/newest", run=run_id))["event"]
+    return None if found is None else records.event_of(found)
+
+
+async def recent_events(
+    client: AnyClient, filter: str = "", *, after: str = "", limit: int = 50, looks: int = 2_000
+) -> Recent[Event]:
+    """Return the newest events that pass the filter, newest first; ``next`` of the answer says where the search goes on."""
+    found = await read(client, "/v1/events/recent", filter=filter, after=after, limit=limit, looks=looks)
+    return Recent(tuple(records.event_of(one) for one in found["items"]), found["next"], found["looked"])
+
+
 async def verify(
     client: AnyClient,
     *run_ids: str,
@@ -467,7 +556,15 @@ async def verify(
 
     ``progress`` is called with how many runs and events were checked so far.
     """
-    begun = await post(client, "/v1/audit/verify", {"runs": list(run_ids), "filter": filter}, is_repeatable=False)
+    body = {"runs": list(run_ids), "filter": filter}
+    return records.verified_of(await _done(client, "/v1/audit/verify", body, progress))
+
+
+async def _done(
+    client: AnyClient, path: str, body: Mapping[str, Any], progress: Callable[[int, int], object] | None = None
+) -> dict[str, Any]:
+    """Begin long work, wait for its end, and return what it came to."""
+    begun = await post(client, path, body, is_repeatable=False)
     pause_s = POLL_S
     while begun["state"] == "running":
         await Sleep(pause_s)
@@ -477,21 +574,136 @@ async def verify(
             progress(begun["runs"], begun["events"])
     if begun["state"] == "failed":
         raise error_of(begun["problem"])
-    return records.verified_of(begun["verified"])
+    result: dict[str, Any] = begun["result"]
+    return result
 
 
-async def checkpoint(client: AnyClient) -> Checkpoint | None:
-    """Sign the record so far; return the newest checkpoint, or None if nothing has happened yet."""
-    made = (await post(client, "/v1/audit/checkpoint", {}))["checkpoint"]
+async def checkpoint(client: AnyClient, *, why: str = "") -> Checkpoint | None:
+    """Write a checkpoint over the record; return the newest checkpoint. ``why``: for the event that says who ordered it."""
+    made = (await post(client, "/v1/audit/checkpoint", {"why": why}))["checkpoint"]
     return None if made is None else records.checkpoint_of(made)
 
 
+async def checkpoints(client: AnyClient, *, limit: int = 50) -> list[Checkpoint]:
+    """Return the newest checkpoints of the ledger, the newest first."""
+    return [records.checkpoint_of(one) for one in (await read(client, "/v1/audit/checkpoints", limit=limit))["items"]]
+
+
 async def export(client: AnyClient, *run_ids: str) -> bytes:
-    """Return all that the ledger has of these runs as one file that anybody can check: ``python FILE``."""
+    """Return everything that the ledger has of these runs as one file that anybody can verify: ``python FILE``."""
     return (await ask(client, "POST", "/v1/export", body={"runs": list(run_ids)})).content
 
 
-async def load(client: AnyClient, bundle: bytes) -> list[str]:
-    """Load the runs of a bundle as records that nothing changes; return their ids."""
-    loaded: list[str] = (await ask(client, "POST", "/v1/load", body=bundle)).json()["runs"]
+async def load(client: AnyClient, bundle: bytes, *, why: str = "") -> list[str]:
+    """Load the runs of a bundle as records that nothing changes; return their ids. ``why``: for the record of it."""
+    loaded: list[str] = (await ask(client, "POST", "/v1/load", body=bundle, query=said(why=why or None))).json()["runs"]
     return loaded
+
+
+# ---- For operators: the service and its ledger
+
+
+async def settings(client: AnyClient) -> dict[str, Facts]:
+    """Return every setting of the service: ``value`` and ``origin`` of each; a secret shows only that it is set."""
+    found = (await read(client, "/v1/settings"))["settings"]
+    return {name: Facts(one) for name, one in found.items()}
+
+
+async def warnings(client: AnyClient) -> tuple[str, ...]:
+    """Return what is valid but suspicious about the rules, budgets and tools of the service."""
+    return tuple((await read(client, "/v1/settings"))["warnings"])
+
+
+async def schema(client: AnyClient) -> Schema:
+    """Return the schema version of the ledger and the one that the service knows."""
+    return records.record(Schema, await read(client, "/v1/schema"))
+
+
+async def gc(
+    client: AnyClient,
+    *,
+    older_than: float | str | timedelta,
+    dry_run: bool = False,
+    tenant: str | None = None,
+    limit: int | None = None,
+    why: str = "",
+) -> Collected:
+    """Remove arguments, results and errors of trees that ended long enough ago; identities and events stay."""
+    age = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+    body = {"older_than": age if isinstance(age, str) else float(age), "dry_run": dry_run, "why": why}
+    return records.record(Collected, await _done(client, "/v1/gc", body | said(of_tenant=tenant, limit=limit)))
+
+
+async def erase(
+    client: AnyClient,
+    *,
+    why: str,
+    tags: str | Sequence[str] = (),
+    principal: str = "",
+    fields: Mapping[str, object] | None = None,
+    runs: str | Sequence[str] = (),
+    dry_run: bool = False,
+    partial: bool = False,
+    residue: bool = False,
+) -> Erasure:
+    """Erase everything recorded about one person; ``verify`` still proves the rest, and names what was erased.
+
+    ``tags``, ``principal``, ``fields`` (the path of an argument and its value) and ``runs`` are added up. ``dry_run``:
+    tell what would be erased. ``partial``: erase what can be, although other runs cannot. ``residue``: also ended runs that
+    left something standing or in doubt.
+    """
+    subject = {"tags": _many(tags), "of_principal": principal, "fields": dict(fields or {}), "runs": _many(runs)}
+    options = {"why": why, "dry_run": dry_run, "partial": partial, "residue": residue}
+    return records.record(Erasure, await _done(client, "/v1/erase", subject | options))
+
+
+def _many(given: str | Sequence[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+async def reencrypt(client: AnyClient, *, why: str = "") -> int:
+    """Encrypt every payload of the ledger with the newest key of the service; return how many rows changed."""
+    rows: int = (await _done(client, "/v1/reencrypt", {"why": why}))["rows"]
+    return rows
+
+
+async def recover(client: AnyClient, *, limit: int = 100, why: str = "") -> list[Facts]:
+    """Take over abandoned runs, as a worker does; return ``id``, ``tenant`` and ``state`` of each."""
+    return [Facts(one) for one in (await _done(client, "/v1/recover", {"limit": limit, "why": why}))["runs"]]
+
+
+# ---- Tools and agents of the server
+
+
+async def kind_of(client: AnyClient, tool: str) -> str | None:
+    """Return the kind of a tool; None if nobody has declared it."""
+    found = await _tool(client, tool)
+    return None if found is None else str(found["kind"])
+
+
+async def may_repeat(client: AnyClient, tool: str) -> bool:
+    """Return whether a model may repeat a call of this tool on purpose."""
+    found = await _tool(client, tool)
+    return found is not None and bool(found["may_repeat"])
+
+
+async def _tool(client: AnyClient, tool: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = await read(client, f"/v1/tools/{part(tool)}")
+    except NotFound:
+        return None
+    return found
+
+
+async def start(
+    client: AnyClient, agent: str, *, id: str, input: object = None, requires: Sequence[str] | None = None
+) -> Any:
+    """Give a new run to an agent of the server, wait for its end, and return its output.
+
+    ``id``: of the run; needed, because it is what makes a lost answer harmless. Raises what the run ended with.
+    """
+    at = f"/v1/agents/{part(agent)}/start"
+    body = {"id": id, "wait": START_WAIT_S, **said(input=input, requires=None if requires is None else list(requires))}
+    while (await ask(client, "POST", at, body=body)).status_code == 202:
+        await Sleep(POLL_S_MAX)
+    return (await report(client, id)).output

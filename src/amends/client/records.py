@@ -15,6 +15,7 @@ from amends import (
     Approval,
     BudgetState,
     Call,
+    Charged,
     Checkpoint,
     CostLine,
     Doubt,
@@ -25,6 +26,7 @@ from amends import (
     Lock,
     Missing,
     Next,
+    Overview,
     Permit,
     Planned,
     Preview,
@@ -33,7 +35,10 @@ from amends import (
     Residue,
     RollbackPlan,
     RunInfo,
+    Spending,
     Token,
+    ToolInfo,
+    ToolUse,
     Unknown,
     Verified,
 )
@@ -154,6 +159,26 @@ def checkpoint_of(data: Mapping[str, Any]) -> Checkpoint:
 def budget_of(data: Mapping[str, Any]) -> BudgetState:
     """Return the state of a budget."""
     return record(BudgetState, data)
+
+
+def overview_of(data: Mapping[str, Any]) -> Overview:
+    """Return an overview of runs."""
+    return record(Overview, data)
+
+
+def spending_of(data: Mapping[str, Any]) -> Spending:
+    """Return a budget with the calls that were charged to it."""
+    return Spending(budget_of(data), tuple(record(Charged, one) for one in data["charged"]))
+
+
+def tool_use_of(data: Mapping[str, Any]) -> ToolUse:
+    """Return how a tool did."""
+    return record(ToolUse, data)
+
+
+def tool_info_of(data: Mapping[str, Any]) -> ToolInfo:
+    """Return what is known of a tool."""
+    return record(ToolInfo, data)
 
 
 def cost_of(data: Mapping[str, Any]) -> CostLine:

@@ -11,9 +11,10 @@ import json
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any, Final, Literal, NoReturn, Self, TypeVar
 
-from amends import Answer, Call, Held, Report, RolledBack, RunBlocked, ToolCall, Waiting
+from amends import Answer, Approval, Call, Held, Report, RolledBack, RunBlocked, ToolCall, Waiting
 from amends.client import people, records
 from amends.client.exchange import AnyClient, ask, part, post, said
 from amends.client.flows import Flow, Repeat, Repeated, Stop, awaited, blocking
@@ -37,7 +38,7 @@ async def opened(client: AnyClient, id: str, options: Mapping[str, Any]) -> dict
         body["tags"] = list(body["tags"])
     if "requires" in body:
         body["requires"] = [body["requires"]] if isinstance(body["requires"], str) else list(body["requires"])
-    answered = await ask(client, "POST", "/v1/runs", body={"id": id, **body})
+    answered = await ask(client, "POST", "/v1/runs", body={"id": id, **body}, route=id)
     found: dict[str, Any] = answered.json()
     return found | {"resumed": answered.status_code == 200}  # 201: it is new
 
@@ -45,8 +46,9 @@ async def opened(client: AnyClient, id: str, options: Mapping[str, Any]) -> dict
 class AnyRun:
     """A run of the service, of either colour."""
 
-    def __init__(self, client: AnyClient, facts: Mapping[str, Any], *, recover: str) -> None:
+    def __init__(self, client: AnyClient, facts: Mapping[str, Any], *, recover: str, is_child: bool = False) -> None:
         self._client, self._driver, self._recover = client, client._driver, recover
+        self._is_child = is_child
         self.id: str = facts["id"]
         self.state: str = facts["state"]
         """Its state when the service last told it: at opening and at the end. ``report`` asks."""
@@ -84,19 +86,14 @@ async def answer(
     again: str | None = None,
     key: str | None = None,
 ) -> Answer:
-    """Do the call that a model asked for and phrase the outcome for the model.
+    """Make the call that a model asked for and phrase the outcome for the model.
 
     ``tool_call_id``: the model's id of this request. ``again``: why this is a deliberate repeat of an earlier call.
     ``key``: the key of this call instead of the declared one.
     """
     body = {"tool": tool, "args": dict(args or {}), **said(tool_call_id=tool_call_id, again=again, key=key)}
     is_repeatable = again is None  # a deliberate repeat that is sent twice is two repeats
-    return _answer(await post(run._client, f"{run._at}/calls", body, is_repeatable=is_repeatable))
-
-
-def _answer(data: Mapping[str, Any]) -> Answer:
-    call = None if data["call"] is None else records.call_of(data["call"])
-    return Answer(data["status"], data["text"], data["value"], call, answer_error(data["error"], call))
+    return people.answer_of(await post(run._client, f"{run._at}/calls", body, is_repeatable=is_repeatable))
 
 
 async def call(run: AnyRun, tool: str, /, **args: Any) -> Any:
@@ -107,10 +104,24 @@ async def call(run: AnyRun, tool: str, /, **args: Any) -> Any:
     return made.value
 
 
+async def approval_for(
+    run: AnyRun,
+    tool: str,
+    args: Mapping[str, Any] | None = None,
+    *,
+    tool_call_id: str | None = None,
+    key: str | None = None,
+) -> Approval | None:
+    """Return the approval that this call would wait for, requesting it if needed; None if it needs none. Starts nothing."""
+    body = {"tool": tool, "args": dict(args or {}), **said(tool_call_id=tool_call_id, key=key)}
+    found = (await post(run._client, f"{run._at}/approval_for", body))["approval"]
+    return None if found is None else records.approval_of(found)
+
+
 async def answer_all(run: AnyRun, calls: Iterable[ToolCall], /) -> list[Answer]:
-    """Do the calls of one turn of a model in parallel, a pivot last, and phrase each outcome for the model."""
+    """Make the calls of one turn of a model in parallel, a pivot last, and phrase each outcome for the model."""
     made = await post(run._client, f"{run._at}/turns", {"calls": [_turn_call(one) for one in calls]})
-    return [_answer(one) for one in made["answers"]]
+    return [people.answer_of(one) for one in made["answers"]]
 
 
 def _turn_call(one: ToolCall) -> dict[str, Any]:
@@ -128,7 +139,7 @@ def _turn_call(one: ToolCall) -> dict[str, Any]:
 async def execute(run: AnyRun, plan: Sequence[Any], /) -> list[Answer]:
     """Execute a model's plan, a list of ``{"tool", "args"}``; the calls of an inner list run in parallel."""
     made = await post(run._client, f"{run._at}/execute", {"plan": people.plain_plan(plan)})
-    return [_answer(one) for one in made["answers"]]
+    return [people.answer_of(one) for one in made["answers"]]
 
 
 async def before_end(run: AnyRun) -> str:
@@ -165,12 +176,16 @@ async def _held(run: AnyRun, place: str) -> Held:
 async def rollback(run: AnyRun, why: str) -> NoReturn:
     """Compensate everything, then raise ``RolledBack``."""
     report = await _roll_back(run, why)
-    raise RolledBack(f"run {run.id} was rolled back: {why}", report=report, run_id=run.id)
+    words = f"run {run.id} was rolled back: {why}"
+    if report.state not in ENDED:
+        words = f"run {run.id} is {report.state} ({why}); a worker continues it"
+    raise RolledBack(words, report=report, run_id=run.id)
 
 
 async def _roll_back(run: AnyRun, why: str) -> Report:
     report = records.report_of(await post(run._client, f"{run._at}/rollback", {"why": why[:WHY_MAX] or "no reason"}))
     run._ended(report)
+    run.is_over = True  # also while it is not finished (202): the service goes on with it, and takes no more calls
     return report
 
 
@@ -233,7 +248,10 @@ async def _leave(run: AnyRun, error: BaseException | None) -> None:
     if isinstance(error, LedgerError | Unreachable | RunEnded):
         return  # nothing can be recorded from here: when the lease ends, recovery follows the run's policy
     is_asked = getattr(error, "asked", False) is True
-    if isinstance(error, Waiting) or is_asked or (run._recover != "rollback" and not isinstance(error, Exception)):
+    is_stopped = run._recover != "rollback" and not isinstance(error, Exception)
+    if isinstance(error, Waiting) or is_asked or is_stopped:
+        if run._is_child:
+            return  # the block around it lets all of it go
         await _quietly(run, error, suspend(run))
         return
     words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -298,6 +316,7 @@ class AnyAttempt:
         self.state: str = claim["state"]
         self._until = at + self.lease
         self._open = not self.replayed
+        self._spent: dict[str, Decimal] = {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.call.tool!r}, {'open' if self._open else 'ended'}>"
@@ -306,6 +325,12 @@ class AnyAttempt:
     def left_s(self) -> float:
         """How many seconds of the work lease are left, counted from before it was asked for; do nothing at zero."""
         return max(0.0, self._until - time.monotonic())
+
+    def spent(self, amount: float | Decimal, unit: str = "usd") -> None:
+        """Note what this attempt really cost; several amounts add up. Its report tells the service."""
+        if not self._open:
+            raise UsageError(f"the attempt of {self.call.tool} has already ended")
+        self._spent[unit] = self._spent.get(unit, Decimal(0)) + Decimal(str(amount))
 
     @property
     def _at(self) -> str:
@@ -336,7 +361,11 @@ async def doubt(attempt: AnyAttempt, why: str) -> None:
 async def _report(attempt: AnyAttempt, how: Literal["succeed", "fail"], body: Mapping[str, Any]) -> None:
     if not attempt._open:
         raise UsageError(f"the attempt of {attempt.call.tool} has already ended")
-    attempt.state = (await post(attempt._client, f"{attempt._at}/{how}", {"token": attempt._token, **body}))["state"]
+    said: dict[str, Any] = {"token": attempt._token, **body}
+    if attempt._spent:
+        said["spent"] = {unit: float(amount) for unit, amount in attempt._spent.items()}
+    done = await post(attempt._client, f"{attempt._at}/{how}", said, route=attempt.call.run_id)
+    attempt.state = done["state"]
     attempt._open = False
 
 
@@ -354,7 +383,7 @@ async def renew_claim(attempt: AnyAttempt) -> float:
     if not attempt._open:
         raise LeaseLost(f"the attempt of {attempt.call.tool} has ended")
     asked_at = time.monotonic()
-    found = await post(attempt._client, f"{attempt._at}/renew", {"token": attempt._token})
+    found = await post(attempt._client, f"{attempt._at}/renew", {"token": attempt._token}, route=attempt.call.run_id)
     attempt.lease = found["lease"]
     attempt._until = asked_at + attempt.lease
     return attempt.lease
@@ -443,11 +472,31 @@ async def begun_async(
     return AsyncAttempt(run, tool, args or {}, *await claimed(run, tool, args, options))
 
 
+async def opened_child(run: AnyRun, id: str, input: object = None) -> Any:
+    """Open a run inside this one, in its colour."""
+    answered = await ask(run._client, "POST", f"{run._at}/children", body={"id": id, **said(input=input)})
+    facts = answered.json() | {"resumed": answered.status_code == 200}
+    return type(run)(run._client, facts, recover=run._recover, is_child=True)
+
+
 class Run(AnyRun):
     """One task of an agent, as one saga that the service owns. ``client.run`` and ``client.open`` return it."""
 
+    def child(self, id: str, *, input: object = None) -> ChildBlock:
+        """Open a run inside this one as a block: leaving it commits, an exception rolls it back. It is rolled back with this.
+
+        The id is needed, because it is what makes a lost answer harmless: the same id finds the same child.
+        """
+        return ChildBlock(self, id, input)
+
+    def open_child(self, id: str, *, input: object = None) -> Run:
+        """Open a run inside this one without a block: end it with ``commit`` or ``rollback`` before this one ends."""
+        made: Run = self._driver.run(opened_child(self, id, input))
+        return made
+
     answer = blocking(answer)
     call = blocking(call)
+    approval_for = blocking(approval_for)
     answer_all = blocking(answer_all)
     execute = blocking(execute)
     before_end = blocking(before_end)
@@ -462,8 +511,21 @@ class Run(AnyRun):
 class AsyncRun(AnyRun):
     """``Run`` for an event loop."""
 
+    def child(self, id: str, *, input: object = None) -> AsyncChildBlock:
+        """Open a run inside this one as a block: leaving it commits, an exception rolls it back. It is rolled back with this.
+
+        The id is needed, because it is what makes a lost answer harmless: the same id finds the same child.
+        """
+        return AsyncChildBlock(self, id, input)
+
+    async def open_child(self, id: str, *, input: object = None) -> AsyncRun:
+        """Open a run inside this one without a block: end it with ``commit`` or ``rollback`` before this one ends."""
+        made: AsyncRun = await self._driver.run(opened_child(self, id, input))
+        return made
+
     answer = awaited(answer)
     call = awaited(call)
+    approval_for = awaited(approval_for)
     answer_all = awaited(answer_all)
     execute = awaited(execute)
     before_end = awaited(before_end)
@@ -501,6 +563,32 @@ class AsyncBlock(Block):
 
     async def __aenter__(self) -> AsyncRun:
         self._run = await self._driver.run(_enter(self._client, self._id, self._options))
+        return self._run  # type: ignore[no-any-return]
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await shielded(self._driver.run(left(self._run, error)))
+
+
+class ChildBlock:
+    """``with run.child(...)``: opens the child on entry; its client lease is that of the run around it."""
+
+    def __init__(self, run: AnyRun, id: str, input: object) -> None:
+        self._around, self._driver, self._id, self._input = run, run._driver, id, input
+        self._run: Any = None
+
+    def __enter__(self) -> Run:
+        self._run = self._driver.run(opened_child(self._around, self._id, self._input))
+        return self._run  # type: ignore[no-any-return]
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._driver.run(left(self._run, error))
+
+
+class AsyncChildBlock(ChildBlock):
+    """``async with run.child(...)``; its end is shielded from cancellation."""
+
+    async def __aenter__(self) -> AsyncRun:
+        self._run = await self._driver.run(opened_child(self._around, self._id, self._input))
         return self._run  # type: ignore[no-any-return]
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from secrets import token_urlsafe
 from typing import Any, Final, Self
 
 from amends import AsyncRuntime, Runtime
@@ -47,10 +48,12 @@ class AnyWorker:
         if not self._declared:
             raise BadConfig("a worker needs a tool", setting="tools", hint="client.worker([charge, mail])")
         self._ids: dict[int, str] = {}
+        self._route = f"worker-{token_urlsafe(12)}"
+        """By which a proxy sends all its requests to one server: that one knows it."""
         self._is_stopping = False
         self.performed = 0
         """How many pieces of work it has reported."""
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """Why it has stopped by itself; None: it has not."""
 
     def __repr__(self) -> str:
@@ -74,7 +77,7 @@ def _names(tools: Iterable[object]) -> list[str]:
 async def register(worker: AnyWorker, place: int) -> str:
     """Declare the tools; the service forgets a worker that does not ask for work."""
     body = {"name": worker._name, "tools": worker._declared}
-    made = await post(worker._client, "/v1/workers", body)
+    made = await post(worker._client, "/v1/workers", body, route=worker._route)
     id: str = worker._ids.setdefault(place, made["id"])
     return id
 
@@ -106,7 +109,8 @@ async def serve(worker: AnyWorker, place: int) -> None:
 async def _take(worker: AnyWorker, id: str) -> dict[str, Any] | None:
     body = {"wait": worker._wait_s}
     at = f"/v1/workers/{part(id)}/take"
-    answer = await ask(worker._client, "POST", at, body=body, timeout=worker._wait_s + MARGIN_S, patience=0.0)
+    timeout_s = worker._wait_s + MARGIN_S
+    answer = await ask(worker._client, "POST", at, body=body, timeout=timeout_s, patience=0.0, route=worker._route)
     work: dict[str, Any] | None = answer.json()["work"]
     return work
 
@@ -116,7 +120,7 @@ async def leave(worker: AnyWorker) -> None:
     for place, id in list(worker._ids.items()):
         worker._ids.pop(place, None)
         try:
-            await ask(worker._client, "DELETE", f"/v1/workers/{part(id)}", patience=0.0)
+            await ask(worker._client, "DELETE", f"/v1/workers/{part(id)}", patience=0.0, route=worker._route)
         except Error as error:
             log.debug("worker %s could not be taken off: %s", id, error)
 
@@ -129,7 +133,8 @@ async def _perform(worker: AnyWorker, piece: Mapping[str, Any], asked_at: float)
 
     async def renewed() -> bool:
         try:
-            await ask(worker._client, "POST", f"{at}/renew", body={"token": token}, patience=lease_s / RENEWALS)
+            asked = {"body": {"token": token}, "patience": lease_s / RENEWALS, "route": worker._route}
+            await ask(worker._client, "POST", f"{at}/renew", **asked)
         except (LeaseLost, UsageError):
             return False  # it is in doubt already, and its report is evidence
         except Error:
@@ -165,7 +170,7 @@ async def _report(worker: AnyWorker, at: str, body: Mapping[str, Any]) -> None:
     """Report what happened; a report that cannot be made leaves the call in doubt."""
     how = "fail" if "error" in body else "succeed"
     try:
-        await post(worker._client, f"{at}/{how}", body)
+        await post(worker._client, f"{at}/{how}", body, route=worker._route)
     except Error as error:
         log.warning("the report about %s could not be made, so it is in doubt: %s", at, error)
     else:
@@ -200,7 +205,7 @@ class Worker(AnyWorker):
     def _serve(self, place: int) -> None:
         try:
             self._driver.run(serve(self, place))
-        except Exception as error:
+        except BaseException as error:  # a body that exits would end its thread without a word
             self.error = error
             log.error("worker %s has stopped: %s", self._name, error)  # noqa: TRY400 (it is raised by run())
             self.stop()

@@ -24,7 +24,7 @@ from amends.encoding.lazy_import import import_on_use
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op, run_flow
 from amends.ledger.operations import NoteEvidence, NoteReport, SettleCall, SettleCompensation, StoreOp
-from amends.ledger.plain import SettlePlain
+from amends.ledger.plain import FailPlain, SettlePlain, UndonePlain
 from amends.ledger.store import Store
 from amends.ledger.world import (
     Await,
@@ -39,6 +39,7 @@ from amends.ledger.world import (
     ReadAnchor,
     ReadClocks,
     RunTogether,
+    Scrub,
     Sleep,
     Watch,
 )
@@ -56,7 +57,7 @@ log = logging.getLogger("amends")
 
 T = TypeVar("T")
 
-INSIST: Final = (SettleCall, SettlePlain, SettleCompensation, NoteEvidence, NoteReport)
+INSIST: Final = (SettleCall, SettlePlain, FailPlain, SettleCompensation, UndonePlain, NoteEvidence, NoteReport)
 TRIES_MAX: Final = 3
 PLAIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
 """Types of results that are certainly not awaitable."""
@@ -290,6 +291,7 @@ WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
     ReadAnchor: lambda _, op: op.anchor.read(),
     KeepAnchor: lambda _, op: op.anchor.keep(op.at, op.approval),
     KeepCheckpoint: lambda _, op: op.anchor.keep_checkpoint(op.newest),
+    Scrub: lambda _, op: op.store.scrub(),
     LiveCalls: lambda driver, op: driver.live.count(op.run),
 }
 

@@ -20,14 +20,14 @@ from amends.encoding.dataclass import dataclass
 from amends.errors import LeaseLost, LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op
 from amends.ledger.operations import StoreOp
-from amends.ledger.plain import AdmitPlain, SettlePlain
+from amends.ledger.plain import AdmitPlain, FailPlain, SettlePlain, TurnPlain, UndonePlain
 from amends.ledger.store import OUTCOME, Store
-from amends.ledger.world import Await, Ended, Flight, Invoke, RunTogether, Sleep
+from amends.ledger.world import Await, Ended, Flight, Invoke, RunTogether, Scrub, Sleep
 from amends.model import NoEffect
 from amends.tools.scope import leave_scope
 
 T = TypeVar("T")
-PLAIN: Final = frozenset({AdmitPlain, SettlePlain})
+PLAIN: Final = frozenset({AdmitPlain, SettlePlain, FailPlain, TurnPlain, UndonePlain})
 """Operations of nearly every call: each is awaited without a task of its own, where the store allows it."""
 GRACE_S: Final = 1.0
 """How long a cancelled coroutine may take to end before it counts as still in flight."""
@@ -169,6 +169,8 @@ class AsyncDriver:
                 if isinstance(end, BaseException) and not isinstance(end, Exception):
                     raise end
             return ends
+        if isinstance(op, Scrub):
+            return await asyncio.to_thread(op.store.scrub)  # a large file takes long
         return WORLD[type(op)](self.blocking, op)
 
     def through(self, wrap: Callable[[Store], Store]) -> None:

@@ -8,21 +8,22 @@ messages of errors.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from amends.encoding.patterns import pattern
 from amends.engine.session import Session, error_parts, moment
 from amends.errors import LeaseLost
 from amends.ledger import operations
 from amends.ledger.operations import Admission, Decision, Settled
+from amends.ledger.plain import Begun, FailedPlain, FailPlain, TakenBack, UndonePlain
 from amends.ledger.rows import ApprovalRow, CallRow, DecisionOutcome, RunRow, Unapproved
 from amends.visible import visible, visible_log
 
 log = visible_log("amends")
 TOLD_MAX: Final = 10_000
 """How many records are remembered that must not be written twice."""
-ERROR_NAME: Final = re.compile(r"([A-Za-z_]\w*(?:Error|Exception|Exceeded|Refused|Interrupt)): ")
+ERROR_NAME: Final = pattern(r"([A-Za-z_]\w*(?:Error|Exception|Exceeded|Refused|Interrupt)): ")
 """The class at the beginning of a recorded reason; the rest may be anything, and is encrypted in some ledgers."""
 _told: dict[tuple[str, ...], None] = {}
 
@@ -139,16 +140,32 @@ def _compensated(op: operations.SettleCompensation, answer: Settled) -> None:
         _write(level, "compensation_failed", f"{about} failed: {then}", **facts)
 
 
+def _failed(op: FailPlain, answer: FailedPlain | Settled) -> None:
+    if isinstance(answer, Settled):  # there is no record of an ordinary failure
+        _settled(op.general(), answer)
+
+
+def _taken_back(op: UndonePlain, answer: Begun | TakenBack | Settled) -> None:
+    if isinstance(answer, TakenBack):
+        _rolled_back(op.run.run_id, op.run.tenant, op.run.agent, "self", op.why)
+    elif isinstance(answer, Settled):
+        _compensated(op.general(), answer)
+
+
+def _rolled_back(run_id: str, tenant: str, agent: str, by: str, why: str) -> None:
+    if not log.isEnabledFor(logging.INFO):
+        return
+    cause = ERROR_NAME.match(why)
+    kind = cause[1] if cause else None
+    words = f"run {visible(run_id)} was rolled back{f' after {kind}' if kind else ''}"
+    facts = {"run": run_id, "state": "rolled_back", "tenant": tenant or None, "agent": agent or None}
+    _write(logging.INFO, "rollback", words, **facts, by=by, error_type=kind)
+
+
 def _closed(_op: object, row: RunRow) -> None:
     facts = {"run": row.id, "state": row.state, "tenant": row.tenant or None, "agent": row.agent or None}
     if row.state == "rolled_back":
-        if not log.isEnabledFor(logging.INFO):
-            return
-        by = "self" if "|" in row.goal_by else row.goal_by
-        cause = ERROR_NAME.match(row.goal_why)
-        kind = cause[1] if cause else None
-        words = f"run {visible(row.id)} was rolled back{f' after {kind}' if kind else ''}"
-        _write(logging.INFO, "rollback", words, **facts, by=by, error_type=kind)
+        _rolled_back(row.id, row.tenant, row.agent, "self" if "|" in row.goal_by else row.goal_by, row.goal_why)
     elif row.state == "blocked" and _is_news("blocked", row.uid, row.causes):
         _write(logging.ERROR, "blocked", f"run {visible(row.id)} is blocked: a person is needed", **facts)
 
@@ -172,6 +189,8 @@ _RECORDS: Final[Mapping[type[Any], Callable[[Any, Any], None]]] = {
     operations.DropCall: _not_started,
     operations.SettleCall: _settled,
     operations.SettleCompensation: _compensated,
+    FailPlain: _failed,
+    UndonePlain: _taken_back,
     operations.CloseRun: _closed,
     operations.DecideCommit: _decided,
     operations.ClaimRun: _claimed,

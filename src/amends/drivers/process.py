@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,17 @@ from typing import Final
 from amends.encoding.ids import call_id, new_number
 from amends.ledger.world import Clocks
 
-_BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+
+def _sleep_clock() -> int | None:
+    """Return the clock that counts the time in which the host sleeps; None: only ``time.monotonic`` is there.
+
+    Linux has CLOCK_BOOTTIME. CLOCK_MONOTONIC of macOS counts sleep too; its ``time.monotonic`` does not.
+    """
+    found: int | None = getattr(time, "CLOCK_BOOTTIME", None) or getattr(time, "CLOCK_MONOTONIC", None)
+    return found if hasattr(time, "clock_gettime") else None
+
+
+_CLOCK: Final = _sleep_clock()
 pid = os.getpid()
 """This process. Every call compares it with that of its run, and reading it costs less than asking the system."""
 
@@ -28,7 +39,7 @@ if hasattr(os, "register_at_fork"):
 
 def mono() -> float:
     """Return monotonic time that also passes while the host sleeps: leases expire and effects happen meanwhile."""
-    return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 def clocks() -> Clocks:
@@ -54,24 +65,33 @@ def boot_id() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         # A container may have a time namespace of its own, whose monotonic clock has an offset to the host's.
+        _pid_namespace()  # where namespaces cannot be read, nothing proves that two processes share a clock
         return f"{boot} {_time_namespace()}".strip()
     except OSError:
-        # Outside Linux there is no such file. With an id of its own, no process compares its clock with another's: that
-        # only makes amends wait longer.
+        # Outside Linux there is no such file. With an id of its own, no process compares its clock with another's, and
+        # none counts as dead before its lease has ended: that only makes amends wait longer.
         return os.urandom(16).hex()
 
 
 def _time_namespace() -> str:
     try:
         return str(Path("/proc/self/ns/time").readlink())
-    except OSError:
+    except FileNotFoundError:
         return ""  # an older kernel: there is only one
 
 
+def _pid_namespace() -> str:
+    """Return the namespace in which process ids are unique; raise ``OSError`` if it cannot be read."""
+    return str(Path("/proc/self/ns/pid").readlink())
+
+
 def _host() -> str:
-    """Return the scope in which a process id is unique: host name, boot, and (in containers) the pid namespace."""
+    """Return the scope in which a process id is unique: host name, boot, and (in containers) the pid namespace.
+
+    If the namespace cannot be read, ``boot_id`` is this process's own: no other process is in its scope.
+    """
     try:
-        namespace = str(Path("/proc/self/ns/pid").readlink())
+        namespace = _pid_namespace()
     except OSError:
         namespace = ""
     return f"{_host_name()}|{boot_id()}|{namespace}"
@@ -98,6 +118,9 @@ def is_dead(owner: str) -> bool:
     if host != _host() or not pid_text.isdigit():
         return False
     pid = int(pid_text)
+    if sys.platform == "win32" or pid == os.getpid():
+        # Windows has no signal 0: there it is Ctrl-C, and would interrupt that process, or this one.
+        return pid == os.getpid() and _is_other(_started(pid), rest)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -105,7 +128,12 @@ def is_dead(owner: str) -> bool:
     except OSError:
         pass  # a process of another user has that id: compare its start time
     started = _started(pid)
-    return started == "" or (started is not None and bool(rest) and started != rest)
+    return started == "" or _is_other(started, rest)
+
+
+def _is_other(started: str | None, recorded: str) -> bool:
+    """Return whether a process that started then is certainly not the recorded one."""
+    return bool(started) and bool(recorded) and started != recorded
 
 
 def _started(pid: int) -> str | None:

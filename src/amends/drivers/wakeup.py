@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from amends.ledger import operations
 from amends.ledger.flow import Op
-from amends.ledger.plain import SettlePlain
+from amends.ledger.plain import FailPlain, SettlePlain, TurnPlain, UndonePlain
 
 if TYPE_CHECKING:
     import asyncio
@@ -124,7 +124,7 @@ WAKES: Final = frozenset(
         operations.SettleCall, SettlePlain, operations.NoteEvidence, operations.NoteReport, operations.ResolveCall,
         operations.DecideCall, operations.RetryCall, operations.SettleCompensation, operations.DecideCommit, operations.CloseRun,
         operations.AbandonRun, operations.FinishRun, operations.BeginRollback, operations.ReleaseLease,
-        operations.DecideApproval, operations.EditApproval,
+        operations.DecideApproval, operations.EditApproval, FailPlain, TurnPlain, UndonePlain,
     }
 )  # fmt: skip
 """Operations after which a waiting flow may continue: something was settled, decided, ended or released."""

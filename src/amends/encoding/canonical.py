@@ -116,6 +116,9 @@ def digest(*parts: str | bytes | int | None) -> str:
 def _part(part: str | bytes | int | None) -> bytes:
     if type(part) is str and part.isascii():  # nearly all are
         return f"str{len(part)}:{part}".encode("ascii")
+    if type(part) is int:
+        text = str(part)
+        return f"int{len(text)}:{text}".encode("ascii")
     data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
     kind = next(kind for kind in (str, bytes, bool, int, type(None)) if isinstance(part, kind))
     return f"{kind.__name__}{len(data)}:".encode() + data

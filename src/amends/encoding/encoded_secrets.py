@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, TypeAlias
 
+from amends.encoding.patterns import pattern
+
 BOUNDED_CHARS_MAX: Final = 5
 """Values this short are masked only where they stand alone, not inside a longer word or number."""
 ENCODED_BYTES_MIN: Final = 4
@@ -25,13 +27,13 @@ Span: TypeAlias = tuple[int, int, str]
 _Part: TypeAlias = tuple[int, int, int, int]
 """Start and end of a decoded escape, and the start and end of the escape itself."""
 
-_RUN: Final = re.compile(r"[A-Za-z0-9+/_-]{6,}(?:\r?\n[A-Za-z0-9+/_-]{4,})*={0,2}")
-_HEX: Final = re.compile(r"[0-9A-Fa-f]{2}(?:[ :-]?[0-9A-Fa-f]{2}){3,}")
-_ESCAPE: Final = re.compile(
+_RUN: Final = pattern(r"[A-Za-z0-9+/_-]{6,}(?:\r?\n[A-Za-z0-9+/_-]{4,})*={0,2}")
+_HEX: Final = pattern(r"[0-9A-Fa-f]{2}(?:[ :-]?[0-9A-Fa-f]{2}){3,}")
+_ESCAPE: Final = pattern(
     r"(?:%[0-9A-Fa-f]{2})+|(?:\\x[0-9A-Fa-f]{2})+|(?:\\u[0-9A-Fa-f]{4})+|\\[nrtbf\"'\\/]"
     r"|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});"
 )
-_PLUS: Final = re.compile(rf"{_ESCAPE.pattern}|\+")
+_PLUS: Final = pattern(rf"{_ESCAPE.pattern}|\+")
 _ASCII: Final = bytes(range(32, 127))
 _URLSAFE: Final = str.maketrans("-_", "+/")
 _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}

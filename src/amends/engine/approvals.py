@@ -24,10 +24,10 @@ from amends.engine.session import (
     request_of,
 )
 from amends.errors import ApprovalVoid, Held, Rejected, RuleRefused
-from amends.ledger.operations import Admission, ReadApproval, ReadRun
+from amends.ledger.operations import Admission, FollowTimetable, ReadApproval, ReadRun
 from amends.ledger.rows import ApprovalRow, CallRow, Terms, Unapproved, lost_at
 from amends.ledger.world import Await, LazyCall, ReadClocks, Watch
-from amends.model import Approval, ApprovalState, Yes
+from amends.model import Approval, ApprovalState, NextEntry, Occasion, Yes
 from amends.tools.spec import Spec
 
 APPROVAL_POLL_S_MIN: Final = 0.02
@@ -68,6 +68,8 @@ class ApprovalWait:
 
     async def wait_decided(self, answer: Admission) -> bool:
         """Wait until the request is decided; return False if there is none, or the limit is reached."""
+        if answer.approval is not None and await _follow(answer.approval):
+            return True
         if self.body is not None:
             return await self._wait_in_place(answer)
         asked = answer.approval
@@ -78,7 +80,11 @@ class ApprovalWait:
         pause = min(APPROVAL_POLL_S_MIN, longest)
         while True:
             found = await ReadApproval(asked.id)
-            if found is None or found.approval.state_at(found.now) != "pending":
+            if (
+                found is None
+                or found.approval.state_at(found.now) != "pending"
+                or await _follow(found.approval, found.now)
+            ):
                 return True
             now = (await ReadClocks()).mono
             self.since = now if self.since is None else self.since
@@ -106,6 +112,24 @@ class ApprovalWait:
         return True
 
 
+async def _follow(asked: ApprovalRow, now: float | None = None) -> bool:
+    """Carry out what is due of the timetable of a request; return whether that decided it.
+
+    A process that waits does it itself: there may be no worker.
+    """
+    if asked.due_at is None:
+        return False
+    if now is None:
+        found = await ReadApproval(asked.id)
+        if found is None:
+            return False
+        asked, now = found.approval, found.now
+    if asked.due_at is None or asked.due_at > now:
+        return False
+    done = await FollowTimetable(asked.id, asked.reached)
+    return done is not None and done.approval.state != "pending"
+
+
 async def notify_of(session: Session, asked: ApprovalRow | None) -> None:
     """Notify people that they are asked, if this process can; otherwise another process does."""
     if asked is not None and session.tell is not None:
@@ -130,7 +154,7 @@ def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float |
         requested_at=requested_at,
         rule=row.rule,
         needed=row.needed,
-        roles=tuple(json.loads(row.roles)),
+        roles=row.asked_roles,
         reasons=tuple(json.loads(row.reasons)),
         given=tuple(_yes(said) for said in row.yeses),
         by=row.by_whom or None,
@@ -139,7 +163,31 @@ def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float |
         used_at=moment(row.used_at),
         follows=row.follows or None,
         editors=row.edited_by,
+        asked_at=moment(row.asked_at) or requested_at,
+        reached=row.reached,
+        occasion=_occasion(row),
+        next=_next(row, state),
     )
+
+
+def _occasion(row: ApprovalRow) -> Occasion:
+    """Return what the newest notice of a request is about."""
+    if not row.reached:
+        return "request"
+    return "escalation" if row.entries[row.reached - 1].what == "escalate" else "reminder"
+
+
+def _next(row: ApprovalRow, state: str) -> NextEntry | None:
+    if state != "pending":
+        return None
+    entries = row.entries
+    entry = entries[row.reached] if row.due_at is not None and row.reached < len(entries) else None
+    due_at = row.expires_at if entry is None else min(row.expires_at, row.requested_at + entry.after_s)
+    at = moment(due_at)
+    assert at is not None, "a request expires"
+    if entry is None or due_at == row.expires_at:
+        return NextEntry("expire", at)
+    return NextEntry(entry.what, at, entry.roles)
 
 
 def _yes(given: dict[str, object]) -> Yes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from typing import Final
 
 from amends.encoding.dataclass import dataclass
@@ -24,11 +25,15 @@ from amends.ledger.operations import (
     Tree,
 )
 from amends.ledger.rows import CallRow, RunRow, lost_at
-from amends.ledger.trees import accepted_in
+from amends.ledger.trees import accepted_in, unknown_pivots
+from amends.model import NOT_LOADED
 from amends.states import UNSETTLED
 
 NOT_STARTED: Final = "NotStarted"
 """The name of the recorded error of a compensation that was not started because something it needs is missing."""
+NOT_YET: Final = "it has not been compensated yet"
+DOUBTS_NAMED_MAX: Final = 3
+"""How many doubts are named by a call that waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class Obstacle:
 
 
 def rollback_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
-    """Return everything that keeps a run that is rolling back from becoming ``rolled_back``."""
+    """Return everything that keeps a run that is rolling back from becoming ``rolled_back``: what is in doubt first."""
     runs = {run.uid: run for run in tree.runs}
     found = []
     for row in tree.calls:
@@ -54,7 +59,24 @@ def rollback_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
             left = _held_back(row, passed)
         if left is not None:
             found.append(left)
-    return found
+    return _doubts_first(found)
+
+
+def _doubts_first(found: list[Obstacle]) -> list[Obstacle]:
+    """Put the questions that a person must answer first; what could be compensated but for them waits for the answers.
+
+    A verb is named where it helps: to roll back again does nothing before the doubts are resolved.
+    """
+    doubts = [one for one in found if one.doubtful]
+    if not doubts or len(doubts) == len(found):
+        return found
+    names = [f"{one.row.tool} ({one.row.id})" for one in doubts[:DOUBTS_NAMED_MAX]]
+    more = f" and {len(doubts) - DOUBTS_NAMED_MAX} others" if len(doubts) > DOUBTS_NAMED_MAX else ""
+    why = f"{NOT_YET}: it waits for the answer about {', '.join(names)}{more}"
+    rest = [one for one in found if not one.doubtful]
+    return doubts + [
+        Obstacle(one.row, why, f"{one.row.tool} ({one.row.id}): {why}") if one.why == NOT_YET else one for one in rest
+    ]
 
 
 def accepted_by_rule(left: list[Obstacle]) -> str:
@@ -111,7 +133,8 @@ def _rollback_obstacle(session: Session, row: CallRow, run: RunRow, closing: Run
             return Obstacle(row, (row.violation and f"it broke the ordering rules ({row.violation})") or why, cause)
         case "residue":  # rolled_back never has residue: the person who said that it stays also closes the run
             why = row.why or "a person said that it stays"
-            return Obstacle(row, why, _accept(row, f"{row.tool} stays ({why})", closing))
+            close = f"close the run with rt.abandon({closing.id!r}, by=..., why=...)"
+            return Obstacle(row, why, f"{row.tool} ({row.id}) stays, as a person accepted ({why}): {close}")
     return None
 
 
@@ -145,11 +168,11 @@ def _held_back(row: CallRow, passed: CallRow) -> Obstacle:
 
 def _why_not_compensated(session: Session, row: CallRow) -> str:
     if row.lost_at is not None:
-        return "gc removed what its compensation needs: compensate it by hand"
+        return "what its compensation needs was removed: compensate it by hand"
     spec = session.spec(row.tool)
     if spec is None:
-        return "this process does not know its tool"
-    return "it has not been compensated yet" if spec.compensate else "it has no compensation"
+        return NOT_LOADED if row.undoable else "it has no compensation"
+    return NOT_YET if spec.compensate else "it has no compensation"
 
 
 def fork_obstacle(fork: RunRow, run: RunRow) -> str:
@@ -203,6 +226,12 @@ def commit_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
     """Return everything that keeps a run from committing and needs a person."""
     found = []
     runs = {run.uid: run for run in tree.runs}
+    unknown = (unknown_pivots(run, [row for row in tree.calls if row.run == run.uid]) for run in tree.runs)
+    for row in chain.from_iterable(unknown):  # of a child, too: its parent waits for it
+        why = "nobody knows whether it happened, so nothing may follow it"
+        back, accept = (f"rt.{verb}({tree.run.id!r}, by=..., why=...)" for verb in ("rollback", "abandon"))
+        verbs = f"take the rest back with {back}, or accept it with {accept}"
+        found.append(Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {verbs}"))
     expired = {row.id for row in tree.approvals if row.state_at(tree.now) == "expired"}
     for row in tree.calls:
         if row.approval in expired and row.state in ("held", "ready") and not row.attempt:
@@ -239,4 +268,4 @@ def commit_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
             why = f"it failed permanently: {error_text(row.error) or row.why}"
             verbs = f"rt.retry({row.id!r}, by=..., why=...), or close the run with rt.abandon({tree.run.id!r}, by=..., why=...)"
             found.append(Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {verbs}"))
-    return found
+    return _doubts_first(found)

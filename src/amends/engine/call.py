@@ -28,9 +28,9 @@ from amends.engine.approvals import (
     request_of_call,
     terms_for,
 )
-from amends.engine.checkpoints import anchor_use
+from amends.engine.checkpoints import anchor_use, check_again
 from amends.engine.costs import exceeded
-from amends.engine.doubts import note_late, settle_doubt, stays_in_doubt
+from amends.engine.doubts import is_checked, note_late, settle_doubt, stays_in_doubt
 from amends.engine.halts import halted
 from amends.engine.locks import deadlocked, locked, locks_for, start_when_unlocked, wait_for_lock
 from amends.engine.outcomes import NESTED, Judgement, has_ended, heard, judge
@@ -51,11 +51,14 @@ from amends.engine.session import (
     error_text,
     first_result,
     hidden_values_of,
+    kept_result,
     lacking,
     later_of,
+    put_of,
     recorded_result,
     remember,
     remember_hidden_args,
+    secrets_of,
     undeclared_costs,
 )
 from amends.errors import (
@@ -81,8 +84,6 @@ from amends.ledger.leases import work_left_s
 from amends.ledger.operations import Admission, AdmitCall, DropCall, ReadCall, SettleCall
 from amends.ledger.rows import (
     FINAL_NO,
-    PUT,
-    PUT_BACK,
     CallRow,
     Contention,
     DirectiveRow,
@@ -158,7 +159,7 @@ async def _answer(
                 _keep_body(session, ask, row_of(answer))
                 await _settle_known_doubt(session, ask, row_of(answer))
             case "retry":
-                return await resume_attempts(session, ask, row_of(answer))
+                return await resume_attempts(session, ask, row_of(answer), is_prepared=answer.is_prepared)
             case "wait":
                 await _wait_for_equal(session, ask, answer, wait)
             case "locked":
@@ -249,7 +250,7 @@ async def _admit_by_hand(session: Session, ask: Ask, wait: Wait, approval_wait: 
             case "doubt":
                 await _settle_known_doubt(session, ask, row_of(answer))
             case "retry":
-                restarted = await _restart(session, ask, row_of(answer))
+                restarted = await _restart(session, ask, row_of(answer), is_prepared=answer.is_prepared)
                 if restarted is not None:
                     await _anchor_approval(session, ask, restarted)
                     return Done(restarted)
@@ -313,7 +314,7 @@ async def _admit(session: Session, ask: Ask, wait: Wait, *, wide: bool, by_permi
         after=spec.after, undoable=spec.compensate is not None, on_conflict=spec.on_conflict,
         advise=session.advises(spec),
         reads=spec.before is not None and spec.kind != "read",
-        put=(PUT if spec.put else 0) | (PUT_BACK if spec.compensate is not None and spec.compensate.put else 0),
+        put=put_of(spec),
         locks=locks_for(ask, wait),
         costs=cost_with_request_ids(session, ask, wide=wide) if session.budgets else ask.costs,
         need=need,
@@ -364,6 +365,8 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, needs_result
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
         if row.approval:
             await _anchor_approval(session, ask, row)
+        if session.anchor is not None and not session.anchor.is_compared:
+            await compare_again(session, ask, row)
         later = await body_of(session, ask, row)
         session.bodies[later.id] = later
         try:
@@ -393,6 +396,13 @@ async def after_attempt(
 ) -> Done | CallRow:
     """Settle an attempt that has ended. Return the answer, or the call if its next attempt has started."""
     value, row = await settle_outcome(session, ask, row, ended, body=body)
+    return await after_settlement(session, ask, row, ended, value=value, needs_result=needs_result)
+
+
+async def after_settlement(
+    session: Session, ask: Ask, row: CallRow, ended: Ended, *, value: Any = LOST, needs_result: bool = True
+) -> Done | CallRow:
+    """Go on after an attempt was settled, as ``after_attempt`` does; ``value``: what the body returned."""
     if row.state == "succeeded":
         session.recall.keep(row)
         return Done(row, first_result(session, ask.spec, row) if value is LOST and needs_result else value)
@@ -427,6 +437,18 @@ async def body_of(session: Session, ask: Ask, row: CallRow) -> LazyCall:
     return later
 
 
+async def compare_again(session: Session, ask: Ask, row: CallRow) -> None:
+    """Compare the ledger with its anchor once more, since another server may have answered this start.
+
+    If it is behind, or cannot be read, settle the call as certainly never sent, and raise.
+    """
+    try:
+        await check_again(session.anchor)
+    except LedgerError as broken:
+        await settle_outcome(session, ask, row, Ended(error=NoEffect(words_of(broken))))
+        raise
+
+
 async def _anchor_approval(session: Session, ask: Ask, row: CallRow) -> None:
     """Write the used approval to the anchor outside the ledger.
 
@@ -439,10 +461,10 @@ async def _anchor_approval(session: Session, ask: Ask, row: CallRow) -> None:
         raise
 
 
-async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
-    """Continue with a call that was found backing off, or that a person released."""
+async def resume_attempts(session: Session, ask: Ask, row: CallRow, *, is_prepared: bool = False) -> Done:
+    """Continue with a call that was found backing off, or that a person released, or that was just prepared."""
     approved = await as_approved(session, ask, row)
-    restarted = await _restart(session, ask, row)
+    restarted = await _restart(session, ask, row, is_prepared=is_prepared)
     if restarted is None:
         return await guarded_call(session, ask)
     return await run_attempts(session, approved, restarted)
@@ -467,7 +489,7 @@ async def as_approved(session: Session, ask: Ask, row: CallRow) -> Ask:
     )
 
 
-async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
+async def _restart(session: Session, ask: Ask, row: CallRow, *, is_prepared: bool = False) -> CallRow | None:
     if row.retry_at is not None:
         clocks = await ReadClocks()
         await Sleep(max(0.0, row.retry_at - clocks.wall))
@@ -476,8 +498,10 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
     remember_hidden_args(session, ask, row)
     while True:
         started = await start_when_unlocked(
-            session, row, await terms_for(session, row, ask), outbox, wait=wait, remote_s=ask.spec.remote
-        )
+            session, row, await terms_for(session, row, ask), outbox, wait=wait, remote_s=ask.spec.remote,
+            is_prepared=is_prepared,
+        )  # fmt: skip
+        is_prepared = False
         if not isinstance(started, Contention) or started.lost is None:
             break
         await _settle_known_doubt(session, ask, started.lost)
@@ -528,12 +552,11 @@ async def settle_outcome(
         settle.error = describe_error(TimeoutError(f"no answer within {ask.timeout} s"))
     elif ended.error is None:
         value, stored = round_trip(ended.value, ask.spec.result_type, limit=session.payload_bytes_max)
-        if ask.spec.redact is not None:
-            stored = session.redactor.kept(stored, ask.known, (session.tenant, row.tool))
+        stored = kept_result(session, ask.spec, row, stored, ask.known)
         remember(session, ask.spec, row, value, stored)
         settle.result, settle.loss = stored.text, stored.loss or ""
     else:
-        settle.error = describe_error(ended.error, session.redactor, ask.known)
+        settle.error = describe_error(ended.error, session.redactor, secrets_of(session, ask.known))
         found = judge(
             ask.spec, ended.error, around=ended.around, nested=body is not None and body.touched, is_undone=is_undone
         )
@@ -700,13 +723,14 @@ def in_doubt(session: Session, row: CallRow) -> InDoubt:
         why=row.why,
         run_id=row.run_id,
         hint=f"{probed}; fix it, or decide with rt.resolve({row.id!r}, ...)" if probed else None,
+        checked=is_checked(session.spec(row.tool), row),
     )
 
 
 def failure(spec: Spec | None, row: CallRow) -> ToolFailed:
     """Return the error for a recorded failure: only the text of the original exception is left."""
     name, message = error_parts(row.error)
-    words = "it failed" if row.lost_at is None else "it failed; gc has removed its message"
+    words = "it failed" if row.lost_at is None else "it failed; its message was removed"
     final = row.why == FINAL_NO
     return ToolFailed(
         message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id, final=final
@@ -771,13 +795,15 @@ def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
 
 def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
     """Return the error for a known identity with other arguments."""
-    changed, shown = {}, "gc has removed them since"
+    changed, shown = {}, "they were removed since"
     given = ask.args if ask.shown is None else ask.shown
     if row.args.startswith(SEALED):
         shown = "they are encrypted, and this process has no key for them"
     elif lost_at(row.args) is None:
         changed = diff(decode_args(row, session.spec(row.tool)), given)
         shown = ", ".join(f"{name}: {was!r} then, {now!r} now" for name, (was, now) in changed.items())
+        if not changed:  # the record lacks an argument that has a default now
+            shown = f"its version {row.version} had other arguments than its version {ask.spec.version}"
     return KeyConflict(
         f"{row.tool} was already asked for under this identity with other arguments ({shown}); nothing was started",
         tool=row.tool,

@@ -77,14 +77,27 @@ async def holds_checkpoint(known: Anchored, newest: CheckpointRow | None = None)
 # ---- Comparing the ledger with its anchor, before anything is opened and after an approval was used up
 
 
+async def check_again(anchor: Any) -> None:
+    """Do what ``check_anchor`` does if another server may answer since it was last done, as after a failover."""
+    if anchor is not None and not anchor.is_compared:
+        await check_anchor(anchor)
+
+
 async def check_anchor(anchor: Any) -> None:
     """Raise ``LedgerBehind`` if the ledger lacks what its anchor says was used up, or happened."""
-    mark = None if anchor is None else await ReadAnchor(anchor)
-    if mark is None:
+    if anchor is None:
         return
+    sessions = anchor.sessions  # as they are before: one that begins meanwhile may be with another server
+    mark = await ReadAnchor(anchor)
+    if mark is not None:
+        await _check_mark(anchor, mark, sessions)
+    anchor.asked_at = sessions
+
+
+async def _check_mark(anchor: Any, mark: Any, sessions: int) -> None:
     if mark.checkpoint is not None and not anchor.is_held:
         await _check_checkpoint(anchor, mark.checkpoint)
-        anchor.is_held = True
+        anchor.held_at = sessions
     if not mark.approval:
         return
     found = await ReadApproval(mark.approval)
@@ -98,7 +111,7 @@ async def check_anchor(anchor: Any) -> None:
 
 
 async def _check_checkpoint(anchor: Any, known: Any) -> None:
-    """Check the checkpoint once in a process: a ledger that forgot what it did would do it again, approved or not."""
+    """Check the checkpoint once for each session: a ledger that forgot what it did would do it again, approved or not."""
     if await holds_checkpoint(known):
         return
     newest = await ReadCheckpoints(-1, 1)

@@ -1,9 +1,10 @@
 """Compile the tools whose calls may be plain: code for the exact types of one signature.
 
 A compiled tool binds its arguments, writes their stored and their canonical text, and computes key and digests, all in one
-function made for it. Its texts are byte for byte those of ``amends.encoding.canonical``, its digests those of
-``engine/keys.py``. Whatever it cannot do so (another type, a long text, a number that JSON readers would round, a missing
-argument) it leaves to the general path, which is the only one that refuses arguments.
+function made for it. A tool that lives elsewhere has no signature: its arguments are written by the names that come. All
+texts are byte for byte those of ``amends.encoding.canonical``, the digests those of ``engine/keys.py``. Whatever cannot be done
+so (another type, a long text, a number that JSON readers would round, a missing argument) is left to the general path, which is
+the only one that refuses arguments.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
 from amends.encoding.canonical import CHARS_MAX, PACKS, SAFE_INT, head, plain_texts, quoted
 from amends.ledger.plain import PlainTool
+from amends.tools.signature import REPEAT
 from amends.tools.spec import Spec
 
 Bound: TypeAlias = tuple[dict[str, Any], str, bytes, bytes, bytes]
@@ -40,25 +42,15 @@ class Compiled:
         self.spec, self.tool, self.bind = spec, tool, bind
         self.fn, self.is_async = spec.fn, spec.is_async
         self.digest_head = head("digest", spec.name, spec.version)
-        self.result_kinds = result_kinds(spec.result_type)
+        self.result_kinds = tool.result_kinds = result_kinds(spec.result_type)
         """The types of plain results that need no validation; None: any."""
 
 
 def compiled(spec: Spec, *, advise: bool) -> Compiled | None:
     """Return the tool, compiled; None if its calls are never plain."""
-    if not _may_be_plain(spec):
+    bind = None if not _may_be_plain(spec) else _open_binder(spec) if spec.signature is None else _named_binder(spec)
+    if bind is None:
         return None
-    assert spec.signature is not None, "only a tool with a signature may be plain"
-    hints = spec.signature.hints
-    kinds = {one.name: _scalars(hints.get(one.name, Any)) for one in spec.signature.parameters}
-    if not all(kinds.values()):
-        return None
-    kept = _intent(spec, tuple(kinds))
-    named = kept if spec.key is None else spec.key
-    assert not callable(named), "a key function is not compiled"
-    if not set(named) <= kinds.keys():
-        return None
-    bind = _binder(spec.signature.parameters, kinds, named=frozenset(named), kept=frozenset(kept))
     tool = PlainTool(
         spec.name, spec.version, spec.kind, int(spec.declared_key), int(spec.compensate is not None),
         on_conflict=spec.on_conflict, advise=advise,
@@ -68,10 +60,8 @@ def compiled(spec: Spec, *, advise: bool) -> Compiled | None:
 
 def _may_be_plain(spec: Spec) -> bool:
     """Return whether nothing in the declaration needs the general path."""
-    signature = spec.signature
-    if spec.fn is None or signature is None or spec.kind not in ("compensatable", "read"):
+    if spec.fn is None or spec.kind not in ("compensatable", "read"):
         return False
-    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     return (
         spec.scope == "run"
         and spec.before is None
@@ -85,7 +75,6 @@ def _may_be_plain(spec: Spec) -> bool:
         and spec.timeout is None
         and not spec.remote
         and not callable(spec.key)
-        and all(one.kind in named and one.name.isascii() for one in signature.parameters)
     )
 
 
@@ -104,9 +93,54 @@ def _intent(spec: Spec, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if name not in spec.ignore)
 
 
+# ---- Tools that live elsewhere
+
+
+def _open_binder(spec: Spec) -> Callable[..., Bound | None]:
+    """Return the function that binds the arguments of a tool without a signature; None for what is not plain."""
+    key = spec.key
+    assert key is None or isinstance(key, tuple), "a key function is not compiled"
+
+    def bind(**args: Any) -> Bound | None:
+        # No list or object: a body could change it, and the general path makes a copy for each attempt.
+        texts = plain_texts(args, 1)
+        if texts is None or len(texts[0]) > CHARS_MAX or REPEAT in args:
+            return None
+        whole = meaning = part(texts[1])
+        if spec.ignore:
+            intent = plain_texts(spec.intent(args))
+            if intent is None:
+                return None
+            meaning = part(intent[1])
+        if key is None:
+            return args, texts[0], meaning, meaning, whole
+        if not args.keys() >= set(key):
+            return None
+        named = plain_texts({name: args[name] for name in key})
+        return None if named is None else (args, texts[0], part(named[1]), meaning, whole)
+
+    return bind
+
+
 # ---- The code
 
 # Names of the generated code begin with two underscores where an argument could have the same name.
+
+
+def _named_binder(spec: Spec) -> Callable[..., Bound | None] | None:
+    """Return the function that binds the arguments of a tool with a signature; None if its calls are never plain."""
+    assert spec.signature is not None, "the others take what comes"
+    parameters, hints = spec.signature.parameters, spec.signature.hints
+    kinds = {one.name: _scalars(hints.get(one.name, Any)) for one in parameters}
+    takes = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    if not all(kinds.values()) or not all(one.kind in takes and one.name.isascii() for one in parameters):
+        return None
+    kept = _intent(spec, tuple(kinds))
+    named = kept if spec.key is None else spec.key
+    assert not callable(named), "a key function is not compiled"
+    if not set(named) <= kinds.keys():
+        return None
+    return _binder(parameters, kinds, named=frozenset(named), kept=frozenset(kept))
 
 
 def _binder(

@@ -11,8 +11,8 @@ from amends.encoding.canonical import canonical, encode
 from amends.encoding.dataclass import dataclass, field
 from amends.encoding.payloads import decode
 from amends.engine.before import UNREAD
-from amends.engine.session import Session, call_of, error_text, scrubbed
-from amends.errors import NOT_FINISHED, NotStorable, UnknownTool, UsageError, cut, described, listed, shown
+from amends.engine.session import Session, call_of, error_parts, error_text, scrubbed
+from amends.errors import INCOMPLETE, NOT_FINISHED, NotStorable, UnknownTool, UsageError, cut, described, listed, shown
 from amends.ledger.operations import Tree
 from amends.ledger.rows import CallRow, RunRow
 from amends.model import Missing, ToolCall
@@ -23,8 +23,6 @@ Check = Callable[[Report], object]
 CHOICES: Final = ("rollback", "commit")
 REQUIRED_MAX: Final = 100
 WHY_CHARS_MAX: Final = 300
-INCOMPLETE: Final = "incomplete: "
-"""How the reason of a rollback, and the cause of a block, begins if the run was left without what it needs."""
 _UNDONE: Final = ("compensating", "compensated", "compensation_failed", "compensation_in_doubt", "residue")
 """The states of a call that had succeeded before its run was rolled back."""
 
@@ -189,7 +187,7 @@ def missing_in(session: Session, tree: Tree, *, all_failures: bool = False) -> l
     found: list[Missing] = []
     if said.on_open_failure == "rollback" or (all_failures and said.on_open_failure):
         for row in open_failures(session, tree.calls, undone=undone):
-            why = cut(f"{row.tool} failed: {error_text(row.error) or row.why or 'no reason kept'}", WHY_CHARS_MAX)
+            why = cut(f"{row.tool} failed: {_failure(row) or 'no reason kept'}", WHY_CHARS_MAX)
             found.append(Missing(row.tool, scrubbed(session, why), call_of(row, session.spec(row.tool))))
     named = {one.tool for one in found}
     for one in said.requires:
@@ -198,6 +196,13 @@ def missing_in(session: Session, tree: Tree, *, all_failures: bool = False) -> l
         if not any(_is_done(row, undone=undone) and _fits(session, row, one) for row in tree.calls):
             found.append(Missing(one.tool, _has_not(one)))
     return found
+
+
+def _failure(row: CallRow) -> str:
+    """Return why a call failed. The classes of amends itself only carry the words of the tool, and mean nothing to a model."""
+    name, message = error_parts(row.error)
+    words = message if name.startswith("amends.") and message else error_text(row.error)
+    return words or row.why
 
 
 def _has_not(wanted: Required) -> str:

@@ -27,12 +27,14 @@ from amends.engine.session import (
     describe_error,
     error_parts,
     hidden_values_of,
+    kept_result,
     lacking,
     missing,
     recorded_error,
     remember,
     reported_result,
     revealed_call,
+    secrets_of,
     store_result,
 )
 from amends.errors import REMOTE, LeaseLost, clean, cut
@@ -63,6 +65,15 @@ LATE_LOSS: Final = "the late result could not be kept"
 def stays_in_doubt(row: CallRow) -> bool:
     """Return whether the outcome stays unknown here."""
     return row.state in ("in_doubt", "compensation_in_doubt", "compensation_failed", "residue")
+
+
+def is_checked(spec: Spec | None, row: CallRow) -> bool:
+    """Return whether amends itself learns the outcome: by a probe that answers, or by starting an idempotent call again."""
+    if spec is None or row.state != "in_doubt":
+        return False
+    if spec.probe is not None:
+        return not probe_failure(row)
+    return bool(spec.idempotent) and row.probe_at is not None
 
 
 async def settle_doubt(
@@ -238,7 +249,7 @@ RETURNED_CHARS_MAX: Final = 100
 async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow) -> Happened[Any] | Absent | Unknown:
     """Return what the world says about a call. Anything other than the three answers is ``Unknown``."""
     if row.lost_at is not None:
-        return NoAnswer("gc removed what it would be asked with")
+        return NoAnswer("what it would be asked with was removed")
     if why := missing(session, spec, row, probe):
         return NoAnswer(why)
     kwargs, call = companion_args(session, spec, probe, row, call=revealed_call(session, spec, row, phase="probe"))
@@ -497,7 +508,7 @@ async def note_late(
     happened = late.error is None
     if happened:
         seen, stored = round_trip(late.value, spec.result_type, limit=session.payload_bytes_max)
-        stored = session.redactor.kept(stored, known, (row.tenant, row.tool)) if spec.redact else stored
+        stored = kept_result(session, spec, row, stored, known)
         remember(session, spec, row, seen, stored)
         text = stored.text
     certain = False
@@ -509,7 +520,7 @@ async def note_late(
         row.attempt,
         happened=happened,
         result=text,
-        error="" if late.error is None else describe_error(late.error, session.redactor, known),
+        error="" if late.error is None else describe_error(late.error, session.redactor, secrets_of(session, known)),
         boot=clocks.boot,
         mono=clocks.mono if happened or has_ended(late.error) else clocks.mono + work_left_s(row),
         source="late" if happened or certain else "late, unclear",

@@ -26,6 +26,7 @@ from amends.engine.rollback import (
     doubts_due,
     roll_back,
     settle_doubts,
+    take_back_plainly,
     wait_for_live,
     wait_if_live,
 )
@@ -44,6 +45,7 @@ from amends.engine.session import (
     lacking,
     lacking_words,
     read_tree,
+    recorded_error,
     release_tree,
     scrubbed,
 )
@@ -76,6 +78,7 @@ from amends.ledger.operations import (
     ReadCall,
     ReadRun,
     ResolveCall,
+    Rollback,
     SettleCall,
     StartCall,
     Tree,
@@ -105,6 +108,9 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
     if is_a(error, LedgerError) or (is_a(error, RolledBack) and error.run_id == session.id):
         return ""  # nothing can be recorded here; or nothing is left to do
     try:
+        if is_a(error, StoppedInDoubt):
+            await _leave_stopped_in_doubt(session)
+            return ""
         if only_waits(error):
             if session.uid == session.root:
                 await leave_waiting(session, is_stopped=is_a(error, Suspended))
@@ -115,6 +121,8 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
         if phase:
             return f"amends: run {session.id} was released as it is ({phase}); open it again, or a worker continues it"
         back = await leave_raised(session, error)
+        if isinstance(back, int):
+            return _rolled_back_note(session, back)
     except LedgerError as broken:
         return f"amends: run {session.id} could not be closed here ({broken}); a worker will do it"
     if back.run.state == "blocked" and back.run.phase != "pivoted" and is_a(error, Exception):
@@ -149,6 +157,30 @@ async def _leave_doubtful(session: Session, error: BaseException) -> str:
         return f"amends: run {session.id} is blocked until a person says whether {names} happened"
     await release_tree(session, again_s)
     return f"amends: run {session.id} waits for the outcome of {names}; a worker continues it in {again_s:.0f} s"
+
+
+class StoppedInDoubt(Waiting):
+    """An agent that can be resumed stopped while a call was in doubt: it has not ended, so its run gets no goal."""
+
+
+async def _leave_stopped_in_doubt(session: Session) -> None:
+    """Settle the doubts that need no person; if one is left, block the run and raise ``RunBlocked``.
+
+    A goal to commit would close the run when a person settles the doubt, and the agent could not do the rest of its work.
+    """
+    await wait_if_live(session, patient=True)
+    tree = await read_tree(session)
+    if tree.run.goal or tree.run.phase not in ("open", "pivoted"):
+        await release_run(session)
+        return
+    later = await settle_doubts(session, tree, back=False)
+    tree = await read_tree(session)
+    doubts = [row for row in tree.calls if row.state == "in_doubt" and not await _is_repeated(session, row)]
+    if not doubts:
+        await release_run(session)
+        return
+    await _block(session, commit_obstacles(session, tree), again_s=later)
+    raise_blocked(session, await read_tree(session), None)
 
 
 async def _release_unfinished(session: Session) -> str:
@@ -213,9 +245,15 @@ async def roll_back_and_raise(session: Session, *, why: str) -> None:
     raise RolledBack(words, report=report, run_id=session.id)
 
 
-async def leave_raised(session: Session, error: BaseException) -> RollbackProgress:
-    """Leave a block that raised: roll back before the pivot, go forward after it."""
-    return await roll_back_block(session, by=session.lease.owner, why=scrubbed(session, described(error))[:500])
+async def leave_raised(session: Session, error: BaseException) -> RollbackProgress | int:
+    """Leave a block that raised: roll back before the pivot, go forward after it.
+
+    A number: nothing was unusual, and so many calls were compensated.
+    """
+    by, why = session.lease.owner, scrubbed(session, described(error))[:500]
+    await wait_if_live(session, patient=True)
+    back = await take_back_plainly(session, by=by, why=why)
+    return back if isinstance(back, int) else await _roll_back_waited(session, by=by, why=why, first=back)
 
 
 async def leave_waiting(session: Session, *, is_stopped: bool = False) -> RunRow:
@@ -239,15 +277,22 @@ async def leave_waiting(session: Session, *, is_stopped: bool = False) -> RunRow
 
 def compensated_in_words(back: RollbackProgress) -> str:
     """Return how many calls were compensated, in words."""
-    count = sum(row.state == "compensated" for row in back.tree.calls)
+    return _calls_in_words(sum(row.state == "compensated" for row in back.tree.calls))
+
+
+def _calls_in_words(count: int) -> str:
     return f"{count} call{'' if count == 1 else 's'}"
+
+
+def _rolled_back_note(session: Session, count: int) -> str:
+    return f"amends: run {session.id} rolled back, {_calls_in_words(count)} compensated"
 
 
 def rollback_note(session: Session, back: RollbackProgress) -> str:
     """Return the note for the exception that rolled the run back."""
     match back.run.state:
         case "rolled_back":
-            return f"amends: run {session.id} rolled back, {compensated_in_words(back)} compensated"
+            return _rolled_back_note(session, sum(row.state == "compensated" for row in back.tree.calls))
         case "abandoned":
             undone = compensated_in_words(back)
             return f"amends: run {session.id} was rolled back, {undone} compensated; {back.run.goal_why}"
@@ -492,13 +537,16 @@ async def _start_recorded(
 ) -> CallRow | Contention | Overrun | Unapproved | DirectiveRow | None:
     """Start a recorded call; None too if what is there before it could not be read: it stays staged, or was dropped."""
     try:
-        return await start_when_unlocked(session, row, await terms_for(session, row), outbox)
+        started = await start_when_unlocked(session, row, await terms_for(session, row), outbox)
     except LedgerError:
         raise
-    except Exception:
+    except Exception as error:
         if not reads_first(session.spec(row.tool), row):
             raise
+        session.memory.unread[row.id] = recorded_error(session, row, error)
         return None
+    session.memory.unread.pop(row.id, None)
+    return started
 
 
 async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
@@ -512,12 +560,26 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
     unknown = [row for row in left if row.is_staged or row.state == "ready"]
     if blocking and not due and len(blocking) == len(left):
         return await _block(session, blocking)
+    unread = _unread(session, left) if session.resumed and session.uid == session.root else []
+    if unread:  # not for the first time: somebody should look, and a worker tries again meanwhile
+        return await _block(session, [*blocking, *unread], again_s=session.lease.lease_s)
     wake = max(0.0, min(due)) if due else (session.lease.lease_s if unknown else 0.0)
     if not wake and await ListHalts():
         wake = session.lease.lease_s  # what is due may be halted: look again later, not at once
     if session.uid != session.root:
         return tree.run
     return await release_tree(session, wake)
+
+
+def _unread(session: Session, rows: tuple[CallRow, ...]) -> list[Obstacle]:
+    """Return the staged calls that were not started because what is there before them could not be read."""
+    found = []
+    for row in rows:
+        if (error := session.memory.unread.get(row.id)) is not None:
+            why = f"what is there before it cannot be read ({error_text(error)})"
+            verb = f"it is tried again; or close the run without it: rt.abandon({session.id!r}, by=..., why=...)"
+            found.append(Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {verb}"))
+    return found
 
 
 # ---- Unsettled calls
@@ -631,10 +693,11 @@ async def _block(session: Session, blocking: list[Obstacle], *, again_s: float |
     )
 
 
-async def interrupted(session: Session) -> RunRow:
+async def interrupted(session: Session, *, asked: str = "") -> RunRow:
     """Finish the recorded calls of a block that ended early after its pivot; then the run waits to be opened again.
 
-    With ``interrupted="commit"`` it is committed instead if nothing is pending then.
+    With ``interrupted="commit"`` it is committed instead if nothing is pending then. ``asked``: the reason of the rollback
+    that was asked for.
     """
     tree = await read_tree(session)
     staged = tuple(row for row in tree.calls if row.run == session.uid and _pending(row))
@@ -647,10 +710,10 @@ async def interrupted(session: Session) -> RunRow:
         with suppress(RunBlocked):
             return await commit(session)
         return (await read_tree(session)).run
-    cause = (
-        f"the block ended after the pivot and before its end: open run {session.id!r} again, "
-        f"or close it with rt.finish({session.id!r}, by=..., why=...)"
-    )
+    ended = "the block ended after the pivot and before its end"
+    if asked:
+        ended = f"a rollback was asked for ({asked}), and the pivot cannot be undone"
+    cause = f"{ended}: open run {session.id!r} again, or close it with rt.finish({session.id!r}, by=..., why=...)"
     causes = (cause, *(one.cause for one in commit_obstacles(session, tree)))
     lease, again_s = session.lease, await _look_again(session, tree)
     return await CloseRun(
@@ -737,11 +800,17 @@ async def let_go(session: Session, *, silent_s: float) -> RunRow:
 
 
 async def roll_back_block(session: Session, *, by: str, why: str) -> RollbackProgress:
-    """Roll back a block that raised; after the pivot go forward instead."""
+    """Roll back a block that asks for it; after the pivot go forward instead."""
     await wait_if_live(session, patient=True)
-    back = await roll_back(session, by=by, why=why, has_waited=True)
+    return await _roll_back_waited(session, by=by, why=why, asked=why)
+
+
+async def _roll_back_waited(
+    session: Session, *, by: str, why: str, first: Rollback | None = None, asked: str = ""
+) -> RollbackProgress:
+    back = await roll_back(session, by=by, why=why, has_waited=True, first=first)
     if back.run.phase == "pivoted" and back.run.state == "pivoted":
-        run = await interrupted(session)
+        run = await interrupted(session, asked=asked)
         return RollbackProgress(run, await read_tree(session))
     return back
 

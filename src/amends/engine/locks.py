@@ -45,17 +45,18 @@ async def start_when_unlocked(
     *,
     wait: Wait | None = None,
     remote_s: float | None = None,
+    is_prepared: bool = False,
 ) -> CallRow | Contention | Overrun | Unapproved | DirectiveRow | None:
     """Start the next attempt of a recorded call as soon as its locks are free.
 
     Return the last answer if they never were. What is there before its first attempt is read once it has its locks.
-    ``remote_s``: the work lease of this request, instead of the tool's.
+    ``remote_s``: the work lease of this request, instead of the tool's. ``is_prepared``: its admission has taken its locks.
     """
     wait = wait or Wait(session.wait_s, longest_s=session.poll_s)
     reading = session.memory.reading
     reading.add(row.id)
     try:
-        return await _start_when_unlocked(session, row, terms, outbox, wait, remote_s)
+        return await _start_when_unlocked(session, row, terms, outbox, wait, remote_s, is_prepared)
     finally:
         reading.discard(row.id)
 
@@ -67,6 +68,7 @@ async def _start_when_unlocked(
     outbox: TermsByCall | None,
     wait: Wait,
     remote_s: float | None,
+    is_prepared: bool,
 ) -> CallRow | Contention | Overrun | Unapproved | DirectiveRow | None:
     lease, spec = session.lease, session.spec(row.tool)
     prepared, before = False, None
@@ -75,7 +77,7 @@ async def _start_when_unlocked(
     while True:
         started: CallRow | Contention | Overrun | Unapproved | DirectiveRow | None
         if spec is not None and reads_first(spec, row) and not prepared:
-            started = await PrepareCall(row.id, lease.owner, lease.epoch)
+            started = row if is_prepared else await PrepareCall(row.id, lease.owner, lease.epoch)
             if isinstance(started, CallRow):
                 prepared, before = True, await read_before(session, spec, started)
                 continue

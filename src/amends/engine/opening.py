@@ -52,6 +52,8 @@ class Opening:
     checks: tuple[Any, ...] = ()
     """Functions of the report that must say yes; they cannot be recorded."""
     new_id: Any = field(default=None)
+    wants: bool = False
+    """For a client, by a server: whoever else has it is asked to let it go."""
 
 
 async def take(opening: Opening) -> tuple[Opened, Lease]:
@@ -85,6 +87,7 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
             dead_owner=dead,
             budgets=opening.budgets,
             completion=opening.completion,
+            wants=opening.wants,
         )
         run = opened.run
         match opened.how:
@@ -180,7 +183,7 @@ def _conflict(run: RunRow, given: Any) -> RunConflict:
     gone = lost_at(run.input) is not None
     unread = run.input.startswith(SEALED)
     recorded = UNREADABLE if unread else decode(run.input) if run.input and not gone else None
-    since = ", which gc has removed since" if gone else ""
+    since = ", which was removed since" if gone else ""
     return RunConflict(
         f"run {run.id} was opened before with another input{since}; nothing was started",
         recorded=recorded,
@@ -200,7 +203,12 @@ def _foreign(run: RunRow, principal: str) -> RunConflict:
 
 
 def _refused(run: RunRow) -> RunEnded:
-    who = {"person": "by a person", "self": "by its own failure", "deadlock": "to end a deadlock"}.get(run.goal_by, "")
+    who = {
+        "person": "by a person",
+        "self": "by its own failure",
+        "deadlock": "to end a deadlock",
+        "unanswered": "because nobody answered a request for approval in time",
+    }.get(run.goal_by, "")
     ended = {"rolled_back": "was rolled back", "abandoned": "was abandoned"}.get(run.state, f"is {run.state}")
     inside = "; it is a child of another run" if run.parent else ""
     return RunEnded(

@@ -256,6 +256,12 @@ MAYBE_SENT: Final = frozenset(
         "stripe.APIConnectionError",
         "stripe._error.APIConnectionError",
         "stripe.error.APIConnectionError",
+        "temporalio.client._exceptions.AsyncActivityCancelledError",
+        "temporalio.client._exceptions.RPCTimeoutOrCancelledError",
+        "temporalio.exceptions.CancelledError",
+        "temporalio.exceptions.ServerError",
+        "temporalio.exceptions.TerminatedError",
+        "temporalio.exceptions.TimeoutError",
         "trio.BrokenResourceError",
         "trio.ClosedResourceError",
         "trio.EndOfChannel",
@@ -333,6 +339,11 @@ def judge(
     ``no_effect`` speaks, and not by a compensation.
     """
     harmless = spec.no_effect if is_body else ()
+    if (
+        type(error) in _ORDINARY and harmless == () and not spec.doubt and is_undone is None and _is_single(error, around)
+        and not error.__dict__ and not _says_doubt(words_of(error))
+    ):  # fmt: skip
+        return _SAID  # as the rest would find
     if is_harmless(error, harmless):
         return Judgement("certain", FINAL_NO if is_a(error, NoEffect) and error.final is True else "")
     verdicts: dict[int, Verdict] = {}
@@ -347,6 +358,17 @@ def judge(
         if said != "certain":
             return Judgement("ordinary")
     return Judgement("certain")
+
+
+_SAID: Final = Judgement("ordinary")
+
+
+def _is_single(error: BaseException, around: BaseException | None) -> bool:
+    """Return whether this error was raised over no other one that counts."""
+    if _CAUSE(error) is not None:
+        return False
+    context = _CONTEXT(error)
+    return context is None or context is around or _SUPPRESSED(error)
 
 
 def is_harmless(error: BaseException, harmless: Errors) -> bool:
@@ -891,6 +913,7 @@ BY_CONTENT: Final[dict[str, Callable[[BaseException], Verdict | None]]] = {
     "sqlalchemy.exc.DBAPIError": _of_sqlalchemy,
     "sqlite3.Error": _of_sqlite,
     "subprocess.CalledProcessError": _of_exit,
+    "temporalio.service.RPCError": _of_grpc,
     "urllib.error.HTTPError": _of_http_code,
     "urllib.error.URLError": _of_reason,
 }

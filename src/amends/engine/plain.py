@@ -13,14 +13,14 @@ from amends.encoding.canonical import plain_copy
 from amends.encoding.ids import call_id
 from amends.encoding.payloads import load_result
 from amends.encoding.redaction import NO_SECRETS
-from amends.engine.call import Done, after_attempt, guarded_call, run_attempts
+from amends.engine.call import Done, after_attempt, after_settlement, compare_again, guarded_call, run_attempts
 from amends.engine.compiled import Compiled, is_exact
 from amends.engine.doubts import note_late
-from amends.engine.outcomes import heard
-from amends.engine.session import Ask, Session, call_of
+from amends.engine.outcomes import heard, judge
+from amends.engine.session import Ask, Session, call_of, describe_error, secrets_of
 from amends.errors import LeaseLost
 from amends.ledger.flow import Flow
-from amends.ledger.plain import AdmitPlain, SettledPlain, SettlePlain, Started
+from amends.ledger.plain import AdmitPlain, FailedPlain, FailPlain, SettledPlain, SettlePlain, Started
 from amends.ledger.rows import CallRow, IdTaken
 from amends.ledger.world import Ended, Invoke, LazyCall, ReadClocks
 from amends.model import Call
@@ -139,6 +139,8 @@ async def plain_call(call: PlainCall) -> Any:
         call.done = done = await guarded_call(session, call.ask(), started)  # type: ignore[arg-type]
         return done.value
     call.started = call.flying = started
+    if session.anchor is not None and not session.anchor.is_compared:
+        await compare_again(session, call.ask(), started.row)
     id, bodies, flight = call_id(op.number), session.bodies, call
     bodies[id] = call
     try:
@@ -150,7 +152,7 @@ async def plain_call(call: PlainCall) -> Any:
         bodies.pop(id, None)
         call.is_over = True
     ended = heard(ended, call)
-    if ended.error is None and not ended.in_flight and call.spent is None:
+    if ended.error is None and not ended.in_flight and call.spent is None and not session.memory.known:
         kinds = compiled.result_kinds
         kept = plain_copy(ended.value) if kinds is None or is_exact(ended.value, kinds) else None
         if kept is not None:
@@ -168,10 +170,35 @@ async def plain_call(call: PlainCall) -> Any:
             session.recall.keep(settled.call)
             call.done = Done(settled.call, kept[1])
             return kept[1]
-    ask = call.ask()
-    after = await after_attempt(session, ask, started.row, ended, body=call)
+    if ended.error is not None and op.run.fails and _is_plain_failure(call, ended):
+        clocks = await ReadClocks()
+        said = describe_error(ended.error, session.redactor, secrets_of(session, NO_SECRETS))
+        failed = await FailPlain(started, said, clocks.boot, clocks.mono)
+        call.flying = None
+        if type(failed) is FailedPlain:
+            raise ended.error
+        if failed.fenced:  # type: ignore[union-attr]
+            raise LeaseLost(
+                f"{op.tool.name} ended after run {op.run.run_id} had another owner; its outcome is kept as evidence",
+                run_id=op.run.run_id,
+            )
+        ask = call.ask()
+        after = await after_settlement(session, ask, failed.call, ended)
+    else:
+        ask = call.ask()
+        after = await after_attempt(session, ask, started.row, ended, body=call)
     call.done = done = after if isinstance(after, Done) else await run_attempts(session, ask, after)
     return done.value
+
+
+def _is_plain_failure(call: PlainCall, ended: Ended) -> bool:
+    """Return whether an ordinary error is the end of the call: it has no probe, and is not started again."""
+    spec, error = call.compiled.spec, ended.error
+    if error is None or ended.in_flight or call.spent is not None or call.touched:
+        return False
+    if spec.retry.attempts > 1 or spec.on_failure == "rollback" or (spec.probe is not None and spec.kind != "read"):
+        return False
+    return judge(spec, error, around=ended.around).verdict == "ordinary"
 
 
 def _remembered(call: PlainCall, known: SettledPlain) -> Any:

@@ -16,7 +16,7 @@ from amends.errors import BudgetExceeded, Halted, Locked, RunBlocked, Waiting
 from amends.ledger.flow import Flow
 from amends.ledger.leases import Lease, client_left_s
 from amends.ledger.operations import ClaimRun, CloseRun, DueRuns, ExpireApprovals, ListHalts, Tree
-from amends.ledger.rows import RunRow
+from amends.ledger.rows import RunRow, deadline_passed
 from amends.ledger.world import IsDead, ReadClocks
 from amends.states import UNSETTLED
 
@@ -114,7 +114,7 @@ def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Rec
         return _wait_or_resume(session, root, has_agent)
     if root.goal == "commit" or root.phase == "pivoted":
         return _go_forward(session, root)
-    if _deadline_passed(root):
+    if deadline_passed(root):
         return _roll_back(session, "the deadline passed")
     if root.recover == "rollback":
         return _roll_back_unless_held(session)
@@ -144,10 +144,6 @@ def _waits_for_person(tree: Tree) -> bool:
     waits = [row for row in unsettled if row.state == "held" and row.approval not in expired]
     asked = {row.approval for row in tree.calls if row.state in ("held", "ready") and not row.attempt} - expired - {""}
     return bool(asked) or (bool(waits) and len(waits) == len(unsettled))
-
-
-def _deadline_passed(root: RunRow) -> bool:
-    return root.deadline_at is not None and root.lease_until - root.lease_s > root.deadline_at
 
 
 async def _roll_back(session: Session, why: str) -> Recovered:

@@ -48,6 +48,7 @@ def info_of(run: RunRow, parent: str = "") -> RunInfo:
         forked_from=None if point is None else point.run_id,
         forked_at=None if point is None else point.call,
         place=f"{run.created_at!r}/{run.uid}",
+        goal_why=run.goal_why or None,
     )
 
 
@@ -64,15 +65,24 @@ def output_gone_error(run: RunRow) -> ResultGone | None:
 
 
 def report_of(
-    session: Session, tree: Tree, *, ledger: str = "", skipped: tuple[str, ...] = (), forks: Iterable[RunRow] = ()
+    session: Session,
+    tree: Tree,
+    *,
+    ledger: str = "",
+    skipped: tuple[str, ...] = (),
+    forks: Iterable[RunRow] = (),
+    is_whole: bool = True,
 ) -> Report:
-    """Return a tree as a report; its children are reports inside it."""
+    """Return a tree as a report; its children are reports inside it.
+
+    ``is_whole``: the tree has all its calls; a part of them does not tell what is missing.
+    """
     residue = _residue(session, tree)
     by_parent: dict[str, list[RunRow]] = {}
     for run in tree.runs[1:]:
         by_parent.setdefault(run.parent, []).append(run)
     report = _report(session, tree, tree.run, by_parent, residue, ledger, skipped)
-    is_said = not tree.run.parent and (tree.run.completion or session.closing.text)
+    is_said = is_whole and not tree.run.parent and (tree.run.completion or session.closing.text)
     found = missing_of(session, tree) if is_said else ((), ())
     return replace(report, forks=tuple(fork.id for fork in forks), missing=found[0], unreached=found[1])
 

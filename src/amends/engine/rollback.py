@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from amends.encoding.dataclass import changed, dataclass, field
+from amends.encoding.ids import call_id
+from amends.encoding.payloads import load_result, read_text
+from amends.encoding.secret import MARK
 from amends.engine.blocked import NOT_STARTED, accepted_by_plan, accepted_by_rule, fork_obstacle, rollback_obstacles
+from amends.engine.checkpoints import check_again
+from amends.engine.compiled import is_exact
 from amends.engine.doubts import (
     PROBE_PACE,
     ask_probe,
@@ -37,7 +42,7 @@ from amends.engine.session import (
     release_tree,
     revealed_call,
 )
-from amends.errors import ResultLost, TransitionRefused, is_a
+from amends.errors import LedgerError, ResultLost, TransitionRefused, is_a, words_of
 from amends.ledger.flow import Flow
 from amends.ledger.late_reports import reported_undoing
 from amends.ledger.leases import work_left_s
@@ -50,13 +55,26 @@ from amends.ledger.operations import (
     DropCall,
     ReadCall,
     ResolveCall,
+    Rollback,
     SettleCall,
     SettleCompensation,
+    Settled,
     Tree,
 )
+from amends.ledger.plain import Begun, SettledPlain, TakenBack, TurnPlain, UndonePlain
 from amends.ledger.rows import CallRow, RunRow
-from amends.ledger.world import DrawRandom, Ended, Flight, Invoke, LiveCalls, ReadClocks, RunTogether, Sleep
-from amends.model import Absent, Happened, NoEffect, Unknown
+from amends.ledger.world import (
+    DrawRandom,
+    Ended,
+    Flight,
+    Invoke,
+    LazyCompensation,
+    LiveCalls,
+    ReadClocks,
+    RunTogether,
+    Sleep,
+)
+from amends.model import Absent, Call, Happened, NoEffect, Unknown
 from amends.states import LIVE
 from amends.tools.rules import yes_or_no
 from amends.tools.spec import CompensationSpec, Spec
@@ -91,18 +109,28 @@ class _Ahead:
 
 
 async def roll_back(
-    session: Session, *, by: str, why: str, person: bool = False, has_waited: bool = False
+    session: Session,
+    *,
+    by: str,
+    why: str,
+    person: bool = False,
+    has_waited: bool = False,
+    first: Rollback | None = None,
 ) -> RollbackProgress:
     """Compensate everything that this run did. Repeated, or after a crash, it continues where it was.
 
-    ``has_waited``: the caller has waited for the calls that other threads and tasks of this process run.
+    ``has_waited``: the caller has waited for the calls that other threads and tasks of this process run. ``first``: the
+    rollback as it has just begun.
     """
     session.recall.close()  # for the whole tree: what is requested again after a child was rolled back is a new call
     if not has_waited:
         await wait_if_live(session)
     for _ in range(PASSES_MAX):
         lease = session.lease
-        began = await BeginRollback(session.uid, by, why, person, lease.owner, lease.epoch, plain=session.plain)
+        began, first = (
+            first or await BeginRollback(session.uid, by, why, person, lease.owner, lease.epoch, plain=session.plain),
+            None,
+        )
         tree = began.tree or await read_tree(session)
         states = {row.state for row in tree.calls}
         if not states.isdisjoint(LIVE):
@@ -403,6 +431,8 @@ async def _attempt(
         held = await _guard(session, spec, row)
         if held is not None:
             return await _settle(session, row, held, spec, compensation, refused=GUARDED, guarded=True)
+    if session.anchor is not None and not session.anchor.is_compared:
+        await _compare_again(session, spec, compensation, row)
     kwargs, call = compensation_args(session, spec, compensation, row)
     ended = await Invoke(
         fn=compensation.fn,
@@ -416,6 +446,20 @@ async def _attempt(
         flight=session.memory.flights[row.id],
     )
     return await _settle(session, row, heard(ended, call), spec, compensation, ahead=ahead, then=then)
+
+
+async def _compare_again(session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow) -> None:
+    """Compare the ledger with its anchor once more, since another server may have answered this start.
+
+    One that is behind may have forgotten that this compensation was done. Then, or if the anchor cannot be read, settle it
+    as certainly never sent, and raise: it is tried again when a person has reconciled the ledger.
+    """
+    try:
+        await check_again(session.anchor)
+    except LedgerError as broken:
+        await _settle(session, row, Ended(error=NoEffect(words_of(broken))), spec, compensation)
+        session.memory.flights.pop(row.id, None)
+        raise
 
 
 def _may_repeat(session: Session, spec: Spec, compensation: CompensationSpec, row: CallRow) -> bool:
@@ -476,9 +520,11 @@ async def _settle(
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
         # Without the result that it needs, another attempt would end the same way.
         settle.gave_up = tried >= compensation.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
-        settle.gave_up = settle.gave_up and not (is_a(ended.error, NoEffect) and not ended.error.is_try)
+        settle.untried = is_a(ended.error, NoEffect) and not ended.error.is_try
+        settle.gave_up = settle.gave_up and not settle.untried
         if not settle.gave_up:
-            settle.retry_s = compensation.retry.pause(tried, await DrawRandom())
+            starts = row.comp_attempt if settle.untried else tried
+            settle.retry_s = compensation.retry.pause(starts, await DrawRandom())
         if doubtful and not has_ended(ended.error) and settle.mono is not None:
             settle.mono += work_left_s(row)
     if ahead is not None and settle.to == "compensated":
@@ -510,6 +556,142 @@ async def _probe_compensation(
     to = "compensated" if isinstance(answer, Happened) else "compensation_failed"
     resolved = await ResolveCall(row.id, to, "probe", "", epoch=session.lease.epoch, owner=session.lease.owner)
     return resolved, 0.0
+
+
+# ---- The short way: a run whose calls were all plain
+
+
+_UNSAID: Final = {
+    "made": None, "spent": None, "until": None, "touched": False, "waits": 0, "is_stuck": False, "is_over": False,
+    "sent": False, "doubted": False, "goes_on": False,
+}  # fmt: skip
+
+
+class PlainUndo(LazyCompensation):
+    """A compensation of the short way: what is in flight, and the compensation as its function may ask for it."""
+
+    __slots__ = ("begun", "compensation", "doubted", "goes_on", "sent", "session", "spec")
+
+    sent: bool
+    doubted: bool
+    goes_on: bool
+
+    def __init__(self, session: Session, spec: Spec, compensation: CompensationSpec, begun: Begun) -> None:
+        self.session, self.spec, self.compensation, self.begun = session, spec, compensation, begun
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "row":
+            self.row = row = self.begun.row
+            return row
+        if name == "passed":
+            self.passed = []
+            return self.passed
+        if name in _UNSAID:
+            return _UNSAID[name]
+        raise AttributeError(name)
+
+    def whole(self) -> Call:
+        """Return the call itself; always the same object."""
+        if self.made is None:
+            self.made = compensation_args(self.session, self.spec, self.compensation, self.row)[1].whole()
+        return self.made
+
+    @property
+    def call(self) -> CallRow:
+        """The call whose compensation is in flight."""
+        return self.row
+
+    @property
+    def id(self) -> str:
+        """The id of the call."""
+        return call_id(self.begun.settled.started.op.number)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.begun.settled.started.op.run.run_id
+
+    @property
+    def tool(self) -> str:
+        """The name of the tool."""
+        return self.begun.settled.started.op.tool.name
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+        return 1
+
+    def kwargs(self) -> dict[str, Any]:
+        """Return the arguments of the compensation."""
+        compensation, result_type = self.compensation, self.spec.result_type
+        if compensation.params == ("result",) and result_type is not Any:
+            text, kinds = self.begun.settled.result, self.begun.settled.started.op.tool.result_kinds
+            value = read_text(text)  # a plain result has no class in it
+            is_plain = kinds is not None and is_exact(value, kinds)
+            return {"result": value if is_plain else load_result(text, result_type)}
+        return compensation_args(self.session, self.spec, compensation, self.row)[0]
+
+
+async def take_back_plainly(session: Session, *, by: str, why: str) -> int | Rollback | None:
+    """Roll back a run about which nothing is unusual; return how many calls were compensated.
+
+    Else something is unusual, and ``roll_back`` goes on from where it is, with the answer if there is one. The ledger is asked
+    for the rollback and its first compensation at once, and it does so only if it has the very calls that this process
+    saw succeed, and nothing else to take back. So neither reads nor compares rows.
+    """
+    left = _known_effects(session)
+    if not left or session.plain is None:
+        return None
+    session.recall.close()
+    count, flights = len(left), session.memory.flights
+    answer: Any = await TurnPlain(session.plain, by, why, tuple(left))
+    while type(answer) is Begun:
+        settled = left.pop()
+        spec = session.specs[settled.started.op.tool.name]
+        compensation = spec.compensate
+        assert compensation is not None, "only a tool with a compensation is taken back"
+        undo: Any = PlainUndo(session, spec, compensation, answer)  # it has all that a flight has
+        flights[undo.id] = undo
+        if session.anchor is not None and not session.anchor.is_compared:
+            await _compare_again(session, spec, compensation, undo.row)
+        ended = await Invoke(
+            compensation.fn, undo.kwargs(), compensation.is_async, compensation.timeout, undo, session.lease, "compensate",
+            session.run, None, undo,
+        )  # fmt: skip
+        ended = heard(ended, undo)
+        if ended.error is not None or ended.in_flight:
+            await _settle(session, answer.row, ended, spec, compensation)
+            flights.pop(undo.id, None)
+            return None
+        answer = await UndonePlain(answer, left[-1] if left else None, why)
+        flights.pop(undo.id, None)
+    if type(answer) is TakenBack:
+        return count
+    # As the general operations answer: what they have begun is finished here, then the general way goes on.
+    begun = answer.then if isinstance(answer, Settled) else answer.begun
+    if isinstance(begun, CallRow):
+        session.memory.flight(begun)
+        await compensate(session, begun, {}, _Ahead({begun.id: begun}))
+        return None
+    if isinstance(begun, RunRow):
+        return count
+    return answer if isinstance(answer, Rollback) else None
+
+
+def _known_effects(session: Session) -> list[SettledPlain]:
+    """Return the calls that this process saw succeed, in the order of settling; empty: they need the general way."""
+    run, recall = session.plain, session.recall
+    if run is None or not run.takes_back or recall.closed or recall.rows or not recall.plain:
+        return []
+    for settled in recall.plain.values():
+        op = settled.started.op
+        spec = session.specs.get(op.tool.name)
+        compensation = None if spec is None else spec.compensate
+        if spec is None or compensation is None or spec.guard is not None or MARK in op.args or MARK in settled.result:
+            return []
+        if compensation.params != ("result",) and missing(session, spec, settled.row, compensation):
+            return []
+    return sorted(recall.plain.values(), key=lambda settled: settled.n)
 
 
 # ---- Closing

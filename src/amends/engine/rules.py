@@ -12,10 +12,10 @@ from amends.encoding.canonical import digest
 from amends.encoding.dataclass import dataclass
 from amends.engine.costs import cost_of
 from amends.engine.session import Ask, Session, describe_error, error_text, moment, request_of
-from amends.ledger.rows import Need
+from amends.ledger.rows import Entry, Need, write_timetable
 from amends.ledger.world import ReadClocks
 from amends.model import Request
-from amends.tools.rules import EXPIRES_S, Judged, Rule, RuleTest, RuleVerdict, yes_or_no
+from amends.tools.rules import EXPIRES_S, Escalation, Judged, Rule, RuleTest, RuleVerdict, yes_or_no
 from amends.tools.spec import Spec
 
 
@@ -33,6 +33,8 @@ class Ruling:
     residue: str = ""
     by: str = ""
     """Which rule decided: ``rule 2``, ``tool``, ``undeclared``."""
+    timetable: tuple[Entry, ...] = ()
+    """What happens while nobody answers."""
 
 
 def apply_rules(
@@ -50,9 +52,10 @@ def apply_rules(
         return own
     if own is None:
         return ruled
+    # A tool does not say when a request expires. The rule does, and its deadline and escalations come before that.
     return Ruling(
         "approve", ruled.why, max(own.needed, ruled.needed), ruled.roles, ruled.reasons,
-        min(own.expires_s, ruled.expires_s), residue=ruled.residue, by=ruled.by,
+        ruled.expires_s, residue=ruled.residue, by=ruled.by, timetable=ruled.timetable,
     )  # fmt: skip
 
 
@@ -90,8 +93,26 @@ def _ruling(rule: Rule, judged: Judged, number: int) -> Ruling:
     return Ruling(
         decision, rule.name if sure else f"{rule.name}: {judged.why}", rule.approvers, tuple(rule.roles),
         tuple(rule.reasons), float(rule.expires), rule.first_use and sure, rule.residue if sure else "",
-        f"rule {number}",
+        f"rule {number}", timetable_of(rule),
     )  # fmt: skip
+
+
+def timetable_of(rule: Rule) -> tuple[Entry, ...]:
+    """Return what happens to a request by this rule while nobody answers it, in order of time.
+
+    People are reminded up to ``reminders`` times; after an escalation the count and the interval begin again.
+    """
+    stages = [one for one in rule.escalate if isinstance(one, Escalation)]
+    end = min(rule.deadline or rule.expires, rule.expires)
+    starts = [0.0, *(one.after for one in stages)]
+    found = [Entry(one.after, "escalate", tuple(one.roles)) for one in stages]
+    if rule.remind:
+        for start, until in zip(starts, [*starts[1:], end], strict=True):
+            times = (start + rule.remind * n for n in range(1, rule.reminders + 1))
+            found += [Entry(at, "remind") for at in times if at < until]
+    if rule.deadline:
+        found.append(Entry(float(rule.deadline), "refuse"))
+    return tuple(sorted(found, key=lambda entry: entry.after_s))
 
 
 def _stricter(held: Ruling, other: Ruling) -> Ruling:
@@ -103,6 +124,7 @@ def _stricter(held: Ruling, other: Ruling) -> Ruling:
     return Ruling(
         "approve", held.why, max(held.needed, other.needed), held.roles or other.roles, held.reasons or other.reasons,
         min(held.expires_s, other.expires_s), by=held.by,
+        timetable=held.timetable if held.roles or not other.roles else other.timetable,
     )  # fmt: skip
 
 
@@ -199,10 +221,16 @@ async def need_of(session: Session, spec: Spec, request: Request, *, undeclared:
         reasons=found.reasons,
         expires_s=found.expires_s,
         why=why,
-        policy=digest("policy", found.needed, *sorted(found.roles), why),
+        policy=digest("policy", found.needed, *sorted(found.roles), why, *_escalated(found.timetable)),
         first_use=found.first_use,
         residue=found.residue,
+        timetable=write_timetable(found.timetable),
     )
+
+
+def _escalated(timetable: Sequence[Entry]) -> tuple[str, ...]:
+    """Return who may decide after escalations: a rule that names others is another policy."""
+    return tuple(f"then {role}" for entry in timetable for role in entry.roles)
 
 
 async def need_for(session: Session, ask: Ask) -> Need | None:

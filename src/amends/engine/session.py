@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
+from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
 from amends.budgets import Budget
@@ -27,6 +28,7 @@ from amends.encoding.canonical import (
     plain_texts,
 )
 from amends.encoding.dataclass import dataclass, field
+from amends.encoding.encoded_secrets import BOUNDED_CHARS_MAX
 from amends.encoding.payloads import (
     Stored,
     Written,
@@ -61,7 +63,7 @@ from amends.ledger.flow import Flow
 from amends.ledger.leases import Lease
 from amends.ledger.operations import CountReplays, ReadRun, ReleaseLease, Tree
 from amends.ledger.plain import PlainRun, SettledPlain
-from amends.ledger.rows import FREE, BudgetDemand, CallCost, CallRow, RunRow, Tell, forked_key, lost_at
+from amends.ledger.rows import FREE, PUT, PUT_BACK, BudgetDemand, CallCost, CallRow, RunRow, Tell, forked_key, lost_at
 from amends.ledger.world import Await, Flight, LazyCall, LazyCompensation, ReadClocks, Watch
 from amends.model import LOST, Call, Compensation, Order, Phase, Request, without_result
 from amends.tools.checks import BEFORE, lock_names
@@ -119,6 +121,8 @@ class Memory:
         """By call: what flows that close or recover the run have in flight, in case one of them is stopped."""
         self.reading: set[str] = set()
         """Calls that a flow of this process has prepared, and reads what is there before it starts them."""
+        self.unread: dict[str, str] = {}
+        """By staged call: why what is there before it could not be read; without those that could be read since."""
 
     def copy(self) -> Memory:
         """Return a copy for a rehearsal, so that what the rehearsal learns does not reach others."""
@@ -536,6 +540,11 @@ def cost_with_request_ids(session: Session, ask: Ask, *, wide: bool) -> CallCost
     return replace(ask.costs, wide=wide, ask=asks) if holds or wide else ask.costs
 
 
+def put_of(spec: Spec) -> int:
+    """Return whether calls of this tool set a value, and whether their compensations do (``CallRow.put``)."""
+    return (PUT if spec.put else 0) | (PUT_BACK if spec.compensate is not None and spec.compensate.put else 0)
+
+
 def undeclared_costs(session: Session, ask: Ask, reported: Mapping[str, int]) -> tuple[BudgetDemand, ...]:
     """Return the budgets to charge for units that the body reported and the tool did not declare."""
     return undeclared_demands(
@@ -615,7 +624,7 @@ def call_of(
         phase=phase,
         digest=row.digest,
         result=None if gone_at is not None else _visible_result(row.result, result_type),
-        loss=row.loss or None if gone_at is None else f"removed by gc on {gone_at:%Y-%m-%d}",
+        loss=row.loss or None if gone_at is None else f"removed on {gone_at:%Y-%m-%d}",
         error=error_text(row.error),
         why=row.why or None,
         reason=row.reason or None,  # type: ignore[arg-type]
@@ -633,6 +642,7 @@ def call_of(
         shared=row.shared or None,
         classes=classes_of(row.args) if CLASS_MARK in row.args else {},
         before=None if row.before is None or lost_at(row.before) is not None else _visible_before(row.before, spec),
+        twin=row.twin or None,
     )
 
 
@@ -711,7 +721,8 @@ def describe_error(error: BaseException, redactor: Redactor | None = None, known
     name, message = class_name(type(error)).removeprefix("builtins."), words_of(error)
     if redactor is not None:
         message = redactor.scrub(message, known)
-    return json.dumps([cut(name, NAME_CHARS_MAX), cut(message, MESSAGE_CHARS_MAX)], ensure_ascii=True)
+    name, message = cut(name, NAME_CHARS_MAX), cut(message, MESSAGE_CHARS_MAX)
+    return f"[{encode_basestring_ascii(name)}, {encode_basestring_ascii(message)}]"  # as ``json.dumps`` writes it
 
 
 def error_parts(text: str) -> tuple[str, str]:
@@ -744,7 +755,31 @@ def remember_hidden_args(session: Session, ask: Ask, row: CallRow) -> None:
 def hidden_values_of(session: Session, row: CallRow) -> Known:
     """Return the spellings of the hidden values of a recorded call, as far as this process can know them."""
     ask = session.live.get(row.id)
-    return {**session.known, **session.redactor.known(row.args)} if ask is None else ask.known
+    return secrets_of(session, session.redactor.known(row.args) if ask is None else ask.known)
+
+
+def secrets_of(session: Session, own: Known) -> Known:
+    """Return the spellings of the hidden values of a call and of its run: no text about the call may tell them."""
+    return {**session.known, **own} if session.known else own
+
+
+def kept_result(session: Session, spec: Spec, row: CallRow, stored: Stored, own: Known) -> Stored:
+    """Return what the ledger keeps of a result: without the hidden values of the call, and of its run.
+
+    ``own``: those of the call. A short value of the run is no reason to change what another tool returned: it is most
+    likely a coincidence, and a replay would get a mask instead.
+    """
+    if spec.redact is None:
+        own = NO_SECRETS
+        if not session.known:
+            return stored
+    known = {**own, **long_secrets(session)} if session.known else own
+    return session.redactor.kept(stored, known, (row.tenant, row.tool))
+
+
+def long_secrets(session: Session) -> Known:
+    """Return the hidden values of the run that are long enough to be searched for in what any of its tools returned."""
+    return {spelled: secret for spelled, secret in session.known.items() if len(spelled) > BOUNDED_CHARS_MAX}
 
 
 def body_args(session: Session, spec: Spec, row: CallRow) -> Mapping[str, Any]:
@@ -791,7 +826,7 @@ def result_loss(session: Session, spec: Spec | None, row: CallRow) -> str:
     if row.id in session.memory.results:
         return ""
     if (gone_at := moment(lost_at(row.result))) is not None:
-        return f"gc removed it on {gone_at:%Y-%m-%d}"
+        return f"it was removed on {gone_at:%Y-%m-%d}"
     if row.result is None:
         return row.loss or "nobody knows its result"
     if row.loss.startswith(REDACTED):
@@ -830,7 +865,7 @@ def before_loss(session: Session, spec: Spec, row: CallRow) -> str:
     if f"{BEFORE}:{row.id}" in session.memory.results:
         return ""
     if (gone_at := moment(lost_at(row.before))) is not None:
-        return f"gc removed it on {gone_at:%Y-%m-%d}"
+        return f"it was removed on {gone_at:%Y-%m-%d}"
     if row.before is None:
         return "the call was started without it" if row.attempt else "it was not read yet"
     if MARK in row.before and session.redactor.lacking(f'{{"before":{row.before}}}'):
@@ -915,9 +950,9 @@ def reported_result(session: Session, spec: Spec, row: CallRow, value: object) -
 
 def _stored(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[Any, Stored]:
     seen, stored = round_trip(value, spec.result_type, limit=session.payload_bytes_max)
-    if spec.redact:
-        stored = session.redactor.kept(stored, hidden_values_of(session, row), (row.tenant, row.tool))
-    return seen, stored
+    ask = session.live.get(row.id)
+    own = session.redactor.known(row.args) if ask is None else ask.known
+    return seen, kept_result(session, spec, row, stored, own)
 
 
 def remember(session: Session, spec: Spec, row: CallRow, value: object, stored: Stored) -> None:
@@ -1020,9 +1055,9 @@ async def release_tree(
     session.recall.close()  # close the cache first: from then on others may compensate what has succeeded here
     lease = session.lease
     release = ReleaseLease(session.root, lease.owner, lease.epoch, wake_s, suspended=suspended, replays=session.replays)
-    if silent_s is not None:
-        clocks = await ReadClocks()
-        release.silent_boot, release.mono, release.silent_s = clocks.boot, clocks.mono, silent_s
+    clocks = await ReadClocks()
+    release.boot, release.mono, release.silent_s = clocks.boot, clocks.mono, silent_s
+    release.is_wanted = lease.is_wanted
     return await release
 
 

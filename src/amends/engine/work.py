@@ -7,14 +7,15 @@ the lease, or to a process that does not own the run, is evidence.
 from __future__ import annotations
 
 from amends.engine.call import settle_outcome
-from amends.engine.doubts import by_evidence, note_late
+from amends.engine.doubts import by_evidence, note_late, settle_delay_left
 from amends.engine.session import Ask, Session
-from amends.errors import LeaseLost
-from amends.ledger.leases import WorkLease
-from amends.ledger.operations import ReadCall
+from amends.errors import CallNotFound, LeaseLost
+from amends.ledger.leases import WorkLease, work_left_s
+from amends.ledger.operations import ReadCall, WatchDoubt
 from amends.ledger.rows import CallRow
 from amends.ledger.world import Ended, ReadClocks
 from amends.model import WorkLost
+from amends.tools.spec import Spec
 
 
 async def grant(lease_s: float) -> WorkLease:
@@ -27,14 +28,45 @@ async def renewal(session: Session, row: CallRow, work: WorkLease) -> float:
     mono = (await ReadClocks()).mono
     session.lease.check(mono)
     if mono >= work.until:
-        raise over(row, work)
+        raise over(row, work.lease_s)
     return mono + work.lease_s
 
 
-def over(row: CallRow, work: WorkLease) -> LeaseLost:
+async def found(session: Session, call_id: str) -> CallRow:
+    """Return a call of this tree; raise ``CallNotFound``."""
+    row = await ReadCall(call_id)
+    if row is None or row.root != session.root:
+        raise CallNotFound(call_id)
+    return row
+
+
+async def late_renewal(session: Session, spec: Spec, call_id: str, attempt: int) -> float:
+    """Renew the work lease of an attempt that an earlier owner of this run handed out; return the seconds.
+
+    The attempt stays in doubt: nobody believes that nothing happened before the renewed lease is over. Raise ``LeaseLost``
+    if the lease has ended, or the doubt is settled.
+    """
+    row = await found(session, call_id)
+    session.lease.check((await ReadClocks()).mono)
+    if row.state != "in_doubt" or row.attempt != attempt or not row.remote_s:
+        raise over(row, row.remote_s)
+    # As long as it is waited for here: whoever believed that nothing happened has waited for the same.
+    left = await settle_delay_left(session, spec, row) - spec.settle
+    if not 0 < left < float("inf"):
+        raise over(row, row.remote_s)
+    clocks = await ReadClocks()
+    until = clocks.mono + work_left_s(row)
+    kept = await WatchDoubt(row.id, row.in_question, clocks.boot, until, renewed=True)
+    if kept.state != "in_doubt" or kept.attempt != attempt:
+        raise over(kept, row.remote_s)  # it was settled in the same moment
+    session.lease.check((await ReadClocks()).mono)
+    return row.remote_s
+
+
+def over(row: CallRow, lease_s: float) -> LeaseLost:
     """Return the error for a work lease that has ended."""
     return LeaseLost(
-        f"the work lease of {row.tool} ({work.lease_s:g} s) is over: stop, if you can",
+        f"the work lease of {row.tool} ({lease_s:g} s) is over: stop, if you can",
         hint="report what happened all the same: it is kept as evidence",
         run_id=row.run_id,
     )

@@ -15,12 +15,15 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from amends.encoding.chain import Anchored, anchored_from
 from amends.encoding.dataclass import dataclass
 from amends.errors import LedgerUnavailable, UsageError
 from amends.ledger.paths import split_path
+from amends.visible import visible_log
+
+log = visible_log("amends")
 
 NOT_AN_ANCHOR: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """The errors that reading a file raises if it is not an anchor."""
@@ -55,12 +58,33 @@ class Anchor:
         self.path = path
         self.ledger = ledger
         """Where the ledger is, for people: its file, or its url."""
-        self._lock = threading.Lock()
-        self.is_held = False
-        """Whether this process has checked that the ledger has the checkpoint; that is done once."""
+        self._lock, self._counting = threading.Lock(), threading.Lock()
+        self.sessions = 0
+        """How often the store has begun a session with a server, or lost one: each time another server, with an older
+        copy of the ledger, may answer from then on."""
+        self.held_at = self.asked_at = -1
+        """The value of ``sessions`` before this process last saw that the ledger has the checkpoint; and before it last
+        compared the ledger with what the anchor has, if only with nothing."""
         self._file = os.fspath(path)
+        self._is_unlocked = False
+        """Whether it was said that the file cannot be locked."""
         self._seen: tuple[bytes, Mark] | None = None
         """What the file said when it was last read, and the mark that this is."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process has checked that the ledger has the checkpoint, in the sessions that it has now."""
+        return self.held_at == self.sessions
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the ledger was compared with the anchor in the sessions that this process has now."""
+        return self.asked_at == self.sessions
+
+    def doubt(self) -> None:
+        """Note that another server may answer from now on; any thread may, and no note is lost."""
+        with self._counting:
+            self.sessions += 1
 
     def read(self) -> Mark | None:
         """Return the mark; None if no approval was ever consumed and there is no checkpoint."""
@@ -139,12 +163,40 @@ class Anchor:
     def _exclusive(self) -> Iterator[None]:
         """Exclude other threads, and other processes where the system has file locks."""
         with self._lock, contextlib.ExitStack() as stack:
-            with contextlib.suppress(ImportError, OSError):
-                import fcntl
-
-                held: Any = stack.enter_context(self.path.with_name(f"{self.path.name}.lock").open("ab"))
-                fcntl.flock(held, fcntl.LOCK_EX)
+            beside = self.path.with_name(f"{self.path.name}.lock")
+            try:
+                _lock(stack.enter_context(beside.open("ab")), stack)
+            except (ImportError, OSError) as error:  # a system, or a file system, without locks
+                if not self._is_unlocked:  # once: it is asked for often
+                    log.warning("the anchor cannot be locked by %s; only one process may write it: %s", beside, error)
+                self._is_unlocked = True
             yield
+
+
+def _lock(held: IO[bytes], stack: contextlib.ExitStack) -> None:
+    """Lock an open file until the stack is left: by ``flock``, on Windows by ``msvcrt``.
+
+    Raise ``OSError`` or ``ImportError`` if the system has neither.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        import msvcrt
+    else:
+        fcntl.flock(held, fcntl.LOCK_EX)  # ends when the file is closed
+        return
+    locks: Any = msvcrt  # its names are known on Windows only
+    held.seek(0)
+    try:
+        locks.locking(held.fileno(), locks.LK_LOCK, 1)  # it tries for ten seconds
+    except OSError as error:
+        raise LedgerUnavailable(f"another process keeps the lock of the ledger's anchor: {held.name}") from error
+
+    def unlock() -> None:
+        held.seek(0)
+        locks.locking(held.fileno(), locks.LK_UNLCK, 1)
+
+    stack.callback(unlock)
 
 
 def _time(said: Any) -> float:

@@ -25,6 +25,7 @@ from amends.ledger.operations import (
     DecideCommit,
     DropCall,
     EditApproval,
+    FindTrees,
     ForkRun,
     ListRuns,
     NoteEvidence,
@@ -45,13 +46,16 @@ from amends.ledger.operations import (
     StartCall,
     StoreOp,
 )
-from amends.ledger.rows import PLAIN, CallRow, EventRow, RunRow, lost_at
+from amends.ledger.rows import ERASED, GONE, PLAIN, ApprovalRow, CallRow, EventRow, RunRow
 from amends.ledger.store import Store
 
 KEY_BYTES_MIN: Final = 32
 KEYS_MAX: Final = 100
 NONCE_BYTES: Final = 12
 _SHAPE: Final = re.compile(rf"{SEALED}([0-9a-f]{{8}}):([A-Za-z0-9_-]+=*)")
+
+_REMOVED: Final = re.compile(rf"{GONE}[0-9.e+-]+(?:{ERASED})?")
+"""What gc or an erasure has left of a payload; words of people may begin so, too."""
 
 
 class Vault:
@@ -68,12 +72,22 @@ class Vault:
         self._newest = self._ciphers[self.ids[0]]
 
     def seal(self, text: str, about: str) -> str:
-        """Return the text encrypted for one row (``about``); return an encrypted text as it is."""
-        if is_sealed(text):
+        """Return the text encrypted for one row (``about``); return one that was encrypted for it as it is.
+
+        Words of a person or a model may look like an encrypted text: stored so, nobody could read their row.
+        """
+        if is_sealed(text) and self._opens(text, about):
             return text
         nonce = os.urandom(NONCE_BYTES)
         sealed: bytes = self._newest.encrypt(nonce, text.encode("utf-8", "surrogatepass"), about.encode())
         return f"{SEALED}{self.ids[0]}:{urlsafe_b64encode(nonce + sealed).decode('ascii')}"
+
+    def _opens(self, text: str, about: str) -> bool:
+        try:
+            self.open(text, about)
+        except (LedgerSealed, LedgerCorrupt):
+            return False
+        return True
 
     def open(self, text: str, about: str) -> str:
         """Return the text decrypted; return a plain text as it is. Raise ``LedgerSealed`` without its key."""
@@ -85,8 +99,8 @@ class Vault:
             raise LedgerSealed(
                 f"a stored value is encrypted with key {found[1]}; this runtime has {', '.join(self.ids)}"
             )
-        raw = urlsafe_b64decode(found[2])
         try:
+            raw = urlsafe_b64decode(found[2])
             plain: bytes = cipher.decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], about.encode())
         except Exception as error:  # the library does not say more
             raise LedgerCorrupt(
@@ -159,10 +173,11 @@ SEALED_FIELDS: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
     DecideCommit: ("run", ("output",)),
     NoteProbe: ("call_id", ("why",)),
     BeginRollback: ("", ("why",)),
+    EditApproval: ("call_id", ("told",)),
 }
 """Per operation: the attribute with the id of its row, and its attributes that are encrypted for that row only."""
-UNOPENED: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord, ReadChains)
-"""Operations whose answers stay encrypted."""
+UNOPENED: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord, ReadChains, FindTrees)
+"""Operations whose answers stay encrypted: an export or an audit needs no key."""
 PROVED_FIELDS: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
     AdmitCall: ("args",),
     OpenRun: ("input",),
@@ -232,7 +247,7 @@ class Sealing:
 
     def sealed(self, text: str, about: str) -> str:
         """Return one payload encrypted; constants such as ``null``, and what gc has left, stay plain."""
-        return text if text in PLAIN or lost_at(text) is not None else self.vault.seal(text, about)
+        return text if text in PLAIN or _REMOVED.fullmatch(text) else self.vault.seal(text, about)
 
     def _seal_fork(self, op: ForkRun) -> None:
         if not op.proofs:
@@ -262,11 +277,14 @@ class Sealing:
 
     def _opened(self, answer: Any) -> Any:
         if isinstance(answer, CallRow):
-            return self._row(answer, CALL_TEXTS, answer.id)
+            return self._refusal(self._row(answer, CALL_TEXTS, answer.id))
         if isinstance(answer, RunRow):
             return self._row(answer, RUN_TEXTS, answer.uid)
         if isinstance(answer, EventRow):
             return self._event(answer)
+        if isinstance(answer, ApprovalRow):
+            reason = self._inside_words(answer.reason, answer.call)
+            return changed(answer, {"reason": reason}) if reason != answer.reason else answer
         if isinstance(answer, list):
             return [self._opened(one) for one in answer]
         if isinstance(answer, tuple):
@@ -288,21 +306,51 @@ class Sealing:
             return row  # loaded from a ledger with other keys: it stays encrypted, and is shown as unreadable
         return changed(row, news) if news else row
 
+    def _refusal(self, row: CallRow) -> CallRow:
+        """Return a refused call whose reason quotes the arguments to ask for instead, with these decrypted."""
+        if row.state != "refused" or SEALED not in row.why:
+            return row
+        error = row.error
+        if error.startswith("["):  # else it was loaded, and is encrypted with a key that is missing here
+            by, reason = json.loads(error)
+            error = json.dumps([by, self._inside_words(reason, row.id)], ensure_ascii=False)
+        return changed(row, {"error": error, "why": self._inside_words(row.why, row.id)})
+
+    def _inside_words(self, text: str, about: str) -> str:
+        """Return words of ours with the payload that they quote decrypted; it was encrypted for the row ``about``."""
+        return _SHAPE.sub(lambda found: self._words(found[0], about), text) if SEALED in text else text
+
     def readable(self, name: str, text: str, about: str) -> str:
         """Return the text of one column, decrypted."""
+        if name in UNBOUND_TEXTS:
+            return _changed_texts(text, name, self._words) if name in PARTIAL_TEXTS else self._words(text)
         if name in PARTIAL_TEXTS:
-            return _changed_texts(
-                text, name, lambda part: self.vault.open(part, "" if name in UNBOUND_TEXTS else about)
-            )
-        return self.vault.open(text, "" if name in UNBOUND_TEXTS else about)
+            return _changed_texts(text, name, lambda part: self.vault.open(part, about))
+        return self.vault.open(text, about)
+
+    def _words(self, text: str, about: str = "") -> str:
+        """Return words for people, decrypted. Not every verb encrypts them, and words may look encrypted: no error here."""
+        try:
+            return self.vault.open(text, about)
+        except LedgerSealed:
+            return f"({MASK} encrypted)"
+        except LedgerCorrupt:
+            return text
 
     def resealed(self, name: str, text: str, about: str) -> str:
         """Return the text of one column, encrypted with the newest key; unchanged if it is already, or is empty."""
         place = "" if name in UNBOUND_TEXTS else about
 
         def renewed(part: str) -> str:
-            fresh = self.vault.is_newest(part) or part in PLAIN or lost_at(part) is not None
-            return part if fresh else self.vault.seal(self._inside(self.vault.open(part, place)), place)
+            if self.vault.is_newest(part) or part in PLAIN or _REMOVED.fullmatch(part):
+                return part
+            try:
+                plain = self.vault.open(part, place)
+            except (LedgerSealed, LedgerCorrupt):
+                if name not in UNBOUND_TEXTS:
+                    raise
+                return part  # words that only look encrypted, or are hidden for good
+            return self.vault.seal(self._inside(plain), place)
 
         if not text or text in PLAIN:
             return text
@@ -332,10 +380,9 @@ class Sealing:
             return [self._fact(one, row) for one in fact]
         if not isinstance(fact, str):
             return fact
-        try:
-            return self.vault.open(fact, row.call)
-        except LedgerSealed:  # its key is missing, and an event is never rewritten
-            return f"({MASK} encrypted)"
+        if is_sealed(fact):  # if its key is missing: an event is never rewritten
+            return self._words(fact, row.call)
+        return self._inside_words(fact, row.call) if row.call else fact
 
 
 def without_keys(text: str) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
 from typing import Any, Final, get_args
+from unicodedata import normalize
+from uuid import UUID
 
 from amends.budgets import Per
 from amends.encoding.annotations import Tagged
@@ -163,7 +165,7 @@ class Filter:
                 "tool": row.tool,
                 "call": row.call,
                 "by": row.by_whom,
-                "role": json.loads(row.roles),
+                "role": row.asked_roles,
                 "args": _args(found.call) if self.has("args") else {},
             }
         )
@@ -290,6 +292,19 @@ def _alternatives(value: str) -> list[tuple[list[str], str]]:
         parts.append(".*" if star else re.escape(quoted or plain))
         found[-1] = (parts, written + (star or quoted or plain))
     return [one for one in found if one[0]]
+
+
+def texts_at(values: Any, path: str) -> Iterator[str]:
+    """Yield the value at this path of decoded arguments as a text: ``customer.id``, ``lines.0.sku``; of a list, each member.
+
+    Texts are in their composed form (NFC), so that two spellings of a letter are the same.
+    """
+    value = _fact({"args": values}, f"args.{path}")
+    for one in value if isinstance(value, list | tuple | set | frozenset) else (value,):
+        if isinstance(one, date | time):
+            yield one.isoformat()
+        elif isinstance(one, str | int | float | Decimal | UUID) and (text := _text(one)) is not None:
+            yield normalize("NFC", text)
 
 
 def _fact(facts: Mapping[str, Any], field: str) -> Any:

@@ -70,6 +70,20 @@ class Heartbeat:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5.0)
 
+    def hand_over(self, lease_s: float) -> int:
+        """Give every lease only so long to live, and renew none again; return how many runs others take over then.
+
+        For a process that is about to end: from now on it starts no body. It must be gone before these leases end.
+        """
+        leases = self.kept()
+        for lease in leases:
+            lease.lost = True  # first: no body starts after this
+        self.close()
+        for owner in {lease.owner for lease in leases}:
+            epochs = {lease.root: lease.epoch for lease in leases if lease.owner == owner}
+            self._renew(RenewLeases(owner, epochs, lease_s, waits=False, boot=self._boot(), mono=self._mono()))
+        return len(leases)
+
     def _reset_after_fork(self) -> None:
         """Forget the leases, the thread and the lock of the parent process.
 
@@ -130,6 +144,7 @@ class Heartbeat:
             if lease.root in renewed.goals:
                 lease.until = max(lease.until, asked_at + self._lease_s)
                 lease.goal = renewed.goals[lease.root]
+                lease.is_wanted = lease.is_wanted or lease.root in renewed.wanted
             elif lease.root in renewed.busy:
                 busy.append(lease)
             else:

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from types import NoneType
@@ -21,7 +21,7 @@ from amends.encoding.ids import new_number
 from amends.encoding.lazy_import import import_on_use
 from amends.engine.compiled import Compiled, compiled
 from amends.engine.opening import Opening
-from amends.engine.session import Closing, Memory, Session
+from amends.engine.session import Closing, Memory, Session, moment
 from amends.errors import (
     AgentNotFound,
     BadConfig,
@@ -29,6 +29,8 @@ from amends.errors import (
     LedgerMissing,
     UnknownTool,
     UsageError,
+    close_to,
+    is_swapped,
     name_for_models,
 )
 from amends.host.anchor import anchor_of
@@ -39,13 +41,13 @@ from amends.host.redaction import Hiding, recorded_input
 from amends.host.settings import APPLICATION, Setting, settle_settings
 from amends.host.token_cache import TokenCache
 from amends.host.work_leases import WorkLeases
-from amends.ledger.flow import Flow
+from amends.ledger.flow import Flow, run_flow_async
 from amends.ledger.leases import Lease
 from amends.ledger.operations import Opened, StoreOp
 from amends.ledger.plain import PlainRun
 from amends.ledger.rows import CLIENT, RunRow, counterparts_of, point_of
-from amends.ledger.store import Store
-from amends.model import Order
+from amends.ledger.store import Served, Store
+from amends.model import Approval, Order
 from amends.stores import store_for
 from amends.tools.compensation import Bodies, Body, is_compensable_here
 from amends.tools.declarations import check_described, specs_of
@@ -63,6 +65,8 @@ else:
 
 log = visible_log("amends")
 
+ALMOST: Final = 0.85
+"""How alike two names are, from 0 to 1, if one is taken for a misspelling of the other."""
 PLAIN_BYTES_MAX: Final = 4 * CHARS_MAX
 """The most that the arguments or the result of a plain call take; with a lower limit every call is checked."""
 _NOT_YET: Final[Any] = object()
@@ -81,6 +85,8 @@ class Host:
         if store is None and not self.store.url.startswith(("sqlite:", "memory:")):
             # The URL of a server may contain a password, and settings are printed.
             self.settings["url"] = Setting(self.store.url, self.settings["url"].origin)
+        elif store is not None:  # whatever url says is not used
+            self.settings["url"] = Setting(store.url, "argument")
         self.order: Order = self.value("order")
         self.lease_s: float = self.value("lease")
         self.wait_s: float = self.value("wait")
@@ -96,6 +102,8 @@ class Host:
         self.rules: tuple[Rule, ...] = self.value("rules")
         self.approvers: Mapping[str, tuple[str, ...]] = self.value("approvers")
         self.anchor = anchor_of(self.store.url, self.value("anchor"))
+        if self.anchor is not None and isinstance(self.store, Served):
+            self.store.on_session.append(self.anchor.doubt)
         self.checkpointer = Checkpointer(self.store, self.settings, anchor=self.anchor, hook=on_checkpoint)
         self.warnings: tuple[str, ...] = ()
         """Suspicious but valid rules, budgets and tools; each was logged."""
@@ -104,6 +112,8 @@ class Host:
         """Bodies of tools that live in another program, and that this process can reach."""
         self.unserved: frozenset[str] = frozenset()
         """Tools that other processes perform, and that none performs now."""
+        self._of_agents: set[str] = set()
+        """Tools that an agent of a framework has, and those of which a warning said that it has not."""
         self.result_types: dict[str, Any] = {}
         """What tools that live elsewhere return, as the handlers of their requests said."""
         self.specs: dict[str, Spec] = self._checked(self.tools)
@@ -116,7 +126,9 @@ class Host:
         self.new_number: Callable[[], int] = new_number
         """Makes the numbers of plain calls; ``new_id`` makes all other ids."""
         # Functions, because tools may be added later, and a simulation has its own ids.
-        self.notices = Notices(hook, self.settings, lambda: self.specs, lambda: self.new_id, self.redactor)
+        self.notices = Notices(
+            hook, self.settings, lambda: self.specs, lambda: self.new_id, self.redactor, self.with_asked
+        )
         self.workers = 0
         """How many workers this process has (``rt.worker()``)."""
         self.released = 0
@@ -125,6 +137,8 @@ class Host:
         """How many blocks of this process have ended: a worker in the same process looks again at once."""
         self.token_cache = TokenCache(self.value("token_cache"))
         self._opened = False
+        self.was_opened = False
+        """Whether the ledger was opened, even if it is closed again."""
         self._pid = 0
         self._owner = ""
         self._lock = threading.Lock()
@@ -172,6 +186,61 @@ class Host:
             self.bodies = more
             self._compiled = {}
 
+    def check_arguments(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        """Raise ``BadDeclaration`` for a tool that was declared by name and does not fit the framework's tool.
+
+        ``functions``: for each of the framework's tools a function with its parameters, which is never called. Declared
+        tools that are not among them may be those of another agent, unless one of them almost has the name.
+        """
+        for name, fn in functions.items():
+            spec = self.specs.get(name)
+            if spec is not None and is_elsewhere(spec.declaration) and spec.declaration.like is None:
+                bodies = {**self.bodies, name: Body(fn)}
+                specs_of(self.tools, order=self.order, redact=self.redactor.hidden, bodies=bodies)
+        with self._lock:
+            self._of_agents.update(functions)
+        undeclared = [name for name in functions if self.find(name) is None]
+        for spec in self.specs.values():
+            if spec.name in functions or spec.name in self.bodies or not is_elsewhere(spec.declaration):
+                continue
+            close = close_to(spec.name, undeclared, cutoff=ALMOST)
+            if close := close or [name for name in undeclared if is_swapped(spec.name, name)]:
+                raise BadDeclaration(
+                    f'the agent has no tool "{spec.name}"; did you mean "{close[0]}"? It has: {", ".join(functions)}',
+                    tool=spec.name,
+                    where=spec.where,
+                )
+
+    def warn_of_unused(self, names: Collection[str]) -> None:
+        """Log which tools were declared by name and are none of an agent's, each once; ``names``: the agent's tools.
+
+        They may be those of another agent of this runtime. Tables of a settings file, which several programs may share,
+        and tools that only compensate others do not count.
+        """
+        with self._lock:
+            self._of_agents.update(names)
+            if not names:
+                return
+            shared = {str(table.get("name")) for table in self.settings["tools"].value}
+            known = self._of_agents | {name_for_models(name) for name in self._of_agents} | shared | self.bodies.keys()
+            compensating = {spec.compensate.tool for spec in self.specs.values() if spec.compensate is not None}
+            unused = [
+                spec.name
+                for spec in self.specs.values()
+                if is_elsewhere(spec.declaration)
+                and not {spec.name, name_for_models(spec.name)} & known
+                and spec.name not in compensating
+            ]
+            self._of_agents |= set(unused)  # each is named once
+        if unused:
+            are = "is" if len(unused) == 1 else "are"
+            log.warning(
+                "%s %s declared, and the agent has no tool of that name; it has: %s",
+                ", ".join(unused),
+                are,
+                ", ".join(names),
+            )
+
     def with_result_of(self, tool: str, handler: Callable[..., Any]) -> Spec:
         """Return a tool; one that lives elsewhere is known to return what the handler of a request is annotated with.
 
@@ -188,6 +257,7 @@ class Host:
         with self._lock:
             self.result_types[spec.name] = hint
             self.specs[spec.name] = replace(spec, result_type=hint)  # in place: sessions refer to this dict
+            self._compiled.pop(spec.name, None)
         return self.specs[spec.name]
 
     def _checked(self, tools: list[object], bodies: Bodies | None = None) -> dict[str, Spec]:
@@ -273,7 +343,7 @@ class Host:
                 log.log(level, "created a new ledger at %s", self.store.url)
             self.hiding.ready()
             self.checkpointer.ready()
-            self._opened = True
+            self._opened = self.was_opened = True
 
     def _open_store(self) -> bool:
         try:
@@ -328,7 +398,10 @@ class Host:
             spec, known = self.specs.get(declared.name), self._compiled
             made = None if spec is None else compiled(spec, advise=(spec.order or self.order) == "advise")
             known[declared.name] = made
-        return made if made is not None and made.fn is declared.fn else None
+        if made is None or made.fn is declared.fn:
+            return made  # type: ignore[no-any-return]
+        is_given = made.spec.signature is None and made.spec.declaration is declared  # its body was given by ``reach``
+        return made if is_given else None
 
     def named(self, tool: str) -> Spec:
         """Return the tool of this name; raise ``UnknownTool`` if there is none."""
@@ -390,6 +463,7 @@ class Host:
             completion=completion,
             checks=checks,
             new_id=self.new_id,
+            wants=options.get("client_lease") is not None,
         )
 
     def _policy(self, options: Mapping[str, Any]) -> str:
@@ -486,6 +560,19 @@ class Host:
         named = person.strip().casefold()
         return tuple(role for role, people in self.approvers.items() if named in people)
 
+    def with_asked(self, approval: Approval, now: float) -> Approval:
+        """Return a request with the people who are asked now: those on call, or all who have the role; never who made it."""
+        if approval.state != "pending":
+            return approval
+        from amends.host.oncall import OnCall
+
+        at = moment(now)
+        assert at is not None, "ledger time is a time"
+        requesters = (approval.call.principal or "", approval.call.agent or "", *approval.editors)
+        table = self.value("oncall") or OnCall()
+        asked = table.asked(approval.roles, self.approvers, at, requesters=requesters)
+        return replace(approval, asked=asked)
+
     def forget(self) -> None:
         """Forget all redacted values, as another process would not know them; for tests."""
         self._memories.clear()
@@ -522,24 +609,18 @@ class View:
             )
         return tenant or self.tenant
 
+    def only(self, tenant: str | None) -> str | None:
+        """Return the only tenant whose things count, "" for the one without a name; None: every tenant."""
+        return self.within(tenant) or tenant
 
-async def _signed(flow: Flow[T], token: str) -> T:
-    try:
-        op = flow.send(None)
-        while True:
-            if isinstance(op, StoreOp):
-                op.token = token
-            try:
-                answer = await op
-            except Exception as error:
-                op = flow.throw(error)
-            else:
-                op = flow.send(answer)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        flow.close()
+
+def _signed(flow: Flow[T], token: str) -> Flow[T]:
+    def noted(op: Any) -> Any:
+        if isinstance(op, StoreOp):
+            op.token = token
+        return op
+
+    return run_flow_async(flow, noted)
 
 
 def run_id_of(id: Any) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from amends.encoding.chain import feed_place, read_place
@@ -15,24 +15,31 @@ from amends.engine.reports import event_of, info_of
 from amends.engine.session import call_of, moment
 from amends.errors import UsageError
 from amends.host.filters import CALL_FIELDS, CALL_WORDS, EVENT_FIELDS, RUN_FIELDS, Filter, parse_filter
-from amends.host.host import Host, View
+from amends.host.host import Host, View, run_id_of
 from amends.host.runs import found
+from amends.ledger.budgets import read_charge
 from amends.ledger.flow import Flow
 from amends.ledger.operations import (
+    CountRuns,
     HeldLock,
     ListLocks,
     ListRuns,
+    ListUnfinished,
+    Outline,
+    ReadCall,
     ReadEvents,
     ReadNewestEvent,
+    ReadOutlines,
     ReadRun,
     SearchCalls,
     StoreOp,
     Tree,
 )
-from amends.ledger.rows import APPROVAL_STATES, CallRow, EventRow, RunRow
+from amends.ledger.rows import APPROVAL_STATES, CallRow, EventRow, RunRow, is_left_to_program
 from amends.ledger.world import IsDead, ReadClocks
 from amends.model import Call, Event, Lock, Now, RunInfo
-from amends.states import CALL_STATES, LIVE, RUN_FINAL, RUN_STATES
+from amends.report import Overview, RunLine
+from amends.states import CALL_STATES, LIVE, RUN_FINAL, RUN_STATES, UNSETTLED
 
 EVENT_STATES: Final = tuple(dict.fromkeys((*RUN_STATES, *CALL_STATES, *APPROVAL_STATES)))
 
@@ -48,6 +55,14 @@ KNOWN_RUNS_MAX: Final = 10_000
 """How many runs are remembered while a ledger is searched."""
 TIME_MAX: Final = 1e11
 """The latest moment, in seconds, that a filter may begin with."""
+COUNTED_MAX: Final = 1_200
+"""How many of the newest runs an overview counts by state."""
+LOOKED_MAX: Final = 10_000
+"""How many runs one page of an overview looks at."""
+LOOKED_DEEP_MAX: Final = 1_000
+"""The same, if the calls of each run are looked at too."""
+UNFINISHED_MAX: Final = 500
+"""Up to how many unfinished trees are read to find those in one state; if there are more, a search finds some soon."""
 PERSON: Final = "a person"
 OWNER_PARTS_MIN: Final = 2
 """An owner that is named by the process itself has more parts than this: its host, ..., its process id, its start."""
@@ -200,6 +215,131 @@ def runs(_host: Host, view: View, filter: str = "", *, now: bool = False, after:
     return Pages(first, then, wanted.takes_run, info_of, narrow=narrow, complete=_with_now if now else None)
 
 
+async def overview(_host: Host, view: View, filter: str = "", *, after: str = "", limit: int = 50) -> Overview:
+    """Return one page of runs, newest first, with what they cost and how many runs are in each state.
+
+    The work is bounded, however large the ledger is: a page looks at no more than some thousand runs, and says where
+    to go on. ``filter``, ``after``: as of ``runs``. ``limit``: how many runs, at most 200.
+    """
+    if not 1 <= limit <= PAGE:
+        raise UsageError(f"limit={limit} is not between 1 and {PAGE}")
+    wanted, tenant = parse_filter(filter, RUN_FIELDS), view.tenant or ""
+    found = await _search(wanted, tenant, _run_place(after) if after else None, limit)
+    outlines, is_partial = await ReadOutlines(tuple(dict.fromkeys(row.root for row in found.rows)))
+    by_root = {outline.tree.run.uid: outline for outline in outlines}
+    lines = [await _line(row, by_root.get(row.root)) for row in found.rows]
+    counts = await CountRuns(tenant, COUNTED_MAX)
+    counted = sum(counts.values())
+    return Overview(
+        tuple(lines), found.next, found.looked_at, found.is_cut, dict(sorted(counts.items())), counted,
+        counted < COUNTED_MAX, not is_partial,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What a bounded search has found."""
+
+    rows: list[RunRow]
+    next: str | None
+    looked_at: int
+    is_cut: bool
+
+
+async def _search(wanted: Filter, tenant: str, before: tuple[float, str] | None, limit: int) -> Searched:
+    """Look for runs, newest first, in a bounded part of the ledger.
+
+    The state is compared here: a store that looks for a state which few runs have would read all of them.
+    """
+    narrow = narrowing(wanted, *CALL_WORDS)
+    found = await _search_named(wanted, tenant, before)
+    if found is None and wanted.states and not RUN_FINAL & set(wanted.states):
+        found = await _search_unfinished(wanted, tenant, before, limit)
+    if found is not None:
+        return found
+    # What needs the calls of each run costs more for each run that is looked at.
+    most = LOOKED_DEEP_MAX if wanted.has(*CALL_WORDS) else LOOKED_MAX
+    size = PAGE if wanted.words.keys() - {"state"} else min(limit + 1, PAGE)
+    rows: list[RunRow] = []
+    looked_at = 0
+    while looked_at < most:
+        page = await ListRuns(tenant, (), before, size)
+        kept = [row for row in page if wanted.takes_run(row)]
+        rows += kept if narrow is None else await narrow.rows(kept)
+        looked_at += len(page)
+        if len(rows) > limit:
+            return Searched(
+                rows[:limit], _shown_place(rows[limit - 1].created_at, rows[limit - 1].uid), looked_at, False
+            )
+        if len(page) < size or (narrow is not None and narrow.is_over(page[-1])):
+            return Searched(rows, None, looked_at, False)
+        before = (page[-1].created_at, page[-1].uid)
+        size = PAGE
+    assert before is not None, "a page was read"
+    return Searched(rows, _shown_place(*before), looked_at, True)
+
+
+async def _search_named(wanted: Filter, tenant: str, before: tuple[float, str] | None) -> Searched | None:
+    """Return the run whose id the filter has, however old it is; None: it has none, or several runs had that id."""
+    said = wanted.words.get("run", ())
+    if len(said) != 1 or len(said[0].values) != 1 or "*" in said[0].values[0]:
+        return None
+    tree = await ReadRun(tenant, said[0].values[0], states=())
+    if tree is None or tree.run.generation > 1 or not said[0].takes(tree.run.id):
+        return None
+    rows = [tree.run] if wanted.takes_run(tree.run) and _is_before(tree.run, before) else []
+    narrow = narrowing(wanted, *CALL_WORDS)
+    return Searched(rows if narrow is None else await narrow.rows(rows), None, 1, False)
+
+
+def _is_before(row: RunRow, before: tuple[float, str] | None) -> bool:
+    return before is None or (row.created_at, row.uid) < before
+
+
+async def _search_unfinished(
+    wanted: Filter, tenant: str, before: tuple[float, str] | None, limit: int
+) -> Searched | None:
+    """Look for runs in states that only unfinished trees have, which an index finds; None: there are too many of them."""
+    roots = await ListUnfinished(tenant, limit=UNFINISHED_MAX + 1)
+    if len(roots) > UNFINISHED_MAX:
+        return None
+    outlines, _ = await ReadOutlines(tuple(row.uid for row in roots))
+    known = [row for outline in outlines for row in outline.tree.runs]
+    kept = [row for row in known if wanted.takes_run(row) and _is_before(row, before)]
+    kept.sort(key=lambda row: (row.created_at, row.uid), reverse=True)
+    narrow = narrowing(wanted, *CALL_WORDS)
+    rows = kept if narrow is None else await narrow.rows(kept)
+    next_ = _shown_place(rows[limit - 1].created_at, rows[limit - 1].uid) if len(rows) > limit else None
+    return Searched(rows[:limit], next_, len(known), False)
+
+
+async def _line(row: RunRow, outline: Outline | None) -> RunLine:
+    if outline is None:
+        return RunLine(info_of(row))
+    tree = outline.tree
+    info = info_of(row, next((one.id for one in tree.runs if one.uid == row.parent), ""))
+    if row.closed_at is None and row.state not in RUN_FINAL and not row.origin:
+        info = replace(info, now=await now_of(row, tree))
+    below = {row.uid}
+    for one in tree.runs:  # parents come first
+        if one.parent in below:
+            below.add(one.uid)
+    calls = [call for call in tree.calls if call.run in below]
+    costs: dict[str, Decimal] = {}
+    for call in calls:
+        for unit, amount in read_charge(call.cost).totals().items() if call.cost and not call.is_loaded else ():
+            costs[unit] = costs.get(unit, Decimal(0)) + Decimal(amount)
+    doubts = sum(call.state in ("in_doubt", "compensation_in_doubt") for call in calls)
+    spent = {unit: amount for unit, amount in sorted(costs.items()) if amount}
+    # The calls of a child run are all read, unless there are too many; those of a root are counted.
+    count = outline.calls if row.uid == row.root else len(calls)
+    return RunLine(info, count, doubts, sum(call.replays for call in calls), spent)
+
+
+def _shown_place(created_at: float, uid: str) -> str:
+    return f"{created_at!r}/{uid}"
+
+
 def _run_place(after: str) -> tuple[float, str]:
     created, slash, uid = after.partition("/")
     try:
@@ -255,13 +395,23 @@ async def events_of(view: View, run_id: str | None, after: int | str, text: str)
     wanted = parse_filter(text, EVENT_FIELDS, EVENT_STATES)
     root = await _root_of(view, run_id)
     if root is not None:
-        return event_pages(view, root, _number(after, root), wanted)
+        number = max(_number(after, root), await _before_call(wanted, root))
+        return event_pages(view, root, number, wanted)
     place = _place(after)
     if wanted.has("at", "age"):
-        first, _ = wanted.within((await ReadClocks()).wall)
+        begins, _ = wanted.within((await ReadClocks()).wall)
         # Not beyond what a place can hold; a filter on a time in the far future finds nothing either way.
-        place = max(place, _place(feed_place(min(max(first, 0.0), TIME_MAX))), key=read_place)
+        place = max(place, _place(feed_place(min(max(begins, 0.0), TIME_MAX))), key=read_place)
     return event_pages(view, None, place, wanted)
+
+
+async def _before_call(wanted: Filter, root: str) -> int:
+    """Return the number before the first event of the call that the filter names; 0: it names none, or several."""
+    said = wanted.words.get("call", ())
+    if len(said) != 1 or len(said[0].values) != 1 or "*" in said[0].values[0]:
+        return 0
+    row = await ReadCall(said[0].values[0])
+    return 0 if row is None or row.root != root else row.seq - 1
 
 
 async def newest_event(view: View, run_id: str | None) -> Event | None:
@@ -271,7 +421,7 @@ async def newest_event(view: View, run_id: str | None) -> Event | None:
 
 
 async def _root_of(view: View, run_id: str | None) -> str | None:
-    return None if run_id is None else found(await ReadRun(view.tenant or "", id=run_id), run_id).run.root
+    return None if run_id is None else found(await ReadRun(view.tenant or "", id=run_id, states=()), run_id).run.root
 
 
 def _number(after: int | str, root: str) -> int:
@@ -303,21 +453,40 @@ def _place(after: int | str) -> str:
 # ---- What happens to a run at this moment
 
 
+NOT_SETTLED: Final = tuple(sorted({*UNSETTLED, *LIVE, "compensation_in_doubt"}))
+"""The states of calls by which a run waits for something."""
+
+
+async def info(_host: Host, view: View, run_id: str) -> RunInfo:
+    """Return one run without its calls, with what happens to it at this moment (``now``)."""
+    tree = found(await ReadRun(view.tenant or "", run_id_of(run_id), states=NOT_SETTLED), run_id)
+    run, above = tree.run, None
+    if run.parent:
+        above = await ReadRun(view.tenant or "", uid=run.parent, states=())
+    shown = info_of(run, "" if above is None else above.run.id)
+    if run.closed_at is not None or run.state in RUN_FINAL or run.origin:
+        return shown
+    if run.uid != run.root:  # the lease is the root's, and so is what its relatives wait for
+        tree = found(await ReadRun("", uid=run.root, states=NOT_SETTLED), run_id)
+    return replace(shown, now=await now_of(run, tree))
+
+
 async def _with_now(row: RunRow, info: RunInfo) -> RunInfo:
     """Return the run with ``now``; unchanged if it has ended, or belongs to another ledger."""
     if row.closed_at is not None or row.state in RUN_FINAL or row.origin:
         return info
     tree = await ReadRun("", uid=row.root)
-    return info if tree is None else replace(info, now=await _now(row, tree))
+    return info if tree is None else replace(info, now=await now_of(row, tree))
 
 
-async def _now(row: RunRow, tree: Tree) -> Now:
+async def now_of(row: RunRow, tree: Tree) -> Now:
+    """Return what happens to an unfinished run at this moment."""
     root = tree.run
     if row.state == "blocked":
         return Now("waiting", waits_for=PERSON)
     waits_for, since = _waits_for(row, tree)
     if not root.owner:
-        return Now("waiting", waits_for=waits_for or _continued_by(root, tree.now), since=since)
+        return Now("waiting", waits_for=waits_for or _continued_by(tree), since=since)
     if await _is_lost(root, tree.now):
         return Now("orphaned", _place_of(root.owner), waits_for, moment(root.lease_until - root.lease_s))
     if waits_for is not None and not any(call.state in LIVE for call in tree.calls):
@@ -343,8 +512,7 @@ def _waits_for(row: RunRow, tree: Tree) -> tuple[str | None, datetime | None]:
     asked = [one for one in tree.approvals if one.id in held and one.state_at(tree.now) == "pending"]
     if asked:
         first = min(asked, key=lambda one: one.expires_at)
-        roles = json.loads(first.roles)
-        return " or ".join(roles) or PERSON, moment(first.requested_at)
+        return " or ".join(first.asked_roles) or PERSON, moment(first.requested_at)
     if any(call.state == "held" and not call.is_staged and not call.approval for call in calls):
         return PERSON, None
     doubtful = [call for call in calls if call.state in ("in_doubt", "compensation_in_doubt")]
@@ -357,10 +525,13 @@ def _waits_for(row: RunRow, tree: Tree) -> tuple[str | None, datetime | None]:
     return None, None
 
 
-def _continued_by(root: RunRow, now: float) -> str:
+def _continued_by(tree: Tree) -> str:
     """Return who continues a run that no process has."""
+    root = tree.run
+    if is_left_to_program(root) and not any(run.state == "rolling_back" for run in tree.runs):
+        return "its program"  # a worker that is due only looks whether there is a doubt
     is_workers = root.goal or root.phase != "open" or (root.recover == "resume" and root.agent)
-    is_due = root.wake_at is not None and root.wake_at <= now
+    is_due = root.wake_at is not None and root.wake_at <= tree.now
     return "a worker" if is_workers or is_due else "its program"
 
 

@@ -11,8 +11,8 @@ from amends.errors import UsageError
 from amends.host.filters import seconds_in
 from amends.host.host import Host, View
 from amends.ledger.operations import CollectGarbage
-from amends.model import Collected, Schema
-from amends.stores.migrations import Migrating, sql_of
+from amends.model import Collected, PlannedMigration, Schema
+from amends.stores.migrations import Estimating, Migrating, plan_of, sql_of, tables_of
 
 BATCH_RUNS: Final = 50
 """How many trees one transaction handles, so that others do not wait long for the ledger."""
@@ -27,6 +27,16 @@ def schema(host: Host, _view: View) -> Schema:
 def migrate(host: Host, _view: View) -> Schema:
     """Bring the schema of the ledger up to date, creating the ledger if there is none; return what it has then."""
     return _migrating(host).migrate()
+
+
+def plan_migration(host: Host, _view: View) -> tuple[PlannedMigration, ...]:
+    """Return what ``migrate`` would do: SQL, locks and about how many rows; create and change nothing."""
+    store = _migrating(host)
+    schema = store.schema()
+    rows: dict[str, int] = {}
+    if schema.version and isinstance(store, Estimating):
+        rows = store.estimate_rows(tables_of(store.dialect, schema.version))
+    return plan_of(store.dialect, schema, rows)
 
 
 def schema_sql(host: Host, _view: View) -> str:

@@ -22,7 +22,7 @@ from amends.errors import LedgerError, log_error, type_name
 from amends.host.settings import Setting
 from amends.ledger.operations import NOTICES_MAX, ClaimNotice, DueNotices, RecordNotice
 from amends.ledger.rows import ApprovalRow, RequestWithCall, Tell
-from amends.ledger.world import Ended, Invoke, LazyCall
+from amends.ledger.world import Ended, Invoke, LazyCall, ReadClocks
 from amends.links import Links
 from amends.model import Approval
 from amends.tools.spec import Spec
@@ -33,6 +33,8 @@ Hook: TypeAlias = Callable[[Approval], object]
 
 HOOK_S_MAX: Final = 20.0
 """How long a hook may take: the call that asked waits meanwhile."""
+PASS_S_MAX: Final = 20.0
+"""How long overdue notices may take before a worker looks for runs again; the others are told in its next pass."""
 CLAIM_S: Final = 60.0
 """How long one process has a notice to itself: the time for the hook, and room for the ledger."""
 RETRY_S: Final = 5.0
@@ -52,6 +54,7 @@ class Notices:
         specs: Callable[[], Mapping[str, Spec]],
         new_id: Callable[[], Callable[[str], str]],
         redactor: Redactor,
+        with_asked: Callable[[Approval, float], Approval],
     ) -> None:
         secret = settings["link_secret"]
         self.hook, self.links = hook, Links(secret.value or "", settings["link_url"].value or "")
@@ -59,6 +62,7 @@ class Notices:
         if secret.value:  # settings are printed: of a secret they show only that it is set
             settings["link_secret"] = Setting("(set)", secret.origin)
         self._specs, self._new_id, self._redactor = specs, new_id, redactor
+        self._with_asked = with_asked
 
     def new_teller(self) -> str:
         """Return a new id for one claim of a notice."""
@@ -73,7 +77,7 @@ class Notices:
         """Call the hook with this request as users see it; only here the request has links."""
         assert self.hook is not None, "only a runtime with a hook gives notice"
         row = asked.approval
-        approval = approval_of(row, asked.call, self._specs().get(row.tool), asked.now)
+        approval = self._with_asked(approval_of(row, asked.call, self._specs().get(row.tool), asked.now), asked.now)
         # Without the key nobody can read the arguments, so nobody may decide by link; people get the notice anyway.
         links = {} if is_unreadable(approval.call.args) else self.links.of(approval)
         return self.hook(replace(approval, links=links))
@@ -107,12 +111,18 @@ async def tell_now(notices: Notices, asked: ApprovalRow) -> None:
 
 
 async def tell_due(notices: Notices, tenant: str | None, limit: int) -> int:
-    """Call the hook for requests whose notice is overdue; return how many notices were given."""
+    """Call the hook for requests whose notice is overdue; return how many notices were given.
+
+    No further one is begun after ``PASS_S_MAX``: a hook that hangs must not keep a worker from recovering runs.
+    """
     told = 0
     if notices.hook is None:
         return told
+    begun = (await ReadClocks()).mono
     for approval in await DueNotices(tenant, limit):
         told += await tell(notices, approval)
+        if (await ReadClocks()).mono - begun >= PASS_S_MAX:
+            break
     return told
 
 
@@ -125,14 +135,14 @@ async def tell(notices: Notices, approval_id: str) -> bool:
     ended = await _fire(notices, asked)
     failed = TimeoutError(f"it did not return within {HOOK_S_MAX:.0f} s") if ended.in_flight else ended.error
     if failed is None:
-        await RecordNotice(approval_id, teller)
+        await RecordNotice(approval_id, teller, reached=asked.approval.reached)
         return True
     tells = asked.approval.tells
     retry_s = None if tells >= NOTICES_MAX else min(RETRY_S * 2.0 ** (tells - 1), RETRY_S_MAX)
     then = "it is not called again" if retry_s is None else f"it is called again in {retry_s:.0f} s"
     notices.log_failed(asked, failed, then)
     # Only the type of the error: its message may hold the URL of a service, and many such URLs are secrets.
-    await RecordNotice(approval_id, teller, error=type_name(failed), retry_s=retry_s)
+    await RecordNotice(approval_id, teller, error=type_name(failed), retry_s=retry_s, reached=asked.approval.reached)
     return False
 
 

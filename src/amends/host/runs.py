@@ -12,7 +12,7 @@ from amends.drivers.context import calling_run, parent_call
 from amends.encoding.lazy_import import import_on_use
 from amends.engine import opening
 from amends.engine.call import Done
-from amends.engine.reports import report_of
+from amends.engine.reports import info_of, report_of
 from amends.engine.session import Ask, Session, ask_for, call_of, scrubbed
 from amends.errors import (
     CallNotFound,
@@ -32,7 +32,9 @@ from amends.host.requests import adhoc_spec, keyed
 from amends.ledger.flow import Flow
 from amends.ledger.leases import Lease, client_left_s
 from amends.ledger.operations import (
+    ListWanted,
     Opened,
+    ReadApproval,
     ReadCall,
     ReadForks,
     ReadRun,
@@ -40,7 +42,7 @@ from amends.ledger.operations import (
 )
 from amends.ledger.rows import CallRow, RunRow, needs_tool
 from amends.ledger.world import IsDead, ReadClocks
-from amends.model import AHEAD_MAX_S, Answer, Call, NoEffect, Staged, ToolCall
+from amends.model import AHEAD_MAX_S, Answer, Call, NoEffect, RunInfo, Staged, ToolCall
 from amends.report import Report
 from amends.tools.scope import Options
 from amends.tools.spec import Declaration, declaration_of
@@ -229,17 +231,50 @@ def child_of(host: Host, session: Session, id: str | None, input: object) -> Flo
 # ---- Reading
 
 
-async def report(host: Host, view: View, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
-    """Return the newest generation of a run as the ledger has it; ``skipped``: tools without which it stays as it is."""
-    tree = found(await ReadRun(view.tenant or "", run_id, uid), run_id or uid)
+async def report(
+    host: Host,
+    view: View,
+    run_id: str = "",
+    *,
+    uid: str = "",
+    skipped: tuple[str, ...] = (),
+    after: str = "",
+    limit: int | None = None,
+) -> Report:
+    """Return the newest generation of a run as the ledger has it; ``skipped``: tools without which it stays as it is.
+
+    ``limit``: only so many of its calls, those that were requested after the call ``after``.
+    """
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise UsageError(f"limit is {limit!r}; it is a number of calls, at least 1")
+    if after and limit is None:
+        raise UsageError("after= needs limit=: it is about a part of the calls")
+    tree = found(await ReadRun(view.tenant or "", run_id, uid, after=after, limit=limit), run_id or uid)
     forks = [] if tree.run.parent else await ReadForks(tree.run.uid)
-    return report_of(host.reader(), tree, ledger=host.store.url, skipped=skipped, forks=forks)
+    made = report_of(host.reader(), tree, ledger=host.store.url, skipped=skipped, forks=forks, is_whole=limit is None)
+    if not tree.run.parent:
+        return made
+    above = found(await ReadRun(view.tenant or "", "", tree.run.parent), tree.run.parent)
+    return replace(made, run=replace(made.run, parent=above.run.id))
 
 
 async def call(host: Host, view: View, call_id: str) -> Call:
     """Return one call, by its id."""
     row = await call_row(view, call_id)
     return call_of(row, host.specs.get(row.tool))
+
+
+async def told(host: Host, view: View, call_id: str) -> Answer | None:
+    """Return the text for a model about a call, as ``run.answer`` gives it; None: the call has not ended.
+
+    The text is made from the record. A call that was answered a second time from the record was told so, too.
+    """
+    row = await call_row(view, call_id)
+    asked = await ReadApproval(row.approval) if row.approval else None
+    twin = await ReadCall(row.twin) if row.twin else None
+    session = host.reader(root=row.root)
+    approval = None if asked is None else asked.approval
+    return model_answers.answer_recorded(session, row, approval=approval, twin=twin)
 
 
 async def call_row(view: View, call_id: str) -> CallRow:
@@ -276,6 +311,23 @@ def staged_now(host: Host, call_id: str) -> Call:
     row = host.hiding.kept.perform(ReadCall(call_id))
     assert row is not None, "a staged call is in the ledger"
     return call_of(row, host.specs.get(row.tool))
+
+
+# ---- Runs of clients
+
+
+async def wanted(host: Host, view: View) -> list[RunInfo]:
+    """Return the runs of this process that another server wants for their clients, who have moved there.
+
+    Let each of them go (``run.release()``) as soon as nothing is under way in it. Only runs with a ``client_lease``.
+    """
+    rows = {row.uid: row for row in await ListWanted(host.owner)}
+    for lease in host.heartbeat.kept():
+        if lease.is_wanted and lease.root not in rows:  # noted before its last heartbeat
+            tree = await ReadRun("", uid=lease.root)
+            if tree is not None and tree.run.owner == host.owner and tree.run.epoch == lease.epoch:
+                rows[lease.root] = tree.run
+    return [info_of(row) for row in rows.values() if view.tenant in (None, "", row.tenant)]
 
 
 # ---- Recovery

@@ -18,6 +18,12 @@ from amends.tools.rules import checked_approvers, checked_rules
 from amends.tools.toml_tools import checked_tools
 
 
+def _checked_oncall(given: object, origin: str) -> Any:
+    from amends.host.oncall import checked_oncall  # here: few programs have such a table
+
+    return checked_oncall(given, origin)
+
+
 def _checked_login(value: Any, origin: str) -> Mapping[str, Any]:
     from amends.host.login_settings import checked_login  # here: few programs are services
 
@@ -53,6 +59,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "budgets": (),
     "rules": (),
     "approvers": {},
+    "oncall": (),
     "tools": (),
     "link_secret": None,
     "link_url": None,
@@ -75,6 +82,7 @@ TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
     "budgets": checked_budgets,
     "rules": checked_rules,
     "approvers": checked_approvers,
+    "oncall": _checked_oncall,
     "tools": checked_tools,
     "login": _checked_login,
 }
@@ -93,6 +101,8 @@ HIGHEST: Final = {
 """The largest value of a number, where there is one: who looks never again waits for ever."""
 SWITCHED: Final = ("checkpoint",)
 """Settings that are a number or ``off``."""
+EDGES: Final = frozenset({"gateway"})
+"""Tables that others read: ``amends gateway`` checks its own."""
 CHOICES: Final = {"order": ("strict", "advise"), "interrupted": ("block", "commit")}
 
 
@@ -284,7 +294,7 @@ def _owner(uid: int) -> str:
 
 def _refuse_strange(path: Path, table: Mapping[str, Any]) -> None:
     """Raise ``BadConfig`` for an unknown name: a rule under ``[[rule]]`` would silently ask nobody."""
-    strange = sorted(set(table) - set(DEFAULTS))
+    strange = sorted(set(table) - set(DEFAULTS) - EDGES)
     if strange:
         close = close_to(strange[0], DEFAULTS)
         meant = f"; did you mean {close[0]!r}?" if close else ""

@@ -17,10 +17,14 @@ TOKENS_MAX: Final = 10_000
 
 
 class Seen(NamedTuple):
-    """A token as the ledger had it, the digest of its secret, and until when (monotonic time) that is good enough."""
+    """A token as the ledger had it, and until when (monotonic time) that is good enough.
+
+    ``digest``: of its secret; ``whole``: of its text.
+    """
 
     token: Token
     digest: str
+    whole: str
     until: float
 
 
@@ -44,14 +48,14 @@ class TokenCache:
         """Return what ``keep`` must be given, before the ledger is read."""
         return self._ended
 
-    def keep(self, token: Token, digest: str, *, begun: int, mono: float, left: float) -> None:
+    def keep(self, token: Token, digest: str, whole: str, *, begun: int, mono: float, left: float) -> None:
         """Remember a token that stands, read since ``begun``; ``left``: how many seconds until it expires."""
         with self._lock:
             if self._ended != begun or self.seconds <= 0:
                 return
             if len(self._seen) >= TOKENS_MAX:
                 self._seen.clear()
-            self._seen[token.id] = Seen(token, digest, mono + min(self.seconds, left))
+            self._seen[token.id] = Seen(token, digest, whole, mono + min(self.seconds, left))
 
     def forget(self, id: str) -> None:
         """Forget a token that has ended, also where it is being read just now."""

@@ -6,11 +6,14 @@ Each function is a verb of the runtime. None of them uses the ledger.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from amends.budgets import costs_in, decimal_of
 from amends.engine import model_plans
 from amends.host.host import Host, View
 from amends.model import Kind
+from amends.report import ToolInfo
 from amends.tools import spec
 from amends.tools.compensation import Body
 from amends.tools.declarations import caller_frame, local_names
@@ -66,3 +69,46 @@ def kind_of(host: Host, _view: View, tool: str) -> Kind | None:
     """Return the kind of this tool, as declared or as models are told it; None if nobody has declared it."""
     found = host.find(tool)
     return None if found is None else found.kind
+
+
+def describe_tools(host: Host, _view: View) -> list[ToolInfo]:
+    """Return the declared tools by name: kind, key, compensation, probe, approval, cost and schema of each."""
+    return [_info(host, one) for _, one in sorted(host.specs.items())]
+
+
+def _info(host: Host, one: spec.Spec) -> ToolInfo:
+    compensation, costs = one.compensate, one.cost
+    asks = "depends" if callable(one.needs_approval) else "always" if one.needs_approval else "never"
+    return ToolInfo(
+        name=one.name,
+        kind=one.kind,
+        version=one.version,
+        description=one.description,
+        key=one.key if isinstance(one.key, tuple) else None,
+        key_by_function=callable(one.key),
+        ignored=one.ignore if isinstance(one.ignore, tuple) else ("every other argument",),
+        scope=one.scope,
+        idempotent=one.idempotent,
+        window=one.window,
+        compensation=None if compensation is None else compensation.tool or _named(compensation.fn),
+        compensation_idempotent=compensation is not None and compensation.idempotent,
+        probe=None if one.probe is None else one.probe.tool or _named(one.probe.fn),
+        guarded=one.guard is not None,
+        approval=asks,
+        rules=tuple(rule.name for rule in host.rules if fnmatchcase(one.name, rule.tool) and not rule.undeclared),
+        costs=None
+        if costs is None or callable(costs)
+        else {unit: decimal_of(amount) for unit, amount, _ in costs_in(costs)},
+        cost_by_function=callable(costs),
+        attempts=one.retry.attempts if one.retry_declared or one.kind == "retriable" else 1,
+        timeout=one.timeout,
+        settle=one.settle,
+        remote=one.remote,
+        has_body=one.fn is not None,
+        parameters=one.schema(),
+        where=one.where,
+    )
+
+
+def _named(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__name__", "") or type(fn).__name__)

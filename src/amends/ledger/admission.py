@@ -123,7 +123,7 @@ async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
             return Admission("void", mine, run=run, approval=asked, void="changed")
         return Admission("staged" if mine.is_staged else "held", mine, twin, run, approval=asked)
     if mine.state == "ready":  # its `before` is to be read, or a permit covered it and something else was in its way
-        return Admission("retry", mine)
+        return Admission("retry", mine, is_prepared=mine.is_reading)
     return Admission("start", mine)
 
 
@@ -136,7 +136,7 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
     if closed is not None and ("committed" in (root.state, run.state) or root.goal == "commit"):
         recorded = [call for call in await list_calls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
         if run.uid != root.uid and run.state == "committed":
-            return await _replay_read([call for call in recorded if call.run == run.uid], root) or closed
+            return await _replay_read(op, [call for call in recorded if call.run == run.uid], root) or closed
         return Admission("replay", recorded[-1]) if recorded else closed
     if closed is not None:
         return closed
@@ -159,16 +159,17 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
     return Admission("start", await write_call(op, run, root, now, state="started", generation=1, **paid))
 
 
-async def _replay_read(recorded: list[CallRow], root: RunRow) -> Admission | None:
+async def _replay_read(op: AdmitCall, recorded: list[CallRow], root: RunRow) -> Admission | None:
     """Answer a read in a committed child from the record: the nth read gets the nth answer, later reads the last one.
 
     The child's other calls are answered in the same way.
     """
     if not recorded:
         return None
-    call = next((call for call in recorded if call.asked_epoch < root.epoch), recorded[-1])
+    again = _asked_before(op, recorded, root)
+    call = again or next((call for call in recorded if call.asked_epoch < root.epoch), recorded[-1])
     if call.asked_epoch < root.epoch and root.closed_at is None:
-        call = await Change(CALLS, call, {"asked_epoch": root.epoch})
+        call = await _ask_for(op, call, root)
     return Admission("replay", call)
 
 
@@ -181,12 +182,27 @@ async def _resumed_read(op: AdmitCall, run: RunRow, root: RunRow) -> CallRow | N
     if root.history or root.reads_again or root.forked_from or op.parent:
         return None  # a body that is started again is another attempt, and reads for itself
     calls = await list_calls(root.uid)
+    again = _asked_before(op, calls, root)
+    if again is not None:
+        return again
     if any(call.created_epoch == root.epoch for call in calls):
         return None
     alike = [call for call in calls if call.kind == "read" and call.run == run.uid and not call.parent]
     mine = (call for call in alike if call.key.startswith(f"{op.key}:"))
     first = next((call for call in mine if call.asked_epoch < root.epoch and _has_answer(call)), None)
-    return None if first is None else await Change(CALLS, first, {"asked_epoch": root.epoch})
+    return None if first is None else await _ask_for(op, first, root)
+
+
+async def _ask_for(op: AdmitCall, call: CallRow, root: RunRow) -> CallRow:
+    """Record that this request was answered with a recorded call; the next request gets the next one."""
+    return await Change(CALLS, call, {"asked_epoch": root.epoch, "asked_by": op.call_id})
+
+
+def _asked_before(op: AdmitCall, calls: Iterable[CallRow], root: RunRow) -> CallRow | None:
+    """Return the call that this request was answered with before its answer was lost; None: it is asked for the first time."""
+    if not op.repeated:
+        return None
+    return next((call for call in calls if call.asked_epoch == root.epoch and call.asked_by == op.call_id), None)
 
 
 def _has_answer(read: CallRow) -> bool:
@@ -204,11 +220,14 @@ async def _shared_read(op: AdmitCall, root: RunRow) -> CallRow | None:
     if root.history:
         return None
     calls = await list_calls(root.uid)
+    again = _asked_before(op, calls, root)
+    if again is not None:
+        return again
     if any(call.asked_epoch == root.epoch and not call.shared for call in calls):
         return None  # that call may have changed what is read now
     mine = (call for call in calls if call.shared and call.key.startswith(f"{op.key}:"))
     first = next((call for call in mine if call.asked_epoch < root.epoch), None)
-    return None if first is None else await Change(CALLS, first, {"asked_epoch": root.epoch})
+    return None if first is None else await _ask_for(op, first, root)
 
 
 async def _with_fork_key(op: AdmitCall, root: RunRow) -> AdmitCall:
@@ -234,10 +253,8 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
         return Admission("replay", twin)
     if known.root != root.uid:
         return await _answer_other_run(op, run, known, now)
-    asked_now = False
-    if known.asked_epoch < root.epoch and not root.history and root.closed_at is None:
-        known = await _next_recorded(op, root)
-        asked_now = True
+    recorded = await _recorded_generation(op, root, known)
+    known, asked_now = recorded or known, recorded is not None
     if known.state in ("held", "ready") and (known.approval or known.reason in ("duplicate", "conflict")):
         return await _answer_held(op, run, root, known, now)
     if known.ident != op.ident and known.state not in FREES_KEY:
@@ -324,11 +341,16 @@ async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow
     return Admission("spent", newest, run=run) if newest.generation >= GENERATIONS_MAX else None
 
 
-async def _next_recorded(op: AdmitCall, root: RunRow) -> CallRow:
-    """Return the next recorded generation: in a resumed run the nth request gets the nth recorded generation first."""
+async def _recorded_generation(op: AdmitCall, root: RunRow, newest: CallRow) -> CallRow | None:
+    """Return the recorded generation that answers: in a resumed run the nth request gets the nth one first; None: the newest."""
+    if not op.repeated and newest.asked_epoch >= root.epoch:
+        return None
     generations = await list_generations(op.key, key_root(op))
+    again = _asked_before(op, generations, root)
+    if again is not None or newest.asked_epoch >= root.epoch or root.history or root.closed_at is not None:
+        return again
     chosen = next((call for call in generations if _answers(call, op, root)), generations[-1])
-    return await Change(CALLS, chosen, {"asked_epoch": root.epoch})
+    return await _ask_for(op, chosen, root)
 
 
 def _answers(call: CallRow, op: AdmitCall, root: RunRow) -> bool:
@@ -610,7 +632,8 @@ async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: di
         return locked
     if op.reads and op.kind != "retriable":
         call = await write_call(op, run, root, now, state="held", reason=READING, **facts)
-        return Admission("retry", await make_ready(run, call, at=now, by=op.owner, epoch=root.epoch))
+        call = await make_ready(run, call, at=now, by=op.owner, epoch=root.epoch)
+        return Admission("retry", call, is_prepared=True)
     paid = await reserve_new_call(op, run, root, now, pivots=pivots)
     if isinstance(paid, Overrun):
         return await hold_for_budget(op, run, root, now, paid, facts)
@@ -714,6 +737,9 @@ async def pivot_too_early(
     if missing:
         return Admission("refused", run=run, law="pivot_early", missing=missing)
     others = [call for call in calls if call.key != key]  # a held pivot that a person released does not block itself
+    unknown = [call for call in others if call.run == run.uid and call.kind == "pivot" and call.state == "residue"]
+    if unknown:  # it may have happened: another one could be the second
+        return Admission("refused", run=run, law="pivot_twice", pivot=unknown[0].tool)
     unsettled = [call.tool for call in others if call.state in UNSETTLED and not call.is_staged]
     unsettled += [call.tool for call in await undecided_staged(run, others, outbox, now)]
     unsettled += [child.id for child in open_children]

@@ -29,8 +29,10 @@ from amends.ledger.operations import (
     AdmitCall,
     DecideApproval,
     Delegate,
+    DueRequests,
     EditApproval,
     ExpireApprovals,
+    FollowTimetable,
     ReadApproval,
     RenewRequest,
     SearchApprovals,
@@ -40,6 +42,7 @@ from amends.ledger.queries import (
     approvals_of,
     delegations_to,
     list_calls,
+    list_due_requests,
     move_time,
     newest_call,
     page_approvals,
@@ -53,6 +56,7 @@ from amends.ledger.rows import (
     DELEGATIONS,
     OPEN,
     RUNS,
+    SYSTEM,
     AddEvent,
     ApprovalRow,
     CallRow,
@@ -66,7 +70,9 @@ from amends.ledger.rows import (
     Terms,
     TermsByCall,
     Unapproved,
+    entry_at,
     person,
+    read_timetable,
 )
 from amends.ledger.tables import Add, Change, Find
 from amends.ledger.trees import find_run, key_root
@@ -115,6 +121,7 @@ async def make_request(
         reasons=json.dumps(need.reasons, ensure_ascii=False), rule=need.why, policy=need.policy, given="[]",
         requested_at=at, expires_at=at + need.expires_s, use_key=use_digest(run, call.tool), residue=need.residue,
         follows=follows, tell_at=at, editors=json.dumps(editors, ensure_ascii=False) if editors else "",
+        timetable=need.timetable, due_at=entry_at(at, read_timetable(need.timetable), 0),
     )  # fmt: skip
     bound = binding(row, call)
     seq = await write_event(
@@ -168,6 +175,7 @@ def same_need(approval: ApprovalRow, id: str = "", nonce: str = "") -> Need:
         policy=approval.policy,
         residue=approval.residue,
         editors=approval.edited_by,
+        timetable=approval.timetable,
     )
 
 
@@ -388,6 +396,10 @@ async def decide_approval(op: DecideApproval) -> DecisionOutcome:
     run = await find_run(call.run)
     refuse_loaded(run)
     epoch = (await find_run(call.root)).epoch
+    if is_due(approval, now):
+        # Nobody may have come by since: who may decide, and whether it is too late, does not depend on that.
+        approval, call = await _reach_due(approval, call, now)
+        run = await find_run(call.run)
     void = await _why_void(approval, call, op, now)
     if void:
         if void == "expired" and approval.state in OPEN:
@@ -404,7 +416,7 @@ async def decide_approval(op: DecideApproval) -> DecisionOutcome:
         case "approve" | "bypass":
             approval, call = await _approve(approval, call, run, op, now, epoch)
         case "reject":
-            approval, call = await _reject(approval, call, run, op, now, epoch)
+            approval, call = await _reject(approval, call, run, by=op.by, why=op.why, now=now, epoch=epoch)
         case "withdraw":
             await write_event(
                 run, "withdrawn", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why
@@ -418,6 +430,8 @@ async def decide_approval(op: DecideApproval) -> DecisionOutcome:
 
 
 async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, now: float) -> str:
+    if approval.state == "rejected" and approval.by_whom == SYSTEM:
+        return "unanswered"
     if op.verb == "withdraw":
         return ""
     if approval.state == "used":
@@ -436,7 +450,7 @@ async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, no
 
 
 def _may_decide(approval: ApprovalRow, roles: Iterable[str]) -> bool:
-    wanted = set(json.loads(approval.roles))
+    wanted = set(approval.asked_roles)
     return not wanted or bool(wanted & set(roles))
 
 
@@ -477,7 +491,7 @@ async def _approve(
     yes |= {} if delegation is None else {"delegation": delegation.root}
     yeses = [said for said in approval.yeses if person(said["by"]) != person(op.by)]
     yeses.append(yes)
-    enough = is_enough(yeses, approval.needed, json.loads(approval.roles))
+    enough = is_enough(yeses, approval.needed, approval.asked_roles)
     given = json.dumps(yeses, ensure_ascii=False)
     if not enough:
         await write_event(
@@ -496,17 +510,17 @@ async def _approve(
 
 
 async def _reject(
-    approval: ApprovalRow, call: CallRow, run: RunRow, op: DecideApproval, now: float, epoch: int
+    approval: ApprovalRow, call: CallRow, run: RunRow, *, by: str, why: str, now: float, epoch: int, **facts: Any
 ) -> tuple[ApprovalRow, CallRow]:
-    said: dict[str, Any] = {"by_whom": op.by, "reason": op.why, "decided_at": now}
-    approval = await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=epoch, why=op.why, **said)
-    error = json.dumps([op.by, op.why], ensure_ascii=False)
-    call = await move_call(run, call, "refused", at=now, by=op.by, epoch=epoch, why=op.why, error=error, settled_at=now)
+    said: dict[str, Any] = {"by_whom": by, "reason": why, "decided_at": now}
+    approval = await move_approval(run, approval, "rejected", at=now, by=by, epoch=epoch, why=why, facts=facts, **said)
+    error = json.dumps([by, why], ensure_ascii=False)
+    call = await move_call(run, call, "refused", at=now, by=by, epoch=epoch, why=why, error=error, settled_at=now)
     if run.staged_pivot == call.id and run.phase == "open" and run.goal != "rollback":
         # Without its pivot the run has nothing to commit; and a refusal must not be circumvented by running again.
-        why = f"{op.by} rejected {call.tool}: {op.why}"
-        aim = {"goal": "rollback", "goal_by": "person", "goal_why": why}
-        await write_event(run, "goal", at=now, by=op.by, epoch=epoch, to="rollback", why=op.why, **goal_facts(run, aim))
+        goal_why = f"{by} rejected {call.tool}: {why}"
+        aim = {"goal": "rollback", "goal_by": "unanswered" if by == SYSTEM else "person", "goal_why": goal_why}
+        await write_event(run, "goal", at=now, by=by, epoch=epoch, to="rollback", why=why, **goal_facts(run, aim))
         await Change(RUNS, run, {"staged_pivot": "", **aim})
     return approval, call
 
@@ -526,6 +540,93 @@ async def wake_after_decision(call: CallRow, approval: ApprovalRow, *, at: float
     if run.goal == "rollback":
         changes = {"suspended": 0, "wake_at": at}
     await Change(RUNS, root, changes)
+
+
+# ---- Requests that nobody answers
+
+
+async def due_requests(op: DueRequests) -> list[ApprovalRow]:
+    """List the pending requests whose timetable has an entry that is due (``DueRequests``)."""
+    return await list_due_requests(await Now(""), op.tenant, op.limit)
+
+
+async def follow_timetable(op: FollowTimetable) -> DecisionOutcome | None:
+    """Carry out what is due in the timetable of a request (``FollowTimetable``)."""
+    row = await Find(APPROVALS, op.approval)
+    if row is None:
+        return None
+    call = await _reread_call_of(row)
+    now = await Now(row.root)
+    await move_time(now)
+    if op.repeated and row.reached > op.reached:
+        return DecisionOutcome(row, call, now)
+    if row.reached != op.reached or not is_due(row, now):
+        if row.due_at is not None and row.state_at(now) == "expired":  # nothing follows
+            run, root = await find_run(call.run), await find_run(call.root)
+            await move_approval(run, row, "expired", at=now, by=SYSTEM, epoch=root.epoch)
+        return None
+    row, call = await _reach_due(row, call, now)
+    return DecisionOutcome(row, call, now)
+
+
+def is_due(approval: ApprovalRow, now: float) -> bool:
+    """Return whether nobody has answered this request by the time of the next entry of its timetable."""
+    return approval.due_at is not None and approval.due_at <= now and approval.state_at(now) == "pending"
+
+
+async def _reach_due(approval: ApprovalRow, call: CallRow, now: float) -> tuple[ApprovalRow, CallRow]:
+    """Carry out what is due of the timetable: each entry once, each with its event, in this transaction.
+
+    A reminder is left out if a later entry is due too: people need not be told twice at the same moment.
+    """
+    run = await find_run(call.run)
+    epoch = (await find_run(call.root)).epoch
+    entries = approval.entries
+    while is_due(approval, now):
+        number = approval.reached + 1
+        entry, next_at = entries[number - 1], entry_at(approval.requested_at, entries, number)
+        if entry.what == "remind" and next_at is not None and next_at <= now:
+            approval = await Change(APPROVALS, approval, {"reached": number, "due_at": next_at})
+            continue
+        if entry.what == "refuse" and not must_succeed(run, call):
+            given = len(approval.yeses)
+            who = f"only {given} of {approval.needed} approved it" if given else "nobody answered"
+            why = f"{who} within {in_words(entry.after_s)}"
+            approval, call = await _reject(approval, call, run, by=SYSTEM, why=why, now=now, epoch=epoch, entry=number)
+            approval = await Change(APPROVALS, approval, {"reached": number})
+            await wake_after_decision(call, approval, at=now, by=SYSTEM)
+            return approval, await _reread_call(call)
+        what = {"remind": "reminded", "escalate": "escalated", "refuse": "overdue"}[entry.what]
+        await write_event(
+            run, what, at=now, by=SYSTEM, epoch=epoch, call=call.id, approval=approval.id, entry=number,
+            roles=list(entry.roles),
+        )  # fmt: skip
+        changes: dict[str, Any] = {"reached": number, "due_at": next_at}
+        if entry.what == "escalate":
+            changes["asked_at"] = now
+        # A new notice, whatever became of the one before it.
+        changes |= {"tell_at": now, "told_at": None, "tells": 0, "teller": ""}
+        approval = await Change(APPROVALS, approval, changes)
+    return approval, call
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration in its largest whole unit: 90 s, 15 min, 2 h, 3 d."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:g} s"
+
+
+def must_succeed(run: RunRow, call: CallRow) -> bool:
+    """Return whether no timer may refuse this call: its run has passed the point of no return, so it must be made."""
+    return call.kind == "retriable" and (run.phase == "pivoted" or run.goal == "commit")
+
+
+async def _reread_call_of(approval: ApprovalRow) -> CallRow:
+    call = await Find(CALLS, approval.call)
+    assert call is not None, "a request names a call of this ledger"
+    return call
 
 
 # ---- Asking again, editing, expiring, voiding
@@ -577,12 +678,16 @@ async def edit_approval(op: EditApproval, admit: Admit) -> DecisionOutcome:
             frm=approval.state,
             to="rejected",
         )
+    if is_due(approval, now):
+        approval, call = await _reach_due(approval, call, now)
+        if approval.state == "rejected":
+            return DecisionOutcome(approval, call, now, "unanswered")
     if not _may_decide(approval, op.roles):
         return DecisionOutcome(approval, call, now, "role")
     run, root = await find_run(call.run), await find_run(call.root)
     await _refuse_if_rolling_back(run, to="rejected")
     assert op.instead.need is not None, "other arguments are asked for under conditions at least as strict"
-    reason = f"{op.why}; ask for it with {op.instead.args} instead"
+    reason = f"{op.why}; ask for it with {op.told or op.instead.args} instead"
     staged = run.staged_pivot == call.id
     if staged:
         run = await Change(RUNS, run, {"staged_pivot": ""})
@@ -681,7 +786,7 @@ async def search_approvals(op: SearchApprovals) -> list[RequestWithCall]:
     """Read a page of requests with their calls (``SearchApprovals``)."""
     now = await Now("")
     found: list[RequestWithCall] = []
-    for row in await page_approvals(op.tenant, op.states, op.before, op.limit):
+    for row in await page_approvals(op.tenant, op.states, op.before, op.limit, op.use):
         call = await Find(CALLS, row.call)
         assert call is not None, "a request names a call of this ledger"
         found.append(RequestWithCall(row, call, now))

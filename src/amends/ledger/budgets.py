@@ -19,8 +19,8 @@ from amends.encoding.canonical import digest
 from amends.encoding.dataclass import dataclass, field
 from amends.errors import limit_words
 from amends.ledger.events import goal_facts, write_event
-from amends.ledger.operations import Admission, AdmitCall, ListBudgets, SettleCall
-from amends.ledger.queries import list_calls, page_events, page_slices
+from amends.ledger.operations import Admission, AdmitCall, ListBudgets, ReadSlices, SettleCall
+from amends.ledger.queries import list_calls, page_events, page_slices, slices_named
 from amends.ledger.rows import (
     APPROVALS,
     BUDGET,
@@ -131,10 +131,15 @@ def period_of(every: str, now: float) -> str:
 def _counter(want: BudgetDemand, root: RunRow, now: float) -> _Counter:
     tenant = "" if want.per == "ledger" else root.tenant
     period = period_of(want.every, now)
+    names = names_of(want, tenant, period)
+    return _Counter(want, period, names, names[zlib.crc32(root.uid.encode()) % len(names)])
+
+
+def names_of(want: BudgetDemand, tenant: str, period: str) -> list[str]:
+    """Return the names of the slices of a budget in this period."""
     # Without the cap: a budget whose cap is raised keeps what was spent under the old one.
     ident = digest("budget", tenant, want.unit, want.per, want.every, want.tool, want.then, want.who, period)
-    names = [ident] if want.per == "run" else slice_names(f"{ident}/")
-    return _Counter(want, period, names, names[zlib.crc32(root.uid.encode()) % len(names)])
+    return [ident] if want.per == "run" else slice_names(f"{ident}/")
 
 
 async def _slice(name: str, counter: _Counter, root: RunRow, *, wide: bool) -> SliceRow | None:
@@ -414,7 +419,7 @@ def repeat_need(op: AdmitCall, request: ApprovalRow) -> Need | None:
         return None
     return Need(
         *op.costs.ask, why=request.rule, policy=request.policy, needed=request.needed,
-        roles=_listed(request.roles), reasons=_listed(request.reasons),
+        roles=_listed(request.roles), reasons=_listed(request.reasons), timetable=request.timetable,
     )  # fmt: skip
 
 
@@ -460,6 +465,11 @@ def is_of(over: Overrun, wants: Iterable[BudgetDemand]) -> bool:
 async def list_budgets(op: ListBudgets) -> tuple[list[SliceRow], float]:
     """Read a page of budget slices, and the ledger's time (``ListBudgets``)."""
     return await page_slices(op.tenant, op.after, op.limit), await Now("")
+
+
+async def read_slices(op: ReadSlices) -> tuple[list[SliceRow], float]:
+    """Read the budget slices of these names, and the ledger's time (``ReadSlices``)."""
+    return await slices_named(op.tenant, op.names), await Now("")
 
 
 # ---- The charge of a call, as its row stores it

@@ -87,8 +87,8 @@ async def move_approval(
     )  # fmt: skip
     if to == "used":
         changes["used_seq"] = seq
-    # A decided, used or ended request needs no notice any more.
-    return await Change(APPROVALS, row, {"state": to, "tell_at": None, **changes})
+    # A decided, used or ended request needs no notice any more, and nothing of its timetable is due.
+    return await Change(APPROVALS, row, {"state": to, "tell_at": None, "due_at": None, **changes})
 
 
 async def _cancel(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> None:

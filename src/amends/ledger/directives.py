@@ -1,4 +1,4 @@
-"""Write what a person orders for what is to come (halts, permits, tokens), and read it back from its events.
+"""Write what a person orders (halts, permits, tokens, work on the ledger), and read it back from its events.
 
 A directive belongs to no run: its events are a chain of its own, which checkpoints include like any other. What the row
 says must be what its events say (``directive_after``): an audit compares them.
@@ -15,10 +15,10 @@ from amends.ledger.events import written_facts
 from amends.ledger.rows import DIRECTIVES, AddEvent, DirectiveRow, EventRow
 from amends.ledger.tables import Add, Change
 
-MADE: Final = {"halted": "halt", "permitted": "permit", "token made": "token"}
+MADE: Final = {"halted": "halt", "permitted": "permit", "token made": "token", "work ordered": "work"}
 """The first event of a directive, and what it makes."""
 ENDS: Final = {"halt": "unhalted", "permit": "permit revoked", "token": "token revoked"}
-"""The event by which a person ends each kind."""
+"""The event by which a person ends each kind. Work has none: its order is over when it is given."""
 EXPIRED: Final = "token expired"
 """The event that ends a token whose time is over, as soon as somebody uses it: a clock that is set back revives none."""
 ENDED: Final = (*ENDS.values(), EXPIRED)
@@ -47,9 +47,10 @@ def directive_after(row: DirectiveRow | None, event: EventRow) -> DirectiveRow |
             "until_at": None,
             "uses": 0,
         } | facts
+        kind = MADE[event.what]
         return DirectiveRow(
-            id=event.root, kind=MADE[event.what], tenant=event.tenant, by_whom=storable(event.by_whom),
-            made_at=event.at, closed_at=None, seq=event.n, **{name: said[name] for name in SAID},
+            id=event.root, kind=kind, tenant=event.tenant, by_whom=storable(event.by_whom), made_at=event.at,
+            closed_at=event.at if kind == "work" else None, seq=event.n, **{name: said[name] for name in SAID},
         )  # fmt: skip
     if row is None or row.closed_at is not None:
         return None

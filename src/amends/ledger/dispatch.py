@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from amends.encoding.dataclass import changed
+from amends.encoding.ids import call_id
 from amends.ledger import (
     admission,
     approvals,
@@ -12,6 +14,7 @@ from amends.ledger import (
     budgets,
     checkpoints,
     ending,
+    erasure,
     events,
     forks,
     halts,
@@ -25,9 +28,11 @@ from amends.ledger import (
     plain,
     reading,
     records,
+    reserved,
     retention,
     settlement,
     tokens,
+    work,
 )
 from amends.ledger.flow import Flow
 from amends.ledger.rows import CallRow, Overrun, Terms, Unapproved
@@ -71,6 +76,29 @@ async def settle_plain(op: plain.SettlePlain) -> operations.Settled:
     return await settlement.settle_call(op.general())
 
 
+async def fail_plain(op: plain.FailPlain) -> operations.Settled:
+    """Settle a plain call that failed as any other."""
+    return await settlement.settle_call(op.general())
+
+
+async def turn_plain(op: plain.TurnPlain) -> operations.Rollback:
+    """Begin the rollback as any other; if this was done before and the answer was lost, say what was begun with it.
+
+    Nobody but this owner can have begun the first attempt in this epoch, and it runs no body without an answer.
+    """
+    began = await ending.begin_rollback(op.general())
+    if not op.repeated or began.tree is None:
+        return began
+    first = call_id(op.left[-1].started.op.number)
+    mine = [call for call in began.tree.calls if call.id == first and call.state == "compensating"]
+    return changed(began, {"begun": mine[0]}) if mine and mine[0].comp_attempt == 1 else began
+
+
+async def undone_plain(op: plain.UndonePlain) -> operations.Settled:
+    """Settle a compensation as any other, and do what follows it."""
+    return await ending.settle_compensation(op.general())
+
+
 INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     operations.OpenRun: opening.open_run,
     operations.OpenChild: opening.open_child,
@@ -79,9 +107,13 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.ReleaseLease: leases.release_lease,
     operations.CountReplays: leases.note_replays,
     operations.DueRuns: leases.due_runs,
+    operations.ListWanted: leases.list_wanted,
     operations.AdmitCall: admit,
     plain.AdmitPlain: admit_plain,
     plain.SettlePlain: settle_plain,
+    plain.FailPlain: fail_plain,
+    plain.TurnPlain: turn_plain,
+    plain.UndonePlain: undone_plain,
     operations.StartCall: settlement.start_call,
     operations.PrepareCall: settlement.prepare_call,
     operations.DropCall: settlement.drop_call,
@@ -103,8 +135,13 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.ReadRun: reading.read_run,
     operations.ReadCall: reading.read_call,
     operations.ListRuns: reading.list_runs,
+    operations.CountRuns: reading.count_runs,
+    operations.WaitingRuns: reading.waiting_runs,
+    operations.ReadOutlines: reading.read_outlines,
+    operations.ListUnfinished: reading.list_unfinished,
     operations.SearchCalls: reading.search_calls,
     operations.ReadEvents: events.read_events,
+    operations.ReadEventsBack: events.read_events_back,
     operations.ReadNewestEvent: events.read_newest_event,
     operations.ListLocks: locks.list_locks,
     operations.ReadChains: audit.read_chains,
@@ -114,7 +151,11 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.ReadForks: forks.read_forks,
     operations.ReadAnswers: forks.read_answers,
     operations.ListBudgets: budgets.list_budgets,
+    operations.ReadSlices: budgets.read_slices,
     operations.CollectGarbage: retention.collect_garbage,
+    operations.EraseTree: erasure.erase_tree,
+    operations.ReadScrub: erasure.read_scrub,
+    operations.EndScrub: erasure.end_scrub,
     operations.PinKey: retention.pin_key,
     operations.RewriteTexts: retention.rewrite_texts,
     operations.DecideApproval: approvals.decide_approval,
@@ -131,6 +172,7 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.NoteDriver: tokens.note_driver,
     operations.ReadToken: tokens.read_token,
     operations.ListTokens: tokens.list_tokens,
+    operations.OrderWork: work.order_work,
     operations.Halt: halts.halt,
     operations.Unhalt: halts.unhalt,
     operations.ListHalts: halts.list_halts,
@@ -141,6 +183,10 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.LoadRecords: records.load_records,
     operations.HasLoaded: records.has_loaded,
     operations.DueNotices: notices.due_notices,
+    operations.DueRequests: approvals.due_requests,
+    operations.FollowTimetable: approvals.follow_timetable,
+    operations.ReserveTools: reserved.reserve_tools,
+    operations.ReadReserved: reserved.read_reserved,
     operations.ClaimNotice: notices.claim_notice,
     operations.RecordNotice: notices.note_told,
     operations.DraftCheckpoint: checkpoints.draft_checkpoint,
@@ -154,15 +200,22 @@ READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
         operations.ReadRun,
         operations.ReadCall,
         operations.ListRuns,
+        operations.CountRuns,
+        operations.WaitingRuns,
+        operations.ReadOutlines,
+        operations.ListUnfinished,
         operations.SearchCalls,
         operations.ReadEvents,
+        operations.ReadEventsBack,
         operations.ReadNewestEvent,
         operations.DueRuns,
+        operations.ListWanted,
         operations.ListLocks,
         operations.ReadChains,
         operations.ReadForks,
         operations.ReadAnswers,
         operations.ListBudgets,
+        operations.ReadSlices,
         operations.FindTrees,
         operations.ReadRecord,
         operations.HasLoaded,
@@ -173,9 +226,12 @@ READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
         operations.ReadToken,
         operations.ListTokens,
         operations.DueNotices,
+        operations.DueRequests,
+        operations.ReadReserved,
         operations.DraftCheckpoint,
         operations.ReadCheckpoints,
         operations.ReadHashes,
+        operations.ReadScrub,
     }
 )
 """Operations that change nothing: a store may answer them without taking its write lock."""

@@ -59,7 +59,7 @@ from amends.ledger.rows import (
     TermsByCall,
 )
 from amends.ledger.tables import Change, Find
-from amends.ledger.trees import find_run, mark_of, must_accept, subtree
+from amends.ledger.trees import find_run, mark_of, must_accept, subtree, unknown_pivots
 from amends.states import CALL_STATES, RUN_FINAL, STANDING, UNSETTLED
 
 # ---- Rolling back
@@ -75,8 +75,8 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
         return Rollback("refused", run)
     if run.state in RUN_FINAL and op.repeated and op.plan and run.plan == op.plan:
         return Rollback("rolling", run)  # begun before, and the answer was lost
-    if run.state == "committed" and run.uid == run.root and op.person and op.mark:
-        return await _take_back_committed(run, op)
+    if run.state == "committed" and run.uid == run.root and op.person and op.mark and run.gone_at is None:
+        return await _take_back_committed(run, op)  # unless it was erased, or lost its payloads, since the plan
     if run.state in RUN_FINAL:
         return Rollback("ended", run)
     now = await Now(root.uid)
@@ -155,6 +155,8 @@ async def _close_subtree(run: RunRow, op: BeginRollback, epoch: int, now: float,
 
 PASSED_OVER: Final = ("compensation_failed", "compensation_in_doubt", "residue")
 """States of calls that need a person: what is older is compensated without them, unless a guard forbids it."""
+IN_THE_WAY: Final = ("started", "succeeded", "compensating", *PASSED_OVER)
+"""States of calls that may have to end, or to be compensated, before another one is compensated."""
 
 
 async def begin_compensation(op: BeginCompensation) -> CallRow | None:
@@ -176,7 +178,7 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     # Calls of a child that pivoted (or may have) do not block what is compensated now.
     runs = await subtree(run)
     inside, turning = {row.uid for row in runs}, {row.uid for row in runs if row.state == "rolling_back"}
-    calls = await list_calls(call.root, ("started", "succeeded", "compensating", *PASSED_OVER))
+    calls = await list_calls(call.root, IN_THE_WAY)
     passed = [other for other in calls if other.comp_guarded]
     if any(is_held_back(call, later) for later in passed):
         return None
@@ -218,13 +220,13 @@ async def settle_compensation(op: SettleCompensation) -> Settled:
     if not is_owner(root, op.owner, op.epoch) or call.comp_attempt != op.attempt or call.state != "compensating":
         await write_event(
             run, "evidence", at=now, by="fenced", epoch=root.epoch, call=call.id, attempt=op.attempt,
-            compensation=op.to, error=op.error,
+            compensation=op.to, error="" if root.is_erased else op.error,
         )  # fmt: skip
         return Settled(call, fenced=True)
     moved = await move_call(
         run, call, op.to, at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt, "error": op.error},
         comp_error=op.error, comp_settled_at=now, comp_gave_up=int(op.gave_up), comp_guarded=int(op.guarded),
-        comp_retry_at=None if op.retry_s is None else now + op.retry_s, **_quiet(op),
+        comp_retry_at=None if op.retry_s is None else now + op.retry_s, comp_from=call.comp_from + op.untried, **_quiet(op),
     )  # fmt: skip
     return Settled(moved, then=await _then(op))
 
@@ -290,6 +292,7 @@ async def decide_commit(op: DecideCommit) -> Decision:
     calls, children = await calls_within(run)
     mine = [call for call in calls if call.run == run.uid]
     unsettled = [call for call in calls if call.state in UNSETTLED and not call.is_staged]
+    unsettled += unknown_pivots(run, mine)
     if run.phase == "open" and (run.staged_pivot or not run.parent):  # otherwise its outbox becomes its parent's
         waiting = await undecided_staged(run, mine, op.outbox, now)
         unsettled += await request_more(run, waiting, op.outbox, at=now, by=op.owner, epoch=op.epoch)

@@ -20,11 +20,12 @@ from amends.ledger.operations import (
     AdmitCall,
     ForkRun,
     ReadEvents,
+    ReadEventsBack,
     ReadNewestEvent,
     SettleCall,
     StoreOp,
 )
-from amends.ledger.queries import newest_event, page_events
+from amends.ledger.queries import newest_event, page_events, page_events_back
 from amends.ledger.rows import AddEvent, ApprovalRow, CallRow, DelegationRow, EventRow, RunRow
 
 
@@ -188,7 +189,7 @@ def request_columns_digest(row: ApprovalRow) -> str:
     return bound(
         row.call, row.run, row.version, row.principal, row.agent, row.nonce, row.needed, row.roles, row.reasons, row.rule,
         row.policy, row.requested_at, row.expires_at, row.use_key, row.residue, row.follows,
-        row.editors,
+        row.editors, row.timetable,
     )  # fmt: skip
 
 
@@ -203,3 +204,8 @@ async def read_events(op: ReadEvents) -> list[EventRow]:
 async def read_newest_event(op: ReadNewestEvent) -> EventRow | None:
     """Read the last event (``ReadNewestEvent``)."""
     return await newest_event(op.root, op.tenant)
+
+
+async def read_events_back(op: ReadEventsBack) -> list[EventRow]:
+    """Read a page of events, newest first (``ReadEventsBack``)."""
+    return await page_events_back(op.tenant, op.before, op.limit)

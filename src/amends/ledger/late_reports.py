@@ -83,10 +83,11 @@ async def _note_compensation(op: NoteReport, call: CallRow) -> CallRow:
         raise conflict(call, op.attempt)
     now = await Now(call.root)
     run, root = await find_run(call.run), await find_run(call.root)
-    kept = {"learned": with_answer(call, at=now, by=op.by, attempt=op.attempt, answer=word, why=error_words(op.error))}
+    error = "" if root.is_erased else op.error
+    kept = {"learned": with_answer(call, at=now, by=op.by, attempt=op.attempt, answer=word, why=error_words(error))}
     await write_event(
         run, "evidence", at=now, by=op.by, epoch=root.epoch, call=call.id, attempt=op.attempt, compensation=word,
-        error=op.error, reported=op.epoch, **learned_facts(kept),
+        error=error, reported=op.epoch, **learned_facts(kept),
     )  # fmt: skip
     call = await Change(CALLS, call, kept)
     if op.happened and call.state in ("compensation_in_doubt", "compensation_failed"):

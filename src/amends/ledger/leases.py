@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 from amends.encoding.dataclass import dataclass
@@ -13,12 +14,13 @@ from amends.ledger.operations import (
     ClaimRun,
     CountReplays,
     DueRuns,
+    ListWanted,
     OpenRun,
     ReleaseLease,
     Renewed,
     RenewLeases,
 )
-from amends.ledger.queries import approvals_of, drop_waits, list_calls, list_due, list_owned, move_time
+from amends.ledger.queries import approvals_of, drop_waits, list_calls, list_due, list_owned, move_time, wanted_runs
 from amends.ledger.rows import CALLS, RUNS, CallRow, Now, RunRow, needs_tool
 from amends.ledger.tables import Change, Find
 from amends.ledger.trees import find_run
@@ -43,6 +45,8 @@ class Lease:
     lost: bool = False
     goal: str = ""
     """The goal that a person set meanwhile, learned when the lease was renewed."""
+    is_wanted: bool = False
+    """Whether another server has asked for the tree, learned when the lease was renewed: its client has moved there."""
     joined: JoinedTransactions | None = None
     """The caller's own transactions that calls of this tree have joined; None until the first."""
 
@@ -170,6 +174,10 @@ def client_left_s(root: RunRow, boot: str, mono: float, clock: float | None) -> 
     if not lease_s or not root.is_clients or (not root.owner and root.silent_mono is None):
         return 0.0
     silent_s = 0.0
+    if root.owner and root.wanted:  # since its client has asked another server
+        asked_boot, asked_mono, asked_at = json.loads(root.wanted)
+        silent_s = mono - asked_mono if asked_boot == boot else 0.0 if clock is None else clock - asked_at
+        return max(0.0, lease_s - max(0.0, silent_s))
     if root.owner and root.lease_boot == boot and root.lease_mono is not None:
         silent_s = mono - (root.lease_mono - root.lease_s)  # since its last heartbeat
     if root.silent_mono is not None and root.silent_boot == boot:
@@ -197,6 +205,26 @@ async def _note_silence(root: RunRow, op: OpenRun | ClaimRun, now: float) -> Run
         return root
     seen = {"silent_boot": op.boot, "silent_mono": op.mono, "silent_at": clock, "wake_at": now + root.lease_s}
     return await Change(RUNS, root, seen)
+
+
+WANTED_S: Final = 1.0
+"""How often it is noted again that a server still wants a run."""
+
+
+async def note_wish(root: RunRow, op: OpenRun) -> RunRow:
+    """Record that a server wants this run for its client, if another one has it: its owner lets it go as soon as it may."""
+    if not op.wants or not root.client_lease_s or not root.is_clients:
+        return root
+    if root.wanted:
+        boot, mono, _ = json.loads(root.wanted)
+        if boot == op.boot and 0 <= op.mono - mono < WANTED_S:
+            return root
+    return await Change(RUNS, root, {"wanted": json.dumps([op.boot, op.mono, await Now(None)])})
+
+
+async def list_wanted(op: ListWanted) -> list[RunRow]:
+    """List what other servers want of this owner (``ListWanted``)."""
+    return list(await wanted_runs(op.owner, op.limit))
 
 
 async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, history: int) -> RunRow:
@@ -237,9 +265,12 @@ async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, histor
     )
 
 
+NOTHING_NOTICED: Final = {"silent_boot": "", "silent_mono": None, "silent_at": None, "wanted": ""}
+
+
 def _lease_columns(boot: str, until: float) -> dict[str, Any]:
     """Return the columns of a lease on the owner's own clock; any earlier note of silence was wrong."""
-    return {"lease_boot": boot, "lease_mono": until, "silent_boot": "", "silent_mono": None, "silent_at": None}
+    return {"lease_boot": boot, "lease_mono": until, **NOTHING_NOTICED}
 
 
 async def _doubt_started(
@@ -281,6 +312,7 @@ async def renew_leases(op: RenewLeases) -> Renewed:
     goals: dict[str, str] = {}
     given_back: set[str] = set()
     busy: set[str] = set()
+    wanted: set[str] = set()
     for uid, epoch in sorted(op.epochs.items()):  # in one order: rows are locked, and others renew as well
         root = await Find(RUNS, uid, skip=not op.waits)
         if root is None and not op.waits:
@@ -289,6 +321,8 @@ async def renew_leases(op: RenewLeases) -> Renewed:
             given_back.add(uid)
         if root is None or not is_owner(root, op.owner, epoch):
             continue
+        if root.wanted:
+            wanted.add(uid)  # the note goes: the owner remembers it
         now = await Now(root.uid)
         seen, until = max(seen, now), now + op.lease_s
         clock = (op.boot, op.mono + op.lease_s) if op.boot else (root.lease_boot, root.lease_mono or 0.0)
@@ -297,7 +331,7 @@ async def renew_leases(op: RenewLeases) -> Renewed:
         )
         goals[uid] = root.goal if root.goal_by in ("person", "deadline", "deadlock") else ""
     await move_time(seen or await Now(""))
-    return Renewed(goals, frozenset(given_back), frozenset(busy))
+    return Renewed(goals, frozenset(given_back), frozenset(busy), frozenset(wanted))
 
 
 async def release_lease(op: ReleaseLease) -> RunRow:
@@ -310,15 +344,19 @@ async def release_lease(op: ReleaseLease) -> RunRow:
     if root.closed_at is not None:
         return root
     await write_event(root, "let go", at=now, by=op.owner, epoch=op.epoch, suspended=op.suspended)
-    given_back: dict[str, Any] = {"owner": "", "lease_until": 0.0}
-    if op.silent_boot:
+    given_back: dict[str, Any] = {"owner": "", "lease_until": 0.0, **NOTHING_NOTICED}
+    if op.silent_s is not None:
         heard_at = await Now(None) - op.silent_s
-        given_back |= {"silent_boot": op.silent_boot, "silent_mono": op.mono - op.silent_s, "silent_at": heard_at}
+        given_back |= {"silent_boot": op.boot, "silent_mono": op.mono - op.silent_s, "silent_at": heard_at}
+    # Another server wants it for its client, which therefore lives, whatever its owner knows of it.
+    is_moved = bool(op.boot) and (op.is_wanted or bool(root.wanted)) and root.is_clients
+    if is_moved:
+        given_back |= {"silent_boot": op.boot, "silent_mono": op.mono, "silent_at": await Now(None)}
     if op.suspended and (op.wake_s is None or root.goal == "rollback"):
         # If it was decided meanwhile, there is nobody to wait for; and when nobody can approve any more, the policy
         # applies.
         return await Change(RUNS, root, {**given_back, **await released_columns(root, now)})
-    wake_at = None if op.wake_s is None else now + op.wake_s
+    wake_at = None if op.wake_s is None else now + max(op.wake_s, root.client_lease_s if is_moved else 0.0)
     return await Change(RUNS, root, {**given_back, "wake_at": wake_at, "suspended": int(op.suspended)})
 
 

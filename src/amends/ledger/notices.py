@@ -41,10 +41,14 @@ async def claim_notice(op: ClaimNotice) -> RequestWithCall | None:
 
 
 async def note_told(op: RecordNotice) -> ApprovalRow:
-    """Record the outcome of a notice (``RecordNotice``). A failure after another process has claimed it changes nothing."""
+    """Record the outcome of a notice (``RecordNotice``).
+
+    A failure after another process has claimed it changes nothing, and neither does an outcome after the next reminder or
+    escalation, which has its own notice.
+    """
     row = await Find(APPROVALS, op.approval)
     assert row is not None, f"what was claimed is in the ledger: {op.approval}"
-    is_news = row.told_at is None and (not op.error or row.teller == op.teller)
+    is_news = row.told_at is None and row.reached == op.reached and (not op.error or row.teller == op.teller)
     if not is_news:
         return row
     now = await Now(row.root)

@@ -8,7 +8,7 @@ from amends.encoding.chain import proof
 from amends.errors import RunEnded
 from amends.ledger.changes import move_run, set_completion
 from amends.ledger.events import proof_of, refuse_loaded, run_columns_digest, write_event
-from amends.ledger.leases import _is_free, _note_silence, _take_over, find_owned
+from amends.ledger.leases import _is_free, _note_silence, _take_over, find_owned, note_wish
 from amends.ledger.operations import OpenChild, Opened, OpenRun
 from amends.ledger.queries import newest_run
 from amends.ledger.rows import RUNS, Now, RunRow
@@ -31,7 +31,7 @@ async def open_run(op: OpenRun) -> Opened:
         return Opened("refused", row, now)
     if op.input and row.input_digest != op.input_digest:
         return Opened("conflict", row, now)
-    again = row.goal_by != "person" and op.if_rolled_back == "again" and not row.forked_from
+    again = row.goal_by not in ("person", "unanswered") and op.if_rolled_back == "again" and not row.forked_from
     if row.state == "rolled_back" and again:
         return Opened("fresh", await _create(op, row.generation + 1, now), now)
     if row.state in ("rolled_back", "abandoned"):
@@ -42,7 +42,7 @@ async def open_run(op: OpenRun) -> Opened:
         # Its calls would be requested in the other principal's name, and the opener could approve them.
         return Opened("foreign", row, now)
     if not await _is_free(row, op, now):
-        return Opened("busy", await _note_silence(row, op, now), now)
+        return Opened("busy", await note_wish(await _note_silence(row, op, now), op), now)
     row = await _take_over(row, op, now, history=int(op.history))
     if row.state == "blocked" and row.interrupted:
         row = await move_run(row, row.came_from, at=now, by=op.owner, epoch=row.epoch, causes="[]", interrupted=0)

@@ -71,6 +71,8 @@ class Renewed:
     goals: Mapping[str, str]
     given_back: frozenset[str] = frozenset()
     busy: frozenset[str] = frozenset()
+    wanted: frozenset[str] = frozenset()
+    """Another server has asked for them since the last renewal, for their clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class Admission:
     """Why an approval does not count (``approval`` is then the new request, if one was made), or what a rule says."""
     halt: DirectiveRow | None = None
     """The halt because of which nothing starts."""
+    is_prepared: bool = False
+    """Whether the call has got its locks with this answer, so that what is there before it can be read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,8 @@ class Rollback:
     tree: Tree | None = None
     """If it is rolling: the run and its descendants, as this transaction left them."""
     forks: tuple[RunRow, ...] = ()
+    begun: CallRow | None = None
+    """If the answer of ``TurnPlain`` was lost: the compensation that it had begun, whose body has not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +186,26 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
+class ErasedTree:
+    """What one transaction erased of a run tree, or would erase."""
+
+    root: str
+    run_id: str
+    state: str
+    runs: int = 0
+    calls: int = 0
+    approvals: int = 0
+    events: int = 0
+    """How many events lost texts; all of them stay in the chain."""
+    freed: int = 0
+    """Bytes of text."""
+    kept: str = ""
+    """Why nothing was erased; empty: it was, or there was nothing to erase."""
+    done_before: bool = False
+    """Everything was erased before: this transaction changed nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tree:
     """A run with its descendants and all their calls, read in one transaction."""
 
@@ -189,6 +215,8 @@ class Tree:
     now: float
     locks: tuple[LockRow, ...] = ()
     approvals: tuple[ApprovalRow, ...] = ()
+    mark: str = ""
+    """The digest of all that a rollback depends on (``tree_mark``), of the rows as they are stored; empty: nobody asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +275,8 @@ class OpenRun(StoreOp[Opened]):
     dead_owner: str = ""
     budgets: str = ""
     completion: str = ""
+    wants: bool = False
+    """It is opened by a server for its client: if another server has it, ask that one to let it go."""
 
 
 @dataclass(slots=True)
@@ -305,11 +335,21 @@ class ReleaseLease(StoreOp[RunRow]):
     wake_s: float | None
     suspended: bool = False
     replays: Mapping[str, int] = field(default_factory=dict)
-    silent_boot: str = ""
+    is_wanted: bool = False
+    """Another server has asked for it since it was opened, for its client."""
+    boot: str = ""
     mono: float = 0.0
-    silent_s: float = 0.0
-    """Of a run with a client lease: how long its client has been silent, and the clock of this boot; empty: it is not left
+    silent_s: float | None = None
+    """Of a run with a client lease: how long its client has been silent, on the clock of this boot; None: it is not left
     to its client."""
+
+
+@dataclass(slots=True)
+class ListWanted(StoreOp[list[RunRow]]):
+    """List the trees of this owner that another server wants for their client, since the last heartbeat."""
+
+    owner: str
+    limit: int = 100
 
 
 @dataclass(slots=True)
@@ -509,6 +549,8 @@ class NoteProbe(StoreOp[CallRow]):
     by: str = "probe"
     paced: bool = True
     """Whether amends itself asked: a probe by a person does not move the time of the next one."""
+    who: str = ""
+    """The name of the person who asked, for the event; empty: it has none."""
 
 
 @dataclass(slots=True)
@@ -519,6 +561,8 @@ class WatchDoubt(StoreOp[CallRow]):
     about: int
     boot: str
     mono: float
+    renewed: bool = False
+    """Whoever performs it has more time: what was left on other hosts does not count any more."""
 
 
 @dataclass(slots=True)
@@ -611,6 +655,8 @@ class SettleCompensation(StoreOp[Settled]):
     seen: CallRow | None = None
     guarded: bool = False
     """The guard did not let it start."""
+    untried: bool = False
+    """Nobody was there to do it: it does not count as a try."""
     then: BeginCompensation | CloseRun | None = None
     """What follows a compensation that is settled as ``compensated``, in the same transaction: the next one begins, or the
     run is closed. A store may leave it undone (``Settled.then`` is None), and then it is asked for by itself."""
@@ -676,11 +722,19 @@ class FinishRun(StoreOp[RunRow]):
 
 @dataclass(slots=True)
 class ReadRun(StoreOp["Tree | None"]):
-    """Read the tree of one run, by uid, or by id in a tenant."""
+    """Read the tree of one run, by uid, or by id in a tenant; ``marked``: with the mark that binds a plan.
+
+    ``states``: only the calls in one of these states, ``()`` for none of them; None: all. ``limit``: only so many calls, in
+    the order of the requests, those that were requested after the call ``after``.
+    """
 
     tenant: str
     id: str = ""
     uid: str = ""
+    marked: bool = False
+    states: tuple[str, ...] | None = None
+    after: str = ""
+    limit: int | None = None
 
 
 @dataclass(slots=True)
@@ -697,6 +751,53 @@ class ListRuns(StoreOp[list[RunRow]]):
     tenant: str | None
     states: tuple[str, ...] = ()
     before: tuple[float, str] | None = None
+    limit: int = 100
+
+
+@dataclass(slots=True)
+class CountRuns(StoreOp[dict[str, int]]):
+    """Count runs by state; no more than the newest ``limit`` are looked at."""
+
+    tenant: str | None
+    limit: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A tree without its ordinary calls, of which there may be very many."""
+
+    tree: Tree
+    """Its calls are those about which there is something to tell, and those that wait or are under way."""
+    calls: int
+    """How many calls it has."""
+
+
+@dataclass(slots=True)
+class WaitingRuns(StoreOp[list[RunRow]]):
+    """Read the runs of a tenant that are blocked or suspended; no more than the newest ``limit`` are looked at."""
+
+    tenant: str
+    limit: int = 1_000
+
+
+@dataclass(slots=True)
+class ReadOutlines(StoreOp[tuple[list[Outline], bool]]):
+    """Read the outlines of these trees, in their order; one that does not exist is left out.
+
+    At most ``limit`` calls are read that neither wait nor are under way. The second part of the answer: whether there were
+    more.
+    """
+
+    roots: tuple[str, ...]
+    limit: int = 2_000
+
+
+@dataclass(slots=True)
+class ListUnfinished(StoreOp[list[RunRow]]):
+    """Read the roots that have not ended, newest first. ``before``: the uid of the last one seen."""
+
+    tenant: str | None
+    before: str = ""
     limit: int = 100
 
 
@@ -734,6 +835,15 @@ class ReadEvents(StoreOp[list[EventRow]]):
 
 
 @dataclass(slots=True)
+class ReadEventsBack(StoreOp[list[EventRow]]):
+    """Read a page of the events of the ledger, newest first. ``before``: the place of the last one seen."""
+
+    tenant: str | None
+    before: str = ""
+    limit: int = 500
+
+
+@dataclass(slots=True)
 class ReadNewestEvent(StoreOp["EventRow | None"]):
     """Read the last event, of one tree or of the ledger: a feed that begins there shows what comes next."""
 
@@ -753,6 +863,44 @@ class CollectGarbage(StoreOp[Swept]):
     after: tuple[float, str] | None = None
     limit: int = 50
     dry_run: bool = False
+
+
+# ---- Operations of erasure
+
+
+@dataclass(slots=True)
+class EraseTree(StoreOp["ErasedTree | None"]):
+    """Erase every text about people from an ended tree; identities, states, digests and the chain stay. None: no such tree.
+
+    Without ``dry_run`` it is one transaction, with one event that names who, why and by which order. Repeated, it changes
+    nothing and gives the first answer.
+    """
+
+    root: str
+    by: str
+    why: str
+    order: str
+    """The id of the order of work that it belongs to."""
+    residue: bool = False
+    """Also erase a tree that has ended and left something standing or in doubt."""
+    dry_run: bool = False
+    scrubs: bool = False
+    """The file of the ledger must be rewritten afterwards: note it in the same transaction."""
+
+
+@dataclass(slots=True)
+class ReadScrub(StoreOp[str]):
+    """Read which order of erasure still needs the file of the ledger rewritten; empty: none."""
+
+
+@dataclass(slots=True)
+class EndScrub(StoreOp[bool]):
+    """Note that the file was rewritten after this order; return whether no order needs it now.
+
+    If another order has erased something since, it still does.
+    """
+
+    order: str
 
 
 # ---- Operations of approvals
@@ -795,6 +943,10 @@ class EditApproval(StoreOp[DecisionOutcome]):
     instead: AdmitCall
     roles: tuple[str, ...] = ()
     """The roles of the editor: an edit is a rejection, too."""
+    call_id: str = ""
+    """The call that is rejected."""
+    told: str = ""
+    """The other arguments once more, for the reason of the rejection; encrypted for that call. Empty: those of ``instead``."""
 
 
 @dataclass(slots=True)
@@ -824,12 +976,16 @@ class ReadApproval(StoreOp["RequestWithCall | None"]):
 
 @dataclass(slots=True)
 class SearchApprovals(StoreOp[list[RequestWithCall]]):
-    """Read a page of requests, newest first. ``before``: the id of the last one seen."""
+    """Read a page of requests, newest first. ``before``: the id of the last one seen.
+
+    ``use``: only those for one tool as used by one agent (``ApprovalRow.use_key``).
+    """
 
     tenant: str | None
     states: tuple[str, ...] = ()
     before: str | None = None
     limit: int = 100
+    use: str = ""
 
 
 @dataclass(slots=True)
@@ -874,9 +1030,12 @@ class RevokePermit(StoreOp["DirectiveRow | None"]):
 
 @dataclass(slots=True)
 class ListPermits(StoreOp[tuple[list[DirectiveRow], float]]):
-    """Read the permits of a tenant that may still be used, oldest first, and the ledger's time; of one tool, if named."""
+    """Read the permits that may still be used, oldest first, and the ledger's time; of one tool, if named.
 
-    tenant: str
+    ``tenant`` None: of every tenant.
+    """
+
+    tenant: str | None
     tool: str = ""
 
 
@@ -936,6 +1095,21 @@ class NoteDriver(StoreOp[bool]):
     root: str
     by: str
     nonce: str
+
+
+# ---- Operations of work on the ledger
+
+
+@dataclass(slots=True)
+class OrderWork(StoreOp[DirectiveRow]):
+    """Record that a person ordered work on the ledger; ``tenant`` None: on all of it. It comes before the work."""
+
+    id: str
+    tenant: str | None
+    words: str
+    """What was ordered, as JSON."""
+    by: str
+    why: str
 
 
 # ---- Operations of halts
@@ -1051,6 +1225,14 @@ class ListBudgets(StoreOp[tuple[list[SliceRow], float]]):
     limit: int = 200
 
 
+@dataclass(slots=True)
+class ReadSlices(StoreOp[tuple[list[SliceRow], float]]):
+    """Read those of these budget slices that exist, by name, and the ledger's time."""
+
+    tenant: str
+    names: tuple[str, ...]
+
+
 # ---- Operations of bundles: whole trees are exported as they are stored, and loaded into another ledger
 
 
@@ -1102,6 +1284,25 @@ class LoadRecords(StoreOp[list[str]]):
     tenant: str
     owner: str
     records: tuple[Record, ...]
+    by: str = ""
+    """Who loads them; empty: nobody said so, and the record names the owner."""
+    why: str = ""
+
+
+@dataclass(slots=True)
+class ReserveTools(StoreOp[None]):
+    """Reserve names of tools for the workers of a tenant, for ever."""
+
+    tenant: str
+    tools: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class ReadReserved(StoreOp[frozenset[str]]):
+    """Return which of these names are reserved for the workers of a tenant."""
+
+    tenant: str
+    tools: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -1221,6 +1422,23 @@ class ReadForks(StoreOp[list[RunRow]]):
 # The columns of a request are the outbox: they are written with the request itself, so that no crash can lose a notice.
 
 
+@dataclass(slots=True)
+class DueRequests(StoreOp[list[ApprovalRow]]):
+    """List the requests that nobody answered and whose timetable has an entry that is due, longest waiting first."""
+
+    tenant: str | None
+    limit: int
+
+
+@dataclass(slots=True)
+class FollowTimetable(StoreOp["DecisionOutcome | None"]):
+    """Remind, escalate or refuse, as the timetable of a request says; None: nothing is due, or another process did it."""
+
+    approval: str
+    reached: int
+    """How many entries had been reached when it was found: only who found it so may carry out the next ones."""
+
+
 NOTICES_MAX: Final = 24
 """The most attempts to notify of one request: a hook that kills its process must not do so for ever."""
 
@@ -1252,6 +1470,8 @@ class RecordNotice(StoreOp[ApprovalRow]):
     error: str = ""
     retry_s: float | None = None
     """None: give up."""
+    reached: int = 0
+    """How many entries of the timetable were reached when the notice was claimed: each entry has its own notice."""
 
 
 # ---- Operations of redaction and encryption

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Final
 
-_QUERY: Final = re.compile(r"[A-Za-z_]+=[^/?]*|(?i:synchronous)")
+from amends.encoding.patterns import pattern
+
+_QUERY: Final = pattern(r"[A-Za-z_]+=[^/?]*|(?i:synchronous)")
 """Options, or the name of one without its value: a mistake that must not become another, empty ledger."""
 
 

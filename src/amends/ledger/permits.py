@@ -52,8 +52,7 @@ async def revoke_permit(op: RevokePermit) -> DirectiveRow | None:
 async def list_permits(op: ListPermits) -> tuple[list[DirectiveRow], float]:
     """Read the permits that may still be used (``ListPermits``)."""
     now = await Now("")
-    found = await standing_permits(op.tenant, op.tool)
-    return [row for row in found if row.until_at is not None and row.until_at > now], now
+    return await standing_permits(op.tenant, op.tool, now), now
 
 
 async def permit_for(ids: tuple[str, ...], call: CallRow, approval: ApprovalRow | None) -> DirectiveRow | None:

@@ -1,4 +1,4 @@
-"""The two operations of a plain call: admit it, and settle it as succeeded.
+"""The operations of a plain call: admit it, settle it as succeeded, and take it back with all others of its run.
 
 Nearly every call is plain: a compensatable call or a read in a root run, without approval, lock, budget, repeat or group.
 For such a call these operations carry little, and their answers make a row only if somebody asks for one. ``general``
@@ -16,14 +16,27 @@ from amends.encoding.chain import body_of, move_text, proof, run_text
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id
 from amends.ledger.events import spelled
-from amends.ledger.operations import Admission, AdmitCall, SettleCall, Settled, StoreOp
+from amends.ledger.operations import (
+    Admission,
+    AdmitCall,
+    BeginCompensation,
+    BeginRollback,
+    CloseRun,
+    Rollback,
+    SettleCall,
+    SettleCompensation,
+    Settled,
+    StoreOp,
+)
 from amends.ledger.rows import CallRow
 
 
 class PlainRun:
     """The root run of a session, as its plain calls name it."""
 
-    __slots__ = ("_moves", "agent", "epoch", "heads", "kept", "owner", "principal", "root", "run_id", "tenant")
+    __slots__ = (
+        "_moves", "agent", "epoch", "fails", "heads", "kept", "owner", "principal", "root", "run_id", "takes_back", "tenant",
+    )  # fmt: skip
 
     def __init__(self, root: str, run_id: str, tenant: str, agent: str, principal: str, owner: str, epoch: int) -> None:
         self.root, self.run_id, self.tenant = root, run_id, tenant
@@ -31,6 +44,10 @@ class PlainRun:
         self.owner, self.epoch = owner, epoch
         self.kept: Any = None
         """What a store remembers of this run, such as its number and the end of its chain."""
+        self.takes_back = False
+        """Whether the store of this run has a short way for ``TurnPlain`` and ``UndonePlain``: only then are they asked."""
+        self.fails = False
+        """The same for ``FailPlain``."""
         self.heads: dict[PlainTool, bytes] = {}
         """The beginning of the text whose digest is the key of a call, by tool."""
         self._moves: dict[str, tuple[str, str]] = {}
@@ -70,7 +87,8 @@ class PlainTool:
     """A tool, as its plain calls name it: one object per tool and runtime, compared by identity."""
 
     __slots__ = (
-        "advise", "columns_first", "columns_rest", "declared", "kind", "name", "on_conflict", "quoted", "undoable", "version",
+        "advise", "columns_first", "columns_rest", "declared", "kind", "name", "on_conflict", "quoted", "result_kinds",
+        "undoable", "version",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +101,8 @@ class PlainTool:
         self.on_conflict, self.advise = on_conflict, advise
         self.quoted = quoted(name)
         """The name as JSON, for the facts of an event."""
+        self.result_kinds: Any = {}
+        """The types of results that need no validation (``Kinds`` in ``engine/compiled.py``)."""
         self.columns_first = spelled(name, version, kind)
         self.columns_rest = spelled("run", declared, "", "", "", "", 0, undoable, "", "")
         """The beginning and the end of the text of ``call_columns_digest``; the end for a call without a ``call_ref``."""
@@ -222,6 +242,151 @@ class SettlePlain(StoreOp[SettledPlain | Settled]):
             call_id(op.number), op.run.owner, op.run.epoch, 1, "succeeded", result=self.result, seen=self.started.row,
             repeated=self.repeated, proof=self.proof,
         )  # fmt: skip
+
+
+class FailedPlain:
+    """The answer to a plain failure: the call has failed."""
+
+    __slots__ = ("_row", "at", "op")
+
+    def __init__(self, op: FailPlain, at: float) -> None:
+        self.op, self.at = op, at
+        self._row: CallRow | None = None
+
+    @property
+    def call(self) -> CallRow:
+        """The row of the call as the failure has left it."""
+        row = self._row
+        if row is None:
+            op = self.op
+            said = {"error": op.error, "quiet_boot": op.boot, "quiet_mono": op.mono, "settled_at": self.at}
+            row = self._row = changed(op.started.row, {"state": "failed", **said})
+        return row
+
+    def __repr__(self) -> str:
+        return f"FailedPlain({self.op!r}, {self.at})"
+
+
+@dataclass(slots=True)
+class FailPlain(StoreOp[FailedPlain | Settled]):
+    """Settle this call as failed for good if it is as it was started; else do what ``SettleCall`` does."""
+
+    started: Started
+    error: str
+    boot: str
+    mono: float
+
+    def general(self) -> SettleCall:
+        """Return the equal general operation."""
+        op = self.started.op
+        return SettleCall(
+            call_id(op.number), op.run.owner, op.run.epoch, 1, "failed", error=self.error, seen=self.started.row,
+            boot=self.boot, mono=self.mono, repeated=self.repeated, proof=self.proof,
+        )  # fmt: skip
+
+
+class Begun:
+    """A compensation that has begun: of a call that this process saw succeed."""
+
+    __slots__ = ("_row", "at", "settled")
+
+    def __init__(self, settled: SettledPlain, at: float) -> None:
+        self.settled, self.at = settled, at
+        self._row: CallRow | None = None
+
+    @property
+    def row(self) -> CallRow:
+        """The row of the call as the beginning of its compensation has left it."""
+        row = self._row
+        if row is None:
+            row = self._row = changed(
+                self.settled.row, {"state": "compensating", "comp_attempt": 1, "comp_at": self.at, "quiet_left": None}
+            )
+        return row
+
+    @property
+    def root(self) -> str:
+        """The root of the tree that has changed."""
+        return self.settled.started.op.run.root
+
+    def __repr__(self) -> str:
+        return f"Begun({self.settled!r}, {self.at})"
+
+
+@dataclass(slots=True)
+class TurnPlain(StoreOp[Begun | Rollback]):
+    """Begin the rollback of this run, and the compensation of the last of ``left``, if they are all that has an effect in it.
+
+    Else do what ``BeginRollback`` does.
+    """
+
+    run: PlainRun
+    by: str
+    why: str
+    left: tuple[SettledPlain, ...]
+    """Every call of the run with an effect, in the order of settling; each has a compensation in this process."""
+
+    @property
+    def root(self) -> str:
+        """The root of the tree."""
+        return self.run.root
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the owner."""
+        return self.run.epoch
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.run.run_id
+
+    def general(self) -> BeginRollback:
+        """Return the equal general operation, without the compensation."""
+        run = self.run
+        return BeginRollback(
+            run.root, self.by, self.why, person=False, owner=run.owner, epoch=run.epoch, plain=run,
+            repeated=self.repeated,
+        )  # fmt: skip
+
+
+class TakenBack:
+    """The answer to the end of the last compensation of a plain run: the run is rolled back."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: PlainRun) -> None:
+        self.run = run
+
+
+@dataclass(slots=True)
+class UndonePlain(StoreOp[Begun | TakenBack | Settled]):
+    """Settle this compensation as done, and begin that of ``then`` or, if that is None, close the run.
+
+    If anything is unusual, do what ``SettleCompensation`` does.
+    """
+
+    begun: Begun
+    then: SettledPlain | None
+    why: str
+    """Why the run is rolled back."""
+
+    @property
+    def run(self) -> PlainRun:
+        """The run."""
+        return self.begun.settled.started.op.run
+
+    def general(self) -> SettleCompensation:
+        """Return the equal general operation."""
+        run, row = self.run, self.begun.row
+        following: BeginCompensation | CloseRun
+        if self.then is None:
+            following = CloseRun(run.root, run.owner, run.epoch, "rolled_back", plain=run)
+        else:
+            following = BeginCompensation(self.then.row.id, run.owner, run.epoch, 1, seen=self.then.row)
+        return SettleCompensation(
+            row.id, run.owner, run.epoch, 1, "compensated", seen=row, then=following, repeated=self.repeated
+        )
 
 
 def admission_facts(op: AdmitPlain, key: str) -> str:

@@ -85,12 +85,27 @@ def list_owned(tenant: str | None, limit: int) -> List[RunRow]:
     return List(RUNS, (("owner", "<>", ""), *equal(tenant=tenant)), (ADDED,), limit, index="owned")
 
 
+def wanted_runs(owner: str, limit: int) -> List[RunRow]:
+    """Return the roots of this owner that another server has asked for since its last heartbeat."""
+    some: Where = (("owner", "=", owner), ("owner", "<>", ""), ("wanted", "<>", ""))
+    return List(RUNS, some, (ADDED,), limit, index="owned")
+
+
 def page_runs(
     tenant: str | None, states: tuple[str, ...], before: tuple[float, str] | None, limit: int
 ) -> List[RunRow]:
     """Return runs, newest first, below ``before`` (the creation time and uid of a run)."""
     order = ("-created_at", "-uid")
     return List(RUNS, equal(tenant=tenant, state=states), order, limit, before, index="created")
+
+
+def page_unfinished(tenant: str | None, before: str, limit: int) -> List[RunRow]:
+    """Return the roots that have not ended, newest first, below ``before`` (a uid).
+
+    Each of them has events that no checkpoint covers for good: the index of those has few others.
+    """
+    some: Where = (("parent", "=", ""), ("closed_at", "=", None), *equal(tenant=tenant))
+    return List(RUNS, some, ("-uid",), limit, (before,) if before else None, index="unsealed")
 
 
 def page_closed(before: float, tenant: str | None, after: tuple[float, str] | None, limit: int) -> List[RunRow]:
@@ -135,9 +150,14 @@ def list_calls(root: str, states: tuple[str, ...] = ()) -> List[CallRow]:
     return List(CALLS, some, ("seq",))
 
 
-def calls_of_trees(roots: tuple[str, ...]) -> List[CallRow]:
-    """Return the calls of these trees, those of each in the order in which they were requested."""
-    return List(CALLS, (("root", "in", roots),), ("seq",))
+def calls_after(root: str, seq: int, limit: int) -> List[CallRow]:
+    """Return some calls of a tree in the order in which they were requested, those after this number."""
+    return List(CALLS, (("root", "=", root), ("seq", ">", seq)), ("seq",), limit)
+
+
+def calls_of_trees(roots: tuple[str, ...], states: tuple[str, ...] = ()) -> List[CallRow]:
+    """Return the calls of these trees, those of each in the order in which they were requested; in one of these states."""
+    return List(CALLS, (("root", "in", roots), *equal(state=states)), ("seq",))
 
 
 def page_calls(
@@ -169,6 +189,12 @@ def page_events(root: str | None, tenant: str | None, after: int | str, limit: i
     return List(EVENTS, equal(tenant=tenant), ("at", "root", "n"), limit, read_place(str(after or "")))
 
 
+def page_events_back(tenant: str | None, before: str, limit: int) -> List[EventRow]:
+    """Return the events of the ledger below a place, the newest first; an empty place: from the end."""
+    place = read_place(before) if before else None
+    return List(EVENTS, equal(tenant=tenant), ("-at", "-root", "-n"), limit, place)
+
+
 def newest_event(root: str | None, tenant: str | None) -> Flow[EventRow | None]:
     """Return the last event: of one tree by number, of the ledger by moment, tree and number."""
     order = ("-at", "-root", "-n") if root is None else ("-n",)
@@ -183,15 +209,27 @@ def approvals_of(root: str) -> List[ApprovalRow]:
     return List(APPROVALS, (("root", "=", root),), (ADDED,))
 
 
-def page_approvals(tenant: str | None, states: tuple[str, ...], before: str | None, limit: int) -> List[ApprovalRow]:
-    """Return requests of the whole ledger, newest first. ``before``: the id of the last one of the page before."""
+def page_approvals(
+    tenant: str | None, states: tuple[str, ...], before: str | None, limit: int, use: str = ""
+) -> List[ApprovalRow]:
+    """Return requests of the whole ledger, newest first; of one tool as used by one agent, if ``use`` names them.
+
+    ``before``: the id of the last one of the page before.
+    """
     some, index = equal(tenant=tenant, state=states), "state" if len(states) == 1 else ""
+    if use:
+        some, index = (("use_key", "<>", ""), *equal(use_key=use), *some), "use"
     return List(APPROVALS, some, (f"-{ADDED}",), limit, None if before is None else (before,), index=index)
 
 
 def list_due_notices(now: float, tenant: str | None, limit: int) -> List[ApprovalRow]:
     """Return requests whose notice is due by now, longest waiting first."""
     return List(APPROVALS, (("tell_at", "<=", now), *equal(tenant=tenant)), ("tell_at", ADDED), limit, index="tell")
+
+
+def list_due_requests(now: float, tenant: str | None, limit: int) -> List[ApprovalRow]:
+    """Return requests whose timetable has an entry that is due by now, longest waiting first."""
+    return List(APPROVALS, (("due_at", "<=", now), *equal(tenant=tenant)), ("due_at", ADDED), limit, index="due")
 
 
 def used_approvals(use: str) -> List[ApprovalRow]:
@@ -226,9 +264,12 @@ def standing_tokens(tenant: str | None, now: float) -> List[DirectiveRow]:
     return List(DIRECTIVES, some, ("made_at", "id"), DIRECTIVES_MAX)
 
 
-def standing_permits(tenant: str, tool: str) -> List[DirectiveRow]:
-    """Return the permits of a tenant that have not ended, oldest first; of one tool, if one is named."""
-    some = (*equal(kind="permit", tenant=tenant, tool=tool or None), ("closed_at", "=", None))
+def standing_permits(tenant: str | None, tool: str, now: float) -> List[DirectiveRow]:
+    """Return the permits of a tenant, or (None) of all, that may be used now, oldest first; of one tool, if one is named.
+
+    Those that nobody used stay as they are when their time is over: they must not hide what is valid.
+    """
+    some = (*equal(kind="permit", tenant=tenant, tool=tool or None), ("closed_at", "=", None), ("until_at", ">", now))
     return List(DIRECTIVES, some, ("made_at", "id"), DIRECTIVES_MAX)
 
 
@@ -238,6 +279,11 @@ def standing_permits(tenant: str, tool: str) -> List[DirectiveRow]:
 def page_slices(tenant: str, after: str, limit: int) -> List[SliceRow]:
     """Return the slices of a tenant by name, above ``after``."""
     return List(BUDGETS, equal(tenant=tenant), ("name",), limit, (after,))
+
+
+def slices_named(tenant: str, names: tuple[str, ...]) -> List[SliceRow]:
+    """Return those of these slices that exist, by name."""
+    return List(BUDGETS, (("tenant", "=", tenant), ("name", "in", names)), ("name",))
 
 
 def drop_slices(root: str) -> Remove[SliceRow]:

@@ -155,7 +155,7 @@ def _without_owner(run: RunRow) -> RunRow:
     """Return the run without an owner: no worker wakes for it, and nobody waits for an owner."""
     return replace(
         _cleaned(run), owner="", opener="", lease_s=0.0, lease_until=0.0, wake_at=None, suspended=0, locked=0, charged=0,
-        lease_boot="", lease_mono=None, silent_boot="", silent_mono=None, silent_at=None,
+        lease_boot="", lease_mono=None, silent_boot="", silent_mono=None, silent_at=None, wanted="",
     )  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def _with_loaded_key(call: CallRow) -> CallRow:
 def _without_notice(asked: ApprovalRow) -> ApprovalRow:
     """Return the request without a pending notice, and so that it does not count as a first use here."""
     use = f"{LOADED}{asked.use_key}" if asked.use_key else ""
-    return replace(_cleaned(asked), tell_at=None, teller="", use_key=use)
+    return replace(_cleaned(asked), tell_at=None, teller="", due_at=None, use_key=use)
 
 
 async def _record_load(op: LoadRecords, records: list[Record], now: float) -> None:
@@ -180,7 +180,8 @@ async def _record_load(op: LoadRecords, records: list[Record], now: float) -> No
     await write_event(
         run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1, row=run_columns_digest(run)
     )
-    await write_event(run, "runs loaded", at=now, by=op.owner, epoch=1, heads=heads)
+    said: dict[str, Any] = {"heads": heads} | ({"why": storable(op.why)} if op.why else {})
+    await write_event(run, "runs loaded", at=now, by=storable(op.by) or op.owner, epoch=1, **said)
     await write_event(run, "run", at=now, by=op.owner, epoch=1, frm="open", to="committed")
 
 

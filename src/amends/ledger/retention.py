@@ -55,7 +55,7 @@ async def collect_garbage(op: CollectGarbage) -> Swept:
                 kept["somebody is at it"] = kept.get("somebody is at it", 0) + 1
                 continue
             forked = tree.is_forked and any(fork.closed_at is None for fork in await forks_on(root.uid))
-            why = _kept_for(tree.root, tree.calls) or ("open forks" if forked else "")
+            why = open_question(tree.root, tree.calls) or ("open forks" if forked else "")
             if why:
                 kept[why] = kept.get(why, 0) + 1
             else:
@@ -104,13 +104,13 @@ async def _read_trees(uids: tuple[str, ...], *, peek: bool) -> dict[str, WholeTr
     }
 
 
-def _kept_for(root: RunRow, calls: Iterable[CallRow]) -> str:
+def open_question(root: RunRow, calls: Iterable[CallRow]) -> str:
     """Return why an ended tree stays whole: what somebody may still have to look at must stay readable."""
-    whys = {_open_question(root, call) for call in calls if call.kind != "read" and not call.shared}
+    whys = {_question_of(root, call) for call in calls if call.kind != "read" and not call.shared}
     return next((why for why in KEPT if why in whys), "")
 
 
-def _open_question(root: RunRow, call: CallRow) -> str:
+def _question_of(root: RunRow, call: CallRow) -> str:
     if call.state in ("in_doubt", "compensation_in_doubt"):
         return "in doubt"
     if call.state == "compensation_failed":
@@ -136,7 +136,7 @@ async def _removed(tree: WholeTree, now: float, dry_run: bool) -> Removing:
     runs = [
         (run, _new(run, {name: removed(getattr(run, name), now) for name in ("input", "output")})) for run in tree.runs
     ]
-    calls = [(call, _new(call, _emptied(call, now))) for call in tree.calls]
+    calls = [(call, _new(call, emptied_call(call, now))) for call in tree.calls]
     freed = sum(_bytes(getattr(row, name)) for row, texts in (*runs, *calls) for name in texts)
     emptied: list[tuple[CallRow, Changes]] = [(call, texts) for call, texts in calls if texts]
     if dry_run:
@@ -156,30 +156,30 @@ def _new(row: RunRow | CallRow, texts: dict[str, Any]) -> dict[str, Any]:
     return {name: text for name, text in texts.items() if text != getattr(row, name)}
 
 
-def _emptied(call: CallRow, now: float) -> dict[str, Any]:
+def emptied_call(call: CallRow, now: float, *, erased: bool = False) -> dict[str, Any]:
     """Return the emptied columns of a call.
 
     That it was refused, by whom and why is a decision, not a payload: it stays.
     """
     texts: dict[str, Any] = {
-        "args": removed(call.args, now),
-        "error": call.error if call.state == "refused" else _bare(call.error),
-        "comp_error": _bare(call.comp_error),
+        "args": removed(call.args, now, erased=erased),
+        "error": call.error if call.state == "refused" else bare_error(call.error),
+        "comp_error": bare_error(call.comp_error),
         "evidence": "",
         "learned": "",
         "loss": "",
         "locks": "",
     }
     if call.before is not None:
-        texts["before"] = removed(call.before, now)
+        texts["before"] = removed(call.before, now, erased=erased)
     if call.result is not None:
-        texts["result"] = removed(call.result, now)
+        texts["result"] = removed(call.result, now, erased=erased)
     elif call.loss:
-        texts["result"] = removed("lost", now)  # it had one that could not be stored: still not None
+        texts["result"] = removed("lost", now, erased=erased)  # it had one that could not be stored: still not None
     return texts
 
 
-def _bare(error: str) -> str:
+def bare_error(error: str) -> str:
     """Return an error's name without its message, which may quote anything."""
     try:
         name, _ = json.loads(error)

@@ -6,7 +6,7 @@ The operations of tables, which the decisions mostly use, are in ``tables.py``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -14,6 +14,7 @@ from unicodedata import category, normalize
 
 from amends.encoding.chain import Anchored, Checkpoint, body_of, checkpoint_hash, feed_place, read_heads
 from amends.encoding.dataclass import dataclass
+from amends.errors import UNANSWERED
 from amends.ledger.flow import Flow, Op
 from amends.ledger.tables import Table
 from amends.model import ApprovalState
@@ -77,7 +78,7 @@ class RunRow:
     causes: str = "[]"
     closed_at: float | None = None
     gone_at: float | None = None
-    """When garbage collection removed the payloads of the whole tree."""
+    """When gc or an erasure removed the payloads of the whole tree."""
     origin: str = ""
     """The ledger from which it was loaded: then it is a read-only record; empty: it belongs to this ledger.
     """
@@ -95,11 +96,19 @@ class RunRow:
     silent_mono: float | None = None
     silent_at: float | None = None
     """The time of that notice, on the monotonic clock of that boot and in ledger time."""
+    wanted: str = ""
+    """When another server last asked for it, for its client: a boot, the time on its monotonic clock and on the ledger's, as
+    JSON; empty: none did, or a heartbeat came since."""
 
     @property
     def lost_at(self) -> float | None:
-        """When garbage collection removed its input or its output; None: neither was removed."""
+        """When gc or an erasure removed its input or its output; None: neither was removed."""
         return lost_at(self.input, self.output)
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether a person erased the texts of its tree: no new text about it is kept. Has a meaning on roots only."""
+        return self.input.startswith(GONE) and self.input.endswith(ERASED)
 
     @property
     def recover(self) -> str:
@@ -226,6 +235,9 @@ class CallRow:
     remote_s: float = 0.0
     """The work lease of whoever performs it, or its compensation, outside the owner's process: after the owner's last
     sign that performer may go on for so many seconds. 0: the owner's process performs it."""
+    asked_by: str = ""
+    """Of a resumed run: the id of the request that was answered with this call in ``asked_epoch``. The same request, repeated
+    because its answer was lost, is answered with it again."""
 
     @property
     def is_loaded(self) -> bool:
@@ -244,7 +256,7 @@ class CallRow:
 
     @property
     def lost_at(self) -> float | None:
-        """When garbage collection removed its arguments or its result; None: all are there.
+        """When gc or an erasure removed its arguments or its result; None: all are there.
 
         No body can receive removed values.
         """
@@ -275,16 +287,20 @@ PLAIN: Final = frozenset({"", "null", "{}", "[]"})
 """Payloads that carry no personal data: they stay, and are answered from the record for ever."""
 
 
-def removed(text: str, at: float) -> str:
+ERASED: Final = ":erased"
+"""Suffix of what replaces a removed payload if a person erased it (``amends.ledger.erasure``)."""
+
+
+def removed(text: str, at: float, *, erased: bool = False) -> str:
     """Return what replaces a removed payload; an empty or already removed payload stays as it is."""
-    return text if text in PLAIN or text.startswith(GONE) else f"{GONE}{at!r}"
+    return text if text in PLAIN or text.startswith(GONE) else f"{GONE}{at!r}{ERASED if erased else ''}"
 
 
 def lost_at(*texts: str | None) -> float | None:
-    """Return when garbage collection removed one of these payloads; None: all are as they were written."""
+    """Return when gc or an erasure removed one of these payloads; None: all are as they were written."""
     for text in texts:
         if text is not None and text.startswith(GONE):
-            return float(text.removeprefix(GONE))
+            return float(text.removeprefix(GONE).removesuffix(ERASED))
     return None
 
 
@@ -295,6 +311,17 @@ def needs_tool(root: RunRow, call: CallRow) -> bool:
     if call.state == "succeeded" and call.kind == "pivot":
         return False  # it stays whatever happens: its body is never needed again
     return call.state != "succeeded" or (root.phase != "pivoted" and root.goal != "commit")
+
+
+def is_left_to_program(root: RunRow) -> bool:
+    """Return whether only its program continues this run: recovery settles its doubts, and does nothing else with it."""
+    is_kept = root.recover == "wait" or (root.recover == "resume" and not root.agent)
+    return is_kept and root.phase == "open" and not root.goal and not deadline_passed(root)
+
+
+def deadline_passed(root: RunRow) -> bool:
+    """Return whether its owner was last seen after the deadline of the run: recovery then rolls it back."""
+    return root.deadline_at is not None and root.lease_until - root.lease_s > root.deadline_at
 
 
 RUNS: Final = Table("run", RunRow, "uid", by=("root", "id", "forked_from"), locks="tree", states=RUN_STATES)
@@ -350,7 +377,12 @@ class EventRow:
 
     @property
     def body(self) -> str:
-        """The digest of its content."""
+        """The digest of its content; of an erased event, of the content that it had."""
+        return erased_body(self.facts) or body_of(*SAID(self))
+
+    @property
+    def left_body(self) -> str:
+        """The digest of the content that it has now."""
         return body_of(*SAID(self))
 
     @property
@@ -385,8 +417,29 @@ class AddEvent(Op[int]):
 
     @property
     def body(self) -> str:
-        """The digest of its content."""
-        return body_of(*SAID(self))
+        """The digest of its content; of an erased event that is loaded from another ledger, of the content it had."""
+        return erased_body(self.facts) or body_of(*SAID(self))
+
+
+_ERASED: Final = '{"erased": "'
+"""How the facts of an erased event begin. No other event has a fact of this name."""
+_BODY_END: Final = len(_ERASED) + 64
+
+
+def erased_body(facts: str) -> str:
+    """Return the digest of the content that an erased event had; empty: it is not erased.
+
+    The chain is linked by it. That the event was erased by a person, and that nothing else of it was changed, is proved
+    by the event ``erased`` of its tree: whoever trusts this digest must look for that one.
+    """
+    if not facts.startswith(_ERASED):
+        return ""
+    body = facts[len(_ERASED) : _BODY_END]
+    return (
+        body
+        if len(body) == 64 and body.isalnum() and body.isascii() and facts[_BODY_END : _BODY_END + 1] == '"'
+        else ""
+    )
 
 
 # ---- Approvals
@@ -397,6 +450,8 @@ class AddEvent(Op[int]):
 APPROVAL_STATES: Final[tuple[ApprovalState, ...]] = get_args(ApprovalState)
 BUDGET: Final = "budget:"
 """Prefix of the policy of a request that was made because a call would exceed a budget."""
+SYSTEM: Final = UNANSWERED
+"""Who reminds, escalates, and refuses what nobody answered: no person. Nobody can decide under this name."""
 OPEN: Final = ("pending", "approved")
 """The states in which a person may still decide, or a call may still use the approval."""
 
@@ -453,6 +508,25 @@ class ApprovalRow:
     editors: str = ""
     """Everybody who edited what is asked for after the first asker, as JSON; empty: nobody. Each of them counts as an
     asker."""
+    timetable: str = ""
+    """What happens while nobody answers, as JSON: entries of seconds after the request, what, roles; empty: nothing."""
+    reached: int = 0
+    """How many entries of the timetable were reached."""
+    due_at: float | None = None
+    """When the next entry is due; None: there is none, or the request is decided."""
+    asked_at: float | None = None
+    """When the roles of the last escalation were asked; None: it was not escalated."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The entries of its timetable, in order."""
+        return read_timetable(self.timetable)
+
+    @property
+    def asked_roles(self) -> tuple[str, ...]:
+        """The roles that may decide now: those of the request, and those that it was escalated to since."""
+        first: list[str] = json.loads(self.roles)
+        return tuple(dict.fromkeys([*first, *(role for one in self.entries[: self.reached] for role in one.roles)]))
 
     @property
     def edited_by(self) -> tuple[str, ...]:
@@ -477,6 +551,33 @@ class ApprovalRow:
         """The approvals given."""
         said: list[dict[str, Any]] = json.loads(self.given)
         return said
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the timetable of a request: what happens if nobody has answered by then."""
+
+    after_s: float
+    """Seconds after the request."""
+    what: Literal["remind", "escalate", "refuse"]
+    roles: tuple[str, ...] = ()
+    """The roles that may decide from then on too."""
+
+
+def entry_at(requested_at: float, entries: Sequence[Entry], reached: int) -> float | None:
+    """Return when the next entry of a timetable is due; None: there is none."""
+    return requested_at + entries[reached].after_s if reached < len(entries) else None
+
+
+def write_timetable(entries: Iterable[Entry]) -> str:
+    """Return a timetable as the ledger keeps it; empty: it has no entry."""
+    rows = [[one.after_s, one.what, list(one.roles)] for one in entries]
+    return json.dumps(rows, ensure_ascii=False) if rows else ""
+
+
+def read_timetable(text: str) -> tuple[Entry, ...]:
+    """Return the entries of a timetable."""
+    return tuple(Entry(after, what, tuple(roles)) for after, what, roles in json.loads(text)) if text else ()
 
 
 def person(name: str) -> str:
@@ -519,11 +620,11 @@ DELEGATIONS: Final = Table("delegation", DelegationRow, "id")
 
 @dataclass(frozen=True, slots=True)
 class DirectiveRow:
-    """One order of a person for what is to come: a halt, a permit, or a token. Its events are a chain of its own."""
+    """One order of a person: a halt, a permit, a token, or work on the ledger. Its events are a chain of its own."""
 
     id: str
     kind: str
-    """``halt``, ``permit`` or ``token``."""
+    """``halt``, ``permit``, ``token`` or ``work``."""
     tenant: str
     wide: int
     """It counts for every tenant; ``tenant`` is then empty."""
@@ -540,7 +641,7 @@ class DirectiveRow:
     uses: int
     """How many uses are left of a permit."""
     closed_at: float | None
-    """When it was lifted, revoked, used up or found expired; None: it stands."""
+    """When it was lifted, revoked, used up or found expired; for work: when it was ordered. None: it stands."""
     seq: int
     """The number of its newest event."""
 
@@ -590,6 +691,8 @@ class Need:
     residue: str = ""
     editors: tuple[str, ...] = ()
     """Everybody who edited what is asked for, besides the first asker."""
+    timetable: str = ""
+    """What happens while nobody answers (``write_timetable``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -884,6 +987,40 @@ class PageUnsealed(Op[list[Head]]):
     """
 
     after: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountStates(Op[dict[str, int]]):
+    """Return how many of the newest runs of a tenant (None: of all) are in each state; at most ``limit`` are looked at."""
+
+    tenant: str | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindWaiting(Op[list[str]]):
+    """Return which of the newest runs of a tenant are blocked or suspended, by uid; at most ``limit`` are looked at."""
+
+    tenant: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountCalls(Op[dict[str, int]]):
+    """Return how many calls each of these trees has; one without calls is left out."""
+
+    roots: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnusualCalls(Op[list[CallRow]]):
+    """Return calls of these trees about which more is known than what every call has, at most ``limit``, in no order.
+
+    A call that has a cost, belongs to a child run, was answered from the record or went wrong is one of them.
+    """
+
+    roots: tuple[str, ...]
     limit: int
 
 

@@ -68,6 +68,7 @@ from amends.ledger.rows import (
     RunRow,
     Terms,
     Unapproved,
+    removed,
 )
 from amends.ledger.tables import Change, Find
 from amends.ledger.trees import find_run
@@ -314,6 +315,8 @@ async def keep_evidence(
     now = await Now(call.root)
     run = await find_run(call.run)
     root = await find_run(call.root)
+    if root.is_erased:  # what was erased does not come back with a late answer
+        result, error = None if result is None else removed(result, now, erased=True), ""
     kept = {"attempt": attempt, "happened": happened, "certain": certain, "result": result, "error": error}
     text = json.dumps(kept if proved is None else kept | {"proof": proved})
     if repeated and call.evidence == text:
@@ -377,11 +380,12 @@ async def note_probe(op: NoteProbe) -> CallRow:
     now = await Now(call.root)
     run = await find_run(call.run)
     root = await find_run(call.root)
-    kept = {"learned": with_answer(call, at=now, by=op.by, attempt=op.about, answer=op.answer, why=op.why)}
+    why = "" if root.is_erased else op.why
+    kept = {"learned": with_answer(call, at=now, by=op.by, attempt=op.about, answer=op.answer, why=why)}
     counts = _is_about(call, op.about)
     facts = learned_facts(kept) if counts else {}
     await write_event(
-        run, "probed", at=now, by=op.by, epoch=root.epoch, call=call.id, answer=op.answer, why=op.why, **facts
+        run, "probed", at=now, by=op.who or op.by, epoch=root.epoch, call=call.id, answer=op.answer, why=why, **facts
     )
     if not counts:
         return call  # the answer came too late: the call was started again, or is settled
@@ -401,7 +405,8 @@ async def watch_doubt(op: WatchDoubt) -> CallRow:
     if not _is_about(call, op.about) or call.is_loaded:
         return call
     if call.state == "in_doubt":
-        return await Change(CALLS, call, {"quiet_boot": op.boot, "quiet_mono": op.mono})
+        left = {"quiet_left": None} if op.renewed else {}
+        return await Change(CALLS, call, {"quiet_boot": op.boot, "quiet_mono": op.mono, **left})
     return await Change(CALLS, call, {"comp_boot": op.boot, "comp_mono": op.mono})
 
 

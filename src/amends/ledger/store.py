@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, runtime_checkable
 
 from amends.ledger.operations import StoreOp, T
 
@@ -10,6 +11,14 @@ OUTCOME: Final = "amends_outcome"
 """The attribute of a cancellation that a store raises after an operation: a function that returns its answer, or raises its
 error. Whoever was cancelled may need to know what became of it. A store that sets it on every cancellation that it
 raises says so with ``keeps_outcome = True``; the driver then need not protect each operation by a task of its own."""
+
+
+@runtime_checkable
+class Served(Protocol):
+    """A store whose ledger is in a server, in whose place another one with an older copy may come: by a failover."""
+
+    on_session: list[Callable[[], None]]
+    """Called, from any thread, after a session has begun, and after one was lost."""
 
 
 class Store(Protocol):
@@ -34,4 +43,13 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release connections and threads. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class Scrubbing(Protocol):
+    """A store that can rewrite the file that it keeps its rows in, so that nothing removed is left there."""
+
+    def scrub(self) -> None:
+        """Rewrite the file and empty its log; raise ``LedgerUnavailable`` if another program does not allow it."""
         ...

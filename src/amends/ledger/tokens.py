@@ -13,7 +13,7 @@ from amends.encoding.chain import storable
 from amends.encoding.dataclass import changed
 from amends.ledger.directives import EXPIRED, end_directive, make_directive_once
 from amends.ledger.events import with_token, write_event
-from amends.ledger.flow import Flow
+from amends.ledger.flow import Flow, run_flow_async
 from amends.ledger.operations import EndToken, ListTokens, MakeToken, NoteDriver, ReadToken
 from amends.ledger.queries import move_time, newest_event, standing_tokens
 from amends.ledger.rows import DIRECTIVES, AddEvent, DirectiveRow, Now
@@ -88,20 +88,9 @@ async def signed(flow: Flow[T], token: str, *, only: str = "") -> T:
 
     ``only``: the tree whose events say so. What a load copies from another ledger stays as it was written there.
     """
-    answer: Any = None
-    try:
-        op = flow.send(None)
-        while True:
-            if isinstance(op, AddEvent) and only in ("", op.root):
-                op = changed(op, {"facts": with_token(op.facts, token)})
-            try:
-                answer = await op
-            except Exception as error:
-                op = flow.throw(error)
-            else:
-                op = flow.send(answer)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        flow.close()
+
+    def noted(op: Any) -> Any:
+        is_meant = isinstance(op, AddEvent) and only in ("", op.root)
+        return changed(op, {"facts": with_token(op.facts, token)}) if is_meant else op
+
+    return await run_flow_async(flow, noted)

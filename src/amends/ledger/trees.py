@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from amends.encoding.canonical import digest
@@ -123,3 +123,14 @@ def tree_mark(
             parts += [call.comp_attempt, call.comp_from, call.comp_gave_up, call.undoable, call.violation, call.grp]
             parts += [call.args, call.result, call.evidence]
     return digest(*parts, *sorted(fork.uid for fork in forks), *sorted(f"{one.call} {one.root}" for one in answered))
+
+
+def unknown_pivots(run: RunRow, mine: Sequence[CallRow]) -> list[CallRow]:
+    """Return the calls of an open run that keep it from committing: a pivot of which a person said that nobody can know.
+
+    What was staged behind it must not start: it may tell people of something that never happened. The only call of a child
+    that has nothing staged concerns nobody else: its parent names it as residue.
+    """
+    if run.phase != "open" or (run.parent and not any(call.is_staged for call in mine)):
+        return []
+    return [call for call in mine if call.kind == "pivot" and call.state == "residue"]

@@ -100,6 +100,14 @@ class KeepCheckpoint(Op[bool]):
 
 
 @dataclass(frozen=True, slots=True)
+class Scrub(Op[None]):
+    """Rewrite the file of the ledger, so that nothing that was removed from it is left in it."""
+
+    store: Any
+    """A ``Scrubbing`` store."""
+
+
+@dataclass(frozen=True, slots=True)
 class IsDead(Op[bool]):
     """Return whether this owner is certainly dead: same host and boot, process gone."""
 

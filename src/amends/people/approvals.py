@@ -8,35 +8,51 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any, Literal
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
 
 from amends.engine.approvals import approval_of
 from amends.engine.rules import need_of
-from amends.engine.session import Session, ask_for, must_be_readable, request_of
+from amends.engine.session import Session, ask_for, cost_with_request_ids, must_be_readable, put_of, request_of
 from amends.errors import ApprovalNotFound, ApprovalVoid, BadArguments, RuleRefused, TransitionRefused, UsageError
 from amends.host.filters import APPROVAL_FIELDS, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE, Pages
 from amends.host.notices import tell_due
+from amends.host.oncall import OnCall, problems_of
 from amends.ledger.operations import (
     AdmitCall,
     DecideApproval,
     Delegate,
+    DueRequests,
     EditApproval,
+    FollowTimetable,
     ReadApproval,
     ReadRun,
     RenewRequest,
     SearchApprovals,
     StoreOp,
 )
-from amends.ledger.rows import APPROVAL_STATES, OPEN, ApprovalRow, DecisionOutcome, Need, RequestWithCall, lost_at
+from amends.ledger.rows import (
+    APPROVAL_STATES,
+    OPEN,
+    SYSTEM,
+    ApprovalRow,
+    DecisionOutcome,
+    LockRequest,
+    Need,
+    RequestWithCall,
+    lost_at,
+    person,
+)
 from amends.ledger.world import ReadClocks
-from amends.model import AHEAD_MAX_S, Approval
+from amends.model import AHEAD_MAX_S, Approval, Shift, ShiftProblem
+from amends.tools.rules import Escalation
 from amends.tools.spec import Spec
 from amends.visible import visible
 
 Verb = Literal["approve", "bypass", "reject", "withdraw"]
+ONCALL_DAYS_MAX: Final = 3_650
 
 
 def approvals(host: Host, view: View, filter: str = "state:pending", *, after: str = "") -> Pages[Approval]:
@@ -123,7 +139,7 @@ async def edit(
     except BadArguments as bad:
         raise UsageError(f"{spec.name} cannot be called with these arguments: {'; '.join(bad.problems)}") from bad
     if lost_at(call.args) is not None:
-        raise UsageError(f"gc has removed the arguments of {spec.name}")
+        raise UsageError(f"the arguments of {spec.name} were removed")
     ask = ask_for(session, spec, bound, fn=spec.fn or _no_body, again=call.again or None, parent=call.parent)
     need = await _need_instead(session, spec, ask.fresh(), row)
     instead = AdmitCall(
@@ -131,9 +147,11 @@ async def edit(
         version=spec.version, kind=spec.kind, key=ask.key, ident=ask.ident, digest=ask.digest, args=ask.text,
         scope=spec.scope, declared=spec.declared_key, again=ask.again, parent=ask.parent,
         at_commit=spec.at == "commit", after=spec.after, undoable=spec.compensate is not None, need=need,
+        advise=session.advises(spec), put=put_of(spec), locks=LockRequest(ask.locks),
+        costs=cost_with_request_ids(session, ask, wide=False) if session.budgets else ask.costs,
     )  # fmt: skip
     theirs = tuple(dict.fromkeys((*host.roles_of(by), *roles)))
-    ruled = await _recorded(EditApproval(approval_id, by, why, instead, theirs))
+    ruled = await _recorded(EditApproval(approval_id, by, why, instead, theirs, call.id, ask.text))
     await _tell(host, ruled)
     return _ruled(host, ruled)
 
@@ -156,8 +174,41 @@ async def delegate(host: Host, view: View, *, by: str, to: str, until: datetime 
     await Delegate(host.new_id("dlg"), view.tenant or "", by, to, ends, why)
 
 
+async def oncall(host: Host, _view: View, role: str | None = None, *, at: datetime | None = None) -> list[Shift]:
+    """List who is on call now, or at a time; ``role``: for one role."""
+    return (host.value("oncall") or OnCall()).on_call(role, await _time(at))
+
+
+async def check_oncall(host: Host, _view: View, *, days: float = 14.0) -> list[ShiftProblem]:
+    """List what is wrong with the on-call table in the coming days: gaps, overlaps, people who may not decide."""
+    if not 0 < days <= ONCALL_DAYS_MAX:
+        raise UsageError(f"days= is a number of days, at most {ONCALL_DAYS_MAX}, not {days!r}")
+    asked = {role for rule in host.rules for role in rule.roles}
+    asked |= {role for rule in host.rules for one in rule.escalate if isinstance(one, Escalation) for role in one.roles}
+    return problems_of(
+        host.value("oncall") or OnCall(),
+        asked=asked,
+        approvers=host.approvers,
+        now=await _time(None),
+        ahead=timedelta(days=days),
+    )
+
+
+async def _time(at: datetime | None) -> datetime:
+    if at is None:
+        return datetime.fromtimestamp((await ReadClocks()).wall, UTC)
+    if at.tzinfo is None:
+        raise UsageError("at= must be a datetime with a time zone")
+    return at
+
+
 async def send_overdue_notices(host: Host, view: View, limit: int) -> int:
-    """Call the hook for up to ``limit`` requests that nobody was notified of in time; return how many."""
+    """Follow the timetables of up to ``limit`` requests that nobody answered, and notify of up to ``limit`` requests.
+
+    Return how many notices were given. Without a hook, escalations and deadlines count all the same.
+    """
+    for row in await DueRequests(view.tenant or None, limit):
+        await FollowTimetable(row.id, row.reached)
     return await tell_due(host.notices, view.tenant or None, limit)
 
 
@@ -168,6 +219,7 @@ async def _decide(
     """Record a person's decision on a request; raise ``ApprovalVoid`` when it does not count."""
     if not by.strip() or (not why.strip() and verb != "approve"):
         raise UsageError("a decision needs who made it (by=) and why")
+    _check_name(by)
     found = await _found(view, id)
     if verb in ("approve", "bypass") and not digest:
         raise UsageError("an approval needs the digest of what was shown (digest=)", hint="it is Approval.digest")
@@ -189,9 +241,12 @@ async def _need_instead(session: Session, spec: Spec, args: Mapping[str, Any], r
         raise RuleRefused(spec.name, why=ruled.why, run_id=row.run_id)
     need = Need(session.new_id("apr"), session.new_id("nonce"), needed=row.needed, roles=tuple(json.loads(row.roles)),
                 reasons=tuple(json.loads(row.reasons)), why=row.rule, policy=row.policy,
-                expires_s=row.expires_at - row.requested_at, residue=row.residue)  # fmt: skip
+                expires_s=row.expires_at - row.requested_at, residue=row.residue,
+                timetable=row.timetable)  # fmt: skip
     if ruled is None:
         return need
+    if ruled.roles:
+        need = replace(need, timetable=ruled.timetable)
     policy, why = (row.policy, row.rule) if row.is_about_money else (ruled.policy, ruled.why)
     return replace(need, needed=max(need.needed, ruled.needed), roles=ruled.roles or need.roles, policy=policy, why=why)
 
@@ -232,12 +287,20 @@ async def _tell(host: Host, ruled: DecisionOutcome) -> None:
 
 
 def _shown(host: Host, found: RequestWithCall) -> Approval:
-    return approval_of(found.approval, found.call, host.specs.get(found.call.tool), found.now)
+    shown = approval_of(found.approval, found.call, host.specs.get(found.call.tool), found.now)
+    return host.with_asked(shown, found.now)
 
 
 def _check_reason(by: str, why: str) -> None:
     if not by.strip() or not why.strip():
         raise UsageError("a decision needs who made it (by=) and why (why=)")
+    _check_name(by)
+
+
+def _check_name(by: str) -> None:
+    """Raise ``UsageError`` for the name under which the ledger itself refuses what nobody answered."""
+    if person(by) == SYSTEM:
+        raise UsageError(f"nobody can decide as {SYSTEM}: under this name the ledger records what nobody decided")
 
 
 def _same_case(person: str) -> str:

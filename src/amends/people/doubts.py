@@ -33,18 +33,19 @@ from amends.ledger.operations import (
     StoreOp,
     Tree,
 )
-from amends.ledger.rows import CallRow, SliceRow
+from amends.ledger.rows import CallRow, SliceRow, is_left_to_program
 from amends.ledger.world import ReadClocks
 from amends.model import LOST, Absent, Call, Happened, NoEffect, Probed, Unknown
 from amends.people.rollback import WHO, Around, Rehearsal, named, relatives_of
-from amends.people.runs import check_reason, own_call, recorded
+from amends.people.runs import check_reason, check_result, own_call, recorded
 from amends.report import Doubt, Evidence, Next, Preview
 from amends.tools.spec import ProbeSpec, Spec, named_arguments
 
 DOUBTFUL: Final = ("in_doubt", "compensation_in_doubt")
 AROUND_PAGE: Final = 500
-YOUR_WHY: Final = "..."
+YOUR_WHY: Final = "your reason"
 """Stands in a preview where the person's reason will be."""
+NEEDS_RESULT: Final = "its compensation needs the result: give it, or the run cannot be rolled back by itself"
 
 
 # ---- Listing doubts
@@ -120,8 +121,11 @@ def _probe_of(spec: Spec | None, row: CallRow) -> ProbeSpec | None:
     return spec.probe
 
 
-async def probe(host: Host, view: View, call_id: str) -> Probed[Any]:
-    """Probe a call now; decide nothing, and keep the answer as evidence if the call is in doubt."""
+async def probe(host: Host, view: View, call_id: str, *, by: str = "") -> Probed[Any]:
+    """Probe a call now; decide nothing, and keep the answer as evidence if the call is in doubt.
+
+    ``by``: who asks; the event names them.
+    """
     row = await own_call(view, call_id)
     spec = host.specs.get(row.tool)
     asked = _probe_of(spec, row)
@@ -134,7 +138,7 @@ async def probe(host: Host, view: View, call_id: str) -> Probed[Any]:
         why = shown(answer.result) if isinstance(answer, Happened) else getattr(answer, "why", "")
         word = failed_word(row) if isinstance(answer, NoAnswer) else type(answer).__name__.lower()
         why = host.redactor.scrub(why, hidden_values_of(reader, row))
-        await NoteProbe(row.id, row.in_question, row.probes, word, why, None, by="person", paced=False)
+        await NoteProbe(row.id, row.in_question, row.probes, word, why, None, by="person", paced=False, who=by)
     return Unknown(answer.why) if isinstance(answer, NoAnswer) else answer
 
 
@@ -150,7 +154,9 @@ async def resolve(host: Host, view: View, call_id: str, answer: Probed[Any], *, 
     match answer:
         case Happened():
             to = "compensated" if undoing else "succeeded"
-            spec = host.specs.get(row.tool) or adhoc_spec(row.tool, host.redactor.hidden, kind="pivot")
+            if (known := host.specs.get(row.tool)) is not None and not undoing:
+                check_result(known, row, answer.result)
+            spec = known or adhoc_spec(row.tool, host.redactor.hidden, kind="pivot")
             text, loss = reported_result(host.reader(root=row.root), spec, row, answer.result)
         case Absent():
             to = "compensation_failed" if undoing else "failed"
@@ -188,7 +194,7 @@ async def report_late(
     by: str,
     phase: Literal["execute", "compensate", "probe"] = "execute",
 ) -> Call:
-    """Keep what whoever performed an attempt reports after its work lease, or when its run has another owner; return the call.
+    """Record a report about an attempt that comes after its work lease, or after a change of owner; return the call.
 
     ``answer``: ``Happened(result)``; ``Absent()`` or an error, as the body would have raised it; ``Unknown()`` changes
     nothing. It is evidence, and that the effect happened settles the doubt, whoever owns the run. A live attempt is never
@@ -289,7 +295,10 @@ async def preview(host: Host, view: View, call_id: str) -> Preview:
     answers: tuple[Probed[Any], ...] = (Happened(None), Absent(), Unknown())
     plays = [Rehearsal(host, tree, clocks, probes_say=Unknown("assumed"), around=around) for _ in answers]
     ends = [_rehearsed(host, view, tree, row, answer, play) for answer, play in zip(answers, plays, strict=True)]
-    return Preview(call_of(row, host.specs.get(row.tool)), *ends)
+    spec = host.specs.get(row.tool)
+    if row.state == "in_doubt" and spec is not None and spec.compensate is not None and spec.compensate.needs_result:
+        ends[0] = replace(ends[0], note=NEEDS_RESULT)
+    return Preview(call_of(row, spec), *ends)
 
 
 async def _around(tree: Tree) -> Around:
@@ -319,11 +328,15 @@ def _rehearsed(host: Host, view: View, tree: Tree, row: CallRow, answer: Probed[
         return Next(row.state, tree.run.state, refused=str(no))  # type: ignore[arg-type]  # the ledger's own words
     found = play.play(one(host, row.root))
     if found is None:
-        return _next(play, row, "here" if play.stage.runs[row.root].closed_at is not None else "owner")
+        root = play.stage.runs[row.root]
+        is_left = root.suspended and not root.owner
+        return _next(play, row, "here" if root.closed_at is not None else "program" if is_left else "owner")
     if found.missing:
-        return _next(play, row, "worker")
+        return _next(play, row, "program" if is_left_to_program(found.root) else "worker")
     claimed = play.play(claim(host, found, force=True))
-    assert claimed is not None, "a run that nobody owns can be claimed"
+    if claimed is None:
+        # This process's clock is ahead of the ledger's: the lease is over by the one, and not by the other.
+        return _next(play, row, "owner")
     root, lease = claimed
     session = play.played(root, lease, wait_s=patience(host))
     if isinstance(answer, Happened):
@@ -331,7 +344,8 @@ def _rehearsed(host: Host, view: View, tree: Tree, row: CallRow, answer: Probed[
     who = "here"
     try:
         done = play.play(recover_tree(session, root, has_agent=root.agent in host.agents))
-        who = "agent" if done.how == "resume" else "here"
+        is_left = done.run.state == "open" and not done.run.owner and is_left_to_program(done.run)
+        who = "agent" if done.how == "resume" else "program" if is_left else "here"
     except LedgerError:
         pass  # as in ``rt.resolve``, which then reports what the ledger has
     return _next(play, row, who)

@@ -25,7 +25,7 @@ async def halt(
     agent: str | None = None,
     tool: str | None = None,
 ) -> Halt:
-    """Stop: from this transaction on nothing starts, in the whole ledger or for this tenant, agent and tool.
+    """Halt: from this transaction on nothing starts, in the whole ledger or for this tenant, agent and tool.
 
     Whoever asks for a call gets ``Halted``. What must be taken back still is. It stands until ``unhalt``.
     """
@@ -44,13 +44,14 @@ async def unhalt(
     agent: str | None = None,
     tool: str | None = None,
 ) -> list[Halt]:
-    """Lift every halt of exactly this extent, and return them; other halts stand."""
+    """Lift every halt of exactly this extent, and return them; other halts stay in force."""
     check_reason(by, why)
     place = _extent(view, tenant, agent, tool)
     lifted = await Unhalt(*place, by, why, host.new_id("nonce"))
     if lifted:
         return [halt_of(row) for row in lifted]
-    standing = [halt_of(row).extent for row in await ListHalts() if _is_seen(view, row)]
+    whose = view.only(tenant)
+    standing = [halt_of(row).extent for row in await ListHalts() if _is_seen(whose, row)]
     raise UsageError(
         "there is no such halt" + (f"; halted now: {'; '.join(standing)}" if standing else "; nothing is halted"),
         hint="name the same tenant, agent and tool as the halt did; rt.halts() lists those that stand",
@@ -58,12 +59,12 @@ async def unhalt(
 
 
 async def halts(_host: Host, view: View) -> list[Halt]:
-    """Return the halts that stand, oldest first."""
-    return [halt_of(row) for row in await ListHalts() if _is_seen(view, row)]
+    """Return the halts in force, oldest first."""
+    return [halt_of(row) for row in await ListHalts() if _is_seen(view.only(None), row)]
 
 
-def _is_seen(view: View, row: DirectiveRow) -> bool:
-    return bool(row.wide) or not view.tenant or row.tenant == view.tenant
+def _is_seen(tenant: str | None, row: DirectiveRow) -> bool:
+    return bool(row.wide) or tenant is None or row.tenant == tenant
 
 
 def _extent(view: View, tenant: str | None, agent: str | None, tool: str | None) -> tuple[str | None, str, str]:

@@ -21,6 +21,7 @@ from amends.ledger.operations import (
     SearchApprovals,
     SearchCalls,
     StoreOp,
+    WaitingRuns,
 )
 from amends.ledger.rows import OPEN, CallRow, RequestWithCall, RunRow
 from amends.ledger.world import ReadClocks
@@ -35,12 +36,19 @@ EVENT_PAGES_MAX: Final = 50
 """Pages of events that are searched for the moment when a run was blocked."""
 
 
-async def inbox(host: Host, view: View, filter: str = "") -> list[InboxItem]:
-    """Return everything that waits for a person: soonest to expire first, then oldest."""
+async def inbox(host: Host, view: View, filter: str = "", *, newest: int | None = None) -> list[InboxItem]:
+    """Return everything that waits for a person: soonest to expire first, then oldest.
+
+    ``newest``: look for blocked and suspended runs among so many of the newest runs only, so that a large ledger costs no
+    more than a small one; None: among all.
+    """
     wanted = _parsed(filter)
     tenant = view.tenant or ""
     requests = await _requests(tenant)
-    blocked = await _runs(tenant, ("blocked",))
+    if newest is not None and newest < 1:
+        raise UsageError(f"newest={newest} is not a number from 1")
+    near = None if newest is None else [run for run in await WaitingRuns(tenant, newest) if not run.origin]
+    blocked = await _runs(tenant, ("blocked",)) if near is None else [run for run in near if run.state == "blocked"]
     living = {one.approval.id for one in requests if one.approval.lives(one.now)}
     items = [_asked(host, one) for one in requests if one.approval.state_at(one.now) == "pending"]
     held, doubtful = await _calls(tenant, ("held", "ready")), await _calls(tenant, DOUBTFUL)
@@ -57,8 +65,12 @@ async def inbox(host: Host, view: View, filter: str = "") -> list[InboxItem]:
     }
     items += [
         _suspended(run)
-        for run in await _runs(tenant, UNFINISHED)
-        if run.suspended and not run.owner and run.uid == run.root and run.uid not in waiting
+        for run in (await _runs(tenant, UNFINISHED) if near is None else near)
+        if run.state in UNFINISHED
+        and run.suspended
+        and not run.owner
+        and run.uid == run.root
+        and run.uid not in waiting
     ]
     now = (await ReadClocks()).wall
     return sorted((item for item in items if _takes(wanted, item, now)), key=_order)
@@ -73,6 +85,7 @@ def _order(item: InboxItem) -> tuple[bool, datetime, datetime, str]:
 
 def _asked(host: Host, found: RequestWithCall) -> InboxItem:
     asked = approval_of(found.approval, found.call, host.specs.get(found.call.tool), found.now)
+    asked = host.with_asked(asked, found.now)
     return InboxItem(
         "approval",
         asked.id,
@@ -82,6 +95,7 @@ def _asked(host: Host, found: RequestWithCall) -> InboxItem:
         why=asked.rule,
         verbs=("approve", "reject"),
         roles=asked.roles,
+        asked=asked.asked,
         call=asked.call,
         tenant=asked.call.tenant,
         agent=asked.call.agent,

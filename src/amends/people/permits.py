@@ -14,12 +14,11 @@ from typing import Any, Final
 from amends.engine.permits import permit_of
 from amends.engine.session import ask_for
 from amends.errors import BadArguments, NotFound, UsageError
-from amends.host.filters import seconds_in
 from amends.host.host import Host, View
 from amends.ledger.operations import ListPermits, RevokePermit
 from amends.ledger.operations import Permit as GivePermit
-from amends.ledger.world import ReadClocks
-from amends.model import AHEAD_MAX_S, Permit
+from amends.model import Permit
+from amends.people.expiry import end_of
 from amends.people.runs import check_reason
 from amends.tools.rule_checks import check_rules_for
 from amends.tools.rules import Rule, checked_rules
@@ -28,7 +27,9 @@ DAY_S: Final = 86_400.0
 USES_MAX: Final = 1_000_000
 KEPT: Final = ("args", "hours", "days", "tz", "agent")
 """What a permit keeps of a rule."""
-LOST: Final = ("approvers", "roles", "expires", "reasons", "why")
+LOST: Final = (
+    "approvers", "roles", "expires", "reasons", "why", "remind", "reminders", "escalate", "deadline",
+)  # fmt: skip
 """What a rule says about decisions, which a permit does not need: it is one."""
 
 
@@ -67,7 +68,7 @@ async def permit(
     said = {"rule": _kept(host, name, rule)} if rule is not None else {"digest": _digest(host, view, name, args or {})}
     theirs = tuple(dict.fromkeys((*host.roles_of(by), *roles)))
     words = json.dumps(said | ({"roles": list(theirs)} if theirs else {}), ensure_ascii=False)
-    until = await _until(expires)
+    until = await end_of(expires, "a permit must end")
     return permit_of(await GivePermit(host.new_id("prm"), view.tenant or "", name, words, by, why, until, uses))
 
 
@@ -139,24 +140,3 @@ def _digest(host: Host, view: View, name: str, args: Mapping[str, Any]) -> str:
 
 def _no_body(**_: Any) -> None:
     raise AssertionError("a permit starts nothing")
-
-
-async def _until(expires: Any) -> float:
-    now = (await ReadClocks()).wall
-    if isinstance(expires, str) and (seconds := seconds_in(expires)) is not None:
-        expires = seconds
-    if isinstance(expires, datetime):
-        if expires.tzinfo is None:
-            raise UsageError(
-                "expires= must be a datetime with a time zone, a timedelta, or a number of seconds from now"
-            )
-        ends = expires.timestamp()
-    elif isinstance(expires, timedelta):
-        ends = now + expires.total_seconds()
-    elif isinstance(expires, int | float) and not isinstance(expires, bool):
-        ends = now + expires
-    else:
-        raise UsageError(f'expires= is a time, a number of seconds from now, or a string like "12h", not {expires!r}')
-    if not 0 < ends - now <= AHEAD_MAX_S:
-        raise UsageError("a permit must end in the future, and within a hundred years")
-    return float(ends)

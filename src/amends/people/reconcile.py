@@ -42,7 +42,7 @@ DOUBTFUL: Final = frozenset({"in_doubt", "compensation_in_doubt"})
 
 
 async def reconcile(host: Host, view: View, tool: str | object, *, limit: int = 10_000) -> Reconciliation:
-    """Compare the ledger with the world for one tool, by its listing and its probe: find orphans on both sides.
+    """Compare the ledger with the destination of one tool, by its listing and its probe: find effects that only one has.
 
     Changes nothing. ``limit``: how many calls to probe, newest first.
     """
@@ -283,7 +283,7 @@ def _found_again(book: _Book, named: Mapping[str, list[Any]]) -> dict[str, list[
     bare = [row for row in book.rows if row.lost_at is not None]
     if len(bare) * len(named) > GUESSES_MAX:
         raise UsageError(
-            f"gc removed the arguments of {len(bare)} calls of {book.spec.name}: too many to find again by arguments",
+            f"the arguments of {len(bare)} calls of {book.spec.name} were removed: too many to find again by arguments",
             hint="let list_effects return the keys that the bodies got",
         )
     for row in bare:

@@ -6,7 +6,7 @@ from amends.engine import checkpoints
 from amends.errors import UsageError
 from amends.host.host import Host, View
 from amends.host.listing import PAGE
-from amends.ledger.operations import SearchApprovals, VoidApproval
+from amends.ledger.operations import ListPermits, RevokePermit, SearchApprovals, VoidApproval
 from amends.people.approvals import _check_reason
 
 
@@ -16,7 +16,10 @@ async def check_anchor(host: Host, _view: View) -> None:
 
 
 async def reconcile_restore(host: Host, view: View, *, by: str, why: str) -> int:
-    """Let a ledger that was restored from a backup start calls again; return how many of its approvals were voided."""
+    """Let a ledger that was restored from a backup start calls again; return how many of its approvals were voided.
+
+    Its permits end too, and are counted: since the backup they may have been used up.
+    """
     if view.tenant:
         raise UsageError(
             f"a restore concerns the whole ledger, and this runtime sees only tenant {view.tenant}",
@@ -30,6 +33,10 @@ async def reconcile_restore(host: Host, view: View, *, by: str, why: str) -> int
         for row in ours:
             await VoidApproval(row.id, by, why)
         voided, before = voided + len(ours), page[-1].approval.id
+    while permits := (await ListPermits(None))[0]:
+        for permit in permits:
+            await RevokePermit(permit.id, permit.tenant, by, why)
+        voided += len(permits)
     if host.anchor is not None:
         host.anchor.reset()
     return voided

@@ -6,8 +6,11 @@ body is only written down. So a plan cannot differ from what is then done. ``rt.
 
 from __future__ import annotations
 
+import json
+from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from amends.encoding.canonical import digest
@@ -20,9 +23,22 @@ from amends.engine.session import Session, call_of, read_tree
 from amends.errors import RunEnded, StalePlan, UsageError
 from amends.host.host import Host, View
 from amends.host.runs import found
+from amends.ledger.ending import IN_THE_WAY
 from amends.ledger.flow import Flow, Op, run_flow
+from amends.ledger.late_reports import reported_undoing
 from amends.ledger.leases import Lease
-from amends.ledger.operations import BeginRollback, ClaimRun, HeldLock, ReadAnswers, ReadForks, ReadRun, StoreOp, Tree
+from amends.ledger.operations import (
+    BeginCompensation,
+    BeginRollback,
+    ClaimRun,
+    HeldLock,
+    ReadAnswers,
+    ReadForks,
+    ReadRun,
+    SettleCompensation,
+    StoreOp,
+    Tree,
+)
 from amends.ledger.rows import (
     APPROVALS,
     BUDGETS,
@@ -36,7 +52,8 @@ from amends.ledger.rows import (
     RunRow,
     SliceRow,
 )
-from amends.ledger.trees import must_accept, plan_text, tree_mark
+from amends.ledger.tables import Change, List, Table
+from amends.ledger.trees import must_accept, plan_text
 from amends.ledger.world import (
     Await,
     Clocks,
@@ -135,11 +152,11 @@ async def _rollback_planned(
     newest = _planned(host, tree, forks, answered, await relatives_of(tree.run), await ReadClocks())
     if newest.hash != plan:
         raise StalePlan(plan, now=newest.hash, run_id=run_id)
+    _check_loaded(newest)
     _check_accepted(newest, accept)
     # The run may change after this look: the ledger compares once more, in the transaction that begins the rollback.
-    mark = tree_mark(tree.runs, tree.calls, forks, answered)
     text = plan_text(plan, accept) if tree.run.state == "committed" else plan
-    asked = await BeginRollback(tree.run.uid, by, why, person=True, plan=text, mark=mark, accept=accept)
+    asked = await BeginRollback(tree.run.uid, by, why, person=True, plan=text, mark=tree.mark, accept=accept)
     if asked.how in ("stale", "unaccepted"):
         newest = await plan_rollback(host, view, run_id)
         raise StalePlan(plan, now=newest.hash, run_id=run_id)
@@ -151,10 +168,24 @@ async def _rollback_planned(
 async def _root_tree(view: View, run_id: Any) -> Tree:
     if not isinstance(run_id, str):
         raise UsageError(f"a run id is a string, not {run_id!r}")
-    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id, marked=True), run_id))
     if tree.run.parent:
         raise UsageError(f"run {run_id} is a child: plan the rollback of its root")
     return tree
+
+
+def _check_loaded(plan: RollbackPlan) -> None:
+    """Raise ``UsageError`` if the plan shows calls as staying only because their tools are not loaded here.
+
+    Another process would compensate them: that is not what the person saw.
+    """
+    if plan.unloaded:
+        raise UsageError(
+            f"the plan of run {plan.run_id} was made without the code of {', '.join(plan.unloaded)}: a process that has it would "
+            "compensate what the plan shows as staying",
+            hint="make the plan where these tools are loaded",
+            run_id=plan.run_id,
+        )
 
 
 def _check_accepted(plan: RollbackPlan, accept: tuple[str, ...]) -> None:
@@ -179,7 +210,7 @@ def refusal(run: RunRow) -> str:
     if run.phase == "pivoted":
         return PIVOT_PASSED
     if run.gone_at is not None:
-        return "gc has removed what was recorded of it"
+        return "what was recorded of it was removed"
     return f"it is {run.state}" if run.closed_at is not None and run.state != "committed" else ""
 
 
@@ -194,15 +225,15 @@ def _refuse_ended(run: RunRow) -> None:
 def _planned(
     host: Host, tree: Tree, forks: list[RunRow], answered: list[AnswerRow], around: Around, clocks: Clocks
 ) -> RollbackPlan:
-    mark = tree_mark(tree.runs, tree.calls, forks, answered)
     no = refusal(tree.run)
     if no:
         # Effects that existed when the pivot passed, or when the run ended, stay: nothing is compensated.
         left = tuple(Residue(_call(host, row), no) for row in tree.calls if _stands(row))
         plan = RollbackPlan(tree.run.id, "", cannot=left, refused=no, state=tree.run.state)  # type: ignore[arg-type]
-        return _hashed(plan, mark)
+        return _hashed(plan, tree.mark)
     rehearsal = Rehearsal(host, tree, clocks, probes_say=Absent(), around=around)
     must = must_accept(tree.calls) if tree.run.state == "committed" else []
+    accepted = {row.id for row in must}
     if tree.run.state == "committed":
         taken = {"state": "rolling_back", "goal": "rollback", "goal_by": "person", "closed_at": None}
         planned = {"plan": plan_text(WHO, (row.id for row in must)), "wake_at": rehearsal.stage.wall}
@@ -218,7 +249,7 @@ def _planned(
         compensations=tuple(one for one in rehearsal.does if one.what == "compensate"),
         cannot=(
             *(Residue(_call(host, row), NOT_UNDOABLE) for row in must),
-            *(left for left in _left(host, tree, after) if left.call.id not in {row.id for row in must}),
+            *(left for left in _left(host, tree, after) if left.call.id not in accepted),
         ),
         doubts=_doubts(host, rehearsal, tree, running),
         dropped=tuple(_call(host, row) for row in tree.calls if _is_dropped(row, rehearsal.stage.calls[row.id])),
@@ -228,7 +259,7 @@ def _planned(
         must_accept=tuple(_call(host, row) for row in must),
         answered=tuple(dict.fromkeys(one.run_id for one in answered)),
     )
-    return _hashed(plan, mark)
+    return _hashed(plan, tree.mark)
 
 
 def _take_stage(host: Host, rehearsal: Rehearsal, tree: Tree, clocks: Clocks) -> list[CallRow]:
@@ -237,7 +268,12 @@ def _take_stage(host: Host, rehearsal: Rehearsal, tree: Tree, clocks: Clocks) ->
     if not (run.owner and run.lease_until > tree.now):
         # Do not wait for a heartbeat or a client on the copy: its owner counts as silent for long enough.
         silent_s = max(run.lease_s, run.client_lease_s)
-        silent = {"silent_boot": clocks.boot, "silent_mono": clocks.mono - silent_s, "silent_at": tree.now}
+        silent = {
+            "silent_boot": clocks.boot,
+            "silent_mono": clocks.mono - silent_s,
+            "silent_at": tree.now,
+            "wanted": "",
+        }
         rehearsal.stage.runs[run.uid] = changed(rehearsal.stage.runs[run.uid], silent)
         claim = ClaimRun(run.uid, WHO, WHO, host.lease_s, clocks.boot, clocks.mono, force=True)
         claimed = rehearsal.play(_one(claim))
@@ -276,12 +312,31 @@ def _doubts(host: Host, rehearsal: Rehearsal, tree: Tree, running: list[CallRow]
         first = next((one for one in mine if one.what in ("probe", "start")), None)
         if first is not None:
             found.append(first)
+        elif (known := _known(row)) and rehearsal.stage.calls[row.id].state not in (
+            "in_doubt",
+            "compensation_in_doubt",
+        ):
+            found.append(Planned("settle", _call(host, row), "", note=known))
         elif not mine:
-            found.append(Planned("ask", _call(host, row), "", note="it stays in doubt until rt.resolve settles it"))
+            answers = (
+                "Happened(None) | Absent()" if row.state.startswith("comp") else "Happened(...) | Absent() | Unknown()"
+            )
+            asks = f"it stays in doubt until rt.resolve({row.id!r}, {answers}, by=..., why=...)"
+            found.append(Planned("ask", _call(host, row), "", note=asks))
         else:
             note = "compensated whether it happened or not"
             found.append(Planned(mine[0].what, mine[0].call, mine[0].by, mine[0].args, note))
     return tuple(found)
+
+
+def _known(row: CallRow) -> str:
+    """Return what the evidence says about a doubt; empty: there is none."""
+    if row.state.startswith("compensat"):
+        said = {"compensated": "its compensation happened", "compensation_failed": "its compensation had no effect"}
+        return said.get(reported_undoing(row), "")
+    if not row.evidence:
+        return ""
+    return "it happened" if json.loads(row.evidence)["happened"] else "it had no effect"
 
 
 def _is_dropped(before: CallRow, after: CallRow) -> bool:
@@ -348,9 +403,21 @@ NOTHING_AROUND: Final = Around()
 
 
 class Stage(MemoryStore):
-    """A copy of one tree in memory: changing it changes nothing in the ledger."""
+    """A copy of one tree in memory: changing it changes nothing in the ledger.
+
+    Before each compensation the ledger looks at all calls that may be in its way (``begin_compensation``). Of those that
+    have succeeded, only what was settled later and can be compensated ever is: the copy answers with these and the calls
+    in other states, so that the time of a plan grows with the number of calls and not with its square.
+    """
 
     def __init__(self, tree: Tree, wall: float, around: Around) -> None:
+        self._succeeded: list[tuple[int, str]] = []
+        """Number of the settlement and id of calls that have succeeded and can be compensated, in order; some have another
+        state by now."""
+        self._others: set[str] = set()
+        """The calls in the other states of ``IN_THE_WAY``."""
+        self._begins: str = ""
+        """The call whose compensation is about to begin."""
         super().__init__(clock=lambda: self.wall)
         self.wall = wall
         for run in (*tree.runs, *around.relatives, *(held.root for held in around.locks)):
@@ -366,10 +433,49 @@ class Stage(MemoryStore):
             self._keep(APPROVALS, asked)
         self._newest = max((max(call.seq, call.settled_seq) for call in tree.calls), default=0)
 
+    def perform(self, op: StoreOp[T]) -> T:
+        """Carry out one operation on the copy."""
+        begins = op.then if isinstance(op, SettleCompensation) else op
+        self._begins = begins.call_id if isinstance(begins, BeginCompensation) else ""
+        return super().perform(op)
+
     def _row(self, op: Any) -> Any:
+        if isinstance(op, List) and self._begins and op.where[1:] == (("state", "in", IN_THE_WAY),):
+            return self._in_the_way(op.where[0][2])
         answer = super()._row(op)
+        if isinstance(op, Change) and op.table is CALLS:
+            self._note(answer)
         # Events of the rehearsal come after every event of the ledger.
         return answer + self._newest if isinstance(op, AddEvent) else answer
+
+    def _keep(self, table: Table[Any], row: Any) -> list[list[Any]]:
+        if table is CALLS:
+            self._note(row)
+        return super()._keep(table, row)
+
+    def _note(self, row: CallRow) -> None:
+        if row.state == "succeeded" and ((row.undoable and row.kind != "read") or row.comp_guarded):
+            insort(self._succeeded, (row.settled_seq, row.id))
+        if row.state in IN_THE_WAY and row.state != "succeeded":
+            self._others.add(row.id)
+        elif row.id in self._others:
+            self._others.discard(row.id)
+            self._undo.append(partial(self._others.add, row.id))
+
+    def _in_the_way(self, root: str) -> list[CallRow]:
+        """Return the calls of the tree that can keep the next compensation from beginning."""
+        calls = self._calls
+        first, found = calls[self._begins].settled_seq, [calls[id] for id in self._others if id in calls]
+        place = len(self._succeeded)
+        while place and self._succeeded[place - 1][0] > first:
+            place -= 1
+            settled, id = self._succeeded[place]
+            row = calls.get(id)
+            if row is not None and (row.state, row.settled_seq) == ("succeeded", settled):
+                found.append(row)
+            elif place == len(self._succeeded) - 1:  # nearly always: what is settled last is compensated first
+                self._undo.append(partial(insort, self._succeeded, self._succeeded.pop()))
+        return sorted((row for row in found if row.root == root and row.state in IN_THE_WAY), key=lambda row: row.seq)
 
 
 class Rehearsal:

@@ -5,11 +5,14 @@ Functions with a host are verbs of the runtime; the others are checks that every
 
 from __future__ import annotations
 
+from inspect import Signature, formatannotation
 from typing import Any, Literal, TypeVar
 
+from amends.encoding.annotations import adapter
+from amends.encoding.canonical import CLASS
 from amends.encoding.payloads import no_longer_fits
 from amends.encoding.redaction import REDACTED
-from amends.engine.session import must_be_readable, reported_result, result_loss
+from amends.engine.session import must_be_readable, recorded_result, reported_result, result_loss
 from amends.errors import RunIsRecord, TransitionRefused, UsageError
 from amends.host.host import Host, View
 from amends.host.runs import call_row, found, report
@@ -25,6 +28,7 @@ from amends.ledger.operations import (
 from amends.ledger.rows import CallRow
 from amends.model import LOST
 from amends.report import Report
+from amends.tools.spec import Spec
 
 T = TypeVar("T")
 
@@ -44,7 +48,7 @@ async def decide(
 
 
 async def retry(host: Host, view: View, call_id: str, *, by: str, why: str, result: object = LOST) -> str:
-    """Try a compensation or a retriable that gave up once more.
+    """Retry a compensation or a retriable that gave up.
 
     ``result``: what the call returned, for a compensation that was not started because nobody had the result.
     """
@@ -60,11 +64,13 @@ def _given_result(host: Host, row: CallRow, result: object) -> str:
     if spec is None:
         raise UsageError(f"this process does not know {row.tool}", hint="give the result where its tool is declared")
     reader = host.reader(root=row.root)
-    if row.state == "compensation_failed" and not result_loss(reader, spec, row):
+    is_known = row.state == "compensation_failed" and not result_loss(reader, spec, row)
+    if is_known and unfit_result(spec, recorded_result(reader, spec, row)) is None:
         raise UsageError(
             f"call {row.id} ({row.tool}) has its result in the ledger: it cannot be given another one",
-            hint="rt.retry without result= tries its compensation again with the recorded one",
+            hint=f"rt.retry({row.id!r}, by=..., why=...) starts its compensation again with the recorded result",
         )
+    check_result(spec, row, result)
     text, loss = reported_result(reader, spec, row, result)
     if text is None or loss.startswith(REDACTED) or no_longer_fits(text, spec.result_type):
         why = loss or f"it cannot be read as {spec.result_type}"
@@ -73,6 +79,34 @@ def _given_result(host: Host, row: CallRow, result: object) -> str:
             hint="compensate the call by hand, then rt.resolve(call_id, Happened(None), by=..., why=...)",
         )
     return text
+
+
+def check_result(spec: Spec, row: CallRow, result: object) -> None:
+    """Refuse a result that a person gives, if it is not of the type that the tool or its compensation declares."""
+    unfit = unfit_result(spec, result)
+    if unfit is not None:
+        # Without the value, of which a part may be redacted in the ledger.
+        raise UsageError(
+            f"this is not a result of {row.tool} ({row.id}): {unfit}",
+            hint="nothing was recorded; give the result as the tool returned it",
+        )
+
+
+def unfit_result(spec: Spec, result: object) -> str | None:
+    """Return why this is not what the tool returns, or what its compensation takes; None: as far as declared, it is."""
+    if result is LOST or result is None or (isinstance(result, dict) and CLASS in result):
+        return None  # unknown, or said with its class, which is checked where it is read
+    declared = [(spec.result_type, "the tool returns")]
+    if spec.compensate is not None:
+        declared.append((spec.compensate.result_type, "its compensation takes"))
+    for hint, whose in declared:
+        if hint is Any or isinstance(hint, str) or hint is Signature.empty:
+            continue
+        try:
+            adapter(hint).validate_python(result, strict=False, by_alias=True, by_name=True)
+        except Exception:  # whatever a validator of the user raises, it refuses the value
+            return f"it is of type {type(result).__name__}, and {whose} {formatannotation(hint)}"
+    return None
 
 
 async def abandon(host: Host, view: View, run_id: str, *, by: str, why: str) -> Report:

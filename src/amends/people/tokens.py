@@ -21,14 +21,14 @@ from typing import Any, Final, Literal, get_args
 
 from amends.engine.session import moment
 from amends.errors import LedgerError, LinkVoid, NotFound, Unauthorized, UsageError, close_to
-from amends.host.filters import seconds_in
 from amends.host.host import Host, View
 from amends.host.runs import found
 from amends.host.token_cache import forget_token
 from amends.ledger.operations import EndToken, ListTokens, MakeToken, NoteDriver, ReadRun, ReadToken
 from amends.ledger.rows import DirectiveRow
 from amends.ledger.world import ReadClocks
-from amends.model import AHEAD_MAX_S, Token, TokenKind, TokenScope
+from amends.model import Token, TokenKind, TokenScope
+from amends.people.expiry import end_of
 from amends.people.runs import check_reason, own_run
 
 SCOPES: Final[tuple[TokenScope, ...]] = get_args(TokenScope)
@@ -61,6 +61,7 @@ async def create_token(
     expires: datetime | timedelta | float | str = EXPIRES_S,
     kind: TokenKind = "token",
     once: str = "",
+    once_until: datetime | None = None,
 ) -> Token:
     """Create a token for the service. Only this answer has its ``text``: the ledger keeps a digest.
 
@@ -69,7 +70,8 @@ async def create_token(
     all tokens of one person the same: nobody can approve what they asked for themselves. ``tenant``: the only one it is
     for; an operator's without one is for all. ``agent``: the name of the agent, for the scope ``agent``. ``expires``: a
     time, or how long from now: a timedelta, seconds, or a string like "12h". ``once``: of all tokens that are created
-    with the same text here, only the first is; the others raise ``LinkVoid``.
+    with the same text here, only the first is; the others raise ``LinkVoid``. ``once_until``: so does one after this
+    time, by the ledger's clock, which nobody sets back.
     """
     check_reason(by, why)
     named = _text(name, "name")
@@ -79,9 +81,13 @@ async def create_token(
     if kind not in get_args(TokenKind):
         raise UsageError(f"the kind of a token is one of {', '.join(get_args(TokenKind))}, not {kind!r}")
     place = _place(view, tenant, mine)
-    until = await _until(expires)
+    until = await end_of(expires, "a token must expire")
     secret = _base62(secrets.token_bytes(SECRET_BYTES), SECRET_CHARS)
     id = _once_id(once) if once else host.new_id("tok")
+    if once_until is not None:
+        _, now = await ReadToken(id)
+        if now >= once_until.timestamp():
+            raise LinkVoid("the link has expired", why="expired")
     said = {"name": named, "principal": acts, "scopes": list(mine), "digest": _digest(secret), "kind": kind}
     row = await MakeToken(id, place, speaks, json.dumps(said, ensure_ascii=False), by, why, until)
     if row is None:
@@ -99,7 +105,7 @@ async def tokens(_host: Host, view: View, *, kind: TokenKind | Literal["all"] = 
 
 
 async def revoke_token(_host: Host, view: View, token_id: str, *, by: str, why: str) -> Token:
-    """End a token: in this process it counts no more at once, elsewhere within the setting ``token_cache``.
+    """End a token: at once in this process, elsewhere within the setting ``token_cache``.
 
     ``token_id``: its id, or the text of a token that somebody found.
     """
@@ -147,8 +153,20 @@ async def check_token(host: Host, view: View, text: str) -> Token:
             await EndToken(id, None, "clock", "expired", expired=True)
         raise _ended(row)
     token = token_of(row)
-    host.token_cache.keep(token, digest, begun=begun, mono=clocks.mono, left=left)
+    host.token_cache.keep(token, digest, _digest(given), begun=begun, mono=clocks.mono, left=left)
     return _seen_by(view, token)
+
+
+def recall_token(host: Host, view: View, text: str, *, mono: float) -> Token | None:
+    """Return what ``check_token`` answered about this text, if that is still remembered; None: ask it.
+
+    For whoever is asked with the same token again and again: it reads nothing. Revoked, a token is not remembered.
+    """
+    parts = TEXT.fullmatch(text)
+    seen = None if parts is None else host.token_cache.get(f"{ID}{parts[1]}", mono)
+    if parts is None or seen is None or not hmac.compare_digest(seen.whole, _digest(text)):
+        return None
+    return _seen_by(view, seen.token)
 
 
 async def note_driver(host: Host, view: View, run_id: str, *, by: str) -> bool:
@@ -212,7 +230,10 @@ def _agent(agent: Any, scopes: tuple[TokenScope, ...]) -> str:
             raise UsageError("agent= is for tokens with the scope agent")
         return ""
     if not agent:
-        raise UsageError("a token with the scope agent needs the agent's name (agent=): it reads only that one's runs")
+        raise UsageError(
+            "a token with the scope agent needs the agent's name: it reads only the runs of that agent",
+            hint="agent='shopper', or --agent shopper at the command line",
+        )
     return _text(agent, "agent")
 
 
@@ -222,27 +243,6 @@ def _place(view: View, tenant: Any, scopes: tuple[TokenScope, ...]) -> str | Non
         raise UsageError("tenant= is a name")
     whose = view.within(tenant)
     return whose or (None if "operator" in scopes else "")
-
-
-async def _until(expires: Any) -> float:
-    now = (await ReadClocks()).wall
-    if isinstance(expires, str) and (seconds := seconds_in(expires)) is not None:
-        expires = seconds
-    if isinstance(expires, datetime):
-        if expires.tzinfo is None:
-            raise UsageError(
-                "expires= must be a datetime with a time zone, a timedelta, or a number of seconds from now"
-            )
-        ends = expires.timestamp()
-    elif isinstance(expires, timedelta):
-        ends = now + expires.total_seconds()
-    elif isinstance(expires, int | float) and not isinstance(expires, bool):
-        ends = now + expires
-    else:
-        raise UsageError(f'expires= is a time, a number of seconds from now, or a string like "12h", not {expires!r}')
-    if not 0 < ends - now <= AHEAD_MAX_S:
-        raise UsageError("a token must expire in the future, and within a hundred years")
-    return float(ends)
 
 
 # ---- What was shown

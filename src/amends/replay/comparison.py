@@ -106,7 +106,7 @@ def _value(text: str | None) -> Any:
         return None
     if text.startswith(SEALED):
         return UNREADABLE
-    return "(removed by gc)" if lost_at(text) is not None else decode(text)
+    return "(removed)" if lost_at(text) is not None else decode(text)
 
 
 def _sum(rows: Sequence[CallRow]) -> dict[str, Decimal]:

@@ -24,13 +24,15 @@ from amends.drivers.context import guards
 from amends.drivers.event_loop import is_on_loop
 from amends.encoding.dataclass import changed
 from amends.encoding.payloads import decode
-from amends.engine.completion import INCOMPLETE
+from amends.encoding.secret import SEALED
 from amends.engine.recorded_values import clock_stopped, recorded_values
 from amends.engine.reports import report_of
 from amends.engine.session import Ask, Session, call_of, error_parts
 from amends.errors import (
+    INCOMPLETE,
     Diverged,
     Error,
+    LedgerSealed,
     ReplayDenied,
     RolledBack,
     RunBlocked,
@@ -222,6 +224,7 @@ def begun(record: Record, others: dict[str, CallRow], *, until: str | None, stri
     """Begin a replay of this record; ``until``: the call where it ends, ``strict``: compare versions and all arguments."""
     if until is not None and until not in record.by_call:
         raise UsageError(f"run {record.run.id} has no call {until!r} to replay up to")
+    _refuse_sealed(record)
     replay = Replay(record, until=until or "", strict=strict)
     replay.rebuild = error_of
 
@@ -231,6 +234,19 @@ def begun(record: Record, others: dict[str, CallRow], *, until: str | None, stri
 
     replay.lookup = answered_elsewhere
     return replay
+
+
+def _refuse_sealed(record: Record) -> None:
+    """Raise ``LedgerSealed`` if this process has no key for the record: nothing of it could be answered."""
+    texts: list[str | None] = [text for run in record.tree.runs for text in (run.input, run.output)]
+    texts += [text for call in record.tree.calls for text in (call.args, call.result, call.error)]
+    sealed = next((text for text in texts if text and text.startswith(SEALED)), None)
+    if sealed is not None:
+        key = sealed.removeprefix(SEALED).partition(":")[0]
+        raise LedgerSealed(
+            f"run {record.run.id} is encrypted with key {key}, which this runtime does not have; nothing was replayed",
+            run_id=record.run.id,
+        )
 
 
 def session_of(host: Host, replay: Replay) -> Session:

@@ -290,11 +290,12 @@ def _taken_back(run: RunRow, wish: Wish) -> CannotFork:
 # ---- The verbs of the runtime
 
 
-async def fork(host: Host, view: View, run_id: str, *, at: str, id: str | None = None) -> str:
-    """Make a new run that has what this one did, up to and including call ``at``, as already done; return its id.
+async def fork(host: Host, view: View, run_id: str, *, at: str, id: str | None = None, by: str = "") -> str:
+    """Make a new run that shares the calls of this one up to and including call ``at``; return its id.
 
     Open it with ``rt.run``: shared calls are answered from the record. Everything after them is live and needs
-    approvals and budgets of its own. A fork never rolls back what it shares.
+    approvals and budgets of its own. A fork never rolls back what it shares. ``by``: who makes it, if that is not the
+    principal; the events name them.
     """
     last: Any = at
     if not isinstance(last, str) or not last:
@@ -305,7 +306,7 @@ async def fork(host: Host, view: View, run_id: str, *, at: str, id: str | None =
         at=at,
         id=None if id is None else run_id_of(id),
         principal=view.principal or "",
-        by=view.principal or host.owner,
+        by=by or view.principal or host.owner,
         new_id=host.new_id,
     )
     return await _fork(host.reader(), wish)

@@ -190,10 +190,20 @@ async def answer(
     key: KeyRule | None = None,
     schema: Mapping[str, Any] | None = None,
     agent: bool = False,
+    apart: bool = False,
 ) -> Answer:
     """Return what the model was told then. Raise ``Diverged``, which no model is told."""
     told = await answer_live(
-        run, tool, args, handler=handler, tool_call_id=tool_call_id, again=again, key=key, schema=schema, agent=agent
+        run,
+        tool,
+        args,
+        handler=handler,
+        tool_call_id=tool_call_id,
+        again=again,
+        key=key,
+        schema=schema,
+        agent=agent,
+        apart=apart,
     )
     if run._replay.broken is not None:
         raise run._replay.broken

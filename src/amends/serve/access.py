@@ -37,6 +37,7 @@ INCLUDES: Final[Mapping[str, frozenset[str]]] = {
     "operator": frozenset(SCOPES),
 }
 """What each scope allows."""
+KNOWN_MAX: Final = 10_000
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="amends"'}
 """The headers of an answer with status 401."""
 
@@ -118,10 +119,14 @@ class Access:
 
     def __init__(self, rt: Any, *, logins: Any = None) -> None:
         self._rt, self._logins = rt, logins
+        self._known: dict[str, tuple[Any, Who]] = {}
+        """For whom a token speaks, by its id: for the very object that the runtime remembers, and no other."""
 
     async def __call__(self, request: Asked) -> Who:
         """Return who sent this request; raise ``Unauthorized``, or ``Forbidden`` for a forged one of a browser."""
-        return await self.who(request.headers, request.cookies, method=str(request.scope.get("method", "GET")))
+        headers = request.headers
+        cookies = request.cookies if "cookie" in headers else None
+        return await self.who(headers, cookies, method=str(request.scope.get("method", "GET")))
 
     async def who(
         self, headers: Mapping[str, str], cookies: Mapping[str, str] | None = None, *, method: str = "GET"
@@ -132,14 +137,21 @@ class Access:
         """
         token = bearer(headers)
         if token is not None:
-            found = await self._rt.check_token(token)
+            found = self._rt.recall_token(token) or await self._rt.check_token(token)
+            known = self._known.get(found.id)
+            if known is not None and known[0] is found:
+                return known[1]
             if found.kind != "token":  # it belongs into a cookie, whose requests other sites cannot forge
                 raise Unauthorized("this token is that of a login, and counts in its cookie only", why="unknown")
-            return who_of(found)
+            who = who_of(found)
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[found.id] = (found, who)
+            return who
         if self._logins is not None and cookies:
-            who: Who | None = await self._logins.who(headers, cookies, method=method)
-            if who is not None:
-                return who
+            person: Who | None = await self._logins.who(headers, cookies, method=method)
+            if person is not None:
+                return person
         raise Unauthorized("this needs a token, and none was sent", why="missing")
 
 

@@ -7,22 +7,28 @@ the right to report about this attempt and to renew its lease, and no other righ
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
+from unicodedata import normalize
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from amends import Absent, AsyncAttempt, Happened, Unknown
 from amends.errors import Busy, CallNotFound, Held, LeaseLost, ReportConflict, UsageError
+from amends.secrets import BadSignature, Secrets
 from amends.serve.exchange import Body, Exchange, Reply, encoded
+from amends.serve.problems import TooMany
 from amends.serve.runs import KEY_CHARS_MAX, REPLAYED, await_tools, key_of, session_of
-from amends.serve.secrets import BadSignature, Secrets
 from amends.serve.sessions import Session
 
 LEASE_S: Final = 60.0
 """How long the performer of a call may be silent, unless it says."""
+UNITS_MAX: Final = 20
+"""In how many units the cost of one call may be reported."""
+UNIT_CHARS_MAX: Final = 64
 CLAIMS_MAX: Final = 1_000
-"""How many claims of one run are remembered; the oldest that has ended is forgotten first."""
+"""How many claims one run may have under way, and how many are remembered; the oldest that has ended is forgotten first."""
 
 # ---- What a client sends
 
@@ -38,11 +44,26 @@ class MakeClaim(Body):
     lease: float = Field(LEASE_S, gt=0, le=86_400, description="Seconds without a report until it is in doubt")
 
 
+def _unit(name: str) -> str:
+    """Return the name of a unit; raise ``ValueError`` for one that no budget can have."""
+    text = normalize("NFKC", name).strip().casefold()
+    if not 0 < len(text) <= UNIT_CHARS_MAX or not text.isprintable():
+        raise ValueError(f"a unit is a text of 1 to {UNIT_CHARS_MAX} characters")
+    return name
+
+
+Spent: TypeAlias = Annotated[
+    dict[Annotated[str, AfterValidator(_unit)], Annotated[float, Field(ge=0, le=1e9)]],
+    Field(max_length=UNITS_MAX, description='What it really cost, by unit: {"usd": 0.02, "tokens": 1300}'),
+]
+
+
 class Succeed(Body):
     """The call happened."""
 
     token: str = Field(min_length=1, max_length=2_000)
     result: Any = None
+    spent: Spent = Field(default_factory=dict)
 
 
 class Fail(Body):
@@ -52,6 +73,7 @@ class Fail(Body):
     error: str = Field(min_length=1, max_length=10_000)
     no_effect: bool = Field(False, description="It certainly changed nothing")
     doubt: bool = Field(False, description="Nobody knows whether it happened")
+    spent: Spent = Field(default_factory=dict)
 
 
 class RenewClaim(Body):
@@ -108,39 +130,60 @@ class Claim:
     """The number of the attempt."""
     report: str = ""
     """The digest of the report that was recorded; empty: none yet."""
+    is_charged: bool = False
+    """Whether the attempt was told what it cost: a report that could not be recorded comes again."""
     answer: dict[str, Any] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was reported, or nobody reported within its lease."""
+        return self.answer is not None or self.is_lapsed
+
+    @property
+    def is_lapsed(self) -> bool:
+        """Whether nobody reported within its lease: it is in doubt, and whatever is reported now is evidence."""
+        return not self.report and self.attempt.state != "started"
 
 
 async def begin(x: Exchange) -> Reply:
-    """Claim a call, to make it oneself: its key and a token, or the recorded answer."""
+    """Claim a call, to execute it in the client: its key and a token, or the recorded answer."""
     said: MakeClaim = x.body
     key = said.key or key_of(x)
     session = await session_of(x, x.path["id"], asks=True)
     given: dict[str, Any] = {"kind": said.kind, "cost": said.cost, "lease": said.lease}
     if key is not None:
         given["key"] = lambda _: key
-    if said.kind is None:  # else it need not be declared
+    if said.kind is None:
         await await_tools(x, session, [said.tool])
+    else:  # it need not be declared, unless it is a worker's
+        await x.service.desk.check_declared(x.tenant, [said.tool])
+    _check_room(session)
     try:
         attempt = await x.service.finished(x, session, session.run.begin(said.tool, said.args, **given))
     except Held as held:
         place = {"Location": x.service.approval_place(x, held.approval)} if held.approval is not None else {}
         told = {"status": "held", "text": held.for_model(), "call": None, "error": held.to_dict(), "value": None}
         return Reply(told | {"is_error": False, "waits": True}, 202, place | {"Retry-After": "5"})
-    call = attempt.call
-    facts: dict[str, Any] = {"call": call.id, "key": call.key, "attempt": call.attempt, "state": call.state}
+    call, number = attempt.call_id, attempt.number
+    facts: dict[str, Any] = {"call": call, "key": attempt.key, "attempt": number, "state": attempt.state}
     if attempt.replayed:
-        facts |= {"replayed": True, "token": None, "lease": None, "result": call.to_dict()["result"]}
+        facts |= {"replayed": True, "token": None, "lease": None, "result": attempt.call.to_dict()["result"]}
         return Reply(facts, 200, REPLAYED)
-    _remember(session, call.id, Claim(attempt, attempt.epoch, call.attempt))
-    work = Work(x.tenant, session.run.id, attempt.epoch, call.id, call.attempt)
+    _remember(session, call, Claim(attempt, attempt.epoch, number))
+    work = Work(x.tenant, session.root_id, attempt.epoch, call, number)
     token = sign(work, x.service.secrets)
     return Reply(facts | {"replayed": False, "token": token, "lease": attempt.lease, "result": None}, 201)
 
 
+def _check_room(session: Session) -> None:
+    """Raise ``TooMany`` if the run has as many claims under way as are remembered."""
+    if len(session.claims) >= CLAIMS_MAX and not any(one.is_over for one in session.claims.values()):
+        raise TooMany(f"{CLAIMS_MAX:,} claims of run {session.root_id} are under way: report about some of them first")
+
+
 def _remember(session: Session, call: str, claim: Claim) -> None:
     if len(session.claims) >= CLAIMS_MAX:  # reports about those that are forgotten are late, and answered all the same
-        ended = [id for id, one in session.claims.items() if one.answer is not None]
+        ended = [id for id, one in session.claims.items() if one.is_over]
         for id in ended[: max(1, CLAIMS_MAX // 2)]:
             del session.claims[id]
     session.claims[call] = claim
@@ -152,7 +195,7 @@ def _remember(session: Session, call: str, claim: Claim) -> None:
 async def succeed(x: Exchange) -> Reply:
     """Report that the call happened, with its result."""
     said: Succeed = x.body
-    return await _reported(x, said.token, ["succeed", said.result])
+    return await _reported(x, said.token, ["succeed", said.result], said.spent)
 
 
 async def fail(x: Exchange) -> Reply:
@@ -161,7 +204,7 @@ async def fail(x: Exchange) -> Reply:
     if said.no_effect and said.doubt:
         raise UsageError("a report says no_effect or doubt, not both")
     how = "no_effect" if said.no_effect else "doubt" if said.doubt else "raised"
-    return await _reported(x, said.token, [how, said.error])
+    return await _reported(x, said.token, [how, said.error], said.spent)
 
 
 async def renew(x: Exchange) -> Reply:
@@ -173,11 +216,25 @@ async def renew(x: Exchange) -> Reply:
         return Reply({"call": piece.work.call, "attempt": piece.work.attempt, "state": "started", "lease": lease_s})
     session, claim = _found(x, work)
     if session is None or claim is None:
-        raise LeaseLost("this attempt is not this server's any more: stop, if you can", hint="report all the same")
+        return await _renewed_late(x, work)
     with session.request():
         lease_s = await claim.attempt.renew()
         facts = {"call": work.call, "attempt": claim.number, "state": claim.attempt.state}
         return Reply(facts | {"lease": lease_s})
+
+
+async def _renewed_late(x: Exchange, work: Work) -> Reply:
+    """Renew a claim that another server has handed out: take its run up, as every request of its client does."""
+    found = await x.rt.call(work.call)
+    if "agent" in x.who.scopes and not x.owns(found):
+        raise CallNotFound(work.call)
+    if work.phase != "execute" or "worker" in x.who.scopes or found.state not in ("started", "in_doubt"):
+        raise LeaseLost("this attempt is not this server's any more: stop, if you can", hint="report all the same")
+    session = await session_of(x, work.run)
+    if work.epoch == session.run.epoch:  # it was handed out here, and its lease has ended here
+        raise LeaseLost("the work lease is over: stop, if you can", hint="report what happened all the same")
+    lease_s = await session.run.renew_late(work.call, attempt=work.attempt)
+    return Reply({"call": work.call, "attempt": work.attempt, "state": "in_doubt", "lease": lease_s})
 
 
 def _work(x: Exchange, token: str) -> Work:
@@ -201,29 +258,38 @@ def _found(x: Exchange, work: Work) -> tuple[Session | None, Claim | None]:
     return session, claim
 
 
-async def _reported(x: Exchange, token: str, report: list[Any]) -> Reply:
+async def _reported(x: Exchange, token: str, report: list[Any], spent: Mapping[str, float]) -> Reply:
     work = _work(x, token)
     piece = x.service.desk.found(work)
-    if piece is not None and (reply := await x.service.desk.report(x, piece, report)) is not None:
+    if piece is not None and (reply := await x.service.desk.report(x, piece, report, spent)) is not None:
         return reply
     session, claim = _found(x, work)
     if session is None or claim is None:
         return await _late(x, work, report)
-    digest = hashlib.sha256(encoded(report)).hexdigest()
+    digest = digest_of(report, spent)
     if claim.report:
         return _repeated(claim, digest)
     claim.report = digest
+    if not claim.is_charged:
+        claim.is_charged = True
+        for unit, amount in spent.items():
+            claim.attempt.spent(amount, unit)
     try:
         with session.request():
             await _ended(claim.attempt, *report)
     except LeaseLost:  # the run has another owner: for it the report is evidence
-        x.service.sessions.forget(work.tenant, work.run)
+        x.service.sessions.forget(work.tenant, work.run, session)
         return await _late(x, work, report)
     except BaseException:
         claim.report = ""
         raise
     claim.answer = {"call": work.call, "attempt": claim.number, "state": claim.attempt.state}
     return Reply(claim.answer)
+
+
+def digest_of(report: list[Any], spent: Mapping[str, float]) -> str:
+    """Return what tells a report from another one about the same attempt."""
+    return hashlib.sha256(encoded([*report, dict(sorted(spent.items()))] if spent else report)).hexdigest()
 
 
 def _repeated(claim: Claim, digest: str) -> Reply:

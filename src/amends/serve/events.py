@@ -11,7 +11,7 @@ from pydantic import Field
 
 from amends import Event, Feed
 from amends.errors import Error, Forbidden
-from amends.serve.exchange import Exchange, FilterQuery, Reply, encoded, page_of
+from amends.serve.exchange import Exchange, FilterQuery, Query, Reply, encoded, page_of
 from amends.serve.people import check_run
 from amends.serve.problems import TooMany, problem_of
 
@@ -25,6 +25,12 @@ STREAM: Final = "text/event-stream"
 
 class EventsQuery(FilterQuery):
     """Which events."""
+
+    run: str | None = Field(None, min_length=1, max_length=512, description="Only those of this run's tree")
+
+
+class NewestQuery(Query):
+    """Whose last event."""
 
     run: str | None = Field(None, min_length=1, max_length=512, description="Only those of this run's tree")
 
@@ -47,6 +53,17 @@ async def events(x: Exchange) -> Reply:
         raise TooMany(f"{service.streams} streams are open, and no more are accepted (streams_max)", retry_after=5.0)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return Reply(None, 200, headers, STREAM, stream=_stream(x, query, after))
+
+
+async def newest_event(x: Exchange) -> Reply:
+    """Return the last event, of one run's tree or of the ledger: its ``place`` is where to follow from."""
+    run = x.query.run
+    if run is not None:
+        await check_run(x, run)
+    elif not x.is_wide:
+        raise Forbidden("an agent reads the events of its own runs: name one (run=)", needs=("viewer",))
+    found = await x.rt.newest_event(run)
+    return Reply({"event": None if found is None else found.to_dict()})
 
 
 async def _check(x: Exchange, query: EventsQuery, after: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,6 +74,8 @@ class Exchange:
     body: Any
     is_wide: bool
     """Whether runs of others may be seen; else only those of the agent that asks."""
+    uses: ExitStack = field(default_factory=ExitStack)
+    """The open runs that it is about: they stay in this server until it is answered."""
 
     def owns(self, run: Any) -> bool:
         """Return whether whoever asks may know of this run: it is within their tenant already."""

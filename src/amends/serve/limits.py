@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from amends.serve.problems import BadRequest, BodyTooLarge, TooMany, TooSlow
 
@@ -25,6 +25,8 @@ class Limits:
     body_bytes_max: int = 1 << 20
     bundle_bytes_max: int = 64 << 20
     """Of ``POST /v1/load``."""
+    head_bytes_max: int = 1 << 16
+    """Of the head of a request, which is its address and headers, where ``amends serve`` serves."""
     head_s_max: float = 15.0
     """How long the head of a request may take to arrive, where ``amends serve`` serves."""
     connections_max: int = 2_000
@@ -36,7 +38,7 @@ class Limits:
     requests_per_s: float = 5_000.0
     """Of one token; bursts may be twice as many."""
     page_max: int = 200
-    """Items of one page."""
+    """Items of one page; no more than 200."""
     streams_max: int = 200
     """Event streams at once."""
     runs_max: int = 10_000
@@ -44,6 +46,7 @@ class Limits:
     client_lease_s: float = 60.0
     """How long a client may be silent before its run is let go, unless it says."""
     client_lease_s_max: float = 3_600.0
+    """How long a client may say that it may be silent; no more than an hour."""
     workers_max: int = 1_000
     """Workers at once."""
     worker_tools_max: int = 5_000
@@ -87,19 +90,21 @@ async def read_body(request: Request, *, bytes_max: int, s_max: float) -> bytes:
     size, declared = 0, int(said) if said.isascii() and said.isdigit() else 0
     try:
         async with asyncio.timeout(s_max):
-            async for part in request.stream():
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise BadRequest("the client went away before the body was complete")
+                part = message.get("body", b"")
                 size += len(part)
                 if size <= bytes_max:
                     body += part
-                    continue
-                body.clear()
-                if size > DISCARDED_BYTES_MAX:
+                else:
+                    body.clear()
+                if not message.get("more_body", False) or size > DISCARDED_BYTES_MAX:
                     break
     except TimeoutError:
         if max(size, declared) <= bytes_max:
             raise TooSlow(f"the body did not arrive within {s_max:g} s (body_s_max)") from None
-    except ClientDisconnect:
-        raise BadRequest("the client went away before the body was complete") from None
     if max(size, declared) > bytes_max:
         raise BodyTooLarge(f"the body has more than the {bytes_max:,} bytes that are accepted")
     return bytes(body)

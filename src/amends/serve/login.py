@@ -11,23 +11,24 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import html
 import logging
 import re
 import secrets
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from amends import AsyncRuntime, Token
 from amends.errors import Forbidden, LinkVoid, Unauthorized, UsageError
+from amends.secrets import BadSignature, Secrets
 from amends.serve.access import Who, who_of
 from amends.serve.oidc import LoginRefused, Provider
-from amends.serve.secrets import BadSignature, Secrets
 
 SESSION: Final = "amends_session"
 """The cookie of somebody who is logged in."""
@@ -37,6 +38,9 @@ CSRF: Final = "x-csrf-token"
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
 LINK_S: Final = 300.0
 """How long a one-time link is valid."""
+LINK_KEPT_S: Final = 86_400.0
+"""How long after its end it is remembered that a link has ended: the clock on the wall may be set back meanwhile."""
+NEW_LINK: Final = "amends serve APP:RT --open prints a new one; beside a service that runs, with --port 0"
 BEGUN_S: Final = 600.0
 """How long a login at the provider may take."""
 SESSION_S: Final = 28_800.0
@@ -58,6 +62,8 @@ class Logins:
     ) -> None:
         self._rt, self._secrets, self._provider = rt, secrets, provider
         self._session_s = session_s or (provider.session_s if provider else SESSION_S)
+        self._links: dict[str, float] = {}
+        """When the links that were made here end, on a clock that nobody sets."""
 
     @classmethod
     def of(cls, rt: AsyncRuntime, secrets: Secrets) -> Logins:
@@ -65,6 +71,11 @@ class Logins:
         said, secret = rt.settings["login"].value, rt.settings["login_secret"].value
         provider = Provider(said, secret=secret.reveal() if secret is not None else "") if said else None
         return cls(rt, secrets, provider=provider)
+
+    @property
+    def has_provider(self) -> bool:
+        """Whether people log in at another site."""
+        return self._provider is not None
 
     # ---- Who asks
 
@@ -106,9 +117,20 @@ class Logins:
 
     # ---- One-time links
 
-    def new_link(self, base_url: str, *, name: str, scopes: tuple[str, ...] = ("operator",), tenant: str = "") -> str:
-        """Return a link that lets one browser in once, within five minutes, under this name. Show it to one person."""
-        said = {"once": secrets.token_urlsafe(24), "name": name, "scopes": list(scopes), "tenant": tenant}
+    def new_link(
+        self, base_url: str, *, name: str, scopes: tuple[str, ...] = ("operator",), tenant: str = "", next: str = "/"
+    ) -> str:
+        """Return a link that lets one browser in once, within five minutes, under this name. Show it to one person.
+
+        It ends by the clock on the wall; in the server that made it also by a clock that nobody sets, and in any other,
+        such as the same one after a restart, by the ledger's time. ``next``: the path of the service that it leads to.
+        """
+        now, once = time.monotonic(), secrets.token_urlsafe(24)
+        self._links = {one: ends for one, ends in self._links.items() if now < ends + LINK_KEPT_S} | {
+            once: now + LINK_S
+        }
+        said: dict[str, Any] = {"once": once, "name": name, "scopes": list(scopes), "tenant": tenant, "next": next}
+        said["ends"] = self._secrets.time() + LINK_S
         return f"{base_url.rstrip('/')}/login/link?once={self._secrets.sign('link', said, lives_s=LINK_S)}"
 
     async def link(self, request: Request) -> Response:
@@ -121,12 +143,20 @@ class Logins:
             message = (
                 "this link has expired" if bad.why == "expired" else "this link was not made here, or it was changed"
             )
-            raise LinkVoid(message, why=bad.why) from None
-        made = await self._rt.create_token(
-            said["name"], scopes=said["scopes"], tenant=said["tenant"] or None, by=said["name"],
-            why="logged in by a one-time link", kind="link", once=said["once"], expires=self._session_s,
-        )  # fmt: skip
-        return self._let_in(request, made, f"{_root(request)}/")
+            raise _void(message, why=bad.why) from None
+        made_here = said["once"] in self._links
+        if made_here and time.monotonic() >= self._links[said["once"]]:
+            raise _void("this link has expired", why="expired")
+        try:
+            made = await self._rt.create_token(
+                said["name"], scopes=said["scopes"], tenant=said["tenant"] or None, by=said["name"],
+                why="logged in by a one-time link", kind="link", once=said["once"], expires=self._session_s,
+                once_until=None if made_here else datetime.fromtimestamp(said["ends"], UTC),
+            )  # fmt: skip
+        except LinkVoid as void:
+            message = "this link has expired" if void.why == "expired" else str(void)
+            raise _void(message, why=void.why) from None
+        return self._let_in(request, made, f"{_root(request)}{said.get('next', '/')}")
 
     # ---- The company's login
 
@@ -136,8 +166,10 @@ class Logins:
             return RedirectResponse(
                 f"{_root(request)}/login/start?{urlencode({'next': _next(request)})}", 303, headers=NO_STORE
             )
-        text = "Log in with the one-time link that <code>amends serve --open</code> prints."
-        return HTMLResponse(_document(text), headers=NO_STORE)
+        from amends.serve.console import html, pages  # here: they know the login
+
+        data = {"has_left": "out" in request.query_params, **pages.bare(request)}
+        return html.answer("login.html", data)
 
     async def start(self, request: Request) -> Response:
         """Lead the browser to the provider, with a state, a nonce and the challenge of a code verifier."""
@@ -238,6 +270,13 @@ class Logins:
         return request.url.scheme == "https" or bool(self._provider and self._provider.is_secure)
 
 
+def _void(message: str, *, why: str) -> LinkVoid:
+    """Return the error of a link that lets nobody in, with what to do: it is no link about an approval."""
+    void = LinkVoid(message, why=why)
+    void.hint = NEW_LINK
+    return void
+
+
 # ---- Out of logs
 
 
@@ -292,9 +331,3 @@ def _next(request: Request) -> str:
     parts = urlsplit(said) if is_path else urlsplit("")
     is_own = is_path and not parts.scheme and not parts.netloc
     return quote(said, safe="/?&=#%:,;@+~!$'()*") if is_own else f"{_root(request)}/"
-
-
-def _document(text: str) -> str:
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape('amends')}</title><p>{text}</p></html>"
-    )

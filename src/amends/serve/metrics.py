@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from amends import __version__
-from amends.errors import UsageError
+from amends.errors import Forbidden, UsageError
 from amends.serve.exchange import Exchange, Reply
 from amends.serve.problems import NoSuchRoute
 
 if TYPE_CHECKING:
     from amends.serve.service import Service
 
-BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Of the histograms of durations, in seconds."""
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 READY_S_MAX: Final = 5.0
 """How long the ledger may take to answer."""
@@ -51,6 +46,8 @@ async def ready(x: Exchange) -> Reply:
 
 async def metrics(x: Exchange) -> Reply:
     """Return the metrics of the runtime and of the service, in the text format of Prometheus."""
+    if x.service.own_tenant(x):
+        raise Forbidden("metrics count what every tenant does: this needs a token of no named tenant", why="tenant")
     if x.service.meters is None:
         raise NoSuchRoute("this service has no metrics", hint="pip install opentelemetry-sdk")
     return Reply(await asyncio.to_thread(x.service.meters.text), media_type=TEXT)
@@ -65,15 +62,11 @@ class Meters:
 
     def __init__(self, service: Service, *, traces: bool) -> None:
         from opentelemetry.metrics import CallbackOptions, Observation
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-        from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 
-        from amends.telemetry import traced
+        from amends.telemetry import Exposition, traced
 
-        self._reader = InMemoryMetricReader()
-        in_seconds = View(instrument_name="*.duration", aggregation=ExplicitBucketHistogramAggregation(BOUNDS))
-        provider = MeterProvider([self._reader], views=[in_seconds], shutdown_on_exit=False)
+        self._exposition = Exposition()
+        provider = self._exposition.provider
         if traces:
             with contextlib.suppress(UsageError):  # its program has traced it, and exports that itself
                 traced(service.rt, meter_provider=provider)
@@ -97,35 +90,4 @@ class Meters:
 
     def text(self) -> bytes:
         """Return everything in the text format of Prometheus."""
-        data = self._reader.get_metrics_data()
-        found = [] if data is None else [one for part in data.resource_metrics for one in part.scope_metrics]
-        lines = [line for scope in found for metric in scope.metrics for line in _lines(metric)]
-        return ("\n".join(lines) + "\n").encode()
-
-
-def _lines(metric: Any) -> Iterator[str]:
-    """Return one metric: its help, its type, and a line for each value."""
-    name = re.sub(r"\W", "_", metric.name) + ("_seconds" if metric.unit == "s" else "")
-    kind = {"Sum": "counter", "Gauge": "gauge", "Histogram": "histogram"}.get(type(metric.data).__name__)
-    if kind is None:
-        return
-    name += "_total" if kind == "counter" else ""
-    yield f"# HELP {name} {metric.description}"
-    yield f"# TYPE {name} {kind}"
-    for point in metric.data.data_points:
-        labels = {re.sub(r"\W", "_", key): str(value) for key, value in point.attributes.items()}
-        if kind != "histogram":
-            yield f"{name}{_labels(labels)} {point.value}"
-            continue
-        count = 0
-        for bound, more in zip([*point.explicit_bounds, math.inf], point.bucket_counts, strict=True):
-            count += more
-            yield f"{name}_bucket{_labels(labels | {'le': '+Inf' if bound == math.inf else f'{bound:g}'})} {count}"
-        yield f"{name}_sum{_labels(labels)} {point.sum}"
-        yield f"{name}_count{_labels(labels)} {point.count}"
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    escaped = {ord("\\"): "\\\\", ord('"'): '\\"', ord("\n"): "\\n"}
-    inside = ",".join(f'{name}="{value.translate(escaped)}"' for name, value in labels.items())
-    return f"{{{inside}}}" if inside else ""
+        return self._exposition.text()

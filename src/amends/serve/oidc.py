@@ -114,7 +114,9 @@ class Provider:
             found = (await self._places()).get("end_session_endpoint")
         except LoginRefused:
             return None
-        return f"{found}?{urlencode({'client_id': self._said['client_id']})}" if isinstance(found, str) else None
+        if not isinstance(found, str):
+            return None
+        return f"{found}{'&' if urlsplit(found).query else '?'}{urlencode({'client_id': self._said['client_id']})}"
 
     # ---- What the provider says
 

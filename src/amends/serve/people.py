@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from amends import Absent, Happened, Unknown
 from amends.errors import CallNotFound, Forbidden, RunNotFound
@@ -59,8 +59,21 @@ class Why(Body):
     why: str = WHY
 
 
+class OnCallQuery(Query):
+    """Which role, and when."""
+
+    role: str | None = Field(None, min_length=1, max_length=200)
+    at: AwareDatetime | None = Field(None, description="Default: now")
+
+
+class CheckOnCallQuery(Query):
+    """How far to look ahead."""
+
+    days: float = Field(14.0, gt=0, le=3_650)
+
+
 class Delegate(Body):
-    """Let somebody decide for oneself, for a time."""
+    """Delegate decisions to somebody, for a time."""
 
     to: str = Field(min_length=1, max_length=200)
     until: float = Field(gt=0, le=3_153_600_000, description="Seconds from now")
@@ -76,7 +89,7 @@ class Resolve(Body):
 
 
 class RetryCall(Body):
-    """Try once more what gave up."""
+    """Retry a compensation or a retriable that gave up."""
 
     why: str = WHY
     result: Any = Field(None, description="What the call returned, if a compensation needs it and nobody has it")
@@ -93,6 +106,10 @@ class CostsQuery(FilterQuery):
     """What to sum up by."""
 
     by: Literal["run", "tool", "agent", "day"] = "run"
+
+
+class OverviewQuery(FilterQuery):
+    """One page of the overview of runs."""
 
 
 class MakeHalt(Body):
@@ -171,6 +188,15 @@ class Redeem(Body):
     reason: str = Field("", max_length=2_000, description="Of a rejection")
 
 
+# ---- The overview
+
+
+async def overview(x: Exchange) -> Reply:
+    """Return one page of runs, newest first, with what they cost and how many runs are in each state."""
+    query: OverviewQuery = x.query
+    return Reply((await x.rt.overview(query.filter, after=query.after, limit=query.limit)).to_dict())
+
+
 # ---- The inbox and approvals
 
 
@@ -190,6 +216,11 @@ async def approval(x: Exchange) -> Reply:
     found = await x.rt.approval(x.path["id"])
     await check_run(x, found.call.run_id)
     return Reply(found.to_dict())
+
+
+async def precedents(x: Exchange) -> Reply:
+    """Return what a request can be compared with: the last approved call of its tool, and what is usual for its numbers."""
+    return Reply((await x.rt.precedents(x.path["id"])).to_dict())
 
 
 async def approve(x: Exchange) -> Reply:
@@ -238,6 +269,17 @@ async def delegate(x: Exchange) -> Reply:
     return Reply({"by": x.who.name, "to": said.to, "until": said.until, "why": said.why}, 201)
 
 
+async def oncall(x: Exchange) -> Reply:
+    """List who is on call now, or at a time."""
+    said: OnCallQuery = x.query
+    return Reply({"items": [one.to_dict() for one in await x.rt.oncall(said.role, at=said.at)]})
+
+
+async def check_oncall(x: Exchange) -> Reply:
+    """List gaps, overlaps and people who may not decide."""
+    return Reply({"items": [one.to_dict() for one in await x.rt.check_oncall(days=x.query.days)]})
+
+
 # ---- Calls and doubts
 
 
@@ -264,14 +306,22 @@ async def call(x: Exchange) -> Reply:
     return Reply(found.to_dict())
 
 
+async def told(x: Exchange) -> Reply:
+    """Return the text for a model about a call, in the words of its answer; null: it has not ended."""
+    if not x.owns(await x.rt.call(x.path["id"])):
+        raise CallNotFound(x.path["id"])
+    found = await x.rt.told(x.path["id"])
+    return Reply({"answer": None if found is None else found.to_dict()})
+
+
 async def doubts(x: Exchange) -> Reply:
     """List calls whose outcome is unknown, with what was sent and what was learned since."""
     return await page_of(x.rt.doubts(x.query.filter, after=x.query.after), x.query, lambda one: one.id)
 
 
 async def probe(x: Exchange) -> Reply:
-    """Ask the outside world about a call; decide nothing, and keep the answer as evidence."""
-    return Reply((await x.rt.probe(x.path["id"])).to_dict())
+    """Probe a call; decide nothing, and keep the answer as evidence."""
+    return Reply((await x.rt.probe(x.path["id"], by=x.who.name)).to_dict())
 
 
 async def preview(x: Exchange) -> Reply:
@@ -292,7 +342,7 @@ async def resolve(x: Exchange) -> Reply:
 
 
 async def retry(x: Exchange) -> Reply:
-    """Try a compensation or a retriable that gave up once more."""
+    """Retry a compensation or a retriable that gave up."""
     said: RetryCall = x.body
     given = {"result": said.result} if "result" in said.model_fields_set else {}
     return Reply((await x.rt.retry(x.path["id"], by=x.who.name, why=said.why, **given)).to_dict())
@@ -331,13 +381,13 @@ async def finish(x: Exchange) -> Reply:
 
 
 async def fork(x: Exchange) -> Reply:
-    """Make a new run that has what this one did, up to and including one call; open it to continue differently."""
+    """Make a new run that shares the calls of this one up to and including one call; open it to continue."""
     said: Fork = x.body
     found = (await x.rt.report(x.path["id"])).run
     if not x.owns(found):
         raise RunNotFound(x.path["id"])
     rt = x.rt if x.is_wide else x.rt.scoped(principal=found.principal)
-    return Reply({"id": await rt.fork(found.id, at=said.at, id=said.id)}, 201)
+    return Reply({"id": await rt.fork(found.id, at=said.at, id=said.id, by=x.who.name)}, 201)
 
 
 async def compare(x: Exchange) -> Reply:
@@ -346,11 +396,7 @@ async def compare(x: Exchange) -> Reply:
 
 
 async def reconcile(x: Exchange) -> Reply:
-    """Compare the ledger with the world for one tool: find what only one of them has. Changes nothing."""
-    if x.service.own_tenant(x):
-        raise Forbidden(
-            "effects are compared for all tenants at once: this needs an operator of every tenant", why="tenant"
-        )
+    """Compare the ledger with the world for one tool, for all tenants: find what only one of them has. Change nothing."""
     return Reply((await x.rt.reconcile(x.body.tool, limit=x.body.limit)).to_dict())
 
 
@@ -382,14 +428,14 @@ async def locks(x: Exchange) -> Reply:
 
 
 async def halts(x: Exchange) -> Reply:
-    """List the halts that stand."""
+    """List the halts in force."""
     mine = x.service.own_tenant(x)
     found = [one for one in await x.rt.halts() if mine is None or one.tenant in (None, mine)]
     return part_of(found, x.query)
 
 
 async def halt(x: Exchange) -> Reply:
-    """Stop: from now on nothing starts, for this tenant, or for this agent or tool of it; what must be taken back still is."""
+    """Halt: start nothing from now on, for this tenant, or for this agent or tool of it; what must be taken back still is."""
     said: MakeHalt = x.body
     tenant = x.service.own_tenant(x)
     made = await x.rt.halt(by=x.who.name, why=said.why, tenant=tenant, agent=said.agent, tool=said.tool)

@@ -71,8 +71,14 @@ class BodyTooLarge(errors.UsageError):
     default_hint = "send less, or start the service with a larger body_bytes_max"
 
 
+class HeadTooLarge(errors.UsageError):
+    """The address and headers of the request are larger than the service accepts; nothing was started."""
+
+    default_hint = "send fewer or shorter headers; what is long belongs into the body"
+
+
 class TooSlow(errors.UsageError):
-    """The body of the request did not arrive in time; nothing was started."""
+    """The request did not arrive in time; nothing was started."""
 
     default_hint = "send the whole request at once"
 
@@ -97,6 +103,12 @@ class Taken(Error):
         self.tool = tool
 
 
+class AlreadyDecided(errors.Refused):
+    """Somebody else has decided this already; nothing was changed."""
+
+    default_hint = "this page shows what they decided; what you typed is still in the form"
+
+
 class Internal(Error):
     """The service itself failed; its log has the reason."""
 
@@ -115,6 +127,7 @@ STATUS: Final[Mapping[type[Error], int]] = {
     Invalid: 422,
     WrongType: 415,
     BodyTooLarge: 413,
+    HeadTooLarge: 431,
     TooSlow: 408,
     TooMany: 429,
     Taken: 409,
@@ -141,6 +154,7 @@ STATUS: Final[Mapping[type[Error], int]] = {
     errors.ToolError: 409,
     errors.RolledBack: 409,
     errors.Waiting: 409,
+    errors.LedgerSealed: 409,
     errors.LedgerError: 503,
 }
 """The status of an error: that of the nearest class in its ancestry."""

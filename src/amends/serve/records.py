@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from amends import Call, Lock, RunInfo
+from amends import Approval, Call, Event, Lock, RunInfo, Shift, ShiftProblem
 from amends.serve.problems import Problem
 
 T = TypeVar("T")
@@ -67,6 +67,12 @@ class AnswerRecord(Record):
     waits: bool = Field(description="Whether a person must decide first")
 
 
+class ToldRecord(Record):
+    """What a model is told of a call."""
+
+    answer: AnswerRecord | None = Field(description="null: the call has not ended, and nothing was told")
+
+
 class AnswersRecord(Record):
     """The outcome of each request, in their order."""
 
@@ -98,8 +104,14 @@ class CheckpointRecord(Record):
     checkpoint: dict[str, Any] | None
 
 
+class RecentEventsRecord(Page[Event]):
+    """The newest events that a search found before it stopped."""
+
+    looked: int
+
+
 class ResidueRecord(Record):
-    """An effect left standing, and why."""
+    """An effect that remains, and why."""
 
     call: str
     tool: str
@@ -236,6 +248,30 @@ class PreviewRecord(CallRefRecord):
     unknown: NextRecord
 
 
+class UsualRecord(Record):
+    """A number among the arguments of a request, and what it was in earlier calls of the same tool."""
+
+    path: str
+    value: str
+    median: str
+    most: str
+    times: int
+    factor: float | None
+
+
+class PrecedentsRecord(Record):
+    """What a request for approval can be compared with."""
+
+    approval_id: str
+    before: Approval | None
+    edited: Approval | None
+    first_use: bool
+    seen: int
+    is_all: bool
+    times: int
+    usual: list[UsualRecord]
+
+
 class ProbedRecord(Record):
     """What the outside world says about a call."""
 
@@ -288,9 +324,33 @@ class InboxRecord(Record):
     why: str
     verbs: list[str]
     roles: list[str]
+    asked: list[str]
     tenant: str | None
     agent: str | None
     principal: str | None
+
+
+class RunLineRecord(Record):
+    """One run in an overview, with the sums over its calls."""
+
+    run: RunInfo
+    calls: int
+    doubts: int
+    repeats: int
+    costs: dict[str, str]
+
+
+class OverviewRecord(Record):
+    """One page of runs, newest first, and how many of the newest runs are in each state."""
+
+    runs: list[RunLineRecord]
+    next: str | None
+    looked_at: int
+    is_cut: bool
+    counts: dict[str, int]
+    counted: int
+    counted_all: bool
+    summed_all: bool
 
 
 class BudgetRecord(Record):
@@ -313,6 +373,54 @@ class BudgetStateRecord(Record):
     spent: str
     reserved: str
     left: str
+
+
+class ChargedRecord(Record):
+    """What one call took of a budget."""
+
+    call_id: str
+    run_id: str
+    tool: str
+    agent: str | None
+    at: datetime
+    spent: str
+    reserved: str
+
+
+class SpendingRecord(BudgetStateRecord):
+    """One budget in its present period, and which of the newest calls were charged to it, oldest first."""
+
+    charged: list[ChargedRecord]
+
+
+class ToolInfoRecord(Record):
+    """One declared tool: what amends knows of it."""
+
+    name: str
+    kind: str
+    version: str
+    description: str
+    key: list[str] | None
+    key_by_function: bool
+    ignored: list[str]
+    scope: str
+    idempotent: bool
+    window: float | None
+    compensation: str | None
+    compensation_idempotent: bool
+    probe: str | None
+    guarded: bool
+    approval: str
+    rules: list[str]
+    costs: dict[str, str] | None
+    cost_by_function: bool
+    attempts: int
+    timeout: float | None
+    settle: float
+    remote: float
+    has_body: bool
+    parameters: dict[str, Any]
+    where: str
 
 
 class CostRecord(Record):
@@ -356,7 +464,7 @@ class PermitRecord(Record):
 
 
 class TokenRecord(Record):
-    """By which somebody may ask the service."""
+    """A credential for the service."""
 
     id: str
     name: str
@@ -382,6 +490,21 @@ class TamperingRecord(Record):
     text: str
 
 
+class ErasedRecord(Record):
+    """An erasure that the record names; what it removed is gone on purpose."""
+
+    run_id: str
+    at: datetime
+    by: str
+    why: str
+    order: str
+    token: str
+    runs: int
+    calls: int
+    approvals: int
+    events: int
+
+
 class VerifiedRecord(Record):
     """What an audit found."""
 
@@ -392,20 +515,80 @@ class VerifiedRecord(Record):
     unanchored: int
     unproved: int
     anchored: int
+    erasures: int
+    erased: list[ErasedRecord]
     problems: list[TamperingRecord]
 
 
-class VerificationRecord(Record):
-    """A verification under way, or its end."""
+class LongWorkRecord(Record):
+    """Long work under way, or its end."""
 
     id: str
+    what: Literal["verify", "gc", "erase", "reencrypt", "recover"]
     state: Literal["running", "done", "failed"]
     runs: int = Field(description="How many runs were checked so far")
     events: int = Field(description="How many events were checked so far")
     started_at: datetime
     ended_at: datetime | None
     verified: VerifiedRecord | None
+    result: dict[str, Any] | None = Field(description="What it came to")
     problem: Problem | None
+
+
+class SettingRecord(Record):
+    """A setting, and where its value comes from."""
+
+    value: Any
+    origin: str
+
+
+class SettingsRecord(Record):
+    """Every setting by its name, and what is valid but suspicious."""
+
+    settings: dict[str, SettingRecord]
+    warnings: list[str]
+
+
+class SchemaRecord(Record):
+    """The schema version of a ledger, and the versions that this amends supports."""
+
+    version: int
+    newest: int
+    needs: int
+    pending: list[str]
+    ledger: str
+
+
+class KindRecord(Record):
+    """What kind of tool this is."""
+
+    tool: str
+    kind: str
+    may_repeat: bool = Field(description="Whether a model may repeat a call on purpose")
+
+
+class ApprovalForRecord(Record):
+    """The request for approval that a call would wait for; null: it needs none."""
+
+    approval: Approval | None
+
+
+class NewestEventRecord(Record):
+    """The last event; null: there is none."""
+
+    event: Event | None
+
+
+class OnCallRecord(Record):
+    """Who is on call."""
+
+    items: list[Shift]
+
+
+class OnCallProblems(Record):
+    """What is wrong with the on-call table."""
+
+    items: list[ShiftProblem]
 
 
 class DelegationRecord(Record):

@@ -12,8 +12,23 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from amends import Approval, Call, Event, Lock, RunInfo
-from amends.serve import audit, claims, events, metrics, people, records, runs, tokens, workers
+from amends import Approval, Call, Checkpoint, Event, Lock, RunInfo, ToolUse
+from amends.serve import (
+    audit,
+    children,
+    claims,
+    events,
+    long_work,
+    metrics,
+    operators,
+    people,
+    recent,
+    records,
+    runs,
+    started,
+    tokens,
+    workers,
+)
 from amends.serve.exchange import AnyQuery, Exchange, FilterQuery, NoBody, PageQuery, Query, Reply
 from amends.serve.login import Logins
 from amends.serve.problems import NoSuchRoute
@@ -27,7 +42,7 @@ REPORT: Final = ("agent", "worker")
 WORK: Final = ("worker",)
 DECIDE: Final = ("approver",)
 OPERATE: Final = ("operator",)
-COMMON: Final = (400, 401, 403, 404, 405, 422, 429, 503)
+COMMON: Final = (400, 401, 403, 404, 405, 409, 422, 429, 503)
 """What every route that needs a token may answer besides its own answers."""
 WITH_BODY: Final = (408, 413, 415)
 
@@ -38,7 +53,8 @@ class Route:
 
     ``name`` is the verb of the runtime or of the run. ``scopes``: one of them is needed; None: public. ``of``: what the
     address names, and so what is looked up in the tenant of whoever asks: something of another tenant is not found, and
-    an agent finds only what belongs to its own runs. ``answers``: the shape of each answer that is no problem.
+    an agent finds only what belongs to its own runs. ``of="ledger"``: it concerns every tenant, and needs an operator of
+    every tenant. ``answers``: the shape of each answer that is no problem.
     """
 
     method: Literal["GET", "POST", "DELETE"]
@@ -101,23 +117,31 @@ OF_CALL: Final = {
     "approve": {"id": "$response.body#/error/approval/id", "body.digest": "$response.body#/error/approval/digest"},
     "reject": {"id": "$response.body#/error/approval/id"},
 }
-AGENTS, PEOPLE, AUDITORS, MACHINES, BROWSERS = ("agents",), ("people",), ("auditors",), ("machines",), ("browsers",)
+AGENTS, PEOPLE, AUDITORS, OPERATORS = ("agents",), ("people",), ("auditors",), ("operators",)
+MACHINES, BROWSERS = ("machines",), ("browsers",)
 LOGIN: Final = (401, 403, 404)
 ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/v1/tools", "schemas", "Describe the tools as a model gets them", READ_OWN, "nothing", runs.schemas,
           {200: records.Tools}, query=runs.ToolsQuery, tags=AGENTS),
-    Route("POST", "/v1/runs", "open", "Open a run, or take up the run of this id", DRIVE, "tenant", runs.open,
+    Route("GET", "/v1/tools/{id}", "kind_of", "Return the kind of a tool", READ_OWN, "nothing", runs.kind_of,
+          {200: records.KindRecord}, tags=AGENTS),
+    Route("POST", "/v1/runs", "open", "Open a run, or resume the run with this id", DRIVE, "tenant", runs.open,
           {201: records.OpenedRun, 200: records.OpenedRun}, body=runs.OpenRun, problems=(409,), takes_key=True,
           example={"id": "order-1042", "input": {"order": "1042"}, "recover": "rollback"}, links=OF_RUN, tags=AGENTS),
     Route("GET", "/v1/runs", "runs", "List runs, newest first", READ_OWN, "tenant", runs.runs,
           {200: records.Page[RunInfo]}, query=FilterQuery, tags=AGENTS),
+    Route("GET", "/v1/overview", "overview", "Return a page of runs with their sums, and counts by state", READ, "tenant",
+          people.overview, {200: records.OverviewRecord}, query=people.OverviewQuery, tags=PEOPLE),
     Route("GET", "/v1/runs/{id}", "run", "Return one run", READ_OWN, "run", runs.run, {200: RunInfo}, tags=AGENTS),
     Route("GET", "/v1/runs/{id}/report", "report", "Return what a run did", READ_OWN, "run", runs.report,
           {200: records.ReportRecord}, tags=AGENTS),
-    Route("POST", "/v1/runs/{id}/calls", "answer", "Do the call that a model asked for", DRIVE, "run", runs.answer,
+    Route("POST", "/v1/runs/{id}/calls", "answer", "Make the call that a model asked for", DRIVE, "run", runs.answer,
           {200: records.AnswerRecord, 202: records.AnswerRecord}, body=runs.MakeCall, problems=(409,), takes_key=True,
           example={"tool": "charge", "args": {"order": "1042", "cents": 4200}}, links=OF_CALL, tags=AGENTS),
-    Route("POST", "/v1/runs/{id}/turns", "answer_all", "Do the calls of one turn of a model", DRIVE, "run",
+    Route("POST", "/v1/runs/{id}/approval_for", "approval_for", "Ask for the approval of a call before it is made", DRIVE,
+          "run", runs.approval_for, {200: records.ApprovalForRecord}, body=runs.Foreseen, tags=AGENTS,
+          example={"tool": "wire", "args": {"order": "1042", "cents": 4200}}),
+    Route("POST", "/v1/runs/{id}/turns", "answer_all", "Make the calls of one turn of a model", DRIVE, "run",
           runs.answer_all, {200: records.AnswersRecord}, body=runs.Turn, problems=(409,), tags=AGENTS,
           example={"calls": [{"tool": "stock", "args": {"item": "kettle"}}]}),
     Route("POST", "/v1/runs/{id}/execute", "execute", "Execute a model's plan", DRIVE, "run", runs.execute,
@@ -126,19 +150,25 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("POST", "/v1/check", "check", "Check a model's plan; start nothing", READ_OWN, "nothing", runs.check,
           {200: records.CheckRecord}, body=runs.Plan, problems=(409,), tags=AGENTS,
           example={"plan": [{"tool": "charge", "args": {"order": "1042", "cents": 4200}}]}),
-    Route("POST", "/v1/runs/{id}/before_end", "before_end", "Tell what a model that stops now leaves undone", DRIVE,
+    Route("POST", "/v1/agents/{id}/start", "start", "Give a new run to an agent of the server", DRIVE, "nothing",
+          started.start, {202: records.ForkedRecord, 200: records.ForkedRecord}, body=started.Start, takes_key=True,
+          tags=AGENTS, example={"id": "order-1043", "input": {"order": "1043"}}),
+    Route("POST", "/v1/runs/{id}/children", "open_child", "Open a run inside this one", DRIVE, "run", runs.open_child,
+          {201: records.OpenedRun, 200: records.OpenedRun}, body=children.OpenChild, takes_key=True, tags=AGENTS,
+          example={"id": "leg-1", "input": {"leg": "1"}}, links=OF_RUN),
+    Route("POST", "/v1/runs/{id}/before_end", "before_end", "Return what is missing or has failed, before a model stops", DRIVE,
           "run", runs.before_end, {200: records.TextRecord}, body=NoBody, problems=(409,), tags=AGENTS),
     Route("POST", "/v1/runs/{id}/commit", "commit", "Commit the run: its effects stay", DRIVE, "run", runs.commit,
           {200: records.ReportRecord, 202: records.ReportRecord}, body=runs.Commit, problems=(409,), tags=AGENTS),
-    Route("POST", "/v1/runs/{id}/rollback", "rollback", "Take the run back", DRIVE, "run", runs.rollback,
+    Route("POST", "/v1/runs/{id}/rollback", "rollback", "Roll the run back", DRIVE, "run", runs.rollback,
           {200: records.ReportRecord, 202: records.ReportRecord}, body=runs.RollBack, problems=(409,),
           example={"why": "the customer has changed their mind"}, tags=AGENTS),
-    Route("POST", "/v1/runs/{id}/renew", "renew", "Say that the client is alive", DRIVE, "run", runs.renew,
+    Route("POST", "/v1/runs/{id}/renew", "renew", "Renew the lease of the client", DRIVE, "run", runs.renew,
           {200: records.RenewedRun}, body=NoBody, problems=(409,), tags=AGENTS),
-    Route("POST", "/v1/runs/{id}/suspend", "suspend", "Let the run go as it is, to be opened again", DRIVE, "run",
+    Route("POST", "/v1/runs/{id}/suspend", "suspend", "Suspend the run, so that it can be opened again", DRIVE, "run",
           runs.suspend, {200: records.ReportRecord, 202: records.ReportRecord}, body=NoBody, problems=(409,),
           tags=AGENTS),
-    Route("POST", "/v1/runs/{id}/claims", "begin", "Claim a call, to make it oneself", DRIVE, "run", claims.begin,
+    Route("POST", "/v1/runs/{id}/claims", "begin", "Claim a call, to execute it in the client", DRIVE, "run", claims.begin,
           {201: records.ClaimRecord, 200: records.ClaimRecord, 202: records.AnswerRecord}, body=claims.MakeClaim,
           problems=(409,), takes_key=True, links=OF_CLAIM, tags=AGENTS,
           example={"tool": "charge", "args": {"order": "1042", "cents": 4200}, "lease": 30}),
@@ -157,11 +187,11 @@ ROUTES: Final[tuple[Route, ...]] = (
           example={"name": "bank", "tools": [{"name": "wire", "kind": "pivot", "lease": 20, "probe": True,
                    "parameters": {"type": "object", "properties": {"order": {"type": "string"}},
                                   "required": ["order"]}}]}),
-    Route("GET", "/v1/workers", "workers", "List the workers that are there", READ, "tenant", workers.workers,
+    Route("GET", "/v1/workers", "workers", "List the registered workers", READ, "tenant", workers.workers,
           {200: records.Page[records.WorkerRecord]}, query=PageQuery, tags=AGENTS),
     Route("POST", "/v1/workers/{id}/take", "take", "Wait for one piece of work", WORK, "worker", workers.take,
           {200: records.WorkRecord}, body=workers.TakeWork, tags=AGENTS, example={"wait": 0}),
-    Route("DELETE", "/v1/workers/{id}", "leave", "Forget a worker that ends", WORK, "worker", workers.leave,
+    Route("DELETE", "/v1/workers/{id}", "leave", "Remove a worker that ends", WORK, "worker", workers.leave,
           {200: records.WorkerRecord}, tags=AGENTS),
     # ---- For people
     Route("GET", "/v1/inbox", "inbox", "List everything that waits for a person", READ, "tenant", people.inbox,
@@ -170,6 +200,8 @@ ROUTES: Final[tuple[Route, ...]] = (
           {200: records.Page[Approval]}, query=people.ApprovalsQuery, tags=PEOPLE),
     Route("GET", "/v1/approvals/{id}", "approval", "Return one request for approval", READ_OWN, "approval",
           people.approval, {200: Approval}, tags=PEOPLE),
+    Route("GET", "/v1/approvals/{id}/precedents", "precedents", "Return what a request can be compared with", READ,
+          "approval", people.precedents, {200: records.PrecedentsRecord}, tags=PEOPLE),
     Route("POST", "/v1/approvals/{id}/approve", "approve", "Approve exactly what was shown", DECIDE, "approval",
           people.approve, {200: Approval}, body=people.Approve, problems=(409,), tags=PEOPLE,
           example={"digest": "5c1f…", "why": "checked with the customer"}),
@@ -188,21 +220,27 @@ ROUTES: Final[tuple[Route, ...]] = (
           example={"digest": "5c1f…", "why": "incident 7"}),
     Route("POST", "/v1/links/redeem", "redeem", "Decide by a signed link", DECIDE, "tenant", people.redeem,
           {200: Approval}, body=people.Redeem, problems=(409,), tags=PEOPLE, example={"token": "eyJ…"}),
-    Route("POST", "/v1/delegations", "delegate", "Let somebody decide for oneself, for a time", DECIDE, "tenant",
+    Route("GET", "/v1/oncall", "oncall", "List who is on call", READ, "nothing", people.oncall,
+          {200: records.OnCallRecord}, query=people.OnCallQuery, tags=PEOPLE),
+    Route("GET", "/v1/oncall/problems", "check_oncall", "Find gaps and overlaps in the on-call table", READ, "nothing",
+          people.check_oncall, {200: records.OnCallProblems}, query=people.CheckOnCallQuery, tags=PEOPLE),
+    Route("POST", "/v1/delegations", "delegate", "Delegate decisions to somebody, for a time", DECIDE, "tenant",
           people.delegate, {201: records.DelegationRecord}, body=people.Delegate, problems=(409,), tags=PEOPLE,
           example={"to": "ben", "until": 86400, "why": "holiday"}),
     Route("GET", "/v1/calls", "calls", "List calls, newest first", READ_OWN, "tenant", people.calls,
           {200: records.Page[Call]}, query=FilterQuery, tags=PEOPLE),
     Route("GET", "/v1/calls/{id}", "call", "Return one call", READ_OWN, "call", people.call, {200: Call}, tags=PEOPLE),
-    Route("GET", "/v1/calls/{id}/preview", "preview", "Show what each answer to a doubt would lead to", READ, "call",
+    Route("GET", "/v1/calls/{id}/told", "told", "Return the text for a model about a call", READ_OWN, "call", people.told,
+          {200: records.ToldRecord}, tags=PEOPLE),
+    Route("GET", "/v1/calls/{id}/preview", "preview", "Show what the run would do after each answer to a doubt", READ, "call",
           people.preview, {200: records.PreviewRecord}, tags=PEOPLE),
-    Route("POST", "/v1/calls/{id}/probe", "probe", "Ask the outside world about a call", OPERATE, "call", people.probe,
+    Route("POST", "/v1/calls/{id}/probe", "probe", "Probe a call", OPERATE, "call", people.probe,
           {200: records.ProbedRecord}, body=NoBody, problems=(409,), tags=PEOPLE),
     Route("POST", "/v1/calls/{id}/resolve", "resolve", "Settle a doubt", OPERATE, "call", people.resolve,
           {200: records.ReportRecord}, body=people.Resolve, problems=(409,), tags=PEOPLE,
           example={"answer": "happened", "result": "ch_1042", "why": "it is in the bank's list"}),
-    Route("POST", "/v1/calls/{id}/retry", "retry", "Try once more what gave up", OPERATE, "call", people.retry,
-          {200: records.ReportRecord}, body=people.RetryCall, problems=(409,), tags=PEOPLE,
+    Route("POST", "/v1/calls/{id}/retry", "retry", "Retry a compensation or a retriable that gave up", OPERATE, "call",
+          people.retry, {200: records.ReportRecord}, body=people.RetryCall, problems=(409,), tags=PEOPLE,
           example={"why": "the bank is back"}),
     Route("POST", "/v1/calls/{id}/accept", "accept", "Accept that an effect stays", OPERATE, "call", people.accept,
           {200: records.ReportRecord}, body=people.Why, problems=(409,), tags=PEOPLE, example={"why": "paid by hand"}),
@@ -224,7 +262,7 @@ ROUTES: Final[tuple[Route, ...]] = (
           example={"at": "call_…", "id": "order-1042-b"}),
     Route("GET", "/v1/compare", "compare", "Compare two runs call by call", READ, "tenant", people.compare,
           {200: dict}, query=people.CompareQuery, tags=PEOPLE),
-    Route("POST", "/v1/reconcile", "reconcile", "Compare the ledger with the world, for a tool", OPERATE, "tenant",
+    Route("POST", "/v1/reconcile", "reconcile", "Compare the ledger with the world, for a tool", OPERATE, "ledger",
           people.reconcile, {200: dict}, body=people.Reconcile, problems=(409,), tags=PEOPLE,
           example={"tool": "charge"}),
     Route("POST", "/v1/rules/test", "test_rules", "Show which rule decides about a call", READ, "nothing",
@@ -234,11 +272,19 @@ ROUTES: Final[tuple[Route, ...]] = (
           {200: records.Page[records.BudgetStateRecord]}, query=FilterQuery, tags=PEOPLE),
     Route("GET", "/v1/costs", "costs", "Sum up what calls have cost", READ, "tenant", people.costs,
           {200: records.Page[records.CostRecord]}, query=people.CostsQuery, tags=PEOPLE),
+    Route("GET", "/v1/spending", "spending", "List budgets with the newest calls that were charged to them", READ,
+          "tenant", recent.spending, {200: records.Page[records.SpendingRecord]}, query=recent.SpendingQuery, tags=PEOPLE),
+    Route("GET", "/v1/tool_use", "tool_use", "Return how each tool performed in the newest calls", READ, "tenant",
+          recent.tool_use, {200: records.Page[ToolUse]}, query=recent.ToolUseQuery, tags=PEOPLE),
+    Route("GET", "/v1/declared_tools", "describe_tools", "Describe each declared tool", READ, "nothing",
+          recent.describe_tools, {200: records.Page[records.ToolInfoRecord]}, query=PageQuery, tags=PEOPLE),
+    Route("GET", "/v1/unfinished", "unfinished", "List the runs that have not ended, newest first", READ, "tenant",
+          recent.unfinished, {200: records.Page[RunInfo]}, query=PageQuery, tags=PEOPLE),
     Route("GET", "/v1/locks", "locks", "List the locks that runs hold", READ, "tenant", people.locks,
           {200: records.Page[Lock]}, query=PageQuery, tags=PEOPLE),
-    Route("GET", "/v1/halts", "halts", "List the halts that stand", READ, "tenant", people.halts,
+    Route("GET", "/v1/halts", "halts", "List the halts in force", READ, "tenant", people.halts,
           {200: records.Page[records.HaltRecord]}, query=PageQuery, tags=PEOPLE),
-    Route("POST", "/v1/halts", "halt", "Stop: from now on nothing starts", OPERATE, "tenant", people.halt,
+    Route("POST", "/v1/halts", "halt", "Halt: start nothing from now on", OPERATE, "tenant", people.halt,
           {201: records.HaltRecord}, body=people.MakeHalt, problems=(409,), tags=PEOPLE,
           example={"tool": "wire", "why": "the bank reports doubles"}),
     Route("DELETE", "/v1/halts", "unhalt", "Lift every halt of exactly this extent", OPERATE, "tenant", people.unhalt,
@@ -262,18 +308,41 @@ ROUTES: Final[tuple[Route, ...]] = (
     # ---- For auditors
     Route("GET", "/v1/events", "events", "List events, or follow them as a stream", READ_OWN, "tenant", events.events,
           {200: records.Page[Event]}, query=events.EventsQuery, streams=True, tags=AUDITORS),
+    Route("GET", "/v1/events/newest", "newest_event", "Return the last event", READ_OWN, "tenant", events.newest_event,
+          {200: records.NewestEventRecord}, query=events.NewestQuery, tags=AUDITORS),
+    Route("GET", "/v1/events/recent", "recent_events", "List the newest events, newest first", READ, "tenant",
+          recent.recent_events, {200: records.RecentEventsRecord}, query=recent.RecentQuery, tags=AUDITORS),
     Route("POST", "/v1/audit/verify", "verify", "Begin to verify the record", OPERATE, "tenant", audit.verify,
-          {202: records.VerificationRecord}, body=audit.Verify, tags=AUDITORS, example={},
-          links={"verification": {"id": "$response.body#/id"}}),
-    Route("GET", "/v1/jobs/{id}", "verification", "Tell how far a verification is", OPERATE, "tenant",
-          audit.verification, {200: records.VerificationRecord}, tags=AUDITORS),
-    Route("POST", "/v1/audit/checkpoint", "checkpoint", "Sign the record so far", OPERATE, "tenant", audit.checkpoint,
-          {201: records.CheckpointRecord}, body=NoBody, problems=(409,), tags=AUDITORS),
+          {202: records.LongWorkRecord}, body=audit.Verify, tags=AUDITORS, example={},
+          links={"long_work": {"id": "$response.body#/id"}}),
+    Route("GET", "/v1/jobs/{id}", "long_work", "Return the progress of long work", OPERATE, "tenant", long_work.long_work,
+          {200: records.LongWorkRecord}, tags=AUDITORS),
+    Route("POST", "/v1/audit/checkpoint", "checkpoint", "Write a checkpoint over the record", OPERATE, "ledger", audit.checkpoint,
+          {201: records.CheckpointRecord}, body=audit.Order, problems=(409,), tags=AUDITORS, example={}),
+    Route("GET", "/v1/audit/checkpoints", "checkpoints", "List the newest checkpoints, newest first", OPERATE, "ledger",
+          recent.checkpoints, {200: records.Page[Checkpoint]}, query=recent.CheckpointsQuery, tags=AUDITORS),
     Route("POST", "/v1/export", "export", "Export runs as a file that anybody can check", OPERATE, "tenant",
           audit.export, {200: None}, body=audit.Export, problems=(409,), media_type="application/zip", tags=AUDITORS,
           example={"runs": ["order-1042"]}),
     Route("POST", "/v1/load", "load", "Load the runs of a bundle as records", OPERATE, "tenant", audit.load,
-          {200: records.LoadedRecord}, problems=(409,), body_type="application/zip", tags=AUDITORS),
+          {200: records.LoadedRecord}, query=audit.LoadQuery, problems=(409,), body_type="application/zip",
+          tags=AUDITORS),
+    # ---- For operators
+    Route("GET", "/v1/settings", "settings", "Return every setting, and what is suspicious", OPERATE, "ledger",
+          operators.settings, {200: records.SettingsRecord}, tags=OPERATORS),
+    Route("GET", "/v1/schema", "schema", "Return the schema version of the ledger", OPERATE, "ledger",
+          operators.schema, {200: records.SchemaRecord}, tags=OPERATORS),
+    Route("POST", "/v1/gc", "gc", "Begin to remove payloads of runs that ended long ago", OPERATE, "ledger",
+          operators.gc, {202: records.LongWorkRecord}, body=operators.Collect, tags=OPERATORS,
+          links={"long_work": {"id": "$response.body#/id"}}, example={"older_than": "90d", "dry_run": True}),
+    Route("POST", "/v1/erase", "erase", "Begin to erase everything recorded about one person", OPERATE, "tenant",
+          operators.erase, {202: records.LongWorkRecord}, body=operators.Erase, tags=OPERATORS,
+          links={"long_work": {"id": "$response.body#/id"}},
+          example={"of_principal": "user-7", "why": "request 4711", "dry_run": True}),
+    Route("POST", "/v1/reencrypt", "reencrypt", "Begin to encrypt everything with the newest key", OPERATE, "ledger",
+          operators.reencrypt, {202: records.LongWorkRecord}, body=audit.Order, tags=OPERATORS, example={}),
+    Route("POST", "/v1/recover", "recover", "Begin to take over abandoned runs", OPERATE, "ledger", operators.recover,
+          {202: records.LongWorkRecord}, body=operators.Recover, tags=OPERATORS, example={"limit": 100}),
     # ---- For browsers
     Route("GET", "/login", "login", "Say how to log in", None, "nothing", _login("page"), {200: None, 303: None},
           query=AnyQuery, problems=LOGIN, media_type="text/html", tags=BROWSERS),

@@ -9,13 +9,15 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from amends import Answer, RunInfo, ToolCall
+from amends import Answer, AsyncRun, Report, RunInfo, ToolCall
 from amends.errors import (
+    Busy,
     Error,
     Forbidden,
     Held,
     KeyConflict,
     LedgerError,
+    NotFound,
     RolledBack,
     RunEnded,
     RunNotFound,
@@ -23,8 +25,10 @@ from amends.errors import (
     UsageError,
     Waiting,
 )
+from amends.serve import children
+from amends.serve.children import Child, OpenChild
 from amends.serve.exchange import Body, Exchange, FilterQuery, Query, Reply, page_of
-from amends.serve.problems import BadRequest, KeyMissing
+from amends.serve.problems import BadRequest, Invalid, KeyMissing
 from amends.serve.sessions import Session
 
 KEY_HEADER: Final = "idempotency-key"
@@ -71,6 +75,15 @@ class MakeCall(Body):
     key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX, description="Or the header Idempotency-Key")
 
 
+class Foreseen(Body):
+    """A call that a model is about to ask for."""
+
+    tool: str = Field(min_length=1, max_length=200)
+    args: dict[str, Any] = Field(default_factory=dict)
+    tool_call_id: str | None = Field(None, max_length=512)
+    key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX, description="As for the call itself")
+
+
 class TurnCall(Body):
     """One call of a turn."""
 
@@ -115,6 +128,15 @@ async def schemas(x: Exchange) -> Reply:
     return Reply({"tools": [one for one in found if not x.service.desk.is_hidden(_name_of(one), tenant)]})
 
 
+async def kind_of(x: Exchange) -> Reply:
+    """Return the kind of a tool, and whether a model may repeat its calls on purpose."""
+    tool = x.path["id"]
+    kind = None if x.service.desk.is_hidden(tool, x.service.own_tenant(x)) else x.rt.kind_of(tool)
+    if kind is None:
+        raise NotFound(f"there is no tool {tool!r} here", hint="GET /v1/tools lists them")
+    return Reply({"tool": tool, "kind": kind, "may_repeat": x.rt.may_repeat(tool)})
+
+
 def _name_of(schema: dict[str, Any]) -> str:
     """Return the name of a tool from its description in any style."""
     return str(schema.get("name") or schema["function"]["name"])
@@ -127,8 +149,11 @@ async def runs(x: Exchange) -> Reply:
 
 
 async def run(x: Exchange) -> Reply:
-    """Return one run."""
-    return Reply((await _report(x)).run.to_dict())
+    """Return one run, with what happens to it at this moment."""
+    found = await x.rt.info(x.path["id"])
+    if not x.owns(found):
+        raise RunNotFound(x.path["id"])
+    return Reply(found.to_dict())
 
 
 async def report(x: Exchange) -> Reply:
@@ -147,14 +172,17 @@ async def _report(x: Exchange) -> Any:
 
 
 async def open(x: Exchange) -> Reply:
-    """Open a run, or take up the run of this id."""
+    """Open a run, or resume the run with this id."""
     said: OpenRun = x.body
     id = said.id or key_of(x)
     if id is None:
         raise KeyMissing("a run that is opened over HTTP needs an id, or the header Idempotency-Key")
+    if (said.client_lease or 0.0) > (lease_s_max := x.service.limits.client_lease_s_max):
+        wrong = f"body.client_lease: a client may be silent for at most {lease_s_max:g} s (client_lease_s_max)"
+        raise Invalid(wrong, problems=(wrong,))
     if said.agent and x.who.agent and said.agent != x.who.agent:
         raise Forbidden(f"this token speaks for agent {x.who.agent}, not for {said.agent}", why="agent")
-    known = await _known(x, id)
+    known = await known_run(x, id)
     if x.service.sessions.found(x.tenant, id) is None:
         await _workers_back(x, id)
     options = {name: value for name, value in said if name not in ("id", "client_lease", "agent") and value is not None}
@@ -168,15 +196,29 @@ async def open(x: Exchange) -> Reply:
     )  # fmt: skip
     if not x.owns(session):  # somebody else opened it in the same moment
         raise RunNotFound(id)
+    x.uses.enter_context(session.request())
     await _note_driver(x, session)
     with session.request() as run:
-        place = f"{x.service.base(x.request)}/v1/runs/{quote(id, safe='')}"
-        facts = {"id": run.id, "state": run.state, "generation": run.generation, "resumed": run.resumed}
-        facts |= {"input": run.input, "over": run.is_over, "client_lease": session.lease_s}
-        return Reply(facts, 200 if was_known else 201, {"Location": place})
+        return Reply(_opened(run, session), 200 if was_known else 201, {"Location": place_of(x, id)})
 
 
-async def _known(x: Exchange, id: str) -> RunInfo | None:
+def _opened(run: AsyncRun, session: Session) -> dict[str, Any]:
+    facts = {"id": run.id, "state": run.state, "generation": run.generation, "resumed": run.resumed}
+    return facts | {"input": run.input, "over": run.is_over, "client_lease": session.lease_s}
+
+
+async def open_child(x: Exchange) -> Reply:
+    """Open a run inside another one, or take up the child of this id; it is rolled back with its parent."""
+    said: OpenChild = x.body
+    name = said.id or key_of(x)
+    if name is None:
+        raise KeyMissing("a child run that is opened over HTTP needs an id, or the header Idempotency-Key")
+    session = await session_of(x, x.path["id"], asks=True)
+    child, was_known = await x.service.finished(x, session, children.opened(session, name, said.input))
+    return Reply(_opened(child.run, child), 200 if was_known else 201, {"Location": place_of(x, child.run.id)})
+
+
+async def known_run(x: Exchange, id: str) -> RunInfo | None:
     """Return the run of this id, if there is one; raise ``RunNotFound`` if it belongs to another agent.
 
     A run that is open here and was ended by somebody else, elsewhere, is not open any more.
@@ -191,7 +233,7 @@ async def _known(x: Exchange, id: str) -> RunInfo | None:
     if not x.owns(found):
         raise RunNotFound(id)
     if session is not None and found.closed_at is not None:
-        x.service.sessions.forget(x.tenant, id)
+        x.service.sessions.forget(x.tenant, id, session)
     return found
 
 
@@ -204,7 +246,8 @@ async def _workers_back(x: Exchange, id: str) -> None:
     except RunNotFound:
         return
     if found.run.closed_at is None:
-        await x.service.desk.await_tools({call.tool for call in found.calls})
+        tools = await x.service.runtime(x.tenant).reserved_tools({call.tool for call in found.calls})
+        await x.service.desk.await_tools(tools)
 
 
 async def await_tools(x: Exchange, session: Session, tools: Iterable[str]) -> None:
@@ -224,18 +267,25 @@ async def session_of(x: Exchange, id: str, *, asks: bool = False) -> Session:
     they could approve what they have asked for themselves.
     """
     tenant = x.tenant
-    session = x.service.sessions.found(tenant, id)
+    session = await x.service.sessions.present(tenant, id)
     if session is not None:
         if not x.owns(session):
             raise RunNotFound(id)
         _check_asks(x, id, session.principal, asks=asks)
+        x.uses.enter_context(session.request())  # nobody may find it silent, or hand it over, until this is answered
         await _note_driver(x, session)
         session.has_asked = session.has_asked or asks
-        session.hear()  # what it asks for begins a moment later, and nobody may find it silent until then
         return session
+    if (child := children.found(x.service.sessions, tenant, id)) is not None:
+        await session_of(x, child.root_id, asks=asks)
+        return child
     info = (await x.rt.report(id)).run
     if not x.owns(info):
         raise RunNotFound(id)
+    if info.parent is not None:
+        children.refuse_ended(info)
+        path = await children.path_of(x, info)
+        return await children.taken_up(await session_of(x, path[0], asks=asks), path)
     _check_asks(x, id, info.principal or "", asks=asks)
     await _workers_back(x, id)
     rt = x.service.runtime(tenant).scoped(agent=info.agent, principal=info.principal, token=x.who.token or None)
@@ -244,6 +294,7 @@ async def session_of(x: Exchange, id: str, *, asks: bool = False) -> Session:
         rt, tenant, id, options={"if_rolled_back": "raise", "input": info.input, "history": True},
         lease_s=info.client_lease or None, agent=info.agent or "", principal=info.principal or "",
     )  # fmt: skip
+    x.uses.enter_context(session.request())
     session.has_asked = asks
     await _note_driver(x, session)
     return session
@@ -306,8 +357,20 @@ def key_of(x: Exchange) -> str | None:
     return text
 
 
+async def approval_for(x: Exchange) -> Reply:
+    """Return the approval that a call would wait for, requesting it if needed; start nothing."""
+    said: Foreseen = x.body
+    session = await session_of(x, x.path["id"], asks=True)
+    given: dict[str, Any] = {"tool_call_id": said.tool_call_id}
+    if said.key is not None:
+        given["key"] = lambda _: said.key
+    await await_tools(x, session, [said.tool])
+    found = await x.service.finished(x, session, session.run.approval_for(said.tool, said.args, **given))
+    return Reply({"approval": None if found is None else found.to_dict()})
+
+
 async def answer_all(x: Exchange) -> Reply:
-    """Do the calls of one turn of a model in parallel, a pivot last; each has an answer of its own."""
+    """Make the calls of one turn of a model in parallel, a pivot last; each has an answer of its own."""
     said: Turn = x.body
     session = await session_of(x, x.path["id"], asks=True)
     await await_tools(x, session, [one.tool for one in said.calls])
@@ -333,6 +396,7 @@ def _tools_of(plan: list[dict[str, Any] | list[dict[str, Any]]]) -> list[str]:
 
 async def check(x: Exchange) -> Reply:
     """Tell every violation of the ordering law in a plan, and an allowed order if there is one; start nothing."""
+    await x.service.desk.check_declared(x.tenant, _tools_of(x.body.plan))
     return Reply(x.rt.check(x.body.plan).to_dict())
 
 
@@ -348,32 +412,50 @@ async def before_end(x: Exchange) -> Reply:
 async def commit(x: Exchange) -> Reply:
     """Commit the run: its effects stay."""
     session = await session_of(x, x.path["id"])
+    children.refuse_open_children(session)
     if "output" in x.body.model_fields_set and not session.run.is_over:
         session.run.output = x.body.output
     return await _ended(x, session, session.run.commit())
 
 
 async def rollback(x: Exchange) -> Reply:
-    """Take the run back: its client without a plan, a person by the plan that was shown."""
+    """Roll the run back: its client without a plan, a person by the plan that was shown. 202: it is not finished yet."""
     said: RollBack = x.body
     is_person = "operator" in x.who.scopes
     if (said.plan or said.accept) and not is_person:
         raise Forbidden("a plan is a person's: this needs the scope operator", needs=("operator",))
     id, tenant = x.path["id"], x.tenant
     session = x.service.sessions.found(tenant, id)
-    if is_person:
+    if is_person and (said.plan or said.accept or children.found(x.service.sessions, tenant, id) is None):
         await _workers_back(x, id)
         done = await x.rt.rollback(id, by=x.who.name, why=said.why, plan=said.plan, accept=said.accept)
         if session is None or done.run.state in ("rolled_back", "abandoned"):
             x.service.sessions.forget(tenant, id)
-            return Reply(done.to_dict(), 200 if done.run.closed_at is not None else 202)
+            return _taken_back(x, done)
     try:
         session = await session_of(x, id)
     except RunEnded as ended:
         if ended.state != "rolled_back":
             raise
-        return Reply((await x.rt.report(id)).to_dict())
+        return _taken_back(x, await x.rt.report(id))
+    except Busy:
+        found = await x.rt.report(id)
+        if found.run.state != "rolling_back":
+            raise
+        return _taken_back(x, found)  # it is asked for again
     return await _ended(x, session, session.run.rollback(said.why), is_rollback=True)
+
+
+def _taken_back(x: Exchange, done: Report) -> Reply:
+    """Answer a rollback: 202 while something is still to be taken back, which whoever recovers runs goes on with."""
+    if done.run.closed_at is not None:
+        return Reply(done.to_dict())
+    return Reply(done.to_dict(), 202, {"Location": place_of(x, done.run.id), "Retry-After": "5"})
+
+
+def place_of(x: Exchange, id: str) -> str:
+    """Return the address of a run."""
+    return f"{x.service.base(x.request)}/v1/runs/{quote(id, safe='')}"
 
 
 async def _ended(x: Exchange, session: Session, work: Any, *, is_rollback: bool = False) -> Reply:
@@ -383,8 +465,10 @@ async def _ended(x: Exchange, session: Session, work: Any, *, is_rollback: bool 
     except RolledBack as back:
         if not is_rollback:
             raise
-        return Reply(back.report.to_dict())
+        return _taken_back(x, back.report)
     except Held as held:
+        # A child that waits for a person suspends its root, too.
+        x.service.sessions.forget(tenant, session.root_id, session.root)
         place = {"Location": x.service.approval_place(x, held.approval)} if held.approval is not None else {}
         return Reply((await x.rt.report(id)).to_dict(), 202, place | {"Retry-After": "5"})
     except LedgerError:
@@ -394,8 +478,10 @@ async def _ended(x: Exchange, session: Session, work: Any, *, is_rollback: bool 
     except Exception as error:
         raise await failed_with(x, id, error) from error
     finally:
-        if session.run.is_over:
-            x.service.sessions.forget(tenant, id)
+        if isinstance(session, Child):
+            children.forget_ended(session.root)
+        elif session.run.is_over:
+            x.service.sessions.forget(tenant, id, session)
     return Reply((await x.rt.report(id)).to_dict())
 
 
@@ -417,5 +503,10 @@ async def renew(x: Exchange) -> Reply:
 async def suspend(x: Exchange) -> Reply:
     """Let the run go: nothing staged starts, nothing is taken back, and it can be opened again."""
     session = await session_of(x, x.path["id"])
+    if isinstance(session, Child):
+        raise UsageError(
+            f"run {session.run.id} is a child: it is suspended with its root",
+            hint=f"suspend {session.root_id}", run_id=session.run.id,
+        )  # fmt: skip
     stopped = Suspended(f"{x.who.name} has suspended the run", run_id=session.run.id)
     return await _ended(x, session, session.run.leave(stopped))

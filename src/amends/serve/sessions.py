@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from amends import AsyncRun, AsyncRuntime
-from amends.errors import Busy, Error, LeaseLost, RunConflict, RunEnded
+from amends.errors import Busy, Error, LeaseLost, LedgerError, RunConflict, RunEnded
 from amends.serve.limits import Limits
 from amends.serve.problems import TooMany
 from amends.visible import visible, visible_log
@@ -18,7 +18,12 @@ from amends.visible import visible, visible_log
 log = visible_log("amends")
 T = TypeVar("T")
 SWEEP_S: Final = 0.25
-"""How often leases of clients are looked at."""
+"""How often leases of clients are looked at, and what other servers want."""
+GIVE_WAY_S: Final = 2.0
+"""For how long new requests about a run wait if another server wants it, so that those under way can end."""
+GIVE_WAY_POLL_S: Final = 0.02
+BUSY_S_MAX: Final = 1.0
+"""How soon a client may ask again for a run that another server has and was asked to let go."""
 
 
 class Session:
@@ -26,14 +31,23 @@ class Session:
 
     def __init__(self, run: AsyncRun, *, agent: str, principal: str, lease_s: float) -> None:
         self.run, self.agent, self.principal, self.lease_s = run, agent, principal, lease_s
+        self.root: Session = self
+        """What this server has open: the run itself, or the root of a child."""
         self.claims: dict[str, Any] = {}
         """The attempts that performers outside have, by the id of their call."""
+        self.children: dict[str, Any] = {}
+        """The child runs that are open in it, by their ids."""
+        self.opening = asyncio.Lock()
+        """Held while a child run is opened."""
+        self.leaving = asyncio.Lock()
+        """Held while it is let go."""
         self.token = ""
         """By which token it was last driven."""
         self.has_asked = False
         """Whether a call was asked for since it was opened here."""
         self._requests = 0
         self._seen = time.monotonic()
+        self._wanted: float | None = None
 
     @contextmanager
     def request(self) -> Iterator[AsyncRun]:
@@ -50,9 +64,31 @@ class Session:
         self._seen = time.monotonic()
 
     @property
+    def root_id(self) -> str:
+        """The id under which this server has it."""
+        return self.run.id
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is under way: no request, and no claim without a report."""
-        return not self._requests and all(claim.answer is not None for claim in self.claims.values())
+        return not self._requests and all(claim.is_over for claim in self.claims.values())
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a request about it is being worked on."""
+        return self._requests > 0
+
+    def want(self) -> None:
+        """Note that another server wants it: its client lives, and has moved there."""
+        now = time.monotonic()
+        self._seen = now
+        if self._wanted is None or now > self._wanted + 2 * GIVE_WAY_S:
+            self._wanted = now
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether new requests wait until those under way have ended and another server has it."""
+        return self._wanted is not None and time.monotonic() < self._wanted + GIVE_WAY_S
 
     @property
     def silent_s(self) -> float:
@@ -71,15 +107,28 @@ class Sessions:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._open: dict[tuple[str, str], Session] = {}
+        self._leaving: dict[tuple[str, str], Session] = {}
+        """Runs that are no longer open for their clients, and that the ledger has not been told of yet."""
         self._opening: dict[tuple[str, str], _Turn] = {}
         self._going_on: set[asyncio.Future[Any]] = set()
 
     def __len__(self) -> int:
         return len(self._open)
 
+    def count(self, tenant: str | None) -> int:
+        """Return how many runs of this tenant are open here; None: of every tenant."""
+        return len(self._open) if tenant is None else sum(whose == tenant for whose, _ in self._open)
+
     def found(self, tenant: str, id: str) -> Session | None:
         """Return the open run of this id, if this server has it."""
         return self._open.get((tenant, id))
+
+    async def present(self, tenant: str, id: str) -> Session | None:
+        """Return the open run of this id, if this server has it and no other one has asked for it."""
+        # What is waited for is the end of other requests, or that time has passed.
+        while (found := self.found(tenant, id)) is not None and found.gives_way:  # noqa: ASYNC110
+            await asyncio.sleep(GIVE_WAY_POLL_S)
+        return found
 
     async def open(
         self, rt: AsyncRuntime, tenant: str, id: str, *, options: Mapping[str, Any], lease_s: float | None,
@@ -89,14 +138,24 @@ class Sessions:
 
         ``begins``: the client begins its work, perhaps not for the first time. Then a run that is open here is opened
         again, as it would be in a program that was started again: its model may reword what it has asked for before.
+        Raises ``Busy`` after as long as a client should wait; it then goes on, and a repeated request finds it open.
         """
+        opening = self._opened(
+            rt, tenant, id, options=options, lease_s=lease_s, agent=agent, principal=principal, begins=begins
+        )
+        return await self._in_time(opening, id, s_max=self._limits.answer_s_max)
+
+    async def _opened(
+        self, rt: AsyncRuntime, tenant: str, id: str, *, options: Mapping[str, Any], lease_s: float | None,
+        agent: str, principal: str, begins: bool,
+    ) -> tuple[Session, bool]:  # fmt: skip
         async with self._turn((tenant, id)):
-            known = self._open.get((tenant, id))
+            known = await self.present(tenant, id)
             if known is not None:
                 self._check_same(known, options)
             if known is not None and begins and known.has_asked and known.is_idle and not options.get("history"):
                 del self._open[tenant, id]
-                await known.run.release()
+                self._leaving[tenant, id] = known
                 known = None
             if known is not None:
                 known.lease_s = lease_s or known.lease_s
@@ -104,7 +163,13 @@ class Sessions:
             if len(self._open) >= self._limits.runs_max:
                 raise TooMany(f"{len(self._open):,} runs are open here, and no more are accepted (runs_max)")
             lease_s = lease_s or self._limits.client_lease_s
-            run = await rt.open(id, client_lease=lease_s, **options)
+            if (leaving := self._leaving.get((tenant, id))) is not None:
+                await self._let_go((tenant, id), leaving)
+            try:
+                run = await rt.open(id, client_lease=lease_s, **options)
+            except Busy as busy:  # whoever has it was asked to let it go, and does so before its lease ends
+                soon = min(busy.retry_after, BUSY_S_MAX)
+                raise Busy(str(busy), owner=busy.owner, retry_after=soon, run_id=busy.run_id) from busy
             made = Session(run, agent=agent, principal=principal, lease_s=lease_s)
             if not run.is_over:
                 self._open[tenant, id] = made
@@ -131,24 +196,35 @@ class Sessions:
             recorded=known.run.input, given=options["input"], run_id=known.run.id,
         )  # fmt: skip
 
-    def forget(self, tenant: str, id: str) -> None:
-        """Let go of a run that has ended, or that another process has taken over."""
-        session = self._open.pop((tenant, id), None)
-        if session is not None and not session.run.is_over:
-            _ = self._go_on(self._released(session))  # if it is still ours after all, nobody else could have it
+    def forget(self, tenant: str, id: str, session: Session | None = None) -> None:
+        """Let go of a run that has ended, or that another process has taken over.
+
+        ``session``: only if this is still what is open under the id; its client may have opened it again meanwhile.
+        """
+        place = (tenant, id)
+        found = self._open.get(place)
+        if found is None or (session is not None and found is not session):
+            return
+        del self._open[place]
+        if not found.run.is_over:  # if it is still ours after all, nobody else could have it
+            self._leaving[place] = found
+            _ = self._go_on(self._released(place, found))
 
     async def within(self, tenant: str, session: Session, work: Coroutine[Any, Any, T], *, s_max: float) -> T:
         """Finish ``work`` even if the client goes away; raise ``Busy`` if it takes longer than a client should wait.
 
         It then goes on, and the same request is answered with its result.
         """
-        going = self._go_on(self._watched(tenant, session, work))
+        return await self._in_time(self._watched(tenant, session, work), session.run.id, s_max=s_max)
+
+    async def _in_time(self, work: Coroutine[Any, Any, T], run_id: str, *, s_max: float) -> T:
+        going = self._go_on(work)
+        going.add_done_callback(_retrieve)
         done, _ = await asyncio.wait({going}, timeout=s_max)
         if not done:
-            going.add_done_callback(_retrieve)
             raise Busy(
                 f"the request is still being worked on after {s_max:g} s", owner="this server", retry_after=1.0,
-                run_id=session.run.id,
+                run_id=run_id,
             )  # fmt: skip
         return going.result()
 
@@ -157,24 +233,57 @@ class Sessions:
             with session.request():
                 done = await work
             if isinstance(getattr(done, "error", None), RunEnded):
-                self.forget(tenant, session.run.id)
+                self.forget(tenant, session.run.id, session)
             return done
         except (RunEnded, LeaseLost):
-            self.forget(tenant, session.run.id)
+            self.forget(tenant, session.run.id, session)
             raise
+
+    def hand_over(self, wanted: Iterable[tuple[str, str]]) -> None:
+        """Let go of the runs that another server wants for their clients, as soon as no request about them is under way.
+
+        What a performer outside has stays its own: the attempt is in doubt, and it reports to the other server.
+        """
+        for tenant, id in wanted:
+            session = self._open.get((tenant, id))
+            if session is None:
+                continue
+            session.want()
+            if not session.is_used:
+                log.info("run %s is handed over: its client has moved to another server", visible(id))
+                self.forget(tenant, id)
 
     async def let_go_of_silent(self) -> None:
         """Let go of every run whose client was silent past its lease: recovery then follows the run's policy."""
+        for place, session in self._leaving.items():
+            if not session.leaving.locked():  # the ledger did not answer before
+                _ = self._go_on(self._released(place, session))
         for (tenant, id), session in list(self._open.items()):
+            for call in [call for call, claim in session.claims.items() if claim.is_lapsed]:
+                del session.claims[call]
             if session.is_silent:
                 log.warning("run %s is let go: its client was silent for %g s", visible(id), session.lease_s)
                 self.forget(tenant, id)
 
-    async def _released(self, session: Session) -> None:
-        try:
-            await session.run.release(silent=session.silent_s)
-        except Error as error:
-            log.warning("run %s could not be let go, and is recovered later: %s", visible(session.run.id), error)
+    async def _released(self, place: tuple[str, str], session: Session) -> None:
+        with suppress(LedgerError):  # the next sweep tries again
+            await self._let_go(place, session)
+
+    async def _let_go(self, place: tuple[str, str], session: Session) -> None:
+        """Let a run go; raise ``LedgerError`` if this server still has it, since the ledger does not answer."""
+        async with session.leaving:
+            if self._leaving.get(place) is not session:
+                return  # somebody else has let it go
+            try:
+                await session.run.release(silent=session.silent_s)
+            except LeaseLost:
+                log.info("run %s has another owner already", visible(session.run.id))
+            except LedgerError as error:
+                log.warning("run %s could not be let go, and is tried again: %s", visible(session.run.id), error)
+                raise
+            except Error as error:
+                log.warning("run %s could not be let go, and is recovered later: %s", visible(session.run.id), error)
+            del self._leaving[place]
 
     def _go_on(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         going = asyncio.ensure_future(work)
@@ -186,9 +295,10 @@ class Sessions:
         """Wait for what is under way, and let all runs go: their clients continue them through another server."""
         if self._going_on:
             await asyncio.wait(set(self._going_on), timeout=self._limits.answer_s_max)
-        left, self._open = list(self._open.values()), {}
-        if left:
-            released = {asyncio.ensure_future(self._released(session)) for session in left}
+        self._leaving |= self._open
+        self._open = {}
+        if self._leaving:
+            released = {asyncio.ensure_future(self._released(place, one)) for place, one in self._leaving.items()}
             await asyncio.wait(released, timeout=self._limits.answer_s_max)  # what takes longer, recovery finds
 
 

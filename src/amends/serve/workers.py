@@ -28,10 +28,11 @@ from amends import (
     WorkLost,
     current_call,
     current_run,
+    spent,
     tool,
 )
 from amends.errors import BadDeclaration, Busy, LeaseLost, NotFound, ReportConflict, ToolFailed, UsageError
-from amends.serve.claims import Work, sign
+from amends.serve.claims import Work, digest_of, sign
 from amends.serve.exchange import Body, Exchange, Reply, encoded
 from amends.serve.parameters import Parameters
 from amends.serve.problems import Taken, TooMany
@@ -43,6 +44,9 @@ MARGIN: Final = 1.1
 """How much longer than a lease the server waits: the worker counts from before it asked, the server from after."""
 TURN_BITS: Final = 52
 WORKERS_BACK_POLL_S: Final = 0.05
+RETRY_S: Final = 5.0
+"""How soon a client asks again for a tool whose worker is not there."""
+OPEN_STATES: Final = ("open", "pivoted", "rolling_back", "blocked")
 ENDED_MAX: Final = 10_000
 """How many pieces that have ended are remembered, so that a repeated report gets the same answer."""
 Phase = Literal["execute", "compensate", "probe"]
@@ -104,6 +108,8 @@ class Served:
     digest: str
     parameters: Parameters
     tenant: str
+    is_free: bool = False
+    """Whether workers of another tenant may have its name: its own have left, and no open run needs it."""
 
 
 @dataclass(slots=True)
@@ -168,9 +174,26 @@ class Desk:
 
     # ---- Workers and their tools
 
-    def register(self, tenant: str, by: str, name: str, tools: list[ToolDeclared]) -> Worker:
-        """Add a worker with its tools, all of them or none; declare those that nobody has declared."""
+    async def register(self, tenant: str, by: str, name: str, tools: list[ToolDeclared]) -> Worker:
+        """Add a worker with its tools, all of them or none; declare those that nobody has declared.
+
+        Their names are reserved in the ledger first: whoever asks for one before a worker is back does not find it undeclared.
+        """
         self.look_at_workers()
+        await self._free([one.name for one in tools], tenant)
+        self._checked_all(tenant, tools)
+        await self._service.runtime(tenant).reserve_tools([one.name for one in tools])
+        served, new = self._checked_all(tenant, tools)
+        if new:
+            self._service.rt.add(*(self._tool(one) for one in new), replace=True)
+        self._served |= {one.declared.name: one for one in served}
+        made = Worker(self._service.new_id("wrk"), name or by, tenant, by, frozenset(one.name for one in tools))
+        self._workers[made.id] = made
+        self.look_at_workers()
+        return made
+
+    def _checked_all(self, tenant: str, tools: list[ToolDeclared]) -> tuple[list[Served], list[Served]]:
+        """Return the tools, and those that have to be declared; raise if one of them cannot be."""
         if len(self._workers) >= self._limits.workers_max:
             raise TooMany(f"{len(self._workers):,} workers are known here, and no more are accepted (workers_max)")
         names = [one.name for one in tools]
@@ -184,13 +207,24 @@ class Desk:
                 f"workers have declared {len(self._served):,} tools here, of at most"
                 f" {self._limits.worker_tools_max:,} (worker_tools_max)"
             )
-        if new:
-            self._service.rt.add(*(self._tool(one) for one in new), replace=True)
-        self._served |= {one.declared.name: one for one in served}
-        made = Worker(self._service.new_id("wrk"), name or by, tenant, by, frozenset(names))
-        self._workers[made.id] = made
-        self.look_at_workers()
-        return made
+        return served, new
+
+    async def _free(self, names: Iterable[str], tenant: str) -> None:
+        """Let go of names that workers of another tenant had, if those have left and no open run needs their tools."""
+        there = {name for one in self._alive() for name in one.tools}
+        for name in set(names) - there:
+            known = self._served.get(name)
+            if known is None or known.tenant == tenant or await self._is_needed(known):
+                continue
+            if self._served.get(name) is known and not any(name in one.tools for one in self._alive()):
+                known.is_free = True  # its declaration stays until another one replaces it
+
+    async def _is_needed(self, known: Served) -> bool:
+        """Return whether a run that has not ended has a call of this tool."""
+        filter = f'tool:"{known.declared.name}" state:{",".join(OPEN_STATES)}'
+        async for _ in self._service.runtime(known.tenant).runs(filter):
+            return True
+        return False
 
     def _checked(self, tenant: str, declared: ToolDeclared) -> Served:
         if (declared.kind == "compensatable") != (declared.compensate is not None):
@@ -209,11 +243,13 @@ class Desk:
             if self._service.rt.kind_of(name) is not None:
                 raise Taken(f"{name} is a tool of the server itself: give the worker's another name", tool=name)
             return True
+        others = [worker.name for worker in self._alive() if name in worker.tools]
         if known.tenant != one.tenant:
+            if known.is_free and not others:  # one may have asked for work again since
+                return True
             raise Taken(f"{name} is a tool of other workers: give it another name", tool=name)
         if known.digest == one.digest:
             return False
-        others = [worker.name for worker in self._alive() if name in worker.tools]
         if others:
             raise Taken(
                 f"{name} is declared otherwise by a worker that is still there ({others[0]}): stop that one first, or"
@@ -296,6 +332,24 @@ class Desk:
         while self.expects_workers and any(self._service.rt.kind_of(name) is None for name in wanted):  # noqa: ASYNC110
             await asyncio.sleep(WORKERS_BACK_POLL_S)
 
+    async def check_declared(self, tenant: str, tools: Iterable[str]) -> None:
+        """Raise ``Busy`` if a tool is a worker's and no worker has declared it here since the start.
+
+        What it is, only its declaration says: that it needs approval, for example. Until a worker is back nobody may claim
+        it as an undeclared tool, and no plan with it is judged.
+        """
+        unknown = [name for name in dict.fromkeys(tools) if self._service.rt.kind_of(name) is None]
+        if not unknown:
+            return
+        reserved = await self._service.runtime(tenant).reserved_tools(unknown)
+        await self.await_tools(reserved)
+        missing = [name for name in unknown if name in reserved and self._service.rt.kind_of(name) is None]
+        if missing:
+            raise Busy(
+                f"{missing[0]} is a worker's tool, and no worker that declares it is here; nothing was started",
+                owner="a worker", retry_after=RETRY_S,
+            )  # fmt: skip
+
     async def may_come(self) -> bool:
         """Return whether a tool that nobody knows yet may be that of a worker which has not come back yet.
 
@@ -321,6 +375,38 @@ class Desk:
         """Return the workers that are there; None: of every tenant."""
         return [one for one in self._alive() if tenant is None or one.tenant == tenant]
 
+    def served(self, tenant: str | None) -> dict[str, dict[str, Any]]:
+        """Return the tools that workers perform, by name: who is there for each, and how much work waits; None: all tenants."""
+        alive = self._alive()
+        return {
+            name: {
+                "lease": one.declared.lease,
+                "workers": sorted(worker.name for worker in alive if name in worker.tools),
+                "waiting": len(self._waiting.get(name, ())),
+                "held": sum(piece.tool == name and piece.taken.is_set() for piece in self._pieces.values()),
+            }
+            for name, one in self._served.items()
+            if tenant is None or one.tenant == tenant
+        }
+
+    def work(self, tenant: str | None) -> list[dict[str, Any]]:
+        """Return the work that waits for a worker, and that workers have, the oldest first; None: of every tenant."""
+        now = time.monotonic()
+        return [
+            {
+                "run": piece.work.run,
+                "call": piece.work.call,
+                "tool": piece.tool,
+                "phase": piece.work.phase,
+                "attempt": piece.work.attempt,
+                "worker": piece.worker or None,
+                "waits_s": round(now - piece.since, 3),
+                "lease_left_s": round(piece.until - now, 3) if piece.taken.is_set() else None,
+            }
+            for piece in sorted(self._pieces.values(), key=lambda one: one.since)
+            if tenant is None or piece.work.tenant == tenant
+        ]
+
     def worker(self, tenant: str, id: str) -> Worker:
         """Return one worker; raise ``WorkerNotFound``."""
         found = self._workers.get(id)
@@ -331,7 +417,10 @@ class Desk:
     # ---- Performing: what the engine awaits
 
     async def _performed(self, one: Served, phase: Phase, args: dict[str, Any], **more: Any) -> Any:
-        how, what = await self._answer(one, phase, args, **more)
+        how, what, cost = await self._answer(one, phase, args, **more)
+        if phase == "execute":
+            for unit, amount in cost.items():
+                spent(amount, unit)
         match how:
             case "succeed":
                 return what
@@ -345,7 +434,7 @@ class Desk:
 
     async def _probed(self, one: Served, call: Call) -> Any:
         try:
-            how, what = await self._answer(one, "probe", one.parameters.sent(call.args))
+            how, what, _ = await self._answer(one, "probe", one.parameters.sent(call.args))
         except (NoEffect, WorkLost) as error:
             return Unknown(str(error))
         if how != "succeed":
@@ -459,11 +548,11 @@ class Desk:
         name = name_of(work)
         return self._pieces.get(name) or self._ended.get(name)
 
-    async def report(self, x: Exchange, piece: Piece, report: list[Any]) -> Reply | None:
+    async def report(self, x: Exchange, piece: Piece, report: list[Any], cost: Mapping[str, float]) -> Reply | None:
         """Take a report; None: its lease is over, so it is evidence."""
         if piece.work.phase == "probe" and report[0] == "succeed":
             report = ["succeed", _probe_answer(report[1])]
-        digest = hashlib.sha256(encoded(report)).hexdigest()
+        digest = digest_of(report, cost)
         if piece.report and piece.report != digest:
             raise ReportConflict(
                 f"attempt {piece.work.attempt} of call {piece.work.call} was reported otherwise before",
@@ -473,7 +562,7 @@ class Desk:
             if piece.done.done() or piece.name not in self._pieces or time.monotonic() > piece.until:
                 return None
             piece.report = digest
-            piece.done.set_result(report)
+            piece.done.set_result([*report, cost])
         return Reply(await self._recorded(x, piece))
 
     async def _recorded(self, x: Exchange, piece: Piece) -> dict[str, Any]:
@@ -533,7 +622,7 @@ def _probe_answer(said: Any) -> dict[str, Any]:
 async def register(x: Exchange) -> Reply:
     """Add a worker and declare its tools."""
     said: Register = x.body
-    made = x.service.desk.register(x.tenant, x.who.name, said.name, said.tools)
+    made = await x.service.desk.register(x.tenant, x.who.name, said.name, said.tools)
     return Reply(_shown(x, made), 201)
 
 
@@ -551,13 +640,13 @@ async def take(x: Exchange) -> Reply:
 
 
 async def workers(x: Exchange) -> Reply:
-    """List the workers that are there."""
+    """List the registered workers."""
     found = x.service.desk.workers(x.service.own_tenant(x))
     return Reply({"items": [_shown(x, one) for one in found], "next": None})
 
 
 async def leave(x: Exchange) -> Reply:
-    """Forget a worker that ends; what it has taken stays its own until its lease ends."""
+    """Remove a worker that ends; what it has taken stays its own until its lease ends."""
     worker = x.service.desk.worker(x.tenant, x.path["id"])
     x.service.desk.leave(worker)
     await x.service.desk.wake()  # it may still ask for work, and is told at once that there is none

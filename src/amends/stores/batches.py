@@ -54,7 +54,7 @@ def root_of(op: Any) -> str:
 class Queued:
     """One step, and then its answer. ``op``: an operation, with ``repeated``."""
 
-    __slots__ = ("answer", "future", "gate", "is_over", "op", "others", "root", "sends")
+    __slots__ = ("after", "answer", "future", "gate", "is_over", "op", "others", "root", "sends")
 
     def __init__(self, op: Any, root: str) -> None:
         self.op, self.root = op, root
@@ -64,6 +64,8 @@ class Queued:
         self.others: list[Queued] = []
         """The steps that its caller has taken along."""
         self.gate: threading.Lock | None = None
+        self.after: Queued | None = None
+        """Whose caller this one wakes when it was woken."""
         self.future: asyncio.Future[None] | None = None
 
 
@@ -152,6 +154,7 @@ class Batches:
         assert step.gate is not None, "a queued step has a gate"
         while not (step.gate.acquire(timeout=self._late_s) or step.is_over or step.sends):
             self._pass_by_the_late()
+        _wake_next(step)
         if step.sends:
             self._take_others(step)
 
@@ -195,6 +198,7 @@ class Batches:
 
     def _end(self, step: Queued) -> None:
         """Free the sender of this step, and wake those whom it has taken along; or leave the queue, after an interrupt."""
+        _wake_next(step)
         if step.is_over:
             return
         with self._mutex:
@@ -203,22 +207,21 @@ class Batches:
             if step.sends:
                 self._senders.pop(step, None)
                 queue.roots.discard(step.root)
+                last = step
                 for other in step.others:
-                    self._is_done(other)
+                    queue.roots.discard(other.root)  # also if its caller was interrupted
+                    if not other.is_over:  # else its caller was interrupted, and nobody waits there
+                        self._is_done(other)
+                        last.after = last = other
                 self._open_next()
         # After the next sender, and without the mutex: it must not wait until all of these have had their turn.
-        for other in step.others:
-            assert other.gate is not None, "a queued step has a gate"
-            if other.gate.locked():  # else this was interrupted, and is repeated
-                other.gate.release()
+        _wake_next(step)
         step.is_over = True
 
     def _is_done(self, step: Queued) -> None:
         """Note that a step that was taken along is over. The mutex is held."""
-        if not step.is_over:
-            self._queue.remove(step)
-            self._queue.roots.discard(step.root)
-            step.is_over = True
+        self._queue.remove(step)
+        step.is_over = True
 
 
 class LoopBatches:
@@ -348,6 +351,17 @@ class Loops:
                     self._known.pop(old, None)
             batches = self._known[loop] = LoopBatches(loop, self._together)
         return batches
+
+
+def _wake_next(step: Queued) -> None:
+    """Wake the next of those who were in the same batch; each wakes the one after it first.
+
+    If all were woken at once, each would wait for the interpreter lock and ask for it again and again, which costs more
+    than the work itself, and the answer of the next batch would wait behind all of them.
+    """
+    after, step.after = step.after, None
+    if after is not None and after.gate is not None and after.gate.locked():
+        after.gate.release()
 
 
 def _repeat(batch: Iterable[Queued]) -> None:

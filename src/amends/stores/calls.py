@@ -194,9 +194,10 @@ def more(row: CallRow, values: Mapping[str, Any], root: RootFacts, folded: Folde
 
 def unsaid(row: CallRow, values: Mapping[str, Any], root: RootFacts) -> dict[str, Any]:
     """Return the fields that the hot columns ``values`` do not say, in the order of the fields."""
-    usual = _derived(values, root)
-    both = zip(_MORE, _values_of(row), _usual_of(usual), strict=True)
-    return {name: value for name, value, normal in both if value != normal}
+    said, usual = _values_of(row), _usual_of(_derived(values, root))
+    if said == usual:
+        return {}
+    return {name: value for name, value, normal in zip(_MORE, said, usual, strict=True) if value != normal}
 
 
 def with_changes(kept: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +208,10 @@ def with_changes(kept: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 def written_more(kept: Mapping[str, Any]) -> str | None:
     """Return fields as ``more`` has them."""
-    return json.dumps(kept, separators=(",", ":")) if kept else None
+    return _write_more(kept) if kept else None
+
+
+_write_more: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def read_more(text: str) -> dict[str, Any] | None:

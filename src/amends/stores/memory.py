@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from itertools import takewhile
 from operator import attrgetter, ge, gt, le, lt, ne
 from typing import Any, Final, TypeVar
@@ -37,9 +38,12 @@ from amends.ledger.rows import (
     ApprovalRow,
     CallRow,
     CheckpointRow,
+    CountCalls,
+    CountStates,
     DelegationRow,
     DirectiveRow,
     EventRow,
+    FindWaiting,
     Head,
     IdTaken,
     LedgerRow,
@@ -50,6 +54,7 @@ from amends.ledger.rows import (
     PageUnsealed,
     RunRow,
     SliceRow,
+    UnusualCalls,
     WaitRow,
 )
 from amends.ledger.tables import ADDED, Add, Change, ChangeMany, Find, List, Remove, Row, Table, Where
@@ -333,6 +338,8 @@ class MemoryStore:
         return True
 
     def _change(self, op: Change[Any]) -> Any:
+        if op.table is EVENTS:
+            return self._change_event(op)
         rows, key = getattr(self, _TABLES[op.table.name]), op.table.key_of(op.row)
         old = rows[key]
         if op.table.states:
@@ -341,6 +348,17 @@ class MemoryStore:
             assert old == op.row, f"a {op.table} is changed from what was read"
         new = rows[key] = changed(old, op.changes)
         self._undo.append(partial(rows.__setitem__, key, old))
+        return new
+
+    def _change_event(self, op: Change[EventRow]) -> EventRow:
+        """Change an event in its place; also where it is the last one of its chain."""
+        place = self._events.index(op.row)
+        root, new = op.row.root, changed(op.row, op.changes)
+        self._events[place] = new
+        self._undo.append(partial(self._events.__setitem__, place, op.row))
+        if self._tails[root].n == new.n:
+            self._tails[root] = new
+            self._undo.append(partial(self._tails.__setitem__, root, op.row))
         return new
 
     def _change_many(self, op: ChangeMany[Any]) -> None:
@@ -395,6 +413,23 @@ class MemoryStore:
         self._undo.append(self._events.pop)
         return row.n
 
+    def _count_states(self, op: CountStates) -> dict[str, int]:
+        mine = (run for run in self.runs.values() if op.tenant in (None, run.tenant))
+        return dict(Counter(run.state for run in nlargest(op.limit, mine, key=attrgetter("created_at", "uid"))))
+
+    def _find_waiting(self, op: FindWaiting) -> list[str]:
+        mine = (run for run in self.runs.values() if run.tenant == op.tenant)
+        newest = nlargest(op.limit, mine, key=attrgetter("created_at", "uid"))
+        return [run.uid for run in newest if run.state == "blocked" or run.suspended]
+
+    def _count_calls(self, op: CountCalls) -> dict[str, int]:
+        counts = {root: len(self._matching(CALLS, (("root", "=", root),))) for root in op.roots}
+        return {root: count for root, count in counts.items() if count}
+
+    def _unusual_calls(self, op: UnusualCalls) -> list[CallRow]:
+        """Return any calls: here none is cheaper to leave out."""
+        return [call for root in op.roots for call in self._matching(CALLS, (("root", "=", root),))][: op.limit]
+
     def _page_unsealed(self, op: PageUnsealed) -> list[Head]:
         found = (one for root, one in self._tails.items() if root > op.after and one.n != self.sealed.get(root, 0))
         return [Head(one.root, one.n, one.hash) for one in nsmallest(op.limit, found, key=lambda one: one.root)]
@@ -424,6 +459,10 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     Remove: MemoryStore._remove,
     Now: MemoryStore._now,
     AddEvent: MemoryStore._add_event,
+    CountCalls: MemoryStore._count_calls,
+    CountStates: MemoryStore._count_states,
+    FindWaiting: MemoryStore._find_waiting,
+    UnusualCalls: MemoryStore._unusual_calls,
     PageUnsealed: MemoryStore._page_unsealed,
     MarkSealed: MemoryStore._mark_sealed,
     Misfits: lambda _store, _op: [],

@@ -98,6 +98,11 @@ class Pool(Generic[C]):
             self._pass_on(None)
             raise
 
+    def take_idle(self) -> C | None:
+        """Return a connection that nobody uses, if there is one; never waits."""
+        with self._lock:
+            return self._idle.pop() if self._idle and not self._closed else None
+
     def _wait(self, turn: Turn[C]) -> C | None:
         try:
             turn.come.wait(self._wait_s)

@@ -29,13 +29,12 @@ from amends.ledger.operations import (
     SettleCompensation,
     Settled,
 )
-from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain, admission_facts
+from amends.ledger.plain import AdmitPlain, FailPlain, PlainRun, SettlePlain, admission_facts
 from amends.ledger.rows import AddEvent, CallRow, RunRow
 from amends.states import CALL_STATES, NEW, STANDING, UNSETTLED
 from amends.stores.calls import (
     RootFacts,
     attempt_facts,
-    hot,
     join,
     pack,
     unsaid,
@@ -99,7 +98,8 @@ def failed(op: SettleCall, seen: CallRow, root: RootFacts) -> tuple[dict[str, An
     learned = {
         "quiet_boot": op.boot, "quiet_mono": op.mono, "loss": "", "error": op.error, "why": op.why, "retry_at": None,
     }  # fmt: skip
-    before = unsaid(seen, hot(seen), root)
+    known = {"at": seen.created_at, "attempt": seen.attempt, "epoch": seen.created_epoch, "comp_at": seen.comp_at}
+    before = unsaid(seen, known, root)
     return learned, written_more(before), written_more(with_changes(before, learned))
 
 
@@ -125,6 +125,17 @@ def failure_event(op: SettleCall, seen: CallRow, at: float) -> AddEvent:
         op.epoch,
         facts,
     )
+
+
+def failure_facts(op: FailPlain) -> str:
+    """Return the facts of the event of a plain failure, as ``failure_event`` has them."""
+    return f'{{"attempt": 1, "failure": "{proof(op.error)}"}}' if op.error else attempt_facts(1)
+
+
+def more_of_failure(op: FailPlain) -> str | None:
+    """Return what the hot columns do not say of a call that has failed plainly, as ``amends.stores.calls`` writes it."""
+    said = {"quiet_boot": op.boot, "quiet_mono": op.mono, "error": op.error}
+    return written_more(with_changes({}, said))
 
 
 # ---- Plain compensations
@@ -241,8 +252,8 @@ NOTHING_DROPPED: Final = has_no_call({"held", "ready", "backing_off"})
 """The condition that the beginning of a rollback changes no call."""
 NOTHING_LEFT: Final = has_no_call(STANDING | UNSETTLED | {"residue"}, but_reads=True)
 """The condition that nothing keeps a run from being rolled back."""
-NOTHING_UNSETTLED: Final = has_no_call(UNSETTLED)
-"""The condition that nothing keeps a run from being committed."""
+NOTHING_UNSETTLED: Final = has_no_call(UNSETTLED | {"residue"})
+"""The condition that nothing keeps a run from being committed; what is residue may be a pivot that nobody can know."""
 
 
 def opening_event(op: OpenRun, row: RunRow, at: float) -> AddEvent:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from amends.encoding.chain import GENESIS, link, moment, proof, read_heads
 from amends.encoding.dataclass import changed, dataclass, field
@@ -77,6 +78,9 @@ class Dialect:
     """After ``select``: join the tables in the order of the statement. A planner may begin with a table of few rows, and
     then sort everything."""
 
+    join: str = "join"
+    """Between tables that are joined in the order of the statement: the same, for databases that say it there."""
+
     is_open: str = ""
     """The condition that the index ``amends_call_open`` serves, where the database has no partial index."""
 
@@ -96,12 +100,15 @@ class Dialect:
     unsealed_directive: str = "d.sealed <> d.seq"
     """The condition that the index ``amends_directive_unsealed`` serves."""
 
-    remembers: bool = True
-    """Whether plain statements write the end of the chain into the row of the run. SQLite does not: its one owner
-    remembers it, which saves a page in every commit."""
-
     marks: bool = False
-    """Whether the statements write ``attention`` and ``unsealed``, which other databases generate or do without."""
+    """Whether the statements write ``unsealed`` of runs, which other databases generate."""
+
+    attention: bool = False
+    """Whether the statements write ``attention`` of calls, which other databases generate or do without."""
+
+    rooted: bool = False
+    """Whether a statement on a call that names its number names the number of its run too: a database that is spread
+    over several servers by run then knows where to ask."""
 
     def name_of(self, column: str) -> str:
         """Return a column or table name, quoted against reserved words."""
@@ -110,7 +117,16 @@ class Dialect:
 
 # One writer at a time (BEGIN IMMEDIATE): there is nobody to lock a row against.
 SQLITE: Final = Dialect(
-    "sqlite", mark="?", quote='"', lock="", skip="", clock="", index=" indexed by {}", remembers=False
+    "sqlite",
+    mark="?",
+    quote='"',
+    lock="",
+    skip="",
+    clock="",
+    index=" indexed by {}",
+    join="cross join",
+    unsealed="unsealed = 1",
+    marks=True,
 )
 
 # sysdate and not now: the time of the statement, which may have waited. Our sessions are in UTC, where every hour
@@ -143,6 +159,8 @@ POSTGRES: Final = Dialect(
     is_open="c.attention = 1",
     unsealed="unsealed = 1",
     marks=True,
+    attention=True,
+    rooted=True,
 )
 
 
@@ -184,10 +202,27 @@ class Kept:
     epoch: int
     undo: Any = None
     """The calls that are left to compensate (``amends.stores.quick.Undo``)."""
+    left: tuple[int, list[int]] | None = None
+    """In a rollback by ``TurnPlain``: the ``touch`` that it left, and the numbers of the calls that are left, in the order
+    of settling; the last one is being compensated."""
+    use: Any = field(default_factory=Lock)
+    """Held by the statement that goes on from here, where several can be on their way at once."""
+    mine: Any = None
+    """The values of the guard of a statement, as they are sent."""
+    admits: bool = True
+    """Whether the run admits plain calls (``OPEN_ROOT``): that cannot change while its ``touch`` stays the same."""
 
     def forget(self) -> None:
         """Read the end of the chain again before the next use."""
         self.touch = -1
+
+
+class KeptRuns(Protocol):
+    """What a store remembers of its runs."""
+
+    def get(self, root: str, /) -> Kept | None:
+        """Return what is remembered of this run, if that is certainly the end of its chain while the run is locked."""
+        ...
 
 
 class Transaction:
@@ -211,12 +246,10 @@ class Transaction:
         "tails",
     )
 
-    def __init__(
-        self, statements: Statements, clock: Callable[[], float] | None, kept: Mapping[str, Kept] | None = None
-    ) -> None:
+    def __init__(self, statements: Statements, clock: Callable[[], float] | None, kept: KeptRuns | None = None) -> None:
         self.statements = statements
         self.clock = clock
-        self.kept: Mapping[str, Kept] = kept or {}
+        self.kept: KeptRuns = {} if kept is None else kept
         self.mark = 0.0
         """The mark of the ledger's time, if this transaction has read or moved it."""
         self.runs: dict[str, RunRow] = {}
@@ -509,7 +542,8 @@ class Statements:
         guard = " and state = ?" if table.states else ""
         if to is not None and table.name in _SOURCES:
             guard += f" and {among(state for state in _SOURCES[table.name](to) if state != NEW)}"
-        key = "no = ?" if table is CALLS else _keyed(table)
+        of_run = " and root = ?" if self.dialect.rooted else ""
+        key = f"no = ?{of_run}" if table is CALLS else _keyed(table)
         return f"update {_sql_name(table)} set {sets} where {key}{guard}"
 
     def remove(self, table: Table[Any], terms: Shape) -> str:
@@ -522,6 +556,34 @@ class Statements:
 
     def _locking(self, lock: str) -> str:
         return {"": "", "wait": self.dialect.lock, "skip": self.dialect.skip}[lock]
+
+    def count_states(self, *, has_tenant: bool) -> str:
+        """Return the count of the newest runs by state."""
+        return self._shaped(("count states", has_tenant), lambda: self._count_states(has_tenant))
+
+    def count_calls(self, roots: int) -> str:
+        """Return the count of the calls of so many trees, by their roots."""
+        marks = ", ".join([self.dialect.mark] * roots)
+        joined = f"select {self.dialect.in_order}r.uid, count(*) from amends_run r join amends_call c on c.root = r.no"
+        return self._shaped(("count calls", roots), lambda: f"{joined} where r.uid in ({marks}) group by r.uid")
+
+    def _count_states(self, has_tenant: bool) -> str:
+        table = _sql_name(RUNS)
+        index = self.dialect.index.format(f"{table}_created")
+        where = " where tenant = ?" if has_tenant else ""
+        newest = f"select state from {table}{index}{where} order by created_at desc, uid desc limit ?"
+        return f"select newest.state, count(*) from ({newest}) newest group by newest.state"
+
+    def find_waiting(self) -> str:
+        """Return the select of those of the newest runs that are blocked or suspended."""
+        return self._shaped(("find waiting",), self._find_waiting)
+
+    def _find_waiting(self) -> str:
+        table = _sql_name(RUNS)
+        index = self.dialect.index.format(f"{table}_created")
+        order = "order by created_at desc, uid desc limit ?"
+        newest = f"select uid, state, suspended from {table}{index} where tenant = ? {order}"
+        return f"select newest.uid from ({newest}) newest where newest.state = 'blocked' or newest.suspended = 1"
 
     def _shaped(self, shape: Shape, build: Callable[[], str]) -> str:
         """Return the statement of this shape, which is built once; ``?`` in it is a parameter."""
@@ -565,10 +627,11 @@ def _tail_of(tx: Transaction, row: RunRow, values: Sequence[Any]) -> Tail:
     no, n, head, at, touch, owners = values
     tail = Tail(
         no, n, bytes(head).hex() if head is not None else GENESIS, at, touch, row.owner, row.epoch,
-        stored.read_owners(owners), is_end=tx.statements.dialect.remembers,
+        stored.read_owners(owners), is_end=False,
     )  # fmt: skip
     kept = tx.kept.get(row.uid)
-    if not tail.is_end and kept is not None and (kept.touch, kept.owner, kept.epoch) == (touch, row.owner, row.epoch):
+    known = None if kept is None else (kept.no, kept.touch, kept.owner, kept.epoch)
+    if not tail.is_end and kept is not None and known == (no, touch, row.owner, row.epoch):
         # Nobody but the owner's plain statements has written since, and those remember what they wrote.
         tail.n, tail.head, tail.at, tail.is_end = kept.n, kept.head, kept.at, True
     return tail
@@ -691,7 +754,8 @@ async def _list_runs(tx: Transaction, op: List[RunRow]) -> Sequence[RunRow]:
         names = {"closed_at": dialect.ended}
         where = tuple(term for term in op.where if term[0] != "parent" and term[2] is not None)
         op = changed(op, {"where": where})
-    values_found = await _listed(tx, op, tx.statements.runs, names)
+    also = dialect.unsealed if op.index == "unsealed" else ""
+    values_found = await _listed(tx, op, tx.statements.runs, names, also)
     return [_seen_run(tx, values) if op.lock else _run(values) for values in values_found]
 
 
@@ -713,6 +777,11 @@ def _any(terms: list[str]) -> str:
 FROM_CALLS: Final = " from amends_call c join amends_run r on r.no = c.root join amends_tool t on t.no = c.tool"
 
 
+def _from_calls(dialect: Dialect) -> str:
+    """Return the join that begins with the calls: beginning with the runs of a tenant would read all of them."""
+    return FROM_CALLS.replace(" join ", f" {dialect.join} ")
+
+
 class CallStatements:
     """The statements on calls, and on the versions of tools."""
 
@@ -721,7 +790,7 @@ class CallStatements:
         mark, name = dialect.mark, dialect.name_of
         columns = ", ".join(f"{one[:2]}{name(one[2:])}" for one in stored.READ)
         self.select = f"select {columns}{FROM_CALLS}"
-        self.paged = f"select {dialect.in_order}{columns}{FROM_CALLS}"
+        self.paged = f"select {dialect.in_order}{columns}{_from_calls(dialect)}"
         hint = dialect.index.format("amends_call_open")
         self.paged_open = self.paged.replace("amends_call c", f"amends_call c{hint}")
         # From the run to its calls: a planner that begins with the calls would read them all.
@@ -731,6 +800,7 @@ class CallStatements:
         self.of_trees = rooted.replace("select ", f"select {dialect.in_order}", 1)
         self.is_open = dialect.is_open or among(OPEN, "c.state")
         self.find = f"{self.select} where c.no = {mark}"
+        self.find_in = f"{self.find} and c.root = {mark}"
         self.last_number = f"select max(no) from amends_call where no < {mark}"
         self.find_name = f"select {name('call')} from amends_call_name where id = {mark}"
         self.wide = (
@@ -742,7 +812,7 @@ class CallStatements:
             "state": "c.state", "seq": "c.n", ADDED: "c.no",
         }  # fmt: skip
         self.wide_names = self.names | {"key": f"k.{name('key')}", "generation": "k.gen"}
-        self.columns = (*stored.COLUMNS, "attention") if dialect.marks else stored.COLUMNS
+        self.columns = (*stored.COLUMNS, "attention") if dialect.attention else stored.COLUMNS
         self.insert = f"insert into {_into(dialect, 'amends_call', self.columns)}{dialect.unless_taken}"
         self.is_taken = "" if dialect.unless_taken else f"select 1 from amends_call where no = {mark}"
         self.insert_name = f"insert into {_into(dialect, 'amends_call_name', ('id', 'call'))}"
@@ -795,8 +865,11 @@ async def _find_call(tx: Transaction, op: Find[CallRow]) -> CallRow | None:
     number = await _number(tx, op.key)
     if number is None:
         return None
-    await _lock_tree(tx, tx.statements.root_of_call, number)
-    found, _, _ = await Execute(tx.statements.calls.find, (number,))
+    root = await _lock_tree(tx, tx.statements.root_of_call, number)
+    if root is not None and tx.statements.dialect.rooted:
+        found, _, _ = await Execute(tx.statements.calls.find_in, (number, tx.facts[root.uid].no))
+    else:
+        found, _, _ = await Execute(tx.statements.calls.find, (number,))
     return _seen_call(tx, found[0]) if found else None
 
 
@@ -944,11 +1017,12 @@ async def _write_call(
 ) -> None:
     if "state" in changes:
         sets.setdefault("state", new.state)
-    if "state" in sets and tx.statements.dialect.marks:
+    if "state" in sets and tx.statements.dialect.attention:
         sets["attention"] = _attention(new.state)
     if sets:
         sql = tx.statements.change(CALLS, tuple(sets), changes.get("state"))
-        _, matched, _ = await Execute(sql, (*sets.values(), number, row.state))
+        of_run = ((await root_facts(tx, row.root)).no,) if tx.statements.dialect.rooted else ()
+        _, matched, _ = await Execute(sql, (*sets.values(), number, *of_run, row.state))
     else:
         matched = int(tx.calls[row.id].state == row.state)
     if matched != 1:
@@ -1044,12 +1118,24 @@ class EventStatements:
             some: f"{select}{by_time}{f' where {mine}' if some else ''} order by at desc, root desc, n desc limit 1"
             for some in (False, True)
         }
+        before = f"at <= {mark} and (at < {mark} or root < {mark} or (root = {mark} and n < {mark}))"
+        self.before = {
+            some: f"{select}{by_time} where {before}{f' and {mine}' if some else ''}"
+            f" order by at desc, root desc, n desc limit {mark}"
+            for some in (False, True)
+        }
         late = " or ".join(f"c.{at} >= {mark}" for _, at, _ in _GROUPS)
-        folded_since = f"select {dialect.in_order}{columns}, r.owners{FROM_CALLS} where c.no between {mark} and {mark} and ({late})"
+        begun = f"select {dialect.in_order}{columns}, r.owners{_from_calls(dialect)}"
+        folded_since = f"{begun} where c.no between {mark} and {mark} and ({late})"
         self.folded_since = {
             (some, order): f"{folded_since}{f' and r.{mine}' if some else ''} order by c.no{order} limit {mark}"
             for some in (False, True)
             for order in ("", " desc")
+        }
+        # No folded event of a call is earlier than its admission.
+        self.folded_before = {
+            some: f"{folded_since} and c.at <= {mark}{f' and r.{mine}' if some else ''} order by c.no desc limit {mark}"
+            for some in (False, True)
         }
 
 
@@ -1089,7 +1175,7 @@ async def _add_event(tx: Transaction, op: rows.AddEvent) -> int:
     return tail.n
 
 
-def event_values(op: rows.AddEvent, n: int, hash: bytes) -> tuple[Any, ...]:
+def event_values(op: rows.AddEvent, n: int, hash: bytes | bytearray) -> tuple[Any, ...]:
     """Return the values of the row of an event."""
     return (
         op.root, n, op.at, op.run, op.run_id, op.tenant, op.call, op.what, op.frm, op.to_state, op.by_whom, op.epoch,
@@ -1136,9 +1222,11 @@ async def _list_events(tx: Transaction, op: List[EventRow]) -> Sequence[EventRow
     if op.order[0] == "at":
         assert op.after is not None, "a feed is read from a place"
         return await _feed(tx, op.after, tenant, limit)
-    if op.order[0] == "-at":
+    if op.order[0] == "-at" and limit == 1 and op.after is None:
         newest = await _newest_event(tx, tenant)
         return [] if newest is None else [newest]
+    if op.order[0] == "-at":
+        return await _feed_back(tx, op.after or LAST_PLACE, tenant, limit)
     after = op.after
     if op.order == ("-n",):
         assert limit == 1, "a tree is read from its beginning"
@@ -1184,11 +1272,40 @@ async def _feed(tx: Transaction, place: tuple[Any, ...], tenant: str | None, lim
 
 
 FEED_AT_ONCE: Final = 256
+LAST_PLACE: Final = (1e12, "", 0)
+"""After every event."""
 NUMBER_MAX: Final = 2**63 - 1
 
 
 def _place_of(event: EventRow) -> tuple[float, str, int]:
     return event.at, event.root, event.n
+
+
+async def _feed_back(tx: Transaction, place: tuple[Any, ...], tenant: str | None, limit: int) -> list[EventRow]:
+    """Return events of all trees below a place, the newest first.
+
+    Folded events are found from the newest call down. Once there are enough events, only calls that may have a later one
+    than the last of them are read: those of the window before it.
+    """
+    statements = tx.statements.events
+    at, root, n = place
+    mine = () if tenant is None else (tenant,)
+    found, _, _ = await Execute(statements.before[bool(mine)], (at, at, root, root, n, *mine, limit))
+    events = [_event(values) for values in found]
+    high, size = min(number_at(at + SKEW_S), NUMBER_MAX), max(limit, FEED_AT_ONCE)
+    while True:
+        floor = events[limit - 1].at if len(events) >= limit else 0.0
+        low = number_at(max(floor - FOLD_WINDOW_S - SKEW_S, 0.0))
+        params = (low, high, *(floor,) * len(_GROUPS), at, *mine, size)
+        found, _, _ = await Execute(statements.folded_before[bool(mine)], params)
+        events += [
+            event for event in folded_events(found) if _place_of(event) < place and tenant in (None, event.tenant)
+        ]
+        events.sort(key=_place_of, reverse=True)
+        del events[limit:]
+        if len(found) < size:
+            return events
+        high = found[-1][0] - 1
 
 
 async def _newest_event(tx: Transaction, tenant: str | None) -> EventRow | None:
@@ -1224,7 +1341,8 @@ class CheckpointStatements:
     def __init__(self, dialect: Dialect) -> None:
         mark = dialect.mark
         # An open tree may have folded events that its row does not know yet.
-        news = f"{dialect.unsealed} and n <> sealed" if dialect.remembers else "(closed_at is null or n <> sealed)"
+        news = "(closed_at is null or n <> sealed)"
+        news = f"{dialect.unsealed} and {news}" if dialect.unsealed else news
         hint = dialect.index.format("amends_run_unsealed") if dialect.index else ""
         self.runs = (
             f"select uid, no, n, head, sealed, closed_at from amends_run{hint} where parent = '' and {news} and uid > {mark}"
@@ -1239,7 +1357,8 @@ class CheckpointStatements:
         ends = " ".join([f"when {mark} then {mark}"] * SEALED_AT_ONCE)
         self.seal_runs = f"update amends_run set sealed = case uid {ends} end where uid in {names}"
         self.mark_runs = (
-            f"update amends_run set unsealed = {_UNSEALED} where uid in {names} and unsealed is distinct from {_UNSEALED}"
+            f"update amends_run set unsealed = {_UNSEALED} where uid in {names}"
+            f" and coalesce(unsealed, 0) <> coalesce({_UNSEALED}, 0)"
             if dialect.marks
             else ""
         )
@@ -1259,6 +1378,30 @@ class CheckpointStatements:
         )
 
 
+async def _count_states(tx: Transaction, op: rows.CountStates) -> dict[str, int]:
+    tenant = () if op.tenant is None else (op.tenant,)
+    found, _, _ = await Execute(tx.statements.count_states(has_tenant=op.tenant is not None), (*tenant, op.limit))
+    return {state: int(count) for state, count in found}
+
+
+async def _find_waiting(tx: Transaction, op: rows.FindWaiting) -> list[str]:
+    found, _, _ = await Execute(tx.statements.find_waiting(), (op.tenant, op.limit))
+    return [str(uid) for (uid,) in found]
+
+
+async def _count_calls(tx: Transaction, op: rows.CountCalls) -> dict[str, int]:
+    [(_, _, count)], params = _terms(RUNS, (("root", "in", op.roots),))
+    found, _, _ = await Execute(tx.statements.count_calls(count), params)
+    return {root: int(calls) for root, calls in found}
+
+
+async def _unusual_calls(tx: Transaction, op: rows.UnusualCalls) -> list[CallRow]:
+    calls = tx.statements.calls
+    some = List(CALLS, (("root", "in", op.roots),), (), op.limit)
+    found = await _listed(tx, some, calls.of_trees, calls.names, "c.more is not null")
+    return [stored.join(values)[0] for values in found]
+
+
 async def _page_unsealed(tx: Transaction, op: rows.PageUnsealed) -> list[Head]:
     statements = tx.statements
     heads: list[Head] = []
@@ -1268,7 +1411,7 @@ async def _page_unsealed(tx: Transaction, op: rows.PageUnsealed) -> list[Head]:
         found, _, _ = await Execute(statements.checkpoints.runs, (above, size))
         for uid, no, n, head, sealed, closed_at in found:
             end_n, end_head = n, bytes(head).hex() if head is not None else GENESIS
-            if closed_at is None and not statements.dialect.remembers:
+            if closed_at is None:
                 longer, _, _ = await Execute(statements.events.folded_tail, (no, n) * 4)
                 if longer:
                     end_n, end_head = longer[0][0], bytes(longer[0][2]).hex()
@@ -1340,7 +1483,7 @@ class AuditStatements:
             " from amends_ledger"
         )
         self.misfits = {name: text.replace("?", mark) for name, text in _misfits(name).items()}
-        self.mismarked = _MISMARKED if dialect.marks else ()
+        self.mismarked = _MISMARKED if dialect.attention else _MISMARKED[1:] if dialect.marks else ()
 
 
 async def _chains_above(tx: Transaction, above: str, limit: int) -> list[EventRow | FoldedEvent]:
@@ -1451,7 +1594,7 @@ _MISMARKED: Final = (
         "call {} is missing in the index of those that need attention, or is there without reason",
     ),
     (
-        f"select uid, id, tenant, 0 from amends_run r where unsealed is distinct from {_UNSEALED}",
+        f"select uid, id, tenant, 0 from amends_run r where coalesce(unsealed, 0) <> coalesce({_UNSEALED}, 0)",
         "it is missing in the index of the trees for the next checkpoint, or is there without reason",
     ),
 )
@@ -1484,7 +1627,7 @@ async def _misfits_of(tx: Transaction, op: operations.Misfits) -> list[operation
         if said is not None and names.get(no) != said:
             add(of, f"call {said} cannot be found by its name")
     for uid, id, tenant, n, head, hash, newest in await select("ends"):
-        if hash is None and tx.statements.dialect.remembers and (newest or 0) < n:
+        if hash is None and (newest or 0) < n:
             folded, _, _ = await Execute(tx.statements.checkpoints.folded, (uid, n) * len(_GROUPS))
             if folded and head is not None and bytes(folded[0][1]) == bytes(head):
                 continue
@@ -1563,6 +1706,10 @@ _ROWS: Final[dict[type[Any], Callable[[Transaction, Any], Flow[Any]]]] = {
     rows.Now: _now,
     rows.AddEvent: _add_event,
     rows.PageUnsealed: _page_unsealed,
+    rows.CountStates: _count_states,
+    rows.FindWaiting: _find_waiting,
+    rows.CountCalls: _count_calls,
+    rows.UnusualCalls: _unusual_calls,
     rows.MarkSealed: _mark_sealed,
     operations.Misfits: _misfits_of,
 }

@@ -1,7 +1,8 @@
 """Testing with amends: a runtime in memory with its own clock, and crash tests for your own tools.
 
 Use ``runtime`` for unit tests, ``check_tool`` for one tool and its compensation, ``simulate`` for a whole task that
-crashes everywhere. The simulator that tests amends itself is here, too (``Simulation``, ``World``, ``CHECKERS``), and
+crashes everywhere, ``Kit`` for all your tools against your own sandbox, in processes that are killed. The simulator that
+tests amends itself is here, too (``Simulation``, ``World``, ``CHECKERS``), and
 the suite that proves a store (``prove_store``).
 """
 
@@ -21,17 +22,22 @@ from amends.testing.world import World
 if TYPE_CHECKING:
     from amends.testing.conformance.prove import CHECKS as STORE_CHECKS
     from amends.testing.conformance.prove import Proof, Skipped, check_store, prove_store
+    from amends.testing.kit.checks import CheckedTool, ToolCheck
+    from amends.testing.kit.kit import Kit
 
 __all__ = [
     "CHECKERS",
     "STORE_CHECKS",
+    "CheckedTool",
     "Clock",
     "Crash",
     "Fault",
+    "Kit",
     "Proof",
     "Simulation",
     "Skipped",
     "TestRuntime",
+    "ToolCheck",
     "Verdict",
     "Violation",
     "World",
@@ -43,17 +49,21 @@ __all__ = [
     "simulate",
 ]
 
-# Loaded on first use: a test of a tool does not need the suite for stores.
-_OF_STORES: Final = {
-    "Proof": "Proof",
-    "STORE_CHECKS": "CHECKS",
-    "Skipped": "Skipped",
-    "check_store": "check_store",
-    "prove_store": "prove_store",
+# Loaded on first use: a test of a tool needs neither the suite for stores nor processes of its own.
+_LATER: Final = {
+    "CheckedTool": ("kit.checks", "CheckedTool"),
+    "Kit": ("kit.kit", "Kit"),
+    "Proof": ("conformance", "Proof"),
+    "STORE_CHECKS": ("conformance", "CHECKS"),
+    "Skipped": ("conformance", "Skipped"),
+    "ToolCheck": ("kit.checks", "ToolCheck"),
+    "check_store": ("conformance", "check_store"),
+    "prove_store": ("conformance", "prove_store"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _OF_STORES:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("amends.testing.conformance"), _OF_STORES[name])
+    module, own = _LATER[name]
+    return getattr(import_module(f"amends.testing.{module}"), own)

@@ -19,7 +19,18 @@ from amends.ledger.directives import directive_after
 from amends.ledger.flow import run_flow
 from amends.ledger.locks import is_held_back
 from amends.ledger.operations import NOTICES_MAX
-from amends.ledger.rows import FINAL_NO, OPEN, ApprovalRow, CallRow, DirectiveRow, EventRow, RunRow
+from amends.ledger.rows import (
+    FINAL_NO,
+    GONE,
+    OPEN,
+    PLAIN,
+    SYSTEM,
+    ApprovalRow,
+    CallRow,
+    DirectiveRow,
+    EventRow,
+    RunRow,
+)
 from amends.ledger.trees import accepted_in
 from amends.report import RollbackPlan
 from amends.states import RUN_FINAL, STANDING, UNSETTLED, call_may, run_may
@@ -80,7 +91,7 @@ def _name(store: MemoryStore, call_id: str) -> str:
 
 @checker
 def before_is_true(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that a setter starts with what is there on record, and that only what it said stands at the end."""
+    """Check that a setter records the old value before it starts, and that the value set last stands at the end."""
     yield from world.misread
     if not world.sets:
         return
@@ -117,6 +128,29 @@ def effects_are_known(store: MemoryStore, world: World) -> Iterator[str]:
         if call_id not in store.calls:
             yield f"an effect of {call_id} is in the world and not in the ledger"
     yield from world.unwritten
+
+
+@checker
+def erased_stays_erased(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Check that a tree that was erased keeps no text, whatever arrives later, and that one erasure is one event."""
+    for root in store.runs.values():
+        if root.uid != root.root or not root.is_erased:
+            continue
+        runs = [run for run in store.runs.values() if run.root == root.uid]
+        texts: list[str | None] = [text for run in runs for text in (run.input, run.output)]
+        calls = [call for call in store.calls.values() if call.root == root.uid]
+        texts += [text for call in calls for text in (call.args, call.result, call.before)]
+        if any(run.principal or run.tags != "[]" for run in runs) or any(call.principal for call in calls):
+            yield f"run {root.id} was erased and still says whose it is"
+        if any(text not in PLAIN and not text.startswith(GONE) for text in texts if text is not None):
+            yield f"run {root.id} was erased and has a payload"
+        orders = [json.loads(event.facts)["order"] for event in store.events if _is_erasure(event, root)]
+        if not orders or len(set(orders)) != len(orders):
+            yield f"run {root.id} was erased by the orders {orders}"
+
+
+def _is_erasure(event: EventRow, root: RunRow) -> bool:
+    return event.root == root.uid and event.what == "erased"
 
 
 @checker
@@ -201,6 +235,7 @@ def world_order(store: MemoryStore, world: World) -> Iterator[str]:
 @checker
 def pivot_law(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that a run has one pivot, starts nothing compensatable after it, and compensates nothing once it stands."""
+    unknown = {event.call for event in store.events if _is_unknown(event)}
     for run in store.runs.values():
         calls = [c for c in store.calls.values() if c.run == run.uid]
         pivots = [c for c in calls if c.kind == "pivot" and world.stands(c.id) and not c.violation]
@@ -208,7 +243,8 @@ def pivot_law(store: MemoryStore, world: World) -> Iterator[str]:
             yield f"run {run.id} made {len(pivots)} irreversible calls"
         if pivots and pivots[0].id in (accepted_in(store.runs[run.root].plan) or ()):
             continue  # a person accepted that it stays when the committed run was taken back
-        if pivots and any(c.state in ("compensated", "compensating") for c in calls):
+        known = pivots and pivots[0].id not in unknown  # else a person said that the rest may be taken back
+        if known and any(c.state in ("compensated", "compensating") for c in calls):
             yield f"run {run.id} was rolled back although its pivot {pivots[0].tool} had passed"
         if pivots and run.state == "rolled_back":
             yield f"run {run.id} is rolled_back although its pivot {pivots[0].tool} had passed"
@@ -226,12 +262,17 @@ def _after_pivot(store: MemoryStore) -> Iterator[str]:
         if call.kind == "pivot" and not call.violation:
             if event.to_state == "started":
                 in_flight[event.run] = call.id
-            elif event.to_state == "failed":
+            elif event.to_state == "failed" or _is_unknown(event):
                 in_flight.pop(event.run, None)
         elif call.kind == "compensatable" and not call.violation and event.run in in_flight and event.frm == "(new)":
             yield f"{call.tool} was admitted after its run's pivot had started"
         if event.to_state == "compensating" and event.run in in_flight:
             yield f"{call.tool} was compensated while the pivot was in flight or had passed"
+
+
+def _is_unknown(event: EventRow) -> bool:
+    """Return whether a person said that nobody can know whether a call happened."""
+    return event.what == "call" and event.to_state == "residue" and "resolved" in json.loads(event.facts)
 
 
 def _accepted(event: EventRow) -> frozenset[str] | None:
@@ -254,6 +295,29 @@ def outbox(store: MemoryStore, world: World) -> Iterator[str]:
             yield f"{call.tool} was dropped, but its effect exists"
         if call.state in UNSETTLED and store.runs[call.run].state == "committed":
             yield f"{call.tool} is {call.state}, but its run was committed"
+
+
+@checker
+def nothing_follows_an_unknown_pivot(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Check that a run whose pivot nobody can know sends nothing that was staged, makes no other pivot and is not committed."""
+    pivoted: set[str] = set()
+    stages: set[str] = set()
+    unknown: dict[str, str] = {}
+    for event in store.events:
+        call, pivot = store.calls.get(event.call), unknown.get(event.run, "")
+        if event.what == "run" and event.to_state == "pivoted":
+            pivoted.add(event.run)
+        is_concerned = event.run == event.root or event.run in stages  # another child leaves it to its parent
+        if event.what == "run" and event.to_state in ("pivoted", "committed") and pivot and is_concerned:
+            yield f"run {event.run_id} is {event.to_state} although nobody can know of its pivot {pivot}"
+        if event.what != "call" or call is None:
+            continue
+        if call.kind == "retriable" and event.frm == "(new)":
+            stages.add(event.run)
+        if call.kind == "pivot" and event.to_state == "residue" and event.run not in pivoted:
+            unknown[event.run] = call.tool
+        elif call.kind in ("pivot", "retriable") and event.to_state == "started" and pivot and not call.violation:
+            yield f"{call.tool} was started although nobody can know of the pivot {pivot}"
 
 
 @checker
@@ -317,7 +381,7 @@ def blocked_for_a_person(store: MemoryStore, world: World) -> Iterator[str]:
 
 @checker
 def reports_are_believed(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that nobody is asked about what its performer has reported, and the ledger has answered."""
+    """Check that no person is asked about a call whose performer has reported, and the ledger has answered."""
     for call in store.calls.values():
         for phase, doubtful, attempts in (
             ("execute", ("in_doubt",), range(1, call.attempt + 1)),
@@ -335,6 +399,23 @@ def reports_are_believed(store: MemoryStore, world: World) -> Iterator[str]:
                 yield f"{call.tool} {call.id} is {call.state}, and its performer has reported that it happened"
             elif call.state == doubtful[0] and said and None not in said:
                 yield f"{call.tool} {call.id} is {call.state}, and every attempt was reported as not done"
+
+
+@checker
+def nobody_there_is_no_try(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that a compensation that may be repeated is not given up because no performer was available."""
+    settled = {
+        (event.call, json.loads(event.facts).get("attempt"))
+        for event in store.events
+        if world.untaken and event.what == "call" and event.to_state == "compensation_failed"
+    }
+    for call in store.calls.values():
+        tries_max, untaken = world.untaken.get(call.id, (0, set()))
+        untaken = {one for one in untaken if (call.id, one) in settled}  # of the others the ledger does not know
+        tried = len(set(range(1, call.comp_attempt + 1)) - untaken)
+        is_stuck = call.state == "compensation_in_doubt" and store.runs[call.root].state == "blocked"
+        if untaken and is_stuck and tried < tries_max:
+            yield f"{call.tool} {call.id} is given up after {tried} of {tries_max} tries: nobody took it before"
 
 
 @checker
@@ -656,7 +737,7 @@ def _missing(store: MemoryStore, run: RunRow) -> Iterator[str]:
 
 @checker
 def answers_true(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that the program was told what the world did."""
+    """Check that every answer to the program agrees with what happened in the world."""
     yield from world.lies
 
 
@@ -808,7 +889,7 @@ def stale_plans_do_nothing(store: MemoryStore, world: World) -> Iterator[str]:
 
 @checker
 def committed_runs_are_taken_back_as_accepted(store: MemoryStore, _world: World) -> Iterator[str]:
-    """Check that a committed root goes back only by a plan, with all that stays accepted, and then ends abandoned."""
+    """Check that a committed root run is rolled back only by a plan that accepts what stays, and then ends abandoned."""
     planned: dict[str, frozenset[str] | None] = {}
     state: dict[str, str] = {}
     for event in store.events:
@@ -913,7 +994,7 @@ def approvals_recorded(store: MemoryStore, world: World) -> Iterator[str]:
 
 @checker
 def people_are_waited_for(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that no policy rolls back a run while a person may still approve what it waits for, or has."""
+    """Check that no policy rolls back a run while its request for approval is pending or approved."""
     states: dict[str, str] = {}
     now = 0.0
     for event in store.events:
@@ -931,7 +1012,7 @@ def people_are_waited_for(store: MemoryStore, world: World) -> Iterator[str]:
 
 @checker
 def stopped_runs_are_left_alone(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that no policy rolls back a run that its consumer stopped, before the day is over in which it may come back."""
+    """Check that no policy rolls back a run that was stopped, for the day in which it may be resumed."""
     for root in sorted(world.stopped):
         mine = [event for event in store.events if event.run == root]
         # A process that was lost before it could release the run has not told anybody that it was stopped.
@@ -1001,14 +1082,18 @@ LIFE_CLAIMS: Final = 10
 
 @checker
 def people_are_told(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that no request waits for people who were never notified, whoever died in between."""
+    """Check that no request waits for people who were never notified, even after a crash."""
     told = {one.approval for one in world.notices if one.arrived}
+    newest = {(one.approval, one.reached) for one in world.notices if one.arrived}
     now = max(store._clock(), store.events[-1].at) if store.events else 0.0
     for row in store.approvals.values():
-        if row.id in told or not world.asks:
+        if not world.asks:
             continue
-        if row.told_at is not None:
+        reached = row.reached - (row.by_whom == SYSTEM)  # nobody is notified of a refusal by the deadline
+        if row.told_at is not None and (row.id, reached) not in newest:
             yield f"{row.id} ({row.tool}) is recorded as notified, but nobody was notified"
+        elif row.id in told:
+            continue
         elif row.state_at(now) == "pending" and row.tells < NOTICES_MAX:
             yield f"{row.id} ({row.tool}) waits for people who were never notified"
         elif row.state_at(now) == "expired" and _lived_long(row, world):
@@ -1023,13 +1108,60 @@ def _lived_long(row: ApprovalRow, world: World) -> bool:
 @checker
 def told_once(store: MemoryStore, world: World) -> Iterator[str]:
     """Check that each claim notifies at most once, and that without faults people are notified once."""
-    fired = Counter(one.approval for one in world.notices)
-    failed = {one.approval for one in world.notices if one.failed}
+    fired = Counter((one.approval, one.reached) for one in world.notices)
+    failed = {(one.approval, one.reached) for one in world.notices if one.failed}
     for row in store.approvals.values():
-        if fired[row.id] > row.tells:
-            yield f"{row.id} ({row.tool}) was notified {fired[row.id]} times, but claimed {row.tells} times"
-        elif fired[row.id] > 1 and world.is_quiet and row.id not in failed:
-            yield f"{row.id} ({row.tool}) was notified {fired[row.id]} times although there was no fault"
+        newest = fired[row.id, row.reached]
+        if newest > row.tells:
+            yield f"{row.id} ({row.tool}) was notified {newest} times, but claimed {row.tells} times"
+    for (id, reached), count in fired.items():
+        if count > 1 and world.is_quiet and (id, reached) not in failed:
+            yield f"notice {reached} of {id} was sent {count} times although there was no fault"
+
+
+@checker
+def timetables_are_followed(store: MemoryStore, world: World) -> Iterator[str]:
+    """Check that nobody is reminded or asked early, or twice, and that a deadline refuses what nobody answered, once."""
+    seen: dict[str, int] = {}
+    asked: dict[str, int] = Counter()
+    for event in store.events:
+        facts = json.loads(event.facts)
+        if "entry" not in facts:
+            continue
+        row, number = store.approvals[facts["approval"]], facts["entry"]
+        entry = row.entries[number - 1]
+        if event.at < row.requested_at + entry.after_s:
+            yield f"{row.id} ({row.tool}): entry {number} ({entry.what}) was carried out too early"
+        if number <= seen.get(row.id, 0):
+            yield f"{row.id} ({row.tool}): entry {number} ({entry.what}) was carried out twice"
+        seen[row.id] = number
+        asked[row.id] += entry.what == "escalate"
+    now = max(store._clock(), store.events[-1].at) if store.events else 0.0
+    for row in store.approvals.values():
+        done = seen.get(row.id, 0)
+        if row.reached != done:
+            yield f"{row.id} ({row.tool}) has reached {row.reached} entries of its timetable, its events {done}"
+        if asked[row.id] != sum(one.what == "escalate" for one in row.entries[:done]):
+            yield f"{row.id} ({row.tool}): an escalation was left out"
+        if row.due_at is not None and row.due_at <= now and row.state_at(now) == "pending":
+            yield f"{row.id} ({row.tool}) waits, and nobody followed its timetable"
+        yield from _decided_in_role(store, row)
+
+
+def _decided_in_role(store: MemoryStore, row: ApprovalRow) -> Iterator[str]:
+    """Check that each yes came from a role that was asked by then."""
+    for said in row.yeses if row.timetable and json.loads(row.roles) else ():
+        by_then = {
+            role
+            for event in store.events
+            if event.what == "escalated" and event.at <= said["at"] and _id(event) == row.id
+            for role in json.loads(event.facts)["roles"]
+        }
+        if not said["bypass"] and not {*json.loads(row.roles), *by_then} & set(said["roles"]):
+            yield f"{row.id} ({row.tool}) was approved by {said['by']}, whose role had not been asked"
+        late = [one for one in row.entries if one.what == "refuse" and row.requested_at + one.after_s <= said["at"]]
+        if late and store.calls[row.call].kind != "retriable":
+            yield f"{row.id} ({row.tool}) was approved by {said['by']} after its deadline"
 
 
 # ---- Checkpoints
@@ -1108,7 +1240,7 @@ def readings_repeat(_: MemoryStore, world: World) -> Iterator[str]:
 
 @checker
 def not_taken_back_under_a_fork(store: MemoryStore, world: World) -> Iterator[str]:
-    """Check that, while a fork stands, only a person may have the calls that it shares compensated."""
+    """Check that only a person may compensate calls that a fork shares, as long as the fork stands."""
     standing: set[str] = set()
     sharing: dict[str, set[str]] = {}
     for event in store.events:

@@ -40,7 +40,17 @@ class Remembered:
     def __init__(self) -> None:
         self.path = "the anchor"
         self.mark: Mark | None = None
-        self.is_held = False
+        self.sessions, self.held_at, self.asked_at = 0, -1, -1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the ledger was seen to have the checkpoint."""
+        return self.held_at == self.sessions
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the ledger was compared with the anchor."""
+        return self.asked_at == self.sessions
 
     def read(self) -> Mark | None:
         """Return the mark, or None if there is none yet."""

@@ -52,8 +52,12 @@ class TestDriver(Driver):
         self.points = 0
         self.dead = False
         self.trace: list[str] = []
+        self.loses: frozenset[str] = frozenset()
+        """The phases whose requests are lost, every one: "execute", for example."""
         self.finished: list[tuple[str, str]] = []
         """Call id and phase of every body that ran to its end without an error."""
+        self.returned: object = None
+        """What the last of them returned, before it was recorded."""
 
     def perform(self, op: Op[Any]) -> Any:
         """Perform one operation, unless the process dies here."""
@@ -79,11 +83,12 @@ class TestDriver(Driver):
         self.trace.append(f"{op.phase} {op.call.tool}" if isinstance(op, Invoke) else type(op).__name__)
         if fault == "before":
             self.die()
-        if isinstance(op, Invoke) and fault == "request lost":
+        if isinstance(op, Invoke) and (fault == "request lost" or op.phase in self.loses):
             return Ended(error=TimeoutError("the request was lost (simulated)"))
         answer = super().perform(op)
         if isinstance(op, Invoke) and answer.error is None and not answer.in_flight:
             self.finished.append((op.call.id, op.phase))
+            self.returned = answer.value
         if fault == "after":
             self.die()
         if isinstance(op, Invoke) and fault == "answer lost":
@@ -132,7 +137,7 @@ class TestRuntime(Runtime):
         self._host.agents.update(agents or {})
         self._be_born()
 
-    def worker(self, *, every: float = 1.0, limit: int = 100) -> NoReturn:
+    def worker(self, *, every: float = 1.0, limit: int = 100, concurrency: int = 1) -> NoReturn:
         """Raise ``UsageError``: in virtual time nothing happens beside a test."""
         raise UsageError("a runtime for tests has a clock of its own and no worker", hint="rt.recover() does one pass")
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from amends.encoding.canonical import encode
+from amends.engine.keys import compensation_key, provider_key
 from amends.errors import NotStorable
+from amends.ledger.rows import CallRow
 from amends.model import Policy
 from amends.run import Run
 from amends.states import RUN_FINAL
@@ -210,9 +212,10 @@ class _Player:
         if not roots or self._state is None:
             return
         state = roots[-1].state
-        played.after, played.committed = self._seen(), state == "committed"
-        if state == "rolled_back" and played.after != before:
-            yield "world_restored", f"the run is rolled_back and the world went from {before} to {played.after}"
+        after = self._seen()
+        played.after, played.committed = nameless(after, rt._memory.calls.values()), state == "committed"
+        if state == "rolled_back" and after != before:
+            yield "world_restored", f"the run is rolled_back and the world went from {before} to {after}"
         comparable = self._fresh is not None and clean is not None and clean.committed
         if comparable and clean is not None and state == "committed" and played.after != clean.after:
             yield "world_committed", f"the run is committed and the world is {played.after}, not {clean.after}"
@@ -234,6 +237,17 @@ def _twice(rt: TestRuntime, finished: Counter[tuple[str, str]]) -> Iterator[tupl
         )
         if not allowed:
             yield f"{phase}d_once", f"{row.tool} ran to its end {count} times"
+
+
+def nameless(seen: object, calls: Iterable[CallRow]) -> object:
+    """Return a state without the keys and ids of these calls: each run has its own, and the rest can be compared."""
+    if not isinstance(seen, str):
+        return seen
+    for number, row in enumerate(sorted(calls, key=lambda row: row.seq)):
+        names = {"key": provider_key(row), "undo key": compensation_key(row), "call key": row.key, "call": row.id}
+        for what, name in names.items():
+            seen = seen.replace(name, f"<{what} {number}>")
+    return seen
 
 
 def _frozen(state: object) -> object:

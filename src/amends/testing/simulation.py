@@ -35,7 +35,7 @@ from amends.host.requests import (
 from amends.ledger.flow import Op
 from amends.ledger.leases import Lease
 from amends.ledger.operations import ClaimRun, OpenRun, ReleaseLease, RenewLeases, SettleCall, StoreOp
-from amends.ledger.plain import SettlePlain
+from amends.ledger.plain import FailPlain, SettlePlain
 from amends.ledger.rows import RunRow
 from amends.ledger.world import (
     Await,
@@ -49,6 +49,7 @@ from amends.ledger.world import (
     ReadAnchor,
     ReadClocks,
     RunTogether,
+    Scrub,
     Sleep,
     Watch,
 )
@@ -108,7 +109,7 @@ class Process:
     waiting_op: Op[Any] | None = None
     in_group: bool = False
     live: Counter[str] = field(default_factory=Counter)
-    settles: list[SettleCall | SettlePlain] = field(default_factory=list)
+    settles: list[SettleCall | SettlePlain | FailPlain] = field(default_factory=list)
     bodies: list[Body] = field(default_factory=list)
     """Bodies under way that are flows, the innermost last."""
 
@@ -158,6 +159,7 @@ class Simulation:
         self.hasty: list[str] = []
         """Runs that recovery took over while their client could still come back."""
         self._heard: dict[str, tuple[float, str]] = {}
+        self._asked: dict[str, float] = {}
         """By root: when somebody last heard of its owner, or, if that let it go, of its client; and then on which host."""
         self.remembered: list[str] = []
         """Answers that a process gave without the ledger while its lease may have ended."""
@@ -337,6 +339,7 @@ class Simulation:
         for root, lease in leases.items():
             if root in renewed.goals:
                 lease.until = self.clock.mono + self.lease_s
+                lease.is_wanted = lease.is_wanted or root in renewed.wanted
                 self._heard[root] = (self.clock.mono, "")
             else:
                 lease.lost = True
@@ -345,7 +348,7 @@ class Simulation:
 
     def perform(self, process: Process, op: Op[Any]) -> Any:
         """Perform one operation for a process, with the faults of its schedule."""
-        if isinstance(op, StoreOp | Invoke | KeepCheckpoint):
+        if isinstance(op, StoreOp | Invoke | KeepCheckpoint | Scrub):
             return self._point(process, op)
         if isinstance(op, ReadAnchor):
             return op.anchor.read()
@@ -366,7 +369,7 @@ class Simulation:
             return self._together(process, op)
         raise TypeError(f"the simulation does not know {type(op).__name__}")
 
-    def _point(self, process: Process, op: StoreOp[Any] | Invoke | KeepCheckpoint) -> Any:
+    def _point(self, process: Process, op: StoreOp[Any] | Invoke | KeepCheckpoint | Scrub) -> Any:
         """Perform an operation at which a fault may happen."""
         fault = process.faults.get(process.points, "")
         process.points += 1
@@ -401,7 +404,7 @@ class Simulation:
         if isinstance(op, OpenRun | ClaimRun | ReleaseLease):
             self._watch_owners(seen)
             self._watch_clients(process, seen, op)
-        if isinstance(op, SettleCall | SettlePlain):
+        if isinstance(op, SettleCall | SettlePlain | FailPlain):
             process.settles.append(replace(op, repeated=True))
         if fault == "after":
             raise Crash
@@ -418,9 +421,11 @@ class Simulation:
             fail(op)
         op.repeated = True
 
-    def _answer(self, process: Process, op: StoreOp[Any] | Invoke | KeepCheckpoint, fault: str) -> Any:
+    def _answer(self, process: Process, op: StoreOp[Any] | Invoke | KeepCheckpoint | Scrub, fault: str) -> Any:
         if isinstance(op, KeepCheckpoint):
             return op.anchor.keep_checkpoint(op.newest)
+        if isinstance(op, Scrub):
+            return op.store.scrub()
         return self._invoke(process, op, fault) if isinstance(op, Invoke) else self._store_of(process).perform(op)
 
     def _watch_owners(self, seen: int) -> None:
@@ -437,8 +442,15 @@ class Simulation:
     def _watch_clients(self, process: Process, seen: int, op: OpenRun | ClaimRun | ReleaseLease) -> None:
         """Note every run that recovery took although its client lease has not passed since the last sign of its owner."""
         if isinstance(op, ReleaseLease):
-            self._heard[op.root] = (self.clock.mono - op.silent_s if op.silent_boot else -math.inf, process.host)
+            heard = -math.inf if op.silent_s is None else self.clock.mono - op.silent_s
+            self._heard[op.root] = (max(heard, self._asked.pop(op.root, heard)), process.host)
             return
+        if isinstance(op, OpenRun) and op.wants:
+            for run in self.store.runs.values():
+                if (run.tenant, run.id) == (op.tenant, op.id) and run.owner not in ("", op.owner):
+                    # Its client lives, and is at another server.
+                    self._asked[run.root] = self.clock.mono
+                    self._heard[run.root] = (self.clock.mono, process.host)
         for event in self.store.events[seen:]:
             if event.run != event.root or event.what not in ("run", "taken over"):
                 continue

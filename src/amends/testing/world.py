@@ -119,6 +119,8 @@ class Notice:
     arrived: bool
     failed: bool
     """Whether the hook failed, so that it is called again."""
+    reached: int = 0
+    """Which notice about the request it is: each reminder and each escalation is one of its own."""
 
 
 @dataclass(slots=True)
@@ -196,6 +198,8 @@ class World:
     """Setters that started with another ``before`` than was there, or with none."""
     reported: dict[tuple[str, str, int], bool] = field(default_factory=dict)
     """By call, phase and attempt: what its performer has reported late, and the ledger has answered; True: it happened."""
+    untaken: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
+    """By call: how often its compensation may be tried, and the attempts that nobody was there to do."""
 
     def __post_init__(self) -> None:
         self.sim.before_body.append(self._watch)
@@ -281,7 +285,7 @@ class World:
     def hear(self, approval: Approval) -> None:
         """Notify people of a request."""
         lost, failed = self.sim.mode == "raise", self.sim.mode in ("raise", "answer lost")
-        self.notices.append(Notice(approval.id, arrived=not lost, failed=failed))
+        self.notices.append(Notice(approval.id, arrived=not lost, failed=failed, reached=approval.reached))
         if failed:
             raise Broke("it is unknown whether the notice arrived")
 

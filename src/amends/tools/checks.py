@@ -291,8 +291,9 @@ def checked_kind(declared: Declaration, order: Order) -> Kind:
     if declared.kind is None and not has_compensation:
         bad(
             declared,
-            f"{name} has neither a kind nor a compensation; there are three ways: {add}, "
-            'say kind="pivot" if it cannot be undone, or say kind="read" if it changes nothing',
+            f"{name} has neither a kind nor a compensation; say what it is: {add}, "
+            'kind="read" if it changes nothing, kind="pivot" if it cannot be undone, or kind="retriable" if it may wait until '
+            "nothing else can fail and must then succeed",
         )
     kind = declared.kind or "compensatable"
     if kind == "agent":
@@ -431,7 +432,10 @@ def checked_fields(declared: Declaration, option: str, value: Any, signature: Si
             bad(declared, f"{declared.name}: {option} takes names of arguments, not {name!r}")
         if not has_argument(signature, name):
             known = signature.names if signature else ()
-            bad(declared, f'{declared.name}: {option} names "{name}", which is not an argument{_guess(name, known)}')
+            has = f"{declared.name} has: {', '.join(known) or 'none'}"
+            bad(
+                declared, f'{declared.name}: {option} names "{name}", which is not an argument{meant(name, known, has)}'
+            )
     return names
 
 
@@ -510,6 +514,12 @@ def listed(value: Any) -> tuple[Any, ...]:
 def is_error(value: Any, base: type[BaseException]) -> bool:
     """Return whether this is an exception class derived from ``base``."""
     return isinstance(value, type) and issubclass(value, base)
+
+
+def meant(name: str, known: Sequence[str], has: str) -> str:
+    """Return the end of a message about an unknown name: which one was probably meant, and ``has``, which ones there are."""
+    guess = _guess(name, known)
+    return f"{guess} {has}" if guess else f"; {has}"
 
 
 def _guess(name: str, known: Iterable[str]) -> str:

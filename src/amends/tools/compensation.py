@@ -13,7 +13,7 @@ from amends.encoding.annotations import places_below, shape_of
 from amends.encoding.dataclass import dataclass, field
 from amends.errors import BadDeclaration
 from amends.model import Absent, Happened, Probed, Retry, Unknown
-from amends.tools.checks import BEFORE, PUT, bad, check_seconds, checked_retry, has_argument
+from amends.tools.checks import BEFORE, PUT, bad, check_seconds, checked_retry, has_argument, meant
 from amends.tools.signature import admits_none, hints_of, is_async_function
 from amends.tools.spec import (
     COMPENSATION_RETRY,
@@ -212,6 +212,7 @@ class Resolver:
         result_type: Any = Any
         returns: Any = Any
         if table is not None:
+            _check_args(declared, table, role)
             needs = _named_in(table)
         if fn is None:
             assert own is not None, "only a tool can lack a function"
@@ -414,9 +415,8 @@ def _check_table(name: str, where: str, role: str, table: Mapping[str, Any], wor
         raise BadDeclaration(f"{name}: its {role} {problem}", tool=name, where=where)
 
 
-def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: str) -> Callable[..., Any]:
-    """Return the function, called with the arguments from a table instead of by its own names."""
-    table: Mapping[str, Any] = said
+def _check_args(declared: Declaration, table: Mapping[str, Any], role: str) -> None:
+    """Check the paths in a table of arguments, also if the function that gets them is not known here."""
     for value in table.values():
         if isinstance(value, str) and value.startswith("$") and value.partition(".")[0] not in _ROOTS:
             bad(declared, f"{declared.name}: its {role} is given {value!r}; a path begins with {', '.join(_ROOTS)}")
@@ -432,6 +432,33 @@ def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: s
             bad(declared, f"{declared.name}: its before is given {value!r}, but there is no result yet")
         if _names_within(value):
             bad(declared, f"{declared.name}: its {role} is given {value!r}; a path must be the whole argument")
+        root, *names = value.split(".") if isinstance(value, str) else ("",)
+        if root == "$args" and names and not has_argument(declared.signature, names[0]):
+            known = declared.signature.names if declared.signature else ()
+            end = meant(names[0], known, f"{declared.name} has: {', '.join(known) or 'none'}")
+            bad(declared, f"{declared.name}: its {role} is given {value!r}, which is not an argument{end}")
+
+
+def _check_takes(declared: Declaration, fn: Callable[..., Any], table: Mapping[str, Any], role: str) -> None:
+    """Refuse a table that gives its function an argument which that does not take."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (ValueError, TypeError):
+        return
+    known = [one.name for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return
+    name = getattr(fn, "__name__", None) or repr(fn)
+    for given in table:
+        if given not in known:
+            end = meant(given, known, f"{name} takes: {', '.join(known) or 'nothing'}")
+            bad(declared, f'{declared.name}: its {role} {name} is given "{given}", which it does not take{end}')
+
+
+def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: str) -> Callable[..., Any]:
+    """Return the function, called with the arguments from a table instead of by its own names."""
+    table: Mapping[str, Any] = said
+    _check_takes(declared, fn, table, role)
 
     def given(args: dict[str, Any]) -> dict[str, Any]:
         result, call = args.pop("result", None), args.pop("call")

@@ -22,6 +22,7 @@ from unicodedata import normalize
 from uuid import UUID
 
 from amends.encoding.dataclass import dataclass
+from amends.encoding.patterns import pattern
 from amends.encoding.secret import MASK, Secret
 from amends.errors import folded, is_slip, shown
 
@@ -33,7 +34,7 @@ NAMES_MAX: Final = 100
 
 # ---- Reading conditions
 
-_SIGN: Final = re.compile(r"(>=|<=|>|<|!=|!)\s*")
+_SIGN: Final = pattern(r"(>=|<=|>|<|!=|!)\s*")
 _NO_SIGN: Final = (  # compiled when the first condition is read: it takes as long as all other patterns of amends
     r"""(?ix)^(
         [=≠≤≥≦≧≮≯~≈]                                            # "=>5", "==5": not a sign of this grammar
@@ -42,8 +43,8 @@ _NO_SIGN: Final = (  # compiled when the first condition is read: it takes as lo
       | [-+]?[\d.,_]+\s*(<|>|=|≤|≥|\.\.|and\b|or\b|to\b|or\s+more)  # "10000<", "1..5"
     )"""
 )
-WILD: Final = re.compile(r"[*?\[]")
-_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d|\d\d:\d\d")
+WILD: Final = pattern(r"[*?\[]")
+_MOMENT: Final = pattern(r"\d{4}-\d\d-\d\d|\d\d:\d\d")
 
 
 @dataclass(frozen=True, slots=True)

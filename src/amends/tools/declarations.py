@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Unpack
 
 from amends.encoding.annotations import ClassNames
 from amends.encoding.secret import NOTHING, RedactionRules
-from amends.errors import BadDeclaration, close_to
+from amends.errors import BadDeclaration, close_to, docs_page
 from amends.model import Order, Retry
 from amends.tools.checks import (
     bad,
@@ -52,7 +52,7 @@ def declare(
     frame = sys._getframe(1)
     where = _line_of(frame)
     if not isinstance(name, str):
-        raise BadDeclaration(
+        raise _of_framework(name, where) or BadDeclaration(
             f"declare takes the name of a tool, not {name!r}",
             tool=_name_of(name),
             where=where,
@@ -90,7 +90,8 @@ def declaration(name: str, where: str, *, options: Mapping[str, Any], like: Decl
     given = {option: value for option, value in options.items() if value is not None}
     if unknown := sorted(given.keys() - _OPTIONS):
         close = close_to(unknown[0], _OPTIONS, cutoff=0.4)
-        raise TypeError(f'tools have no option "{unknown[0]}"' + (f'; did you mean "{close[0]}"?' if close else ""))
+        guess = f'; did you mean "{close[0]}"?' if close else ""
+        raise BadDeclaration(f'{name}: tools have no option "{unknown[0]}"{guess}', tool=name, where=where)
     if "compensate" in given:
         given["compensate"] = declared_compensation(name, where, given["compensate"])
     return replace(like, name=name, where=where, **given) if like else Declaration(name=name, where=where, **given)
@@ -139,7 +140,51 @@ def _declarations_in(thing: object) -> Iterator[Declaration]:
             yield from _declarations_in(one)
     else:
         name = getattr(thing, "__name__", None) or repr(thing)
-        raise BadDeclaration(f"{name} is not a tool: decorate it with @tool, or pass tool({name}, …)", tool=name)
+        raise _of_framework(thing) or BadDeclaration(
+            f"{name} is not a tool: decorate it with @tool, or pass tool({name}, …)", tool=name
+        )
+
+
+# ---- Tool objects of frameworks
+
+_FRAMEWORKS: Final = {
+    "langchain_core": ("LangChain", "langchain.md"),
+    "langchain": ("LangChain", "langchain.md"),
+    "agents": ("the OpenAI Agents SDK", "openai-agents.md"),
+    "pydantic_ai": ("Pydantic AI", "pydantic-ai.md"),
+    "crewai": ("CrewAI", "crewai.md"),
+    "fastmcp": ("FastMCP", "fastmcp.md"),
+    "mcp": ("MCP", "mcp.md"),
+    **{
+        package: (name, "other-frameworks.md")
+        for package, name in {
+            "agno": "Agno",
+            "autogen_core": "AutoGen",
+            "google": "Google ADK",
+            "llama_index": "LlamaIndex",
+            "smolagents": "smolagents",
+            "strands": "Strands",
+        }.items()
+    },
+}
+"""The package of a tool object's class, the framework, and the page that says how its agents are guarded."""
+
+
+def _of_framework(thing: object, where: str = "") -> BadDeclaration | None:
+    """Return the error for a tool object of a framework: it is declared by its name, and an adapter guards its agent."""
+    packages = [str(getattr(cls, "__module__", "")).partition(".")[0] for cls in type(thing).__mro__]
+    known = next((_FRAMEWORKS[one] for one in packages if one in _FRAMEWORKS), None)
+    name = getattr(thing, "name", None)
+    if known is None or not isinstance(name, str):
+        return None
+    framework, page = known
+    return BadDeclaration(
+        f"{name} is a tool of {framework}, not of amends",
+        tool=name,
+        where=where,
+        hint=f'leave it as it is and declare it by its name: declare("{name}", ...); then guard the agent, '
+        f"see {docs_page('how-to/' + page)}",
+    )
 
 
 # ---- Declaring a function, class or instance
@@ -150,6 +195,8 @@ def declared_target(target: Any, options: Mapping[str, Any], frame: FrameType) -
 
     ``frame`` is the caller's. What cannot be a tool at all is refused here, because it would not be checked later.
     """
+    if (foreign := _of_framework(target, _line_of(frame))) is not None:
+        raise foreign
     if isinstance(target, type):
         made = _made(getattr(target, "execute", None), options, frame, name=target.__name__)
         made.cls = target

@@ -18,11 +18,25 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from amends.errors import UsageError
+from amends.errors import UsageError, shown
 from amends.tools.signature import REPEAT, Signature
 
 DEPTH_MAX: Final = 32
 """How deep a request is read; what is below is taken as it was sent."""
+STEPS_MAX: Final = 10_000
+"""How many values and forms of one request are looked at; the rest is left to the server."""
+PROBLEMS_MAX: Final = 5
+"""How many problems of one request are named."""
+KINDS: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "object": dict,
+    "array": list,
+    "null": type(None),
+}
+"""The types of JSON schema, and those of Python that such a value has."""
 
 
 def fill(schema: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +82,98 @@ def _filled_object(schema: Mapping[str, Any], value: dict[str, Any], root: Mappi
         elif not has_default and name not in needed and filled.get(name) is None:
             filled.pop(name, None)
     return filled
+
+
+def problems_of(tool: str, schema: Mapping[str, Any], args: Mapping[str, Any]) -> list[str]:
+    """Return why arguments cannot fit their JSON schema, each with the name of the argument; empty if they may.
+
+    Looked at are required and unknown names, types and enumerations. Everything else is the server's to judge: a pattern or
+    a reference to another document of a foreign schema would make this process work for whoever wrote it.
+    """
+    look = _Look(schema)
+    try:
+        look.at({"type": "object", **schema}, dict(args), tool, 0)
+    except (TypeError, AttributeError):  # it is no JSON schema, and says nothing
+        return []
+    return look.found[:PROBLEMS_MAX]
+
+
+class _Look:
+    """One look at arguments: the problems found, and how much may still be looked at."""
+
+    __slots__ = ("_left", "_root", "found")
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root, self._left = root, STEPS_MAX
+        self.found: list[str] = []
+
+    def at(self, schema: Any, value: Any, place: str, depth: int) -> None:
+        """Look at one value."""
+        self._left -= 1
+        if not isinstance(schema, Mapping) or depth == DEPTH_MAX or self._left < 0:
+            return
+        if isinstance(ref := schema.get("$ref"), str):
+            self.at(_referred(ref, self._root), value, place, depth + 1)
+            return
+        problem = self._problem(schema, value, depth)
+        if problem:
+            self.found.append(f"{place} {problem}")
+        elif isinstance(value, dict):
+            self._inside(schema, value, place, depth)
+        elif isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
+            for number, one in enumerate(value):
+                self.at(items, one, f"{place}[{number}]", depth + 1)
+
+    def _problem(self, schema: Mapping[str, Any], value: Any, depth: int) -> str:
+        kinds = _kinds(schema)
+        if kinds and not any(_is_kind(value, kind) for kind in kinds):
+            return f"must be {' or '.join(map(_article, kinds))}, not {_shown(value)}"
+        allowed = schema.get("enum")
+        if isinstance(allowed, list) and allowed and value not in allowed:
+            return f"must be one of {_shown(allowed)}, not {_shown(value)}"
+        choices = schema.get("anyOf") or schema.get("oneOf")
+        if isinstance(choices, list) and choices and not any(self._fits(one, value, depth) for one in choices):
+            return f"does not fit any of its forms: {_shown(value)}"
+        return ""
+
+    def _inside(self, schema: Mapping[str, Any], value: dict[str, Any], place: str, depth: int) -> None:
+        known, needed = schema.get("properties") or {}, schema.get("required") or ()
+        self.found += [f"{place}.{name} is missing" for name in needed if name not in value]
+        if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
+            self.found += [f"{place} has no argument {name}" for name in value if name not in known]
+        for name, one in value.items():
+            if one is not None or name in needed:  # what may be left out may be nothing
+                self.at(known.get(name), one, f"{place}.{name}", depth + 1)
+
+    def _fits(self, schema: Any, value: Any, depth: int) -> bool:
+        before, self.found = self.found, []
+        self.at(schema, value, "", depth + 1)
+        found, self.found = self.found, before
+        return not found or self._left < 0
+
+
+def _kinds(schema: Mapping[str, Any]) -> list[str]:
+    said = schema.get("type")
+    kinds = [said] if isinstance(said, str) else list(said or ())
+    if any(kind not in KINDS for kind in kinds):
+        return []  # a word of another language
+    return [*kinds, "null"] if kinds and schema.get("nullable") is True and "null" not in kinds else kinds
+
+
+def _is_kind(value: Any, kind: str) -> bool:
+    if kind == "integer":
+        return not isinstance(value, bool) and (
+            isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        )
+    return isinstance(value, KINDS[kind]) and not (kind == "number" and isinstance(value, bool))
+
+
+def _article(kind: str) -> str:
+    return kind if kind == "null" else f"{'an' if kind[0] in 'aio' else 'a'} {kind}"
+
+
+def _shown(value: Any) -> str:
+    return shown(json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, str) else value)
 
 
 def _referred(ref: str, root: Mapping[str, Any]) -> Any:

@@ -38,7 +38,7 @@ from amends.tools.conditions import (
     shown_condition,
     text_matches,
 )
-from amends.tools.rules import Rule, bad_rule, did_you_mean, matches_name
+from amends.tools.rules import Escalation, Rule, bad_rule, did_you_mean, matches_name
 from amends.tools.signature import Signature
 from amends.tools.spec import Spec
 
@@ -52,7 +52,8 @@ def check_rules_for(
     warnings: list[str] = []
     for number, rule in enumerate(rules, 1):
         warnings += _check_tool(rule, number, specs, origin)
-        if missing := sorted({role for role in rule.roles if approvers and not approvers.get(role)}):
+        later = [role for one in rule.escalate if isinstance(one, Escalation) for role in one.roles]
+        if missing := sorted({role for role in (*rule.roles, *later) if approvers and not approvers.get(role)}):
             warnings.append(
                 f"rule {number} ({origin}) asks for the role {missing[0]!r}, which nobody has"
                 f"{did_you_mean(missing[0], approvers)}: say who has it in approvers"

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import UUID
 
 from amends.encoding.dataclass import dataclass, field
+from amends.encoding.patterns import pattern
 from amends.errors import BadConfig, BadRule, close_to, cut, described, folded
 from amends.model import AHEAD_MAX_S, Request
 from amends.tools.conditions import (
@@ -42,11 +43,25 @@ DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 EXPIRES_S: Final = 86_400.0
 """How long a request can be decided and used, unless a rule says otherwise: one day."""
 APPROVERS_MAX: Final = 100
+REMINDERS_MAX: Final = 20
+ESCALATIONS_MAX: Final = 10
+REMIND_S_MIN: Final = 1.0
+"""The shortest time between reminders, and before an escalation or a deadline."""
 RAISED_CHARS_MAX: Final = 500
-_HOURS: Final = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)")
+_HOURS: Final = pattern(r"(\d\d):(\d\d)-(\d\d):(\d\d)")
 
 
 # ---- Rules and their verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Escalation:
+    """Ask further roles if nobody has answered a request for so many seconds."""
+
+    after: float
+    """Seconds after the request was made."""
+    roles: Sequence[str]
+    """The roles that may decide from then on too; those that were asked before may still decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +100,14 @@ class Rule:
     """Match only undeclared tools; ``allow`` removes their need for approval only with this option."""
     residue: Literal["", "accept"] = ""
     """``accept``: the author of the rule accepts the residue that an undeclared tool leaves."""
+    remind: float = 0.0
+    """Seconds between reminders while nobody answers; 0: nobody is reminded."""
+    reminders: int = 3
+    """How often the same people are reminded at most; after an escalation the count begins again."""
+    escalate: Sequence[Escalation | Mapping[str, Any]] = ()
+    """Whom to ask too if nobody answers, in order of time; ``roles`` must be given."""
+    deadline: float = 0.0
+    """Seconds after which a request that nobody answered is rejected; 0: never, it only expires."""
 
     @property
     def name(self) -> str:
@@ -289,10 +312,12 @@ def _checked(rule: object, number: int, origin: str) -> Rule:
         rule = Rule(**rule)
     if not isinstance(rule, Rule):
         raise bad_rule(number, origin, f"is {rule!r}, which is not a Rule")
-    problem = _problem(rule)
+    problem = _problem(rule) or _problem_unanswered(rule)
     if problem:
         raise bad_rule(number, origin, problem, tool=rule.tool)
-    return rule
+    if not rule.escalate:
+        return rule
+    return dataclasses.replace(rule, escalate=tuple(map(_escalation, rule.escalate)))
 
 
 def bad_rule(number: int, origin: str, what: str, *, tool: Any = "", argument: str = "", meant: str = "") -> BadRule:
@@ -325,6 +350,62 @@ def _problem(rule: Rule) -> str:
     if rule.residue not in ("", "accept"):
         return f"has residue={rule.residue!r}; it is accept, or left out"
     return _unaskable(rule.when) or _unreadable(rule)
+
+
+def _problem_unanswered(rule: Rule) -> str:
+    """Return what is wrong with what the rule says about a request that nobody answers; empty: nothing."""
+    for name in ("remind", "deadline"):
+        seconds: Any = getattr(rule, name)
+        if not _is_seconds(seconds) or (seconds and seconds < REMIND_S_MIN):
+            return f"has {name}={seconds!r}; it is a number of seconds, at least {REMIND_S_MIN:g}, or 0 for none"
+    count: Any = rule.reminders
+    if type(count) is not int or not 1 <= count <= REMINDERS_MAX:
+        return f"has reminders={count!r}; it is a number from 1 to {REMINDERS_MAX}"
+    if problem := _problem_escalate(rule.escalate):
+        return problem
+    stages = [_escalation(one) for one in rule.escalate]
+    if rule.decision != "approve" and (stages or rule.remind or rule.deadline):
+        return f"decides {rule.decision!r}, so nobody is asked: remind, escalate and deadline need the decision approve"
+    if stages and not rule.roles:
+        return "escalates but has no roles: without roles anybody may decide, so there is nobody to escalate to"
+    times = [*(one.after for one in stages), *([rule.deadline] if rule.deadline else ())]
+    if times != sorted(set(times)):
+        return "has an escalation that is not later than the one before it, or not before its deadline"
+    if times and times[-1] >= rule.expires:
+        return f"expires after {rule.expires:g} s, not later than its deadline or last escalation; set expires higher"
+    if rule.remind and rule.remind >= min(rule.deadline or rule.expires, rule.expires):
+        return f"reminds after {rule.remind:g} s, when the request has ended already"
+    return ""
+
+
+def _problem_escalate(given: Any) -> str:
+    words = 'has escalate={!r}; it is a list of Escalation, in TOML { after = 1800, roles = ["lead"] }'
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        return words.replace("{!r}", repr(given))
+    if len(given) > ESCALATIONS_MAX:
+        return f"has {len(given)} escalations; there are {ESCALATIONS_MAX} at most"
+    for one in given:
+        if isinstance(one, Mapping) and set(one) != {"after", "roles"}:
+            return words.replace("{!r}", repr(one))
+        if not isinstance(one, Mapping | Escalation):
+            return words.replace("{!r}", repr(one))
+        after, roles = (one["after"], one["roles"]) if isinstance(one, Mapping) else (one.after, one.roles)
+        if not _is_seconds(after) or after < REMIND_S_MIN:
+            return f"escalates after {after!r}; it is a number of seconds, at least {REMIND_S_MIN:g}"
+        if isinstance(roles, str) or not isinstance(roles, Sequence) or not roles:
+            return f"escalates to {roles!r}; it is a list of roles"
+        if not all(isinstance(role, str) and role for role in roles):
+            return f"escalates to {roles!r}; it is a list of roles"
+    return ""
+
+
+def _escalation(one: Escalation | Mapping[str, Any]) -> Escalation:
+    found = Escalation(**one) if isinstance(one, Mapping) else one
+    return Escalation(float(found.after), tuple(found.roles))
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= AHEAD_MAX_S
 
 
 def _mistyped(rule: Rule) -> str:

@@ -34,6 +34,7 @@ from typing import (
 from amends.encoding.annotations import Member, Shape, Tagged, adapter, anywhere, places_below, shape_of_args
 from amends.encoding.canonical import CLASS
 from amends.encoding.dataclass import dataclass, field
+from amends.encoding.patterns import pattern
 from amends.encoding.secret import MASK, NOTHING, RedactionRules
 from amends.errors import SHOWN_CHARS_MAX, BadArguments, NotStorable, TooLarge, close_to, shown
 from amends.model import Staged
@@ -497,7 +498,7 @@ _WANTED: Final = {
     "none": "null",
 }
 _WHOLES: Final = ("an object", "a list")  # the value that was given instead may contain anything
-_WHY: Final = re.compile(r"_(parsing|type|from_float|parsing_size|required)$")
+_WHY: Final = pattern(r"_(parsing|type|from_float|parsing_size|required)$")
 
 
 def refuse(tool: str, problems: Sequence[str]) -> NoReturn:

@@ -125,19 +125,12 @@ class DirectOptions(ToolOptions, total=False):
     guard: FunctionLike
 
 
-class RetriableOptions(ToolOptions, total=False):
-    """The options of a tool that is accepted for later."""
+class StagedOptions(ToolOptions, total=False):
+    """The options of a tool that is accepted for later: a retriable, or a pivot with ``at="commit"``."""
 
     name: str
-    kind: Required[Literal["retriable"]]
-
-
-class CommitOptions(ToolOptions, total=False):
-    """The options of a pivot that is accepted for later."""
-
-    name: str
-    kind: Required[Literal["pivot"]]
-    at: Required[Literal["commit"]]
+    kind: Required[Literal["retriable", "pivot"]]
+    at: Literal["commit"]
     after: Sequence[str]
 
 

@@ -29,13 +29,12 @@ from amends.tools.scope import (
 from amends.tools.signature import is_async_function
 from amends.tools.spec import (
     ClassOptions,
-    CommitOptions,
     Declaration,
     DeclaredCompensation,
     DirectOptions,
     FunctionLike,
     LazySchema,
-    RetriableOptions,
+    StagedOptions,
     schemas,
 )
 
@@ -203,49 +202,64 @@ class _Stages(Protocol):
 # ---- The decorator
 
 
+# As few overloads as possible: a type checker prints all of them, with every option, for one misspelt option.
+# The first that fits counts, so a pivot with ``at="commit"`` and a retriable are what the direct ones leave.
 @overload
 def tool(target: CC, /, **options: Unpack[ClassOptions]) -> CC: ...  # type: ignore[overload-overlap]
-# Staged: an instance or a function, async or not, for each of the two ways to declare it.
 @overload
 def tool(  # type: ignore[overload-overlap]
-    target: _Executes[P, Coroutine[Any, Any, T]], /, **options: Unpack[RetriableOptions]
-) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
-@overload
-def tool(target: _Executes[P, R], /, **options: Unpack[RetriableOptions]) -> Tool[P, Staged[R]]: ...
+    target: _Executes[P, R] | Callable[P, R], /, **options: Unpack[DirectOptions]
+) -> Tool[P, R]: ...
 @overload
 def tool(  # type: ignore[overload-overlap]
-    target: Callable[P, Coroutine[Any, Any, T]], /, **options: Unpack[RetriableOptions]
+    target: _Executes[P, Coroutine[Any, Any, T]] | Callable[P, Coroutine[Any, Any, T]],
+    /,
+    **options: Unpack[StagedOptions],
 ) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
 @overload
-def tool(target: Callable[P, R], /, **options: Unpack[RetriableOptions]) -> Tool[P, Staged[R]]: ...
+def tool(target: _Executes[P, R] | Callable[P, R], /, **options: Unpack[StagedOptions]) -> Tool[P, Staged[R]]: ...
 @overload
-def tool(  # type: ignore[overload-overlap]
-    target: _Executes[P, Coroutine[Any, Any, T]], /, **options: Unpack[CommitOptions]
-) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
+def tool(**options: Unpack[DirectOptions]) -> _Declares: ...  # type: ignore[overload-overlap]
 @overload
-def tool(target: _Executes[P, R], /, **options: Unpack[CommitOptions]) -> Tool[P, Staged[R]]: ...
-@overload
-def tool(  # type: ignore[overload-overlap]
-    target: Callable[P, Coroutine[Any, Any, T]], /, **options: Unpack[CommitOptions]
-) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
-@overload
-def tool(target: Callable[P, R], /, **options: Unpack[CommitOptions]) -> Tool[P, Staged[R]]: ...
-# Not staged: the body's own result.
-@overload
-def tool(target: _Executes[P, R], /, **options: Unpack[DirectOptions]) -> Tool[P, R]: ...
-@overload
-def tool(target: Callable[P, R], /, **options: Unpack[DirectOptions]) -> Tool[P, R]: ...
-# The decorator with options.
-@overload
-def tool(**options: Unpack[RetriableOptions]) -> _Stages: ...
-@overload
-def tool(**options: Unpack[CommitOptions]) -> _Stages: ...
-@overload
-def tool(**options: Unpack[DirectOptions]) -> _Declares: ...
+def tool(**options: Unpack[StagedOptions]) -> _Stages: ...
 def tool(target: Any = None, /, **options: Any) -> Any:
     """Declare a function, a class with ``execute``, an instance, or a bound method to amends.
 
-    The options are those of ``amends.tools.spec.ClassOptions``. Declarations are checked when a runtime is built.
+    Use it as ``@tool``, ``@tool(kind="pivot")`` or ``tool(shop.pay, kind="pivot")``. Declarations are checked when a
+    runtime is built. Details: https://amends.readthedocs.io/en/latest/reference/tool-options/
+
+    ``name``: what models, rules and the ledger call it. Default: the function's or class's name.
+    ``kind``: "read" changes nothing; "compensatable" (default) has a compensation; "pivot" is the point of no
+        return; "retriable" is done after it, until it succeeds; "agent" is an agent called as a tool.
+    ``version``: part of what an approval covers, and of the replay check. Default: "1".
+    ``key``: the identity of a call: a name, names, or a function of the request. Default: all arguments.
+    ``ignore``: arguments that carry no intent, neither key nor conflict; "rest": all that are not in the key.
+    ``scope``: where a call is deduplicated: within the "run" (default) or the "ledger".
+    ``on_conflict``: same key, other arguments: "raise" (default), "hold" for a person, or "next" of a setter.
+    ``on_failure``: "raise" (default), "rollback": the run rolls back even if the error is caught, or "continue" in
+        a plan.
+    ``at``: of a pivot: "call" (default), or "commit": accepted for later, as the first call when the run commits.
+    ``after``: of a pivot: tools that must have succeeded in this run before.
+    ``needs_approval``: whether a person must approve each call first: a bool, or a function of the request.
+    ``compensate``: undoes a call; takes ``result``, ``before``, ``call`` or the tool's arguments by name.
+    ``probe``: asks the world whether a call took effect: ``Happened(result)``, ``Absent()``, ``Unknown()``.
+    ``before``: reads what is there before the body; given as ``before`` to compensate, probe and guard.
+    ``guard``: checked before the compensation: False leaves the effect as residue.
+    ``retry``: how often a body is started: a ``Retry``, or the number of starts.
+    ``timeout``: seconds; past it the call is in doubt, never failed.
+    ``idempotent``: the destination deduplicates on ``current_call().key``: True, for so long ("24h"), or "put": it
+        sets a value.
+    ``doubt``: more errors after which the call may have taken effect.
+    ``no_effect``: errors after which the call certainly had no effect.
+    ``settle``: seconds after the last possible send in which an effect may still arrive.
+    ``remote``: seconds of the work lease, if another process performs the body and the compensation.
+    ``cost``: what one call costs: a number (usd), a mapping of units, a ``Cost``, or a function of the request.
+    ``locks``: a function of the request: the names of what only one run may work on at a time.
+    ``on_lock``: if another run holds one: "wait" (default) or "raise".
+    ``repeats``: False: no model may repeat it on purpose (``again_because``). Default: True.
+    ``redact``: arguments that are never stored or shown, or paths into them: "card", "customer.iban".
+    ``order``: "advise": this tool's violations of the ordering law are recorded, not refused.
+    ``class_names``: the names under which classes of arguments and results are stored. Default: ``__name__``.
     """
     if target is not None:
         return _declared(target, options, sys._getframe(1))
@@ -254,6 +268,29 @@ def tool(target: Any = None, /, **options: Any) -> Any:
         return _declared(target, options, sys._getframe(1))
 
     return decorate
+
+
+class _NotGiven:
+    """Stands in a signature for an option that was not given."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _signature_of_tool() -> inspect.Signature:
+    """Return the signature that ``help`` shows: every option by its name, in place of ``**options``."""
+    target = inspect.Parameter("target", inspect.Parameter.POSITIONAL_ONLY, default=None)
+    notes: dict[str, Any] = ClassOptions.__annotations__
+    options = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=_NotGiven(), annotation=notes[name].__forward_arg__
+        )
+        for name in dict.fromkeys(("name", "kind", *notes))
+    ]
+    return inspect.Signature([target, *options])
+
+
+tool.__signature__ = _signature_of_tool()  # type: ignore[attr-defined]
 
 
 def _declared(target: Any, options: dict[str, Any], frame: FrameType) -> Any:

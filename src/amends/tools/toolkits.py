@@ -80,8 +80,6 @@ def _declared(kit: _Kit, name: str, thing: Any, said: object, frame: FrameType) 
             return declaration(given.pop("name"), kit.where, options=given)
         found = declared_target(thing, given, frame)
         return found if isinstance(thing, type) else function_of(found, Options())
-    except TypeError as error:  # an option that does not exist
-        raise kit.bad(f"{name}: {error}", name) from None
     except BadDeclaration as error:
         error.tool = name  # which may differ from the function's own
         raise

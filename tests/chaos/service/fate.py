@@ -18,6 +18,10 @@ ENVIRON: Final = "AMENDS_CHAOS_FATES"
 """The folder of the orders; a process without one lives."""
 
 
+ANYWHERE: Final = "anywhere"
+"""The point at which a process always is."""
+
+
 class Fate:
     """The end of one process, and what it passed on the way."""
 
@@ -46,11 +50,13 @@ class Fate:
                 self._seen = made.st_mtime_ns
                 self._passed.clear()
             self._passed[point] += 1
+            self._passed[ANYWHERE] += 1
             wanted = json.loads(self._order.read_text())
             if wanted.get("trace"):
                 with self._trace.open("a", encoding="utf-8") as trace:
                     trace.write(f"{point}\t{self._passed[point]}\n")
-            if (wanted.get("point"), wanted.get("number")) == (point, self._passed[point]):
+            at = wanted.get("point")
+            if at in (point, ANYWHERE) and wanted.get("number") == self._passed[at]:
                 self._order.unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -70,6 +76,11 @@ def traced(folder: Path, actor: str) -> list[tuple[str, int]]:
         return []
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
     return [(point, int(number)) for point, number in rows]
+
+
+def is_done(folder: Path, actor: str) -> bool:
+    """Return whether an order was carried out."""
+    return not (folder / actor).exists()
 
 
 def forget(folder: Path, actor: str) -> bool:

@@ -47,6 +47,8 @@ class Scenario:
     number: int
     ending: Ending
     returns: Literal["again", "never"] = "again"
+    again: int = 0
+    """After how many more steps the server is killed as well, while it recovers from the first kill; 0: it is not."""
 
     @property
     def step(self) -> str:
@@ -55,7 +57,8 @@ class Scenario:
 
     def __str__(self) -> str:
         gone = ", and stays dead" if self.returns == "never" else ""
-        return f"{self.actor} {self.point} ({self.number}) of a saga to {self.ending}{gone}"
+        more = f"; then the server after {self.again} steps" if self.again else ""
+        return f"{self.actor} {self.point} ({self.number}) of a saga to {self.ending}{gone}{more}"
 
 
 @dataclass(slots=True)
@@ -69,6 +72,7 @@ class Outcome:
     """Leftovers that a person was told of, and settled."""
     findings: list[tuple[str, str]] = field(default_factory=list)
     killed: bool = False
+    killed_again: bool = False
     refused: bool = False
     """The client gave up: the bank had refused its own effect as too late. It then asks for nothing."""
     seconds: float = 0.0
@@ -218,7 +222,10 @@ class Lane:
         self.start_client(outcome.run, scenario)
         self._until_settled(outcome)
         self.end("client")
-        outcome.killed = not trace and not fate.forget(self.fates, scenario.actor)
+        if not trace and not outcome.killed:
+            outcome.killed = not fate.forget(self.fates, scenario.actor)
+        elif outcome.killed and scenario.again:
+            outcome.killed_again = not fate.forget(self.fates, "server")
         outcome.seconds = time.monotonic() - begun
         return outcome
 
@@ -227,6 +234,7 @@ class Lane:
         is_gone = False
         report: Any = None
         while time.monotonic() < until:
+            self._kill_again(outcome)
             self.keep_alive()
             code = self.processes["client"].poll()
             if code == -signal.SIGKILL:
@@ -252,6 +260,13 @@ class Lane:
             outcome.findings.append(("stuck", f"not settled after {SETTLE_S_MAX:g} s: {_shown(report)}"))
         outcome.state = outcome.state or (report["run"]["state"] if report else "unknown")
         _compare(outcome, report, self.bank.rows(outcome.run))
+
+    def _kill_again(self, outcome: Outcome) -> None:
+        """As soon as the first process is dead, tell the server to die on the way that it goes then."""
+        scenario = outcome.scenario
+        if scenario.again and not outcome.killed and fate.is_done(self.fates, scenario.actor):
+            outcome.killed = True
+            fate.order(self.fates, "server", point=fate.ANYWHERE, number=scenario.again)
 
     def _report(self, run: str) -> Any:
         with contextlib.suppress(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -53,7 +54,22 @@ def it_is_on_the_record_that_records_were_loaded(ledger: Ledger) -> None:
     mine = [run for run in ledger.runs() if not run.origin]
     assert [(run.state, run.owner, run.closed_at) for run in mine] == [("committed", "", ledger.clock.now)]
     assert [event.what for event in ledger.events(mine[0])] == ["run", "runs loaded", "run"]
+    assert {event.by_whom for event in ledger.events(mine[0])} == {"loader"}
     assert ledger(HasLoaded())
+
+
+@check
+def the_record_of_a_load_says_who_by_which_token_why_and_what_once(ledger: Ledger) -> None:
+    record = a_record(elsewhere())
+    op = replace(load_op(ledger, record), by="ann", why="the auditor asked", token="tok_1")
+    assert ledger(op) == ledger(replace(op, repeated=True)) == [record.root.uid]
+    made = [event for event in ledger.events() if event.what == "runs loaded"]
+    assert [event.by_whom for event in made] == ["ann"]
+    last = record.events[-1]
+    heads = [[record.root.origin, record.root.id, last.n, last.hash]]
+    assert json.loads(made[0].facts) == {"heads": heads, "why": "the auditor asked", "token": "tok_1"}
+    theirs = [event for event in ledger.events() if event.root == record.root.uid]
+    assert [event.hash for event in theirs] == [event.hash for event in record.events], "a loaded chain stays as it is"
 
 
 @check

@@ -58,6 +58,8 @@ MOVES = {"run": RUN_MOVES, "call": CALL_MOVES, "approval": APPROVAL_MOVES}
 KINDS = (("run", "runs", "uid"), ("call", "calls", "id"), ("approval", "approvals", "id"))
 """The kinds of rows, the files that hold them, and the column that identifies a row."""
 GONE, SEALED = "gone:", "sealed:"
+ERASURE, ERASED_ROW = "erased", "row erased"
+"""The events of an erasure: who erased the texts of the tree and why; what is left of the columns of a row."""
 PLAIN = ("", "null", "{}", "[]")
 """Empty payloads: they are never encrypted."""
 BOUND = {
@@ -69,7 +71,7 @@ BOUND = {
     ),
     "approval": (
         "call run version principal agent nonce needed roles reasons rule policy requested_at expires_at use_key residue"
-        " follows editors"
+        " follows editors timetable"
     ),
 }
 """For each kind of row, the columns that never change, in the order in which its first event hashed them."""
@@ -124,9 +126,22 @@ def micros(at: float) -> int:
     return round(at * 1e6)
 
 
+def said_body(event: Row) -> str:
+    """Return the digest of what an event says now."""
+    return digest(*(storable(str(event[name])) for name in SAID))
+
+
+def erased_body(event: Row) -> str:
+    """Return the digest of what an erased event said; empty: it is not erased. The event ``erased`` must prove it."""
+    facts, start = event["facts"], '{"erased": "'
+    body = facts[len(start) : len(start) + 64] if facts.startswith(start) else ""
+    is_digest = len(body) == 64 and body.isalnum() and body.isascii()
+    return body if is_digest and facts[len(start) + 64 :].startswith('"') else ""
+
+
 def link(prev: str, n: int, event: Row) -> str:
     """Return the hash that this event must have as number ``n``, after the event with the hash ``prev``."""
-    body = digest(*(storable(str(event[name])) for name in SAID))
+    body = erased_body(event) or said_body(event)
     return sha256(f"{prev}:{n}:{micros(event['at'])}:{body}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -210,6 +225,8 @@ class Tree:
         self._runs: dict[str, Row] = {}
         self._emptied = not is_ours  # gc of another ledger writes no event here
         self._found: list[Problem] = []
+        self._left, self._left_said, self._last_left = sha256(), "", 0
+        """The digest of the erased events, the newest one that an event of erasure names, and the last erased event."""
 
     def problems(self, told: Row | None) -> list[Problem]:
         """Return what was changed. After the first event that is not linked, nothing more can be checked."""
@@ -223,6 +240,9 @@ class Tree:
             return [Problem("row_changed", "the manifest says something else of this run", end)]
         if (end["n"], end["hash"]) != (told["events"], told["head"]):
             return [Problem("cut", f"it ends at event {end['n']}, and had {told['events']}", end, n=end["n"] + 1)]
+        if self._last_left and self._left.hexdigest() != self._left_said:
+            text = "events of it were erased, or changed after that, and no event says so"
+            self._found.append(Problem("edited", text, end, n=self._last_left))
         self._check_asked()
         for kind, part, name in KINDS:
             for row in self._rows[part]:
@@ -259,8 +279,17 @@ class Tree:
             prev = event["hash"]
             if event["at"] != micros(event["at"]) / 1e6:
                 self._found.append(Problem("edited", "its time is not in whole microseconds", event))
+            self._note_erased(event)
             self._found += self._moved(event, json.loads(event["facts"]))
         return True
+
+    def _note_erased(self, event: Row) -> None:
+        """Count an erased event, and take in what the event of an erasure says of those before it."""
+        if body := erased_body(event):
+            self._left.update(f"{event['n']}:{body}:{said_body(event)}\n".encode())
+            self._last_left = event["n"]
+        elif event["what"] == ERASURE:
+            self._left_said = str(json.loads(event["facts"]).get("left", ""))
 
     def _how_broken(self, n: int, prev: str, event: Row) -> tuple[str, str]:
         after = self._events[n] if n < len(self._events) else None
@@ -291,14 +320,24 @@ class Tree:
         elif what == "approval given":
             self._adds(("approval", asked), facts, "given")
             yield from self._delegated(event, facts)
+        elif what in ("reminded", "escalated", "overdue"):
+            at = {"asked_at": event["at"]} if what == "escalated" else {}
+            self._adds(("approval", asked), {**facts, **at}, "entry", "asked_at")
         elif what in ("evidence", "probed"):
             self._adds(("call", event["call"]), facts, *LEARNED)
         elif what == "retry asked" and ("call", event["call"]) in self._subjects:
             self._adds(("call", event["call"]), facts, "result")
             tried = self._subjects["call", event["call"]]
             tried.why = "" if tried.state == "backing_off" else tried.why
-        elif what == "payloads removed":
+        elif what in ("payloads removed", ERASURE):
             self._emptied = True
+        elif what == ERASED_ROW:
+            if "approval" in facts:
+                self._adds(("approval", asked), facts, "terms", "said", "given")
+            elif event["call"]:
+                self._adds(("call", event["call"]), facts, "row", "failure")
+            else:
+                self._adds(("run", event["run"]), facts, "row", "completion")
         elif what == "passed to parent" and ("call", event["call"]) in self._subjects:
             self._subjects["call", event["call"]].passed = True
 
@@ -452,13 +491,18 @@ class Tree:
         words = None if said == ("", "", None) else sha256(ascii(said).encode("ascii")).hexdigest()
         if words != facts.get("said"):
             yield "row_changed", "who decided, when, or why was changed"
+        if (row["reached"], row["asked_at"]) != (facts.get("entry", 0), facts.get("asked_at")):
+            yield "row_changed", "whom it was escalated to, or when, was changed"
+        # Whoever loads a record of another ledger follows no timetable: then nothing is due.
+        if row["due_at"] is not None and row["due_at"] != due_at(row):
+            yield "row_changed", "when something happens if nobody answers was changed"
         if row["given"] != "[]" or "given" in facts:
             yield from self._payload("given", row["given"], facts.get("given"))
 
     def _payload(self, name: str, text: str | None, proved: str | None) -> Iterator[tuple[str, str]]:
         if text is not None and text.startswith(GONE):
             if not self._emptied:
-                yield "payload_changed", f"the {name} is gone, and gc did not remove it"
+                yield "payload_changed", f"the {name} is gone, and neither gc nor an erasure removed it"
         elif proved is None or text is None:
             if text or proved is not None:
                 yield "payload_changed", f"the {name} is not what was written"
@@ -470,3 +514,12 @@ def _words(name: str, text: str, said: str) -> Iterator[tuple[str, str]]:
     """Compare a text with what an event says in plain text; a text that was encrypted since cannot be compared."""
     if storable(text) != storable(said) and not (SEALED in text and said):
         yield "row_changed", f"{name} was changed"
+
+
+def due_at(row: Row) -> float | None:
+    """Return when the next entry of the timetable of a request is due; None: there is none, or it is decided."""
+    entries = json.loads(row["timetable"]) if row["timetable"] else []
+    if row["state"] != "pending" or not row["reached"] < len(entries):
+        return None
+    found: float = row["requested_at"] + entries[row["reached"]][0]
+    return found

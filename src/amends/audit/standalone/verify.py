@@ -26,7 +26,18 @@ from pathlib import Path
 from typing import Any
 
 from amends.audit.standalone.ed25519 import is_signed
-from amends.audit.standalone.rules import GONE, SEALED, Bundle, Problem, Row, check_trees, digest, in_ascii, micros
+from amends.audit.standalone.rules import (
+    ERASURE,
+    GONE,
+    SEALED,
+    Bundle,
+    Problem,
+    Row,
+    check_trees,
+    digest,
+    in_ascii,
+    micros,
+)
 
 # ---- Checkpoints and signatures
 
@@ -65,6 +76,14 @@ def uncovered(bundle: Bundle) -> int:
         for root, n, _ in json.loads(row["heads"]):
             newest[root] = max(n, newest.get(root, 0))
     return sum(event["n"] > newest.get(event["root"], 0) for event in bundle.rows["events"])
+
+
+def erasures(bundle: Bundle) -> Iterator[str]:
+    """Yield a line for each erasure that the bundle names: of which run, by whom, and why."""
+    for event in bundle.rows["events"]:
+        if event["what"] == ERASURE:
+            facts = json.loads(event["facts"])
+            yield f"run {event['run_id']} was erased by {event['by_whom']}: {facts.get('why', '')}"
 
 
 def _checked(row: Row, keys: Sequence[str]) -> Problem | None:
@@ -225,6 +244,8 @@ def main(words: Sequence[str]) -> int:
         count = sum(str(row[name]).startswith(text) for part, name in PAYLOADS for row in bundle.rows[part])
         if count:
             print(f"payloads that are {how}: {count}")
+    for line in erasures(bundle):
+        print(in_ascii(line))
     for problem in problems:
         print(problem)
     print("BROKEN" if problems else "whole")

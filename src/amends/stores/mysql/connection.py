@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from amends.errors import LedgerUnavailable
@@ -22,15 +23,23 @@ SILENCE_S: Final = 30.0
 """How much longer than a row lock a statement may take before the server counts as gone."""
 
 QUERY: Final = 3
-"""The command of the protocol that sends a statement as text."""
+PREPARE: Final = 0x16
+EXECUTE: Final = 0x17
+"""The commands of the protocol that send a statement as text, prepare one, and carry out a prepared one."""
+TYPES: Final = {"q": b"\x08\0", "b": b"\xfc\0", "t": b"\xfd\0"}
+"""How the protocol calls the kinds of values."""
 EOF: Final = 0xFE
 ERROR: Final = 0xFF
 """The first bytes of packets that say this."""
 EOF_BYTES_MAX: Final = 9
 """A packet of so many bytes or more that begins like the end of rows is a row."""
-NULL: Final = 0xFB
 LENGTHS: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-"""The first byte of a value of a row: it is null, or its length is written in so many bytes; else it is the length."""
+"""The first byte of a number: it is written in so many bytes; else it is the number."""
+PACKET_MAX: Final = 0xFFFFFF
+RECEIVED_MAX: Final = 1 << 16
+SERVER_GONE: Final = 2006
+SERVER_LOST: Final = 2013
+"""The driver's numbers for a connection that is lost before and after something was sent."""
 
 # READ COMMITTED: the gap locks of the default level would deadlock inserts. A strict mode: nothing is truncated or
 # guessed.
@@ -41,6 +50,21 @@ SESSION: Final = (
 )
 
 
+class Prepared:
+    """A statement that the server reads once for each connection, and then only its values.
+
+    ``kinds``: what its parameters are, a letter for each: a number (q), bytes (b) or a text (t).
+    """
+
+    __slots__ = ("kinds", "text", "types")
+
+    def __init__(self, text: str, kinds: str) -> None:
+        assert text.count("?") == len(kinds), f"each parameter has a kind: {text}"
+        self.text, self.kinds = text, kinds
+        self.types = b"\1" + b"".join(TYPES[kind] for kind in kinds)
+        """Comes after the bits that say which values are null."""
+
+
 @dataclass(slots=True)
 class Connection:
     """A connection with its one cursor: its statements come one at a time."""
@@ -48,6 +72,8 @@ class Connection:
     raw: Any
     cursor: Any
     packet_max: int
+    row: str = ""
+    """What a row of a table of values begins with."""
     first: tuple[str, ...] = ()
     """Statements that are sent in one packet with the next one: BEGIN costs no round trip of its own."""
     is_open: bool = False
@@ -56,6 +82,8 @@ class Connection:
     at_once: bool = False
     """Whether the last step contained its own commit."""
     last: Execute | None = None
+    prepared: dict[Prepared, bytes] = field(default_factory=dict)
+    """How the packet begins that carries out a statement, for each that the server has prepared for this connection."""
 
     def begin(self, first: tuple[str, ...]) -> None:
         """Open a transaction together with its first statement; with (), each statement is its own transaction."""
@@ -80,23 +108,60 @@ class Connection:
         self.last = Execute("select from amends_run", (root,))
         return self._ask_at_once(text, _read_two_numbers)
 
-    def begin_together(self, questions: Sequence[str]) -> list[str]:
-        """Begin a transaction and ask for one text each, in one packet; return the texts, empty for none."""
-        self.last, self.is_open, self.committing = None, True, False
-        text = "; ".join(("begin", *questions))
-        self._check_size(text)
-        self.raw._execute_command(QUERY, text)
-        _read_ok(self.raw)
-        return [_read_text(self.raw) for _ in questions]
+    def carry_out(self, statement: Prepared, values: bytes, root: str) -> tuple[int, int] | None:
+        """Carry out a statement that is a whole transaction on this run; return how many rows it wrote, and its insert id.
 
-    def commit_together(self, statements: Sequence[str]) -> None:
-        """Carry out statements in the transaction that is open, and commit it, in one packet."""
+        None: it would have inserted a key that there is. The connection can be used on, and nothing was changed.
+        """
+        self.last = Execute("select from amends_run", (root,))
+        if statement not in self.prepared:
+            self._prepare(statement)
+        try:
+            return self.ask_together(self.packet(statement, values), 1)[0]
+        except self.raw.IntegrityError as error:
+            if not self.goes_on_after(error):
+                raise
+            return None
 
-        def answers(raw: Any) -> None:
-            for _ in (*statements, "commit"):
-                _read_ok(raw)
+    def packet(self, statement: Prepared, values: bytes) -> bytes:
+        """Return the packet that carries out a statement that was prepared here."""
+        head = self.prepared[statement]
+        return b"%b\0%b%b" % ((len(head) + len(values)).to_bytes(3, "little"), head, values)
 
-        self._ask_at_once("; ".join((*statements, "commit")), answers)
+    def _prepare(self, statement: Prepared) -> None:
+        self.committing = self.at_once = False
+        self.raw._execute_command(PREPARE, statement.text)
+        answer = self.raw._read_packet().get_all_data()
+        for _ in range(len(statement.kinds) + 1):  # what the server says of the parameters, and the end of it
+            self.raw._read_packet()
+        self.prepared[statement] = b"%c%b\0\1\0\0\0" % (EXECUTE, answer[1:5])
+
+    def goes_on_after(self, error: Exception) -> bool:
+        """Return whether a step has only met a key that there is: it has changed nothing, and its connection can be used."""
+        if errors.code_of(error) != errors.DUPLICATE:
+            return False
+        self.is_open = self.at_once = False
+        return True
+
+    def ask_together(self, data: bytes | str, count: int) -> list[tuple[int, int]]:
+        """Send a packet, or a text, that commits; read so many answers."""
+
+        def answers(_: Any) -> list[tuple[int, int]]:
+            found = Answers(self.raw, count)
+            while not found.add(self._received()):
+                pass
+            return found.said
+
+        return self._ask_at_once(data, answers)
+
+    def _received(self) -> bytes:
+        """Return what has come from the server, waiting for it."""
+        try:
+            return self.raw._sock.recv(RECEIVED_MAX)  # type: ignore[no-any-return]
+        except OSError as error:
+            raise self.raw.OperationalError(
+                SERVER_LOST, f"lost connection to the server during a step: {error}"
+            ) from error
 
     def call_and_read(
         self, text: str, selects: Sequence[str], root: str
@@ -116,21 +181,44 @@ class Connection:
 
         return self._ask_at_once("; ".join(("begin", text, *selects, "commit")), answers)
 
-    def _ask_at_once(self, text: str, read: Callable[[Any], T]) -> T:
+    def _ask_at_once(self, data: bytes | str, read: Callable[[Any], T]) -> T:
         """Send a whole transaction, and read its answer packet by packet.
 
         The driver would read what the columns are called, and make a result of each packet: that takes as long as all else.
         """
-        self._check_size(text)
-        self.is_open = self.at_once = self.committing = True
+        self.begin_at_once(data)
         try:
-            self.raw._execute_command(QUERY, text)
+            self._send(data)
             answer = read(self.raw)
         except Exception as error:
-            self.committing = errors.code_of(error) in errors.LOST
+            self.end_at_once(error)
             raise
-        self.is_open = self.at_once = self.committing = False
+        self.end_at_once(None)
         return answer
+
+    def begin_at_once(self, data: bytes | str) -> None:
+        """Note that a whole transaction is sent. Raises if it is too large."""
+        self._check_size(data)
+        self.is_open = self.at_once = self.committing = True
+
+    def end_at_once(self, error: Exception | None) -> None:
+        """Note that it has ended; an error that the server itself reports came before the commit."""
+        if error is None:
+            self.is_open = self.at_once = self.committing = False
+        else:
+            self.committing = errors.code_of(error) in errors.LOST
+
+    def _send(self, data: bytes | str) -> None:
+        """Send a packet or a statement. Here, where it fits into one packet: the driver looks at much else first."""
+        packet, sock = packet_of(data) if isinstance(data, str) else data, self.raw._sock
+        if packet is None or sock is None:
+            self.raw._execute_command(QUERY, data)
+            return
+        try:
+            sock.sendall(packet)
+        except OSError as error:
+            raise self.raw.OperationalError(SERVER_GONE, f"the server has gone away: {error}") from error
+        self.raw._next_seq_id = 1
 
     def quoted(self, text: str) -> str:
         """Return a text as a literal."""
@@ -144,10 +232,11 @@ class Connection:
         self._check_size(text)
         return text
 
-    def _check_size(self, text: str) -> None:
-        if len(text) * 4 > self.packet_max and len(text.encode()) >= self.packet_max:
+    def _check_size(self, text: bytes | str) -> None:
+        size = len(text)
+        if size * 4 > self.packet_max and len(text.encode() if isinstance(text, str) else text) >= self.packet_max:
             raise LedgerUnavailable(
-                f"a statement of {len(text):,} characters is larger than the ledger's server accepts; nothing was written",
+                f"a statement of {size:,} characters is larger than the ledger's server accepts; nothing was written",
                 hint="raise max_allowed_packet in the server's settings",
             )
 
@@ -211,7 +300,7 @@ def connect(driver: Any, address: Address, *, packet_max: int, silence_s: float 
             f"the ledger at {address.shown} needs a password that cannot be sent without encryption: {error}",
             hint="connect with TLS (ssl_ca in the URL), or pip install 'PyMySQL[rsa]'",
         ) from error
-    return Connection(raw, raw.cursor(), packet_max)
+    return Connection(raw, raw.cursor(), packet_max, row="" if "mariadb" in raw.get_server_info().lower() else "row")
 
 
 def _open_socket(address: Address) -> socket.socket:
@@ -221,6 +310,8 @@ def _open_socket(address: Address) -> socket.socket:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             return opened
+        if not hasattr(socket, "AF_UNIX"):
+            raise OSError("this system has no Unix sockets: name a host and a port")
         opened = socket.socket(socket.AF_UNIX)
         try:
             opened.settimeout(address.connect_s)
@@ -249,16 +340,61 @@ def _read_two_numbers(raw: Any) -> tuple[int, int] | None:
     return int(row[1:middle]), int(row[middle + 1 :])
 
 
-def _read_text(raw: Any) -> str:
-    """Read the answer of a question for one text."""
-    packet = raw._read_packet()
-    row = _read_ahead(raw, (None, EOF, None, EOF), 2)
-    if row is None:
-        while not packet.is_eof_packet():  # the column
-            packet = raw._read_packet()
-        row = raw._read_packet().get_all_data()
-        assert raw._read_packet().is_eof_packet(), "such a question has one answer"
-    return "" if row[0] == NULL else row[1 + LENGTHS.get(row[0], 0) :].decode("ascii")
+def packet_of(text: str) -> bytes | None:
+    """Return the packet that sends a statement; None: it takes several."""
+    data = text.encode("utf-8", "surrogateescape")
+    size = len(data) + 1
+    return None if size >= PACKET_MAX else b"%b\0\3%b" % (size.to_bytes(3, "little"), data)
+
+
+def sized(data: bytes) -> bytes:
+    """Return bytes with their length before them."""
+    size = len(data)
+    if size < 251:
+        return b"%c%b" % (size, data)
+    return b"%b%b" % (
+        b"\xfc" + size.to_bytes(2, "little") if size < 65_536 else b"\xfd" + size.to_bytes(3, "little"),
+        data,
+    )
+
+
+class Answers:
+    """The answers to statements without rows, as they come in."""
+
+    def __init__(self, raw: Any, count: int) -> None:
+        self._raw, self._count = raw, count
+        self._data = b""
+        self.said: list[tuple[int, int]] = []
+        """How many rows each statement wrote, and its insert id."""
+
+    def add(self, data: bytes) -> bool:
+        """Read what has come; return whether these are all. Raises what the server says, and if it has gone."""
+        raw = self._raw
+        if not data:
+            raw._force_close()
+            raise raw.OperationalError(SERVER_LOST, "lost connection to the server during a step")
+        data = self._data = self._data + data
+        begin, size = 0, len(data)
+        while size - begin > 4:
+            end = begin + 4 + (data[begin] | data[begin + 1] << 8 | data[begin + 2] << 16)
+            if end > size:
+                break
+            if data[begin + 4]:  # no OK, so an error
+                kind = importlib.import_module(type(raw).__module__).MysqlPacket
+                kind(data[begin + 4 : end], raw.encoding).check_error()
+                raise AssertionError("such a statement has no rows")
+            rows, next_ = _number(data, begin + 5)
+            self.said.append((rows, _number(data, next_)[0]))
+            begin = end
+        self._data = data[begin:]
+        return len(self.said) == self._count
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """Return the number that is written here, and where the next one begins."""
+    first = data[at]
+    size = LENGTHS.get(first, 0)
+    return (first, at + 1) if not size else (int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size)
 
 
 def _read_ahead(raw: Any, kinds: Sequence[int | None], place: int) -> bytes | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from amends.errors import LedgerCorrupt, LedgerMissing, LedgerUnavailable
 from amends.model import Schema
-from amends.stores.migrations import check_usable, migrations, refuse_old, schema_of
+from amends.stores.migrations import applicable, check_shape, check_usable, migrations, schema_of
 from amends.stores.mysql.errors import NO_TABLE, THERE, code_of
 from amends.stores.sql import MYSQL
 from amends.visible import visible_log
@@ -22,8 +22,8 @@ log = visible_log("amends")
 
 MARIADB_MIN: Final = (10, 6, 0)
 """For SKIP LOCKED."""
-MYSQL_MIN: Final = (8, 0, 16)
-"""For SKIP LOCKED, defaults of text columns, and enforced CHECK constraints."""
+MYSQL_MIN: Final = (8, 0, 19)
+"""For SKIP LOCKED, defaults of text columns, enforced CHECK constraints, and tables of values."""
 PACKET_BYTES_MIN: Final = 4 << 20
 """Arguments of 1 MB may be twice as long as a literal, and share a statement with others."""
 
@@ -58,11 +58,29 @@ def read_schema(ask: Ask, where: str) -> Schema:
         if code_of(error) != NO_TABLE:
             raise
         return schema_of(MYSQL.name, 0, 0, "")
-    if version and not ask(
-        "select 1 from information_schema.tables where table_schema = database() and table_name = 'amends_run'"
-    ):
-        raise refuse_old(where)
-    return schema_of(MYSQL.name, version or 0, needs or 0, ledger or "")
+    found = schema_of(MYSQL.name, version or 0, needs or 0, ledger or "")
+    if found.version:
+        columns: dict[str, set[str]] = {}
+        for table, column in ask(COLUMNS):
+            columns.setdefault(_text(table), set()).add(_text(column))
+        check_shape(found, MYSQL.name, columns, where)
+    return found
+
+
+COLUMNS: Final = (
+    "select table_name, column_name from information_schema.columns "
+    "where table_schema = database() and table_name like 'amends\\_%'"
+)
+
+
+def estimate_rows(ask: Ask, tables: Collection[str]) -> dict[str, int]:
+    """Return about how many rows the server believes these tables to have; one that does not exist is left out."""
+    rows = ask("select table_name, table_rows from information_schema.tables where table_schema = database()")
+    return {_text(table): int(count) for table, count in rows if _text(table) in tables and count is not None}
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
 
 
 def check_ledger(ask: Ask, where: str, *, create: bool) -> bool:
@@ -74,13 +92,17 @@ def check_ledger(ask: Ask, where: str, *, create: bool) -> bool:
             hint="check the URL; amends db migrate, or a first start with create=True, creates the ledger",
         )
     check_usable(found, where)
-    return bool(found.pending)  # if none is, neither the lock nor the privilege to change tables is needed
+    # If none is, neither the lock nor the privilege to change tables is needed.
+    return bool(applicable(migrations(MYSQL.name), found.version, contract=False))
 
 
-def migrate(ask: Ask, where: str, *, wait_s: float) -> bool:
-    """Migrate the schema; return whether this call created the ledger. Closing the connection releases the lock."""
+def migrate(ask: Ask, where: str, *, wait_s: float, contract: bool = False) -> bool:
+    """Migrate the schema; return whether this call created the ledger. Closing the connection releases the lock.
+
+    ``contract``: a person asked for all migrations.
+    """
     _lock(ask, where, wait_s)
-    return _migrate(ask, where)
+    return _migrate(ask, where, contract=contract)
 
 
 def _lock(ask: Ask, where: str, wait_s: float) -> None:
@@ -92,12 +114,12 @@ def _lock(ask: Ask, where: str, wait_s: float) -> None:
         )
 
 
-def _migrate(ask: Ask, where: str) -> bool:
+def _migrate(ask: Ask, where: str, *, contract: bool) -> bool:
     found = read_schema(ask, where)  # another process may have been faster
     if found.version == 0:
         _check_free(ask, where)
     ledger = found.ledger or secrets.token_hex(8)
-    for migration in migrations(MYSQL.name)[found.version :]:
+    for migration in applicable(migrations(MYSQL.name), found.version, contract=contract):
         if found.version:
             log.info("migrating the ledger at %s to version %d (%s)", where, migration.version, migration.name)
         for statement in migration.statements:
@@ -113,7 +135,7 @@ def _migrate(ask: Ask, where: str) -> bool:
 def _check_free(ask: Ask, where: str) -> None:
     """Refuse tables of these names that are not ours: ``amends_schema`` is always created first."""
     names = {
-        name.decode() if isinstance(name, bytes) else name
+        _text(name)
         for (name,) in ask(
             "select table_name from information_schema.tables where table_schema = database() "
             "and table_name in ('amends_schema', 'amends_run', 'amends_call', 'amends_event')"

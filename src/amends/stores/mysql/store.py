@@ -7,7 +7,7 @@ import importlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -17,14 +17,16 @@ from amends.ledger import operations
 from amends.ledger.flow import run_flow
 from amends.ledger.joined import Joined
 from amends.ledger.operations import StoreOp
+from amends.ledger.store import OUTCOME
 from amends.model import Schema
 from amends.stores.batches import STEPS, Batches, Loops, root_of
-from amends.stores.cancellation import uninterrupted
+from amends.stores.cancellation import to_its_end, uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.mysql import errors, joined
-from amends.stores.mysql.connection import Connection, connect
-from amends.stores.mysql.quick import QUICK, Plain
-from amends.stores.mysql.schema import PACKET_BYTES_MIN, check_ledger, check_server, migrate, read_schema
+from amends.stores.mysql.connection import Connection, connect, packet_of
+from amends.stores.mysql.conversation import Conversation
+from amends.stores.mysql.quick import QUICK, Move, Plain
+from amends.stores.mysql.schema import PACKET_BYTES_MIN, check_ledger, check_server, estimate_rows, migrate, read_schema
 from amends.stores.mysql.transaction import BEGIN, Attempts
 from amends.stores.mysql.url import Address, read_address
 from amends.stores.pool import Pool, closed
@@ -80,6 +82,7 @@ class MysqlStore:
         self.url = address.shown
         self._driver = driver()
         self._clock = clock
+        self.on_session: list[Callable[[], None]] = []
         self._plain = Plain(clock)
         self._create = True
         self._name = ""
@@ -124,9 +127,15 @@ class MysqlStore:
         return self._with_connection(lambda connection: read_schema(connection.ask, self.url))
 
     def migrate(self) -> Schema:
-        """Migrate the ledger, or create it; return the schema version that it has now."""
+        """Apply every migration, or create the ledger; return the schema version that it has now."""
         self.open(create=True)
+        if self.schema().pending:  # what no program applies by itself
+            self._migrated(contract=True)
         return self.schema()
+
+    def estimate_rows(self, tables: Collection[str]) -> dict[str, int]:
+        """Return about how many rows these tables have; one that does not exist is left out."""
+        return self._with_connection(lambda connection: estimate_rows(connection.ask, tables))
 
     def perform(self, op: StoreOp[T]) -> T:
         """Carry out one operation; return when it is durable."""
@@ -174,21 +183,100 @@ class MysqlStore:
             raise
 
     async def perform_async(self, op: StoreOp[T]) -> T:
-        """Do the same on an event loop, in a thread; a cancellation is raised when the operation is over."""
+        """Do the same on an event loop; a cancellation is raised when the operation is over.
+
+        A plain step is sent and answered on the loop. All else happens in a thread, as does a step for which there is no idle
+        connection, or whose connection is encrypted.
+        """
         if type(op) in STEPS and self._ready and not op.repeated:
             batches, root = self._loops.here(), root_of(op)
             if batches.may_go(root):
-                return await batches.alone(root, self._in_thread(op))
-            answer: T = await batches.perform(op, root, self._in_thread)
+                return await batches.alone(root, self._alone_async(op))
+            answer: T = await batches.perform(op, root, self._alone_async)
             return answer
-        return await self._in_thread(op)
+        return await self._in_thread(self.perform, op)
 
-    async def _in_thread(self, op: StoreOp[T]) -> T:
-        return await uninterrupted(self._submitted(self.perform, op))
+    async def _alone_async(self, op: StoreOp[Any]) -> Any:
+        """Carry out one plain step, and its flow if that has to decide."""
+        connection = None if op.repeated else self._pool.take_idle()
+        if connection is None:
+            return await self._in_thread(self.perform, op)
+        step = self._plain.move(op)  # type: ignore[arg-type]
+        steps: Sequence[Move] = [] if step is None else [step]
+        conversation = self._begun(connection, lambda: self._packet(connection, steps[0]), 1, steps)
+        if conversation is None:
+            return await self._in_thread(self.perform, op)
+        cancelled = await conversation.over()
+        keep, answer = True, None
+        try:
+            answer = self._plain.done(steps[0], conversation.said()[0])
+        except self._driver.MySQLError as error:
+            keep = connection.goes_on_after(error)
+            self._plain.failed(steps, error)
+            op.repeated = op.repeated or connection.committing
+        finally:
+            self._pool.give(connection, keep=keep)
+        if answer is not None:
+            return _unless(cancelled, lambda: answer)
+        outcome, stopped = await to_its_end(self._in_thread(self._decide, op))
+        return _unless(cancelled or stopped, outcome)
 
     async def _together_async(self, ops: Sequence[Any]) -> Sequence[Any]:
-        """Carry out steps of several runs in one transaction, in one thread; None for each that was not done."""
-        return await uninterrupted(self._submitted(self._together, ops))
+        """Carry out steps of several runs in one transaction; None for each that was not done."""
+        connection = self._pool.take_idle()
+        if connection is None:
+            return await self._in_thread(self._together, ops)
+        batch = self._plain.batch(ops, connection)
+        steps = list(batch.steps.values())
+        conversation = self._begun(connection, lambda: packet_of(batch.text), len(batch.texts) + 2, steps)
+        if conversation is None:
+            return await self._in_thread(self._together, ops)
+        cancelled = await conversation.over()
+        try:
+            said = conversation.said()[1:-1]
+        except self._driver.MySQLError as error:
+            self._plain.failed(steps, error)
+            for op in ops:
+                op.repeated = op.repeated or connection.committing
+            self._pool.give(connection, keep=False)
+            return _unless(cancelled, lambda: batch.answers)
+        if self._plain.all_done(batch, said) is None:
+            looking = self._in_thread(lambda batch: self._plain.some_done(batch, said, connection), batch)
+            outcome, stopped = await to_its_end(looking)
+            cancelled = cancelled or stopped
+            try:
+                outcome()
+            except self._driver.MySQLError:  # the steps are marked: repeated, they find out whether they were done
+                self._pool.give(connection, keep=False)
+                return _unless(cancelled, lambda: batch.answers)
+        self._pool.give(connection, keep=True)
+        return _unless(cancelled, lambda: batch.answers)
+
+    def _begun(
+        self, connection: Connection, packet: Callable[[], bytes | None], count: int, steps: Sequence[Move]
+    ) -> Conversation | None:
+        """Send these steps on the running loop; None: nothing was sent, and the connection was given back."""
+        is_begun = False
+        try:
+            conversation = Conversation(asyncio.get_running_loop(), connection, count)
+            is_begun = bool(steps) and conversation.begin(packet())
+            return conversation if is_begun else None
+        finally:
+            if not is_begun:
+                self._plain.untouched(steps)
+                self._pool.give(connection, keep=True)
+
+    def _packet(self, connection: Connection, step: Move) -> bytes | None:
+        """Return the packet of a step; None: the connection has not prepared it, and a thread does that."""
+        statement, values = self._plain.statement(step)
+        return connection.packet(statement, values) if statement in connection.prepared else None
+
+    def _decide(self, op: StoreOp[T]) -> T:
+        """Carry out one operation by its flow."""
+        return self._generally(op, quick=False)
+
+    async def _in_thread(self, work: Callable[[A], T], given: A) -> T:
+        return await uninterrupted(self._submitted(work, given))
 
     def _submitted(self, work: Callable[[A], T], given: A) -> asyncio.Future[T]:
         try:
@@ -226,12 +314,12 @@ class MysqlStore:
         finally:
             self._pool.give(connection, keep=succeeded)
 
-    def _migrated(self) -> bool:
+    def _migrated(self, *, contract: bool = False) -> bool:
         """Migrate the tables on a connection with a long timeout; return whether this created the ledger."""
         try:
             connection = connect(self._driver, self._address, packet_max=self._packet_max, silence_s=MIGRATION_S)
             try:
-                return migrate(connection.ask, self.url, wait_s=self._address.lock_wait_s)
+                return migrate(connection.ask, self.url, wait_s=self._address.lock_wait_s, contract=contract)
             finally:
                 connection.close()
         except self._driver.MySQLError as error:
@@ -252,9 +340,12 @@ class MysqlStore:
 
     def _connect(self) -> Connection:
         try:
-            return connect(self._driver, self._address, packet_max=self._packet_max)
+            connection = connect(self._driver, self._address, packet_max=self._packet_max)
         except self._driver.MySQLError as error:
             raise errors.explained(error, self.url) from error
+        for tell in self.on_session:
+            tell()
+        return connection
 
     # ---- Threads and forks
 
@@ -272,9 +363,21 @@ class MysqlStore:
         return self._packet_max // 4
 
     def after_fork_in_child(self) -> None:
-        """Start without the parent's connections. They stay open here: closing one would end the parent's session."""
+        """Start without the parent's connections, and without what it remembers: it continues the chains of its runs.
+
+        The connections stay open here: closing one would end the parent's session.
+        """
         _LEFT_ALONE.append(self._pool)
+        self._plain.forget()
         self._start_fresh()
+
+
+def _unless(cancelled: asyncio.CancelledError | None, outcome: Callable[[], T]) -> T:
+    """Return the outcome; or raise the cancellation, which then has it."""
+    if cancelled is None:
+        return outcome()
+    setattr(cancelled, OUTCOME, outcome)
+    raise cancelled
 
 
 def _check_sizes(op: StoreOp[Any]) -> None:

@@ -14,7 +14,7 @@ from amends.ledger.flow import run_flow
 from amends.ledger.operations import StoreOp
 from amends.stores.mysql import errors
 from amends.stores.mysql.connection import Connection
-from amends.stores.mysql.quick import QUICK, Plain
+from amends.stores.mysql.quick import QUICK, Plain, Taken
 from amends.stores.mysql.url import Address
 from amends.stores.retry import Fate, Use
 from amends.stores.sql import MYSQL, Execute, Statements, Transaction, as_sql
@@ -39,8 +39,9 @@ SNAPSHOT: Final = (
 )
 ALONE: Final = frozenset(
     {
-        operations.ReadCall, operations.ListRuns, operations.SearchCalls, operations.ListLocks, operations.ListBudgets,
-        operations.ReadApproval, operations.SearchApprovals, operations.DueNotices, operations.ReadCheckpoints,
+        operations.ReadCall, operations.ListRuns, operations.ListUnfinished, operations.SearchCalls, operations.ListLocks,
+        operations.ListBudgets, operations.ReadSlices, operations.ReadApproval, operations.SearchApprovals,
+        operations.DueNotices, operations.DueRequests, operations.ReadCheckpoints,
     }
 )  # fmt: skip
 """Reads of one statement, which is a snapshot of its own. A read of events is none: one may move from a call to a row."""
@@ -86,10 +87,20 @@ class Attempts:
         kind = type(op)
         reads = kind in READS
         connection.begin(BEGIN if not reads else () if kind in ALONE else SNAPSHOT)
-        tx = Transaction(READING if reads else WRITING, self._clock)
-        answer = run_flow(as_sql(intent(op), tx), connection.execute)
-        self._plain.remember(op, answer, tx.tails)
-        connection.command("rollback" if reads else "commit")
+        if reads:
+            answer = run_flow(as_sql(intent(op), Transaction(READING, self._clock)), connection.execute)
+            connection.command("rollback")
+            return answer
+        taken = Taken(self._plain.ends)
+        tx = Transaction(WRITING, self._clock, taken)
+        try:
+            answer = run_flow(as_sql(intent(op), tx), connection.execute)
+            connection.command("commit")
+        except Exception:
+            if not connection.committing:
+                taken.give_back()
+            raise
+        taken.remember(op, answer, tx)
         return answer
 
     def fate_of(self, error: Exception) -> Fate:

@@ -8,6 +8,9 @@ to the transaction, and nothing of ours is prepared.
 from __future__ import annotations
 
 import os
+import threading
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 from urllib.parse import quote
@@ -86,10 +89,12 @@ def address_of(pool: LendingPool, *, schema: str, lock_wait_s: float | None) -> 
 
 
 class CallersPool:
-    """The program's pool, used as one of ours. ``wait_s``: how long an operation waits for a connection."""
+    """The program's pool, used as one of ours. ``met``: called for every connection that it has not lent before."""
 
-    def __init__(self, pool: LendingPool, address: Address) -> None:
+    def __init__(self, pool: LendingPool, address: Address, met: Callable[[], object]) -> None:
         self._pool, self._wait_s, self._shown = pool, address.lock_wait_s, address.shown
+        self._met, self._lent = met, weakref.WeakSet[psycopg.Connection[Any]]()
+        self._mutex = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
 
@@ -115,6 +120,11 @@ class CallersPool:
         except BaseException:
             self._pool.putconn(raw)
             raise
+        with self._mutex:
+            is_new = raw not in self._lent
+            self._lent.add(raw)
+        if is_new:  # the pool replaces its connections by itself, perhaps by some to another server
+            self._met()
         return BorrowedConnection(raw)
 
     def give(self, connection: BorrowedConnection, *, keep: bool) -> None:

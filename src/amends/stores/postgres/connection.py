@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import select
 import selectors
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -21,6 +22,7 @@ from psycopg.pq.abc import PGresult
 from amends.errors import BadConfig, LedgerUnavailable
 from amends.stores.cancellation import to_its_end, uninterrupted
 from amends.stores.postgres.errors import why_not_connected
+from amends.stores.postgres.quick import Written
 from amends.stores.postgres.transaction import clean, settings_of
 from amends.stores.postgres.url import Address
 from amends.stores.postgres.wakeup import CHANNEL
@@ -42,6 +44,8 @@ Rows = list[tuple[Any, ...]]
 FIRST_USES: Final = 3
 """How often a connection runs a statement before it is prepared: a short program never pays for that."""
 
+HAS_POLL: Final = hasattr(select, "poll")
+"""Whether a socket has a descriptor as any file has: not on Windows."""
 _GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _BYTES: Final[dict[type, Callable[[Any], bytes | None]]] = {
     str: str.encode,
@@ -69,9 +73,9 @@ class PreparedStatements:
         self._readers: dict[bytes, list[Callable[[bytes], Any]]] = {}
         """By name, how the columns are read: a prepared statement has always the same."""
 
-    def is_due(self, sql: str) -> bool:
+    def is_due(self, sql: str, params: Sequence[Any]) -> bool:
         """Return whether this statement has run often enough to be prepared."""
-        if sql in self.names:
+        if sql in self.names or type(params) is Written:
             return True
         self._uses[sql] = uses = self._uses.get(sql, 0) + 1
         return uses > FIRST_USES
@@ -89,7 +93,11 @@ class PreparedStatements:
 
     def run(self, pgconn: PGconn, sql: str, given: Sequence[Any]) -> PQGen[Rows]:
         """Send the statement and read its rows, as a generator for psycopg's blocking or async ``wait``."""
-        params = written(given)
+        result = yield from self.result(pgconn, sql, written(given))
+        return self.rows(self.names[sql], result)
+
+    def result(self, pgconn: PGconn, sql: str, values: list[bytes | None]) -> PQGen[PGresult]:
+        """Do the same, and leave the reading to the caller."""
         name = self.names.get(sql)
         if name is None:
             self._made += 1  # a name is never used twice: an old statement of that name might still exist
@@ -97,8 +105,8 @@ class PreparedStatements:
             pgconn.send_prepare(name, numbered(sql))
             yield from _result(pgconn)
             self.names[sql] = name
-        pgconn.send_query_prepared(name, params)
-        return self.rows(name, (yield from _result(pgconn)))
+        pgconn.send_query_prepared(name, values)
+        return (yield from _result(pgconn))
 
     def rows(self, name: bytes, result: PGresult) -> Rows:
         """Return the rows that this statement was answered with."""
@@ -160,8 +168,76 @@ class Waiter:
             last = result
 
 
+class Arrivals:
+    """Reads what comes on one connection of an event loop, and tells who waits for it.
+
+    It stays registered between statements: to register a socket for each of them, as psycopg's ``wait`` does, took a sixth
+    of this process's time for a call. What is registered is a descriptor of its own: libpq closes the connection's
+    from any thread, and a loop must never be left with one that is closed, or belongs to something else by now.
+    """
+
+    __slots__ = ("_come", "_fd", "_loop", "_pgconn")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pgconn: PGconn) -> None:
+        self._loop, self._pgconn = loop, pgconn
+        self._come: asyncio.Future[None] | None = None
+        self._fd = -1  # also if the connection has no socket any more, which the next line raises
+        self._fd = os.dup(pgconn.socket)
+        loop.add_reader(self._fd, self._arrived)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is no longer registered."""
+        return self._fd < 0
+
+    async def wait(self) -> None:
+        """Wait until the connection is not busy any more. Raises what reading raises; may be cancelled."""
+        self._come = self._loop.create_future()
+        try:
+            await self._come
+        finally:
+            self._come = None
+
+    def _arrived(self) -> None:
+        come, pgconn = self._come, self._pgconn
+        if come is None:  # a notice, the end of the connection, or an answer for which psycopg waits
+            self._end()
+            return
+        try:
+            pgconn.consume_input()
+        except psycopg.Error as error:
+            self._end()
+            if not come.done():
+                come.set_exception(error)
+            return
+        if not come.done() and not pgconn.is_busy():
+            come.set_result(None)
+
+    def end(self) -> None:
+        """Unregister it, from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._end)
+        except RuntimeError:  # the loop is closed, and has forgotten it
+            self._close()
+
+    def _end(self) -> None:
+        if self._fd >= 0 and not self._loop.is_closed():
+            self._loop.remove_reader(self._fd)
+        self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self._close()  # of a loop that was closed before it came to unregister this
+
+
 def written(params: Sequence[Any]) -> list[bytes | None]:
     """Return the parameters in text format, without what PostgreSQL's text cannot hold."""
+    if type(params) is Written:
+        return params
     try:
         values = [_BYTES[type(one)](one) for one in params]
     except UnicodeEncodeError:
@@ -256,23 +332,28 @@ class Connection:
 
     def __post_init__(self) -> None:
         self.cursor = self.raw.cursor()
-        self.waiter = Waiter(self.raw.pgconn) if hasattr(select, "poll") else None
+        self.waiter = Waiter(self.raw.pgconn) if HAS_POLL else None
 
     @property
     def closed(self) -> bool:
         """Whether it cannot be used any more."""
         return self.raw.closed
 
+    def first_value(self, sql: str, values: list[bytes | None]) -> bytes | None:
+        """Carry out the statement of a step, which is its own transaction; return the first value that it answers."""
+        name, waiter = self.prepared.names.get(sql), self.waiter
+        if name is not None and waiter is not None:
+            try:
+                result = _checked(self._answer(waiter, name, values))
+                return result.get_value(0, 0) if result.ntuples else None
+            except psycopg.errors.InvalidSqlStatementName:
+                self.prepared.forget()  # the statement never started
+        result = self.raw.wait(self.prepared.result(self.raw.pgconn, sql, values))
+        return result.get_value(0, 0) if result.ntuples else None
+
     def execute_alone(self, sql: str, params: Sequence[Any]) -> Rows:
         """Carry out a plain statement, which is its own transaction; return its rows."""
-        name = self.prepared.names.get(sql)
-        if name is None:
-            return self.execute(Execute(sql, params, prepare=True))[0]
-        try:
-            return self._prepared(name, sql, params)
-        except psycopg.errors.InvalidSqlStatementName:
-            self.prepared.forget()  # the statement never started
-            return self.execute(Execute(sql, params, prepare=True))[0]
+        return self.execute(Execute(sql, params, prepare=True))[0]
 
     def _prepared(self, name: bytes | None, sql: str, params: Sequence[Any]) -> Rows:
         """Carry out a statement by its name; None: it is prepared now."""
@@ -299,7 +380,7 @@ class Connection:
 
     def execute(self, op: Execute) -> Result:
         """Carry out one statement of a flow."""
-        if op.prepare and self.prepared.is_due(op.sql):
+        if op.prepare and self.prepared.is_due(op.sql, op.params):
             try:
                 rows = self._prepared(self.prepared.names.get(op.sql), op.sql, op.params)
                 return rows, len(rows), 0
@@ -344,6 +425,7 @@ class AsyncConnection:
     raw: psycopg.AsyncConnection[tuple[Any, ...]]
     cursor: psycopg.AsyncCursor[tuple[Any, ...]] = field(init=False)
     prepared: PreparedStatements = field(default_factory=PreparedStatements)
+    arrivals: Arrivals | None = None
 
     def __post_init__(self) -> None:
         self.cursor = self.raw.cursor()
@@ -355,7 +437,7 @@ class AsyncConnection:
 
     async def execute(self, op: Execute) -> Result:
         """Carry out one statement of a flow."""
-        if op.prepare and self.prepared.is_due(op.sql):
+        if op.prepare and self.prepared.is_due(op.sql, op.params):
             try:
                 rows = await self.raw.wait(self.prepared.run(self.raw.pgconn, op.sql, op.params))
                 return rows, len(rows), 0
@@ -370,51 +452,52 @@ class AsyncConnection:
             await cursor.execute(query, clean(op.params))
         return (await cursor.fetchall() if _has_rows(cursor.pgresult) else []), cursor.rowcount, 0
 
-    async def execute_alone(self, sql: str, params: Sequence[Any], stops: list[asyncio.CancelledError]) -> Rows:
-        """Carry out a plain statement, which is its own transaction, to its end; return its rows.
+    async def first_value(
+        self, sql: str, values: list[bytes | None], stops: list[asyncio.CancelledError]
+    ) -> bytes | None:
+        """Carry out the statement of a step, which is its own transaction, to its end; return the first value.
 
         ``stops``: the cancellations that came meanwhile are added here, and are up to the caller.
         """
+        result = await self._carried_out(sql, values, stops)
+        return result.get_value(0, 0) if result.ntuples else None
+
+    async def all_rows(self, sql: str, params: Sequence[Any], stops: list[asyncio.CancelledError]) -> Rows:
+        """Do the same with a statement of several steps; return all its rows."""
+        result = await self._carried_out(sql, written(params), stops)
+        return self.prepared.rows(self.prepared.names[sql], result)
+
+    async def _carried_out(self, sql: str, values: list[bytes | None], stops: list[asyncio.CancelledError]) -> PGresult:
         prepared, pgconn = self.prepared, self.raw.pgconn
-        name = prepared.names.get(sql)
+        name, result = prepared.names.get(sql) if HAS_POLL else None, None
         if name is not None:
-            pgconn.send_query_prepared(name, written(params))
+            pgconn.send_query_prepared(name, values)
             if not pgconn.flush():
                 try:
-                    return prepared.rows(name, _checked(await self._answer(pgconn, stops)))
+                    result = _checked(await self._answer(pgconn, stops))
                 except psycopg.errors.InvalidSqlStatementName:
                     prepared.forget()  # the statement never started
                     name = None
-        if name is None:
-            work: Awaitable[Rows] = self._rows(sql, params)
-        else:  # it did not fit into the socket
-            work = self._sent(name)
-        outcome, stop = await to_its_end(uninterrupted(work))
-        stops += [stop] if stop is not None else []
-        return outcome()
-
-    async def _rows(self, sql: str, params: Sequence[Any]) -> Rows:
-        return (await self.execute(Execute(sql, params, prepare=True)))[0]
-
-    async def _sent(self, name: bytes) -> Rows:
-        return self.prepared.rows(name, await self.raw.wait(_result(self.raw.pgconn)))
+        if result is None:
+            # It is prepared first, or did not fit into the socket.
+            sent = prepared.result(pgconn, sql, values) if name is None else _result(pgconn)
+            outcome, stop = await to_its_end(uninterrupted(self.raw.wait(sent)))
+            stops += [stop] if stop is not None else []
+            result = outcome()
+        return result
 
     async def _answer(self, pgconn: PGconn, stops: list[asyncio.CancelledError]) -> PGresult:
         """Return the answer of what was sent; psycopg's own ``wait`` takes twice as many turns of the loop."""
-        loop, socket = asyncio.get_running_loop(), pgconn.socket
         last: PGresult | None = None
         while True:
             while pgconn.is_busy():
-                come = loop.create_future()
-                loop.add_reader(socket, _note, come)
+                arrivals = self.arrivals
+                if arrivals is None or arrivals.is_over:
+                    arrivals = self.arrivals = Arrivals(asyncio.get_running_loop(), pgconn)
                 try:
-                    await come
+                    await arrivals.wait()
                 except asyncio.CancelledError as stop:
                     stops.append(stop)
-                    continue
-                finally:
-                    loop.remove_reader(socket)
-                pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:  # all has come: an error of the commit comes after the rows
                 assert last is not None, "a statement that was sent has an answer"
@@ -430,12 +513,10 @@ class AsyncConnection:
 
     def close(self) -> None:
         """Disconnect without IO, from any thread: its event loop may be closed."""
+        arrivals, self.arrivals = self.arrivals, None
+        if arrivals is not None:
+            arrivals.end()
         self.raw.pgconn.finish()
-
-
-def _note(come: asyncio.Future[None]) -> None:
-    if not come.done():
-        come.set_result(None)
 
 
 def command_result(raw: psycopg.Connection[Any], sql: str) -> str:

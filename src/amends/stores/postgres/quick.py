@@ -1,21 +1,27 @@
 """Plain statements on PostgreSQL: a step of a plain call is one statement, one round trip and its own transaction.
 
-The update of the run's row is lock, guard, clock and chain in one: it waits for whoever has locked the run, reads the row
-that it waited for, and continues its chain. What feeds on it writes the call. If either finds nothing to do, nothing is
-changed and the flow decides. The chain must not grow without its event: a statement that continued the chain and then
-found its call changed divides by zero, which undoes it.
+The owner of a run remembers the end of its chain (``Kept``), so that a step does not write the row of the run. It locks
+the row, and is done only if the run still has this owner, this epoch and this ``touch``. Otherwise nothing is changed and
+the flow decides. The server gives the time, and so it computes the hash.
+
+Two processes must never believe that they know the end of the same chain. So what is remembered is made only by the
+transaction that moved ``touch`` to its value, after its commit was confirmed; it has one user at a time; and it is dropped
+when the outcome of a statement is not known. Then the flow does the next step and moves ``touch`` on, so that a statement
+that is still on its way changes nothing.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
-from psycopg.errors import DivisionByZero
+import psycopg
+from psycopg.errors import DivisionByZero, UniqueViolation
 
-from amends.encoding.chain import GENESIS
-from amends.encoding.ids import made_at, number_of
+from amends.encoding.canonical import quoted
+from amends.encoding.chain import GENESIS, MICROS, body_of, storable
+from amends.encoding.ids import RANDOM_BITS, call_id, number_of
 from amends.ledger.opening import new_run
 from amends.ledger.operations import (
     Admission,
@@ -34,9 +40,23 @@ from amends.ledger.operations import (
     StoreOp,
     Tree,
 )
-from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
+from amends.ledger.plain import (
+    AdmitPlain,
+    Begun,
+    FailedPlain,
+    FailPlain,
+    PlainRun,
+    PlainTool,
+    SettledPlain,
+    SettlePlain,
+    Started,
+    TakenBack,
+    TurnPlain,
+    UndonePlain,
+)
 from amends.ledger.rows import RUN_COLUMNS, AddEvent, CallRow, RunRow
 from amends.stores import calls as stored
+from amends.stores.postgres.errors import fate_of
 from amends.stores.postgres.wakeup import CHANNEL
 from amends.stores.quick import (
     ENDED,
@@ -46,7 +66,6 @@ from amends.stores.quick import (
     OPEN_ROOT,
     PLAIN_ROOT,
     UNSHARED,
-    Undo,
     admission_body,
     answer_sql,
     answered,
@@ -57,6 +76,7 @@ from amends.stores.quick import (
     failed,
     failed_row,
     failure_event,
+    failure_facts,
     is_plain,
     is_plain_beginning,
     is_plain_close,
@@ -67,6 +87,7 @@ from amends.stores.quick import (
     is_plain_rollback,
     key_of,
     more_of,
+    more_of_failure,
     opening_event,
     question,
     rollback_events,
@@ -75,92 +96,94 @@ from amends.stores.quick import (
     undo_of,
     undone,
 )
-from amends.stores.sql import EVENT_COLUMNS, FOLD_WINDOW_S, POSTGRES, RUN_VALUES, SKEW_S, Execute, Statements, Tail
+from amends.stores.sql import (
+    EVENT_COLUMNS,
+    FOLD_WINDOW_S,
+    POSTGRES,
+    RUN_VALUES,
+    SKEW_S,
+    Execute,
+    Kept,
+    Statements,
+    Transaction,
+)
 
 Clock = Callable[[], float] | None
 
-_NOW: Final = (
-    "with m as materialized (select g.given, greatest(coalesce(g.given, extract(epoch from clock_timestamp())::float8),"
-    " (select made_at from amends_mark where name = 'time')) as now from (select %s::float8 as given) g)"
-)
 WAIT_S: Final = 1.0
 """A statement that has waited for its run for longer undoes itself: its event would be so much older than it becomes
 visible, and whoever follows the events may have passed that moment. The flow takes the time when it has the run."""
-_IN_TIME: Final = (
-    "1 / (case when m.given is null and extract(epoch from clock_timestamp())::float8 >"
-    f" m.now + {WAIT_S} then 0 else 1 end)"
-)
-_AT: Final = "round(greatest(m.now, x.at) * 1e6::float8)"
 _ELAPSED: Final = f"1 / (case when clock_timestamp() > statement_timestamp() + interval '{WAIT_S} s' then 0 else 1 end)"
-"""The same for a step: its time is that of its beginning, which is the same wherever the statement asks for it."""
-_STEP: Final = (
-    f"with r as (update amends_run x set n = x.n + 1, at = {_AT} / 1e6::float8, head = sha256(convert_to("
-    f"encode(x.head, 'hex') || ':' || (x.n + 1) || ':' || {_AT}::bigint || ':' || %s::text, 'UTF8'))"
-    " from (select greatest(coalesce(%s::float8, extract(epoch from statement_timestamp())::float8), made_at) as now"
-    " from amends_mark where name = 'time') m"
-    " where x.uid = %s and x.owner = %s and x.epoch = %s{} returning x.no, x.n, x.at, x.head)"
-)
-_WRITTEN: Final = f" returning 1) select r.n, r.at, 1 / (select count(*) from u), {_ELAPSED} from r"
-"""Ends a step that has changed its call; if it has not, the run must not have another event."""
+_NOW: Final = "coalesce(%s::float8, date_part('epoch', statement_timestamp()))"
+_US: Final = f"round(greatest({_NOW}, %s::float8, (select made_at from amends_mark where name = 'time')) * 1e6::float8)"
+"""The time of a step in microseconds: the later of the clock, the newest event of the run, and the ledger's mark."""
+_AT: Final = "{}.us / 1e6::float8"
+_HASH: Final = "sha256(convert_to(%s::text || {}.us::bigint || %s::text, 'UTF8'))"
+"""The hash of an event; its values: what comes before the time (``Kept.before``) and after it."""
 _OPEN: Final = " and ".join(f"x.{term}" for term in OPEN_ROOT.split(" and "))
+_MINE: Final = "x.no = %s and x.owner = %s and x.epoch = %s and x.touch = %s"
+_LOCKED: Final = f"(select x.no, {_US} as us from amends_run x where {_MINE}{{}} for no key update) r"
+_INSERT: Final = (
+    'insert into amends_call (no, root, "key", gen, n, tool, state,'
+    " attempt, ident, digest, args, at, epoch, hash, more)"
+)
 _ADMIT: Final = (
-    _STEP.format(
-        f" and {_OPEN} and greatest(m.now, x.at) between %s and %s and (select halt from amends_ledger) = %s"
-        ' and not exists (select 1 from amends_call o where o.root = x.no and o."key" = %s)'
-    )
-    + ' insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash, more)'
-    " select %s::bigint, r.no, %s::bytea, 1, r.n, %s::bigint, 'started', 1, %s::bytea, %s::bytea, %s::text, r.at,"
-    f" %s::bigint, r.head, %s::text from r returning n, at, {_ELAPSED}"
+    f"{_INSERT} select %s::bigint, r.no, %s::bytea, 1, %s::bigint, %s::bigint, 'started', 1, %s::bytea, %s::bytea,"
+    f" %s::text, {_AT.format('r')}, %s::bigint, {_HASH.format('r')}, %s::text"
+    f" from {_LOCKED.format(f' and {_OPEN} and (select halt from amends_ledger) = %s')}"
+    f" where r.us between %s::float8 and %s::float8{{}} returning at, {_ELAPSED}"
+)
+_ADMIT_FIRST: Final = _ADMIT.format("")
+"""In the first epoch of a run its process knows every key that it has asked for; if not, the index refuses the key."""
+_ADMIT_AGAIN: Final = _ADMIT.format(
+    ' and not exists (select 1 from amends_call o where o.root = r.no and o."key" = %s)'
 )
 _SETTLE: Final = (
-    _STEP.format(" and greatest(m.now, x.at) <= %s")
-    + ", u as (update amends_call c set state = 'succeeded', result = %s::text, settled_n = r.n, settled_at = r.at,"
-    " settled_hash = r.head{} from r where c.no = %s and c.root = r.no and c.state = 'started' and c.attempt = 1"
-    f" and c.settled_n is null and c.more is not distinct from %s::text{_WRITTEN}"
+    f"update amends_call c set state = 'succeeded', result = %s::text, settled_n = %s::bigint,"
+    f" settled_at = {_AT.format('r')}, settled_hash = {_HASH.format('r')}{{}} from {_LOCKED.format('')}"
+    " where c.no = %s and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
+    f" and c.more is not distinct from %s::text and r.us <= %s::float8 returning c.settled_at, {_ELAPSED}"
 )
 _SETTLE_SEALED: Final = _SETTLE.format(", more = %s::text")
 """The same with an encrypted result, whose digest is kept as well."""
 _SETTLE_PLAIN: Final = _SETTLE.format("")
+_BEGUN: Final = "state = 'compensating', comp_n = %s::bigint, comp_at = {0}, comp_epoch = %s::bigint, comp_hash = {1}"
+_CAN_BEGIN: Final = "c.state = 'succeeded' and c.settled_n = %s and c.comp_at is null"
+_BACK: Final = " and x.state = 'rolling_back'"
 _BEGIN: Final = (
-    _STEP.format(" and x.state = 'rolling_back' and x.touch = %s and greatest(m.now, x.at) <= %s")
-    + ", u as (update amends_call c set state = 'compensating', comp_n = r.n, comp_at = r.at, comp_epoch = %s::bigint,"
-    " comp_hash = r.head from r where c.no = %s and c.root = r.no and c.state = 'succeeded' and c.settled_n = %s"
-    f" and c.comp_at is null{_WRITTEN}"
+    f"update amends_call c set {_BEGUN.format(_AT.format('r'), _HASH.format('r'))}"
+    f" from {_LOCKED.format(_BACK)} where c.no = %s and c.root = r.no"
+    f" and {_CAN_BEGIN} and r.us <= %s::float8 returning c.comp_at, {_ELAPSED}"
 )
+_ENDED_CALL: Final = "state = 'compensated', undone_n = %s::bigint, undone_at = {0}, undone_hash = {1}"
+_CAN_END: Final = "c.state = 'compensating' and c.comp_hash is not null and c.undone_at is null"
 _END: Final = (
-    _STEP.format(" and x.touch = %s and greatest(m.now, x.at) <= %s")
-    + ", u as (update amends_call c set state = 'compensated', undone_n = r.n, undone_at = r.at, undone_hash = r.head"
-    " from r where c.no = %s and c.root = r.no and c.state = 'compensating' and c.comp_hash is not null"
-    f" and c.undone_at is null{_WRITTEN}"
+    f"update amends_call c set {_ENDED_CALL.format(_AT.format('r'), _HASH.format('r'))} from {_LOCKED.format('')}"
+    f" where c.no = %s and c.root = r.no and {_CAN_END} and r.us <= %s::float8 returning c.undone_at, {_ELAPSED}"
 )
-# One step of each of many runs. Whoever is missing in the answer was not done. A chain that has grown without its event
-# divides by zero, as above, which undoes all of them. It waits for nobody: whoever has locked one run would stop all.
+# Steps of many runs, each of another run. Whoever is missing in the answer was not done. It waits for nobody: whoever has
+# locked one run would stop all.
+_COLUMNS: Final = (
+    ("run", "bigint"), ("epoch", "bigint"), ("touch", "bigint"), ("at", "float8"), ("no", "bigint"), ("n", "bigint"),
+    ("tool", "bigint"), ("key", "text"), ("ident", "text"), ("digest", "text"), ("said", "text"), ("before", "text"),
+    ("after", "text"), ("lo", "float8"), ("hi", "float8"), ("more", "text"), ("was", "text"),
+)  # fmt: skip
 _TOGETHER: Final = (
-    _NOW
-    + ", j as materialized (select * from json_to_recordset(%s::json) as j(i bigint, uid text, owner text, epoch bigint,"
-    ' body text, no bigint, lo float8, hi float8, "key" text, tool bigint, ident text, digest text, args text,'
-    " result text, more text, was text))"
-    ", l as materialized (select j.i as place, x.no as free from amends_run x join j on x.uid = j.uid"
-    " for update of x skip locked)"
-    f", r as (update amends_run x set n = x.n + 1, at = {_AT} / 1e6::float8, head = sha256(convert_to("
-    f"encode(x.head, 'hex') || ':' || (x.n + 1) || ':' || {_AT}::bigint || ':' || j.body, 'UTF8'))"
-    " from m, j, l where l.place = j.i and x.no = l.free and x.owner = j.owner and x.epoch = j.epoch"
-    " and greatest(m.now, x.at) <= j.hi"
-    f" and case when j.tool is null then exists (select 1 from amends_call o where o.no = j.no and o.root = x.no"
-    " and o.state = 'started' and o.attempt = 1 and o.settled_n is null and o.more is not distinct from j.was)"
-    f" else {_OPEN} and greatest(m.now, x.at) >= j.lo and (select halt from amends_ledger) = %s and not exists (select 1"
-    ' from amends_call o where o.root = x.no and o."key" = decode(j."key", \'hex\')) end'
-    ' returning x.no, x.n, x.at, x.head, j.i, j.no as call, j.epoch, j."key", j.tool, j.ident, j.digest, j.args, j.result,'
-    " j.more, j.was)"  # all of j, since the planner would compare each row of r with each of j
-    ', c as (insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash,'
-    " more) select r.call, r.no, decode(r.\"key\", 'hex'), 1, r.n, r.tool, 'started', 1, decode(r.ident, 'hex'),"
-    " decode(r.digest, 'hex'), r.args, r.at, r.epoch, r.head, r.more from r where r.tool is not null)"
-    ", u as (update amends_call c set state = 'succeeded', result = r.result, settled_n = r.n, settled_at = r.at,"
-    " settled_hash = r.head, more = coalesce(r.more, c.more) from r where r.tool is null"
-    " and c.no = r.call and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
-    " and c.more is not distinct from r.was returning 1)"
-    " select r.i, r.n, r.at, 1 / (case when (select count(*) from u) = (select count(*) from r where r.tool is null)"
-    " then 1 else 0 end) from r"
+    f"with m as materialized (select {_NOW} as now, (select made_at from amends_mark where name = 'time') as mark)"
+    f", l as materialized (select v.*, round(greatest(m.now, m.mark, v.at) * 1e6::float8) as us"
+    f" from m, unnest({', '.join(f'%s::{kind}[]' for _, kind in _COLUMNS)}) as"
+    f" v({', '.join(POSTGRES.name_of(name) for name, _ in _COLUMNS)}), lateral (select from amends_run x"  # run by run,
+    f" where x.no = v.run and x.owner = %s and x.epoch = v.epoch and x.touch = v.touch"  # and not all runs of the ledger
+    f" and (v.tool is null or {_OPEN} and (select halt from amends_ledger) = %s) for no key update skip locked) x)"
+    f", c as ({_INSERT} select l.no, l.run, decode(l.\"key\", 'hex'), 1, l.n, l.tool, 'started', 1, decode(l.ident, 'hex'),"
+    f" decode(l.digest, 'hex'), l.said, {_AT.format('l')}, l.epoch, sha256(convert_to(l.before || l.us::bigint || l.after,"
+    " 'UTF8')), l.more from l where l.tool is not null and l.us between l.lo and l.hi and not exists (select 1"
+    ' from amends_call o where o.root = l.run and o."key" = decode(l."key", \'hex\')) returning no, at)'
+    f", u as (update amends_call c set state = 'succeeded', result = l.said, settled_n = l.n, settled_at = {_AT.format('l')},"
+    " settled_hash = sha256(convert_to(l.before || l.us::bigint || l.after, 'UTF8')), more = coalesce(l.more, c.more)"
+    " from l where l.tool is null and l.us <= l.hi and c.no = l.no and c.root = l.run and c.state = 'started'"
+    " and c.attempt = 1 and c.settled_n is null and c.more is not distinct from l.was returning c.no, c.settled_at)"
+    " select no, at from c union all select no, settled_at from u"
 )
 _TOOL: Final = (
     "select no from amends_tool where name = %s and version = %s and kind = %s and scope = 'run' and declared = %s"
@@ -170,82 +193,88 @@ _ANSWER: Final = answer_sql(Statements(POSTGRES))
 
 # ---- Runs, and what writes event rows
 #
-# Such a step reads the run as the statement began, computes its events from that, and changes the row only if nobody
-# has continued the chain since: then the other tables are as they were, too. Whoever waited for the run changes nothing.
+# Such a statement writes the row of the run, and moves its ``touch`` on.
 
 _EVENT_COLUMNS: Final = ", ".join(map(POSTGRES.name_of, EVENT_COLUMNS))
 _TYPES: Final = {"int": "bigint", "float": "float8", "float | None": "float8"}
 _LATER: Final = {"created_at": "h_at", "lease_until": "h_at + %s::float8", "wake_at": "h_at + %s::float8"}
 """The columns of a new run that depend on the time."""
-_KNOWN: Final = (
-    f"select x.no as h_no, x.n as h_n, x.touch as h_touch, x.head as h_0, {_AT} as h_us"
-    " from amends_run x, m where x.uid = %s"
-)
-"""The run as the statement found it."""
+
+
+def _hashes(count: int) -> str:
+    """Return the time of a statement and the hashes of its events, each from the one before.
+
+    Its values: those of ``_US``, then for each event what comes before the time, without the hash except in the first
+    one, and what comes after it.
+    """
+    text = f"with h0 as materialized (select {_US} as us)"
+    for k in range(1, count + 1):
+        said = "" if k == 1 else f"encode(h_{k - 1}, 'hex') || "
+        text += (
+            f", h{k} as materialized (select *, sha256(convert_to({said}%s::text || us::bigint || %s::text, 'UTF8'))"
+            f" as h_{k} from h{k - 1})"
+        )
+    return text
 
 
 def _events(count: int, of: str, call: str = "''") -> str:
-    """Return the insert of the events of a step; ``of``: the row of its run."""
-    values = ", ".join([f"({k}, %s::text, %s::text, %s::text, %s::text, {of}.h_{k})" for k in range(1, count + 1)])
+    """Return the insert of the events of a step; ``of``: the row of its run, with the hashes."""
+    values = ", ".join(
+        [f"(%s::bigint, %s::text, %s::text, %s::text, %s::text, {of}.h_{k})" for k in range(1, count + 1)]
+    )
     return (
-        f", e as (insert into amends_event ({_EVENT_COLUMNS}) select {of}.uid, {of}.h_n + v.k, {of}.at, {of}.uid, {of}.id,"
+        f", e as (insert into amends_event ({_EVENT_COLUMNS}) select {of}.uid, v.n, {of}.at, {of}.uid, {of}.id,"
         f" {of}.tenant, {call}, v.what, v.frm, v.to_state, %s::text, %s::bigint, v.facts, v.hash"
-        f" from {of}, lateral (values {values}) v(k, what, frm, to_state, facts, hash))"
+        f" from {of}, lateral (values {values}) v(n, what, frm, to_state, facts, hash))"
     )
 
 
-def _hashes(first: str, count: int) -> str:
-    """Return the hashes of the events of a step, each from the one before; ``first``: what it begins with."""
-    text = f", h0 as materialized ({first})"
-    for k in range(1, count + 1):
-        said = f"encode(h_{k - 1}, 'hex') || ':' || (h_n + {k}) || ':' || h_us::bigint || ':' || %s::text"
-        text += f", h{k} as materialized (select *, sha256(convert_to({said}, 'UTF8')) as h_{k} from h{k - 1})"
-    return text
+def _move(hashes: int, events: int, sets: str, guard: str, *, own: str = "") -> str:
+    """Return the beginning of a statement that changes a run by so many events, which are the first of its hashes."""
+    names = ", ".join(f"h_{k}" for k in range(1, hashes + 1))
+    return (
+        _hashes(hashes)
+        + f", r as (update amends_run x set {sets}, n = %s::bigint, at = us / 1e6::float8, head = h_{events},"
+        f" touch = x.touch + 1 from h{hashes} where {_MINE} and {guard.replace('amends_run.', 'x.')}"
+        f" returning {own}x.no, x.uid, x.id, x.tenant, x.agent, x.principal, x.at, {names})"
+    )
 
 
 def _moving(count: int, sets: str, guard: str, *, columns: str = "", calls: str = "") -> str:
     """Return the statement that changes a run by so many events, and notifies those who wait for it."""
-    own = ", ".join(f"x.{name}" for name in RUN_COLUMNS)
-    hashes = ", ".join(f"h_{k}" for k in range(1, count + 1))
+    own = "".join(f"x.{name} as own_{name}, " for name in RUN_COLUMNS)
     return (
-        _NOW
-        + _hashes(_KNOWN, count)
-        + f", r as (update amends_run x set {sets}, n = h_n + {count}, at = h_us / 1e6::float8, head = h_{count},"
-        f" touch = x.touch + 1 from h{count} where x.no = h_no and x.n = h_n and x.touch = h_touch and x.owner = %s"
-        f" and x.epoch = %s and {guard.replace('amends_run.', 'x.')}"
-        f" returning {own}, x.no, x.touch, x.at, h_n, {hashes})"
+        _move(count, count, sets, guard, own=own)
         + _events(count, "r")
-        + f" select {', '.join(f'r.{name}' for name in RUN_COLUMNS)}, r.touch, r.at, {_IN_TIME},"
-        f" pg_notify({CHANNEL}, r.uid){columns} from m, r{calls}"
+        + f" select {', '.join(f'r.own_{name}' for name in RUN_COLUMNS)}, r.at, {_ELAPSED},"
+        f" pg_notify({CHANNEL}, r.uid){columns} from r{calls}"
     )
 
 
 _OPEN_RUN: Final = (
-    _NOW
-    + _hashes(f"select 0 as h_n, decode('{GENESIS}', 'hex') as h_0, round(m.now * 1e6::float8) as h_us from m", 1)
-    + f", i as (insert into amends_run ({', '.join(RUN_COLUMNS)}, owners, n, head, at, touch, unsealed) select "
+    _hashes(1)
+    + f", r as (insert into amends_run ({', '.join(RUN_COLUMNS)}, owners, n, head, at, touch, unsealed) select "
     + ", ".join(
         _LATER.get(name, f"%s::{_TYPES.get(str(RunRow.__dataclass_fields__[name].type), 'text')}")
         for name in RUN_COLUMNS
     )
-    + ", %s::text, 1, h_1, h_at, 1, 1 from (select *, h_us / 1e6::float8 as h_at from h1) h where not exists"
-    " (select 1 from amends_run where tenant = %s and id = %s) on conflict do nothing returning uid, id, tenant, at)"
-    ", r as (select i.*, h_n, h_1 from i, h1)" + _events(1, "r") + f" select r.at, {_IN_TIME} from m, r"
+    + ", %s::text, 1, h_1, h_at, 1, 1 from (select *, us / 1e6::float8 as h_at from h1) h where not exists"
+    " (select 1 from amends_run where tenant = %s and id = %s) on conflict do nothing"
+    " returning no, uid, id, tenant, at, head as h_1)" + _events(1, "r") + f" select r.at, {_ELAPSED}, r.no from r"
+)
+_CAN_FAIL: Final = (
+    "{0}.root = {1}.no and {0}.state = 'started' and {0}.attempt = 1 and {0}.settled_n is null and {0}.settled_at is null"
+    " and {0}.result is null and {0}.more is not distinct from %s::text"
 )
 _FAIL: Final = (
-    _NOW
-    + _hashes(_KNOWN, 1)
-    + ", r as (update amends_run x set n = h_n + 1, at = h_us / 1e6::float8, head = h_1, touch = x.touch + 1 from h1"
-    " where x.no = h_no and x.n = h_n and x.touch = h_touch and x.owner = %s and x.epoch = %s and exists (select 1"
-    " from amends_call o where o.no = %s and o.root = x.no and o.state = 'started' and o.attempt = 1"
-    " and o.settled_n is null and o.settled_at is null and o.result is null and o.more is not distinct from %s::text)"
-    " returning x.no, x.uid, x.id, x.tenant, x.at, h_n, h_1)"
+    _hashes(1)
+    + f", r as (update amends_run x set n = %s::bigint, at = us / 1e6::float8, head = h_1, touch = x.touch + 1 from h1"
+    f" where {_MINE} returning x.no, x.uid, x.id, x.tenant, x.at, h_1)"
     ", u as (update amends_call c set state = 'failed', settled_at = r.at, more = %s::text from r where c.no = %s"
-    " and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
-    " and c.more is not distinct from %s::text returning 1)"
+    f" and {_CAN_FAIL.format('c', 'r')} returning 1)"
     + _events(1, "r", "%s::text")
-    + f" select r.at, 1 / (select count(*) from u), {_IN_TIME} from m, r"
-)  # fmt: skip
+    + f" select r.at, 1 / (select count(*) from u), {_ELAPSED} from r"
+)
 _CALLS: Final = ", ".join(f"{one[:2]}{POSTGRES.name_of(one[2:])}" for one in stored.READ)
 _TURN: Final = _moving(
     2,
@@ -254,48 +283,156 @@ _TURN: Final = _moving(
     columns=f", {_CALLS}",
     calls=" left join (amends_call c join amends_tool t on t.no = c.tool) on c.root = r.no order by c.n",
 )
-_CLOSE: Final = _moving(
-    1,
-    f"state = 'rolled_back', closed_at = h_us / 1e6::float8, {ENDED}",
-    f"x.state = 'rolling_back' and {PLAIN_ROOT} and {NOTHING_LEFT}",
-)
+_CLOSED: Final = f"state = 'rolled_back', closed_at = us / 1e6::float8, {ENDED}"
+_CLOSE: Final = _moving(1, _CLOSED, f"x.state = 'rolling_back' and {PLAIN_ROOT} and {NOTHING_LEFT}")
 _COMMIT: Final = _moving(
     2,
     "state = 'committed', goal = 'commit', goal_by = 'self', output = coalesce(%s::text, output),"
-    f" closed_at = h_us / 1e6::float8, {ENDED}",
+    f" closed_at = us / 1e6::float8, {ENDED}",
     f"{OPEN_ROOT} and goal_why = '' and completion = '' and {PLAIN_ROOT} and {NOTHING_UNSETTLED}",
 )
 _WIDTH: Final = len(RUN_COLUMNS)
 
+# ---- A whole rollback
+#
+# Nobody is notified of its beginning: nothing in the run is on its way, so that nobody waits for one of its calls.
+
+_ONLY_THESE: Final = (
+    "(select count(*) filter (where c.state <> 'succeeded' or t.kind <> 'read') from amends_call c join amends_tool t"
+    " on t.no = c.tool where c.root = x.no and c.state not in ('failed', 'refused', 'dropped')) = %s"
+    " and exists (select 1 from amends_call c where c.no = %s and c.root = x.no"
+    f" and {_CAN_BEGIN})"
+)
+"""The condition that so many calls of the run have an effect, and nothing else in it is to be settled or taken back; and that
+the last one of them is as it was settled."""
+_TURN_PLAIN: Final = (
+    _move(
+        3,
+        2,
+        "state = 'rolling_back', goal = 'rollback', goal_by = 'self', goal_why = %s",
+        f"us <= %s::float8 and {OPEN_ROOT} and {PLAIN_ROOT} and {UNSHARED} and {_ONLY_THESE}",
+    )
+    + f", u as (update amends_call c set {_BEGUN.format('r.at', 'r.h_3')} from r where c.no = %s returning 1)"
+    + _events(2, "r")
+    + f" select r.at, 1 / (select count(*) from u), {_ELAPSED} from r"
+)
+_NEXT: Final = (
+    _hashes(2)
+    + f", r as materialized (select x.no, h_1, h_2, us from amends_run x, h2 where {_MINE} and x.state = 'rolling_back'"
+    " and us <= %s::float8 for no key update of x)"
+    f", a as (update amends_call c set {_ENDED_CALL.format(_AT.format('r'), 'r.h_1')} from r where c.no = %s"
+    f" and c.root = r.no and {_CAN_END} returning 1)"
+    f", b as (update amends_call c set {_BEGUN.format(_AT.format('r'), 'r.h_2')} from r where c.no = %s"
+    f" and c.root = r.no and {_CAN_BEGIN} returning 1)"
+    f" select {_AT.format('r')}, 1 / (select count(*) from a), 1 / (select count(*) from b), {_ELAPSED} from r"
+)
+_LAST: Final = (
+    _move(
+        2,
+        2,
+        _CLOSED,
+        f"x.state = 'rolling_back' and us <= %s::float8 and {PLAIN_ROOT} and"
+        f" {NOTHING_LEFT.replace('where c.root', 'where c.no <> %s and c.root')}",
+    )
+    + f", a as (update amends_call c set {_ENDED_CALL.format('r.at', 'r.h_1')} from r where c.no = %s"
+    f" and c.root = r.no and {_CAN_END} returning 1)"
+    + _events(1, "r").replace("r.h_1)", "r.h_2)")
+    + f" select r.at, 1 / (select count(*) from a), {_ELAPSED}, pg_notify({CHANNEL}, r.uid) from r"
+)
+_FIRST_ATTEMPT: Final = stored.attempt_facts(1)
+SKEW_US: Final = int(SKEW_S * MICROS)
+
 
 class Plain:
-    """The plain statements of one store, and the numbers of the tools that it has seen."""
+    """The plain statements of one store, the numbers of the tools that it has seen, and the ends of its chains."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, lost: Callable[[], object] = lambda: None) -> None:
+        self._clock, self._lost = clock, lost
         self.tools: dict[PlainTool, int] = {}
         self.halt = 0
-        self._undo: dict[str, Undo] = {}
-        """By root: the calls that are left to compensate."""
+        self._kept: dict[str, Kept] = {}
+        """By root."""
 
-    def remember(self, op: StoreOp[Any], answer: Any, tails: Mapping[str, Tail]) -> None:
-        """Remember the order of a rollback that a flow has begun; if its commit fails, the run has another ``touch``."""
-        if isinstance(op, BeginRollback):
-            tail = tails.get(answer.run.root)
-            if tail is not None:
-                self._keep(answer, tail.touch + int(tail.is_longer))
-        elif isinstance(op, CloseRun):
-            self._undo.pop(answer.root, None)
+    # ---- What is remembered
 
-    def _keep(self, answer: Rollback, touch: int) -> None:
-        undo = undo_of(answer, touch)
-        if undo is not None:
-            if len(self._undo) >= UNDO_MAX:
-                self._undo.clear()
-            self._undo[answer.run.root] = undo
+    def get(self, root: str) -> Kept | None:
+        """Return the end of a chain for a flow that has locked the run, if no step of it is on its way."""
+        kept = self._kept.get(root)
+        return None if kept is None or kept.use.locked() else kept
+
+    def remember(self, op: StoreOp[Any], answer: Any, tx: Transaction) -> None:
+        """Remember the ends of the chains that a flow has continued, after its commit."""
+        for root, tail in tx.tails.items():
+            if not tail.is_longer or tail.no <= 0:
+                continue
+            run, known = tx.runs.get(root), self._kept.get(root)
+            owner, epoch = (tail.owner, tail.epoch) if run is None else (run.owner, run.epoch)
+            if not owner:
+                self._forget(root)
+            elif known is not None or _owner_of(op) == owner:
+                kept = Kept(tail.no, tail.n, tail.head, tail.at, tail.touch + 1, owner, epoch)
+                if isinstance(op, BeginRollback | TurnPlain):
+                    kept.undo = undo_of(answer, kept.touch)
+                self._keep(root, kept)
+
+    def forget_all(self) -> None:
+        """Forget the ends of all chains: after a lost connection, for the server may have been restored from a backup."""
+        self._lost()
+        kept, self._kept = self._kept, {}
+        for one in kept.values():
+            one.forget()
+
+    def _forget(self, root: str) -> None:
+        kept = self._kept.pop(root, None)
+        if kept is not None:
+            kept.forget()
+
+    def _keep(self, root: str, kept: Kept) -> None:
+        """Remember a new end instead of the one before, which a step on its way may still change: that one is dead."""
+        old = self._kept.get(root)
+        if old is not None:
+            if old.touch > kept.touch:
+                return
+            old.forget()
+        elif len(self._kept) >= KEPT_MAX:
+            self.forget_all()
+        self._kept[root] = kept
+
+    def _take(self, run: PlainRun) -> Kept | None:
+        """Return the end of the chain of this run for one step; None: it is not known, or another step has it."""
+        kept: Kept | None = run.kept
+        if kept is None or kept.touch < 0:
+            kept = run.kept = self._of_root(run.root, run.owner, run.epoch)
+            run.takes_back = run.fails = True
+        return kept if kept is not None and kept.use.acquire(False) else None
+
+    def _of_root(self, root: str, owner: str, epoch: int) -> Kept | None:
+        kept = self._kept.get(root)
+        is_ours = kept is not None and kept.touch >= 0 and kept.owner == owner and kept.epoch == epoch
+        return kept if is_ours else None
+
+    def _take_of(self, root: str, owner: str, epoch: int) -> Kept | None:
+        """Do the same by the root."""
+        kept = self._of_root(root, owner, epoch)
+        return kept if kept is not None and kept.use.acquire(False) else None
 
     def _now(self) -> float | None:
         return None if self._clock is None else self._clock()
+
+    async def _stepped(self, kept: Kept, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return the answer of a statement that is its own transaction; nothing, and the chain is let go, if not done."""
+        try:
+            found, _, _ = await Execute(sql, params, prepare=True)
+        except UNDONE:
+            found = []
+        except BaseException as error:
+            let_go(kept, is_known=is_certain(error))
+            raise
+        if not found:
+            kept.use.release()
+        return found
+
+    # ---- Plain calls
 
     async def answer(self, op: AdmitCall) -> Admission | None:
         """Return the answer that is already in the record; None: the flow decides."""
@@ -306,65 +443,193 @@ class Plain:
 
     async def admit(self, op: AdmitPlain) -> Started | None:
         """Start the call; return None if nothing was changed and the flow must decide."""
-        if not is_plain(op):
-            return None
         tool = op.tool
-        if tool not in self.tools:
+        if tool not in self.tools and is_plain(op):
             found, _, _ = await Execute(_TOOL, (tool.name, tool.version, tool.kind, tool.declared, tool.undoable))
             if not found:
                 return None
             self.tools[tool] = found[0][0]
-        started: Started | None = done(op, await _stepped(_ADMIT, self._admission(op, self.tools[tool])))
+        started: Started | None = await self._alone(op)
         return started
-
-    def _admission(self, op: AdmitPlain, tool: int) -> tuple[Any, ...]:
-        key, made, run = key_of(op), made_at(op.number), op.run
-        return (
-            admission_body(op), self._now(), run.root, run.owner, run.epoch, made - SKEW_S, made + SKEW_S, self.halt,
-            key, op.number, key, tool, op.ident, op.digest, op.args, run.epoch, more_of(op),
-        )  # fmt: skip
-
-    def statement(self, op: AdmitPlain | SettlePlain) -> tuple[str, tuple[Any, ...]] | None:
-        """Return the statement of a step and its values; None: it is not for one statement alone."""
-        if isinstance(op, SettlePlain):
-            return None if op.repeated else (_SETTLE_SEALED if op.proof else _SETTLE_PLAIN, self._settlement(op))
-        tool = self.tools.get(op.tool)
-        return None if tool is None or not is_plain(op) else (_ADMIT, self._admission(op, tool))
 
     async def settle(self, op: SettlePlain) -> SettledPlain | None:
         """Settle the call; return None if nothing was changed and the flow must decide."""
-        if op.repeated:
-            return None
-        found = await _stepped(_SETTLE_SEALED if op.proof else _SETTLE_PLAIN, self._settlement(op))
-        settled: SettledPlain | None = done(op, found)
+        settled: SettledPlain | None = await self._alone(op)
         return settled
 
-    def _settlement(self, op: SettlePlain) -> tuple[Any, ...]:
-        started, first = op.started, op.started.op
-        run = first.run
-        was = more_of(first)  # another text: something was learned of the call meanwhile
-        sealed = (more_of(first, op.proof),) if op.proof else ()
+    async def _alone(self, op: AdmitPlain | SettlePlain) -> Any:
+        step = self.advance(op)
+        if step is None:
+            return None
+        found = await self._stepped(step.kept, step.sql, Written(self.values(step)))
+        return self.done(step, found[0][0]) if found else None
+
+    def answered(self, step: Advance, at: bytes | None) -> Started | SettledPlain | None:
+        """Return the answer of a step whose statement was carried out, and let go of the chain; None: it was not done."""
+        if at is not None:
+            return self.done(step, float(at))
+        step.kept.use.release()
+        return None
+
+    def advance(self, op: AdmitPlain | SettlePlain) -> Advance | None:
+        """Return the statement of a step, for which the chain is taken; None: the flow decides.
+
+        Whoever has it calls ``done`` or ``let_go``.
+        """
+        return self._settlement(op) if type(op) is SettlePlain else self._admission(op)  # type: ignore[arg-type]
+
+    def _admission(self, op: AdmitPlain) -> Advance | None:
+        run = op.run
+        tool = self.tools.get(op.tool)
+        kept = self._take(run) if tool is not None and is_plain(op) else None
         return (
-            success_body(op), self._now(), run.root, run.owner, run.epoch, started.at + FOLD_WINDOW_S, op.result, *sealed,
-            first.number, was,
+            None
+            if kept is None
+            else Advance(op, kept, admission_body(op), _ADMIT_FIRST if run.epoch == 1 else _ADMIT_AGAIN)
+        )
+
+    def _settlement(self, op: SettlePlain) -> Advance | None:
+        kept = None if op.repeated else self._take(op.started.op.run)
+        return (
+            None if kept is None else Advance(op, kept, success_body(op), _SETTLE_SEALED if op.proof else _SETTLE_PLAIN)
+        )
+
+    def values(self, step: Advance) -> list[bytes | None]:
+        """Return the values of the statement of a step, as they are sent."""
+        op, kept = step.op, step.kept
+        now = None if self._clock is None else repr(self._clock()).encode()
+        n = b"%d" % (kept.n + 1)
+        mine = kept.mine
+        if mine is None:
+            mine = kept.mine = (b"%d" % kept.no, kept.owner.encode(), b"%d" % kept.epoch, b"%d" % kept.touch)
+        no, owner, epoch, touch = mine
+        before, after, at = b"%b:%b:" % (kept.head.encode(), n), b":" + step.body.encode(), repr(kept.at).encode()
+        if type(op) is AdmitPlain:
+            made, key = op.number >> RANDOM_BITS, b"\\x" + key_of(op).hex().encode()
+            values = [
+                b"%d" % op.number, key, n, b"%d" % self.tools[op.tool], b"\\x" + op.ident.hex().encode(),
+                b"\\x" + op.digest.hex().encode(), _text(op.args), epoch, before, after, _text(more_of(op)), now, at, no,
+                owner, epoch, touch, b"%d" % self.halt, b"%d" % (made - SKEW_US), b"%d" % (made + SKEW_US),
+            ]  # fmt: skip
+            if step.sql is _ADMIT_AGAIN:
+                values.append(key)
+            return values
+        started, first = op.started, op.started.op  # type: ignore[union-attr]
+        hi = repr((started.at + FOLD_WINDOW_S) * MICROS).encode()
+        head: list[bytes | None] = [_text(op.result), n, before, after]  # type: ignore[union-attr]
+        if op.proof:
+            head.append(_text(more_of(first, op.proof)))
+        return [*head, now, at, no, owner, epoch, touch, b"%d" % first.number, _text(more_of(first)), hi]
+
+    def done(self, step: Advance, at: float) -> Started | SettledPlain:
+        """Return the answer of a step that was done, and let go of the chain."""
+        op, kept = step.op, step.kept
+        n = kept.n + 1
+        go_on(kept, step.body, at)
+        if type(op) is AdmitPlain:
+            return Started(op, n, at)
+        return SettledPlain(op.started, n, at, op.result, proof=op.proof)  # type: ignore[union-attr]
+
+    def together(self, ops: Sequence[AdmitPlain | SettlePlain]) -> Together | None:
+        """Return the statement of several steps, for which their chains are taken; None: none of them can be done."""
+        steps = [self.advance(op) for op in ops]
+        owner = next((step.kept.owner for step in steps if step is not None), "")
+        taken: dict[int, tuple[int, Advance]] = {}
+        rows = []
+        for place, step in enumerate(steps):
+            if step is None:
+                continue
+            if step.kept.owner != owner:
+                step.kept.use.release()
+                continue
+            number, row = self._row(step)
+            taken[number] = place, step
+            rows.append(row)
+        if not rows:
+            return None
+        arrays = [f"{{{','.join(column)}}}" for column in zip(*rows, strict=True)]
+        return Together(taken, len(ops), (self._now(), *arrays, owner, self.halt))
+
+    def _row(self, step: Advance) -> tuple[int, tuple[str, ...]]:
+        """Return the number of the call, and what the statement of a batch has to know, as elements of arrays."""
+        op, kept = step.op, step.kept
+        n = kept.n + 1
+        own = (f"{kept.no}", f"{kept.epoch}", f"{kept.touch}", repr(kept.at))
+        said = (f'"{kept.head}:{n}:"', f":{step.body}")
+        if type(op) is AdmitPlain:
+            made = op.number >> RANDOM_BITS
+            return op.number, (
+                *own, f"{op.number}", f"{n}", f"{self.tools[op.tool]}", key_of(op).hex(), op.ident.hex(), op.digest.hex(),
+                _element(op.args), *said, f"{made - SKEW_US}", f"{made + SKEW_US}", _element(more_of(op)), "null",
+            )  # fmt: skip
+        first = op.started.op  # type: ignore[union-attr]
+        more = more_of(first, op.proof) if op.proof else None
+        return first.number, (
+            *own, f"{first.number}", f"{n}", "null", "null", "null", "null", _element(op.result), *said, "null",  # type: ignore[union-attr]
+            repr((op.started.at + FOLD_WINDOW_S) * MICROS), _element(more), _element(more_of(first)),  # type: ignore[union-attr]
         )  # fmt: skip
+
+    def all_done(self, together: Together, found: Sequence[tuple[Any, ...]]) -> list[Started | SettledPlain | None]:
+        """Return the answers of a batch; None for each that was not done: its caller does it alone."""
+        answers: list[Started | SettledPlain | None] = [None] * together.count
+        taken = together.taken
+        for number, at in found:
+            place, step = taken.pop(number)
+            answers[place] = self.done(step, at)
+        together.let_go(is_known=True)
+        return answers
 
     async def fail(self, op: SettleCall) -> Settled | None:
         """Settle a plain call as failed; return None if nothing was changed and the flow must decide."""
         seen = op.seen
         if seen is None or not is_plain_failure(op, seen):
             return None
+        kept = self._take_of(seen.root, op.owner, op.epoch)
+        if kept is None:
+            return None
         root = stored.RootFacts(0, seen.root, seen.run_id, seen.tenant, seen.agent, seen.principal)
         learned, before, after = failed(op, seen, root)
-        number, event = number_of(seen.id), failure_event(op, seen, 0.0)
-        found = await _stepped(
+        number, event, n = number_of(seen.id), failure_event(op, seen, 0.0), kept.n + 1
+        found = await self._stepped(
+            kept,
             _FAIL,
             (
-                self._now(), seen.root, event.body, op.owner, op.epoch, number, before, after, number, before, seen.id,
-                op.owner, op.epoch, *_said(event),
+                *self._linked(kept, [event.body]), n, *_mine(kept), after, number, before, seen.id, op.owner, op.epoch, n,
+                *_said(event),
             ),
         )  # fmt: skip
-        return Settled(failed_row(seen, learned, found[0][0])) if found else None
+        if not found:
+            return None
+        at = found[0][0]
+        self._moved_on(kept, [event.body], at)
+        return Settled(failed_row(seen, learned, at))
+
+    async def fail_plainly(self, op: FailPlain) -> FailedPlain | None:
+        """Do what ``fail`` does for a call that this process has started, without rows."""
+        first = op.started.op
+        run, number = first.run, first.number
+        if op.repeated or op.token or first.call_ref or first.proof or op.proof:
+            return None
+        kept = self._take(run)
+        if kept is None:
+            return None
+        facts, n = failure_facts(op), kept.n + 1
+        body = run.body(number, "started", "failed", facts)
+        found = await self._stepped(
+            kept,
+            _FAIL,
+            (
+                *self._linked(kept, [body]), n, *_mine(kept), more_of_failure(op), number, None, call_id(number), run.owner,
+                run.epoch, n, "call", "started", "failed", facts,
+            ),
+        )  # fmt: skip
+        if not found:
+            return None
+        at: float = found[0][0]
+        self._moved_on(kept, [body], at)
+        return FailedPlain(op, at)
+
+    # ---- Plain runs
 
     async def open(self, op: OpenRun) -> Opened | None:
         """Open a run that there was not; return None if nothing was changed and the flow must decide."""
@@ -377,44 +642,57 @@ class Plain:
             for name, value in zip(RUN_COLUMNS, RUN_VALUES(row), strict=True)
             if name != "created_at"
         ]
-        found = await _stepped(
+        kept = Kept(0, 0, GENESIS, 0.0, 0, op.owner, 1)
+        kept.use.acquire()
+        found = await self._stepped(
+            kept,
             _OPEN_RUN,
             (
-                self._now(), event.body, *values, stored.written_owners({1: op.owner}), op.tenant, op.id, op.owner, 1,
-                *_said(event),
+                *self._linked(kept, [event.body]), *values, stored.written_owners({1: op.owner}), op.tenant, op.id, op.owner,
+                1, 1, *_said(event),
             ),
         )  # fmt: skip
-        return Opened("fresh", new_run(op, 1, found[0][0]), found[0][0]) if found else None
+        if not found:
+            return None
+        at, _, kept.no = found[0]
+        self._keep(op.uid, kept)
+        self._moved_on(kept, [event.body], at)
+        return Opened("fresh", new_run(op, 1, at), at)
 
     async def turn(self, op: BeginRollback) -> Rollback | None:
         """Begin the rollback of a plain run; return None if nothing was changed and the flow must decide."""
         if op.plain is None or not is_plain_rollback(op):
             return None
-        found = await self._moved(_TURN, op, op.plain, rollback_events(op, op.plain, 0.0), *rollback_goal(op).values())
-        if not found:
+        moved = await self._moved(_TURN, op, op.plain, rollback_events(op, op.plain, 0.0), *rollback_goal(op).values())
+        if moved is None:
             return None
-        run, (touch, at) = RunRow(*found[0][:_WIDTH]), found[0][_WIDTH : _WIDTH + 2]
-        calls = tuple([stored.join(values[_WIDTH + 4 :])[0] for values in found if values[_WIDTH + 4] is not None])
+        kept, found = moved
+        run, at = RunRow(*found[0][:_WIDTH]), found[0][_WIDTH]
+        calls = tuple([stored.join(values[_WIDTH + 3 :])[0] for values in found if values[_WIDTH + 3] is not None])
         answer = Rollback("rolling", run, Tree(run, (run,), calls, at))
-        self._keep(answer, touch)
+        kept.undo = undo_of(answer, kept.touch)
+        kept.use.release()
         return answer
 
     async def close(self, op: CloseRun) -> RunRow | None:
         """Close a plain run whose calls are compensated; return None if nothing was changed and the flow must decide."""
         if op.plain is None or not is_plain_close(op):
             return None
-        found = await self._moved(_CLOSE, op, op.plain, (close_event(op, op.plain, 0.0),))
-        if not found:
+        moved = await self._moved(_CLOSE, op, op.plain, (close_event(op, op.plain, 0.0),))
+        if moved is None:
             return None
-        self._undo.pop(op.run, None)
-        return RunRow(*found[0][:_WIDTH])
+        self._forget(op.run)
+        return RunRow(*moved[1][0][:_WIDTH])
 
     async def commit(self, op: DecideCommit) -> Decision | None:
         """Commit a plain run; return None if nothing was changed and the flow must decide."""
         if op.plain is None or not is_plain_commit(op):
             return None
-        found = await self._moved(_COMMIT, op, op.plain, commit_events(op, op.plain, 0.0), op.output)
-        return Decision("committed", RunRow(*found[0][:_WIDTH])) if found else None
+        moved = await self._moved(_COMMIT, op, op.plain, commit_events(op, op.plain, 0.0), op.output)
+        if moved is None:
+            return None
+        self._forget(op.plain.root)
+        return Decision("committed", RunRow(*moved[1][0][:_WIDTH]))
 
     async def _moved(
         self,
@@ -423,84 +701,262 @@ class Plain:
         run: PlainRun,
         events: Sequence[AddEvent],
         *sets: Any,
-    ) -> list[tuple[Any, ...]]:
-        bodies, said = [event.body for event in events], [one for event in events for one in _said(event)]
-        by, epoch = events[0].by_whom, run.epoch
-        return await _stepped(sql, (self._now(), run.root, *bodies, *sets, op.owner, op.epoch, by, epoch, *said))
+    ) -> tuple[Kept, list[tuple[Any, ...]]] | None:
+        """Change the row of the run and write the events; the chain is still taken then."""
+        kept = self._take(run) if (op.owner, op.epoch) == (run.owner, run.epoch) else None
+        if kept is None:
+            return None
+        bodies = [event.body for event in events]
+        said = [one for n, event in enumerate(events, kept.n + 1) for one in (n, *_said(event))]
+        last = kept.n + len(events)
+        values = (*self._linked(kept, bodies), *sets, last, *_mine(kept), events[0].by_whom, run.epoch, *said)
+        found = await self._stepped(kept, sql, values)
+        if not found:
+            return None
+        self._linked_on(kept, bodies, found[0][_WIDTH])
+        _touched(kept)
+        return kept, found
+
+    def _linked(self, kept: Kept, bodies: Sequence[str]) -> tuple[Any, ...]:
+        """Return the values of ``_hashes``."""
+        n = kept.n
+        texts = [f"{kept.head}:{n + 1}:", f":{bodies[0]}"]
+        for k, body in enumerate(bodies[1:], 2):
+            texts += [f":{n + k}:", f":{body}"]
+        return self._now(), kept.at, *texts
+
+    def _linked_on(self, kept: Kept, bodies: Sequence[str], at: float) -> None:
+        micros = round(at * MICROS)
+        for body in bodies:
+            kept.n += 1
+            kept.head = sha256(f"{kept.head}:{kept.n}:{micros}:{body}".encode("ascii")).hexdigest()
+        kept.at, kept.undo, kept.left = at, None, None
+
+    def _moved_on(self, kept: Kept, bodies: Sequence[str], at: float) -> None:
+        """Remember the end of the chain after a statement that has moved ``touch`` on, and let go of it."""
+        self._linked_on(kept, bodies, at)
+        _touched(kept)
+        kept.use.release()
+
+    # ---- Plain compensations
 
     async def begin(self, op: BeginCompensation) -> CallRow | None:
         """Begin the compensation; return None if nothing was changed and the flow must decide."""
         seen = op.seen
-        undo = None if seen is None else self._undo.get(seen.root)
-        if seen is None or undo is None or not is_plain_beginning(op, undo):
+        kept = None if seen is None else self._take_undo(seen.root, op.owner, op.epoch)
+        if seen is None or kept is None:
             return None
-        number = number_of(op.call_id)
-        found = await _stepped(
+        if not is_plain_beginning(op, kept.undo):
+            kept.use.release()
+            return None
+        body, n, number = compensation_body(op, "succeeded", "compensating"), kept.n + 1, number_of(op.call_id)
+        found = await self._stepped(
+            kept,
             _BEGIN,
             (
-                compensation_body(op, "succeeded", "compensating"), self._now(), seen.root, op.owner, op.epoch, undo.touch,
-                seen.created_at + FOLD_WINDOW_S, op.epoch, number, seen.settled_seq,
+                n, op.epoch, f"{kept.head}:{n}:", f":{body}", self._now(), kept.at, *_mine(kept), number, seen.settled_seq,
+                (seen.created_at + FOLD_WINDOW_S) * MICROS,
             ),
         )  # fmt: skip
         if not found:
-            self._undo.pop(seen.root, None)
             return None
-        return begun(op, found[0][1], undo)
+        at = found[0][0]
+        row = begun(op, at, kept.undo)
+        go_on(kept, body, at)
+        return row
 
     async def end(self, op: SettleCompensation) -> Settled | None:
         """Settle the compensation; return None if nothing was changed and the flow must decide."""
         seen = op.seen
-        undo = None if seen is None else self._undo.get(seen.root)
-        if seen is None or undo is None or not is_plain_end(op, undo):
+        kept = None if seen is None else self._take_undo(seen.root, op.owner, op.epoch)
+        if seen is None or kept is None:
             return None
-        number = number_of(op.call_id)
-        found = await _stepped(
+        undo = kept.undo
+        if not is_plain_end(op, undo):
+            kept.use.release()
+            return None
+        body, n, number = compensation_body(op, "compensating", "compensated"), kept.n + 1, number_of(op.call_id)
+        found = await self._stepped(
+            kept,
             _END,
             (
-                compensation_body(op, "compensating", "compensated"), self._now(), seen.root, op.owner, op.epoch,
-                undo.touch, seen.created_at + FOLD_WINDOW_S, number,
+                n, f"{kept.head}:{n}:", f":{body}", self._now(), kept.at, *_mine(kept), number,
+                (seen.created_at + FOLD_WINDOW_S) * MICROS,
             ),
         )  # fmt: skip
         if not found:
-            self._undo.pop(seen.root, None)
             return None
         undo.going = ""
         undo.left.pop()
-        return undone(op, found[0][1])
+        go_on(kept, body, found[0][0])
+        return undone(op, found[0][0])
 
-    async def together(self, ops: Sequence[AdmitPlain | SettlePlain]) -> list[Started | SettledPlain | None]:
-        """Carry out steps of several runs by one statement; None for each that was not done: its caller does it alone."""
-        asked = [self._asked(place, op) for place, op in enumerate(ops)]
-        text = json.dumps([one for one in asked if one is not None], ensure_ascii=False)
-        found = await _stepped(_TOGETHER, (self._now(), text, self.halt))
-        answers: list[Started | SettledPlain | None] = [None] * len(ops)
-        for place, n, at, *_ in found:
-            op = ops[place]
-            answers[place] = (
-                Started(op, n, at)
-                if isinstance(op, AdmitPlain)
-                else SettledPlain(op.started, n, at, op.result, proof=op.proof)
-            )
-        return answers
+    def _take_undo(self, root: str, owner: str, epoch: int) -> Kept | None:
+        kept = self._take_of(root, owner, epoch)
+        if kept is None or (kept.undo is not None and kept.undo.touch == kept.touch):
+            return kept
+        kept.use.release()
+        return None
 
-    def _asked(self, place: int, op: AdmitPlain | SettlePlain) -> dict[str, Any] | None:
-        """Return one step for the statement; None: it cannot be part of a batch."""
-        if isinstance(op, SettlePlain):
-            first = op.started.op
-            run = first.run
-            return {
-                "i": place, "uid": run.root, "owner": run.owner, "epoch": run.epoch, "body": success_body(op),
-                "no": first.number, "hi": op.started.at + FOLD_WINDOW_S, "result": op.result,
-                "more": more_of(first, op.proof) if op.proof else None, "was": more_of(first),
-            }  # fmt: skip
-        tool, made, run = self.tools.get(op.tool), made_at(op.number), op.run
-        if tool is None or not is_plain(op):
+    # ---- A whole rollback
+
+    async def turn_back(self, op: TurnPlain) -> Begun | None:
+        """Begin the rollback and its first compensation; return None if nothing was changed and the flow must decide."""
+        run, last = op.run, op.left[-1]
+        kept = None if op.repeated or op.token or not op.why else self._take(run)
+        if kept is None:
             return None
-        return {
-            "i": place, "uid": run.root, "owner": run.owner, "epoch": run.epoch, "body": admission_body(op),
-            "no": op.number, "lo": made - SKEW_S, "hi": made + SKEW_S, "key": key_of(op).hex(), "tool": tool,
-            "ident": op.ident.hex(), "digest": op.digest.hex(), "args": op.args, "more": more_of(op),
-        }  # fmt: skip
+        first, why, by, epoch = last.started, quoted(op.why), op.by, run.epoch
+        number, hi = first.op.number, (first.at + FOLD_WINDOW_S) * MICROS
+        aim = f'"goal": "rollback", "goal_by": "self", "goal_why": {why}}}'
+        goal, turn = f'{{"why": {why}, {aim}', f"{{{aim}"
+        bodies = (
+            _run_body(run, "goal", "", "rollback", by, goal),
+            _run_body(run, "run", "open", "rolling_back", by, turn),
+            run.body(number, "succeeded", "compensating", _FIRST_ATTEMPT),
+        )
+        n = kept.n
+        found = await self._stepped(
+            kept,
+            _TURN_PLAIN,
+            (
+                *self._linked(kept, bodies), op.why, n + 2, *_mine(kept), hi, len(op.left), number, last.n, n + 3, epoch,
+                number, by, epoch, n + 1, "goal", "", "rollback", goal, n + 2, "run", "open", "rolling_back", turn,
+            ),
+        )  # fmt: skip
+        if not found:
+            return None
+        at = found[0][0]
+        self._linked_on(kept, bodies, at)
+        _touched(kept)
+        kept.left = kept.touch, [one.started.op.number for one in op.left]
+        kept.use.release()
+        return Begun(last, at)
+
+    async def undone(self, op: UndonePlain) -> Begun | TakenBack | None:
+        """Settle a compensation of such a rollback, and begin the next one or close the run.
+
+        Return None if nothing was changed and the flow must decide.
+        """
+        started = op.begun.settled.started
+        run, number, then = started.op.run, started.op.number, op.then
+        kept = None if op.repeated or op.token else self._take(run)
+        if kept is None:
+            return None
+        left = None if kept.left is None or kept.left[0] != kept.touch else kept.left[1]
+        following = None if then is None else then.started.op.number
+        if not left or left[-1] != number or (left[-2] if len(left) > 1 else None) != following:
+            kept.use.release()
+            return None
+        body, n = run.body(number, "compensating", "compensated", _FIRST_ATTEMPT), kept.n
+        hi = (min(started.at, started.at if then is None else then.started.at) + FOLD_WINDOW_S) * MICROS
+        if then is None:
+            bodies = (body, _run_body(run, "run", "rolling_back", "rolled_back", run.owner, "{}"))
+            values: tuple[Any, ...] = (
+                n + 2, *_mine(kept), hi, number, n + 1, number, run.owner, run.epoch, n + 2, "run", "rolling_back",
+                "rolled_back", "{}",
+            )  # fmt: skip
+        else:
+            bodies = (body, run.body(following or 0, "succeeded", "compensating", _FIRST_ATTEMPT))
+            values = (*_mine(kept), hi, n + 1, number, n + 2, run.epoch, following, then.n)
+        found = await self._stepped(kept, _LAST if then is None else _NEXT, (*self._linked(kept, bodies), *values))
+        if not found:
+            return None
+        if then is None:
+            self._forget(run.root)
+            return TakenBack(run)
+        at, touch = found[0][0], kept.touch
+        self._linked_on(kept, bodies, at)
+        left.pop()
+        kept.left = touch, left
+        kept.use.release()
+        return Begun(then, at)
+
+
+class Written(list[bytes | None]):
+    """Values of a statement that are already as they are sent."""
+
+
+class Advance:
+    """One event that is on its way into its chain: its statement, and the end of the chain that it goes on from."""
+
+    __slots__ = ("body", "kept", "op", "sql")
+
+    def __init__(self, op: AdmitPlain | SettlePlain, kept: Kept, body: str, sql: str) -> None:
+        self.op, self.kept, self.body, self.sql = op, kept, body, sql
+
+
+class Together:
+    """Several steps that are on their way in one statement."""
+
+    __slots__ = ("count", "params", "taken")
+    sql = _TOGETHER
+
+    def __init__(self, taken: dict[int, tuple[int, Advance]], count: int, params: tuple[Any, ...]) -> None:
+        self.taken, self.count, self.params = taken, count, params
+
+    def let_go(self, *, is_known: bool) -> None:
+        """Let go of the chains of all steps that are still on their way; ``is_known``: those were not done."""
+        for _, step in self.taken.values():
+            let_go(step.kept, is_known=is_known)
+        self.taken = {}
+
+
+def let_go(kept: Kept, *, is_known: bool) -> None:
+    """Let go of a chain that was not continued, or of which it is not known whether it was: then its end is forgotten."""
+    if not is_known:
+        kept.forget()
+    kept.use.release()
+
+
+def is_certain(error: BaseException) -> bool:
+    """Return whether the statement that failed so has certainly changed nothing."""
+    return isinstance(error, UNDONE) or (
+        isinstance(error, psycopg.Error) and fate_of(error, committing=True) != "unknown"
+    )
+
+
+def go_on(kept: Kept, body: str, at: float) -> None:
+    """Remember the end of a chain after one more event, and let go of it."""
+    n = kept.n + 1
+    kept.head = sha256(f"{kept.head}:{n}:{round(at * MICROS)}:{body}".encode("ascii")).hexdigest()
+    kept.n, kept.at = n, at
+    kept.use.release()
+
+
+def _touched(kept: Kept) -> None:
+    """Note that a statement has moved ``touch`` on; what was forgotten meanwhile stays so."""
+    if kept.touch >= 0:
+        kept.touch, kept.mine = kept.touch + 1, None
+
+
+def _mine(kept: Kept) -> tuple[int, str, int, int]:
+    """Return the values of ``_MINE``."""
+    return kept.no, kept.owner, kept.epoch, kept.touch
+
+
+def _text(text: str | None) -> bytes | None:
+    """Return a text as it is sent, without what PostgreSQL's text cannot hold."""
+    if text is None:
+        return None
+    try:
+        sent = text.encode()
+    except UnicodeEncodeError:
+        sent = storable(text).encode()
+    return sent if b"\0" not in sent else storable(text).encode()
+
+
+def _element(text: str | None) -> str:
+    """Return a text as an element of an array."""
+    if text is None:
+        return "null"
+    if "\\" in text:
+        text = text.replace("\\", "\\\\")
+    return '"' + text.replace('"', '\\"') + '"'
+
+
+def _run_body(run: PlainRun, what: str, frm: str, to: str, by: str, facts: str) -> str:
+    return body_of(run.root, run.root, run.run_id, run.tenant, "", what, frm, to, by, run.epoch, facts)
 
 
 def _said(event: AddEvent) -> tuple[str, str, str, str]:
@@ -508,36 +964,33 @@ def _said(event: AddEvent) -> tuple[str, str, str, str]:
     return event.what, event.frm, event.to_state, event.facts
 
 
-async def _stepped(sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Return the answer of a statement that is its own transaction; nothing if it undid itself."""
-    try:
-        found, _, _ = await Execute(sql, params, prepare=True)
-    except DivisionByZero:
-        return []
-    return found
+def _owner_of(op: StoreOp[Any]) -> str:
+    """Return the owner in whose name this operation is done."""
+    run: PlainRun | None = None
+    if isinstance(op, AdmitPlain):
+        run = op.run
+    elif isinstance(op, SettlePlain | FailPlain):
+        run = op.started.op.run
+    owner: str = getattr(op, "owner", "") if run is None else run.owner
+    return owner or ""
 
 
-def done(op: AdmitPlain | SettlePlain, found: Sequence[tuple[Any, ...]]) -> Any:
-    """Return the answer of a step from the rows of its statement; None: nothing was changed and the flow must decide."""
-    if not found:
-        return None
-    n, at = found[0][:2]
-    return (
-        Started(op, n, at) if isinstance(op, AdmitPlain) else SettledPlain(op.started, n, at, op.result, proof=op.proof)
-    )
-
-
-UNDO_MAX: Final = 10_000
+KEPT_MAX: Final = 10_000
+UNDONE: Final = (DivisionByZero, UniqueViolation)
+"""How a plain statement fails that has undone itself."""
 
 QUICK: Final[dict[type[StoreOp[Any]], Callable[[Plain, Any], Any]]] = {
     AdmitCall: Plain.answer,
     AdmitPlain: Plain.admit,
     SettlePlain: Plain.settle,
     SettleCall: Plain.fail,
+    FailPlain: Plain.fail_plainly,
     OpenRun: Plain.open,
     BeginRollback: Plain.turn,
     BeginCompensation: Plain.begin,
     SettleCompensation: Plain.end,
     CloseRun: Plain.close,
     DecideCommit: Plain.commit,
+    TurnPlain: Plain.turn_back,
+    UndonePlain: Plain.undone,
 }

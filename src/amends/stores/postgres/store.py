@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -19,7 +19,6 @@ from amends.errors import BadConfig, LedgerUnavailable, NotStorable
 from amends.ledger.flow import Flow, run_flow
 from amends.ledger.joined import Joined
 from amends.ledger.operations import OpenChild, OpenRun, StoreOp
-from amends.ledger.plain import AdmitPlain, SettlePlain
 from amends.ledger.store import OUTCOME
 from amends.model import Schema
 from amends.stores.postgres.url import Address, check_schema, read_url
@@ -42,8 +41,8 @@ from amends.stores.postgres import joined
 from amends.stores.postgres.callers_pool import CallersPool, LendingPool, address_of, checked_pool
 from amends.stores.postgres.connection import AsyncConnection, Blocking, Connection, arguments, connect, connect_async
 from amends.stores.postgres.errors import explained, fate_of
-from amends.stores.postgres.quick import QUICK, Plain, done
-from amends.stores.postgres.schema import establish, read_schema
+from amends.stores.postgres.quick import QUICK, UNDONE, Plain, is_certain, let_go
+from amends.stores.postgres.schema import establish, estimate_rows, read_schema
 from amends.stores.postgres.transaction import Attempts, Preamble
 from amends.stores.postgres.wakeup import Ring, Watch
 from amends.stores.retry import AsyncCaller, Caller, perform
@@ -82,11 +81,12 @@ class PostgresStore:
         self._address = self._addressed(url, schema=schema, pool_max=pool_max, lock_wait_s=lock_wait_s)
         self.url = self._address.shown
         self._clock = clock
-        self._plain = Plain(clock)
+        self._plain = Plain(clock, lost=lambda: self._met(None))
         self._preamble = Preamble(self._address)
         self._create = True
         self._opened = False
         self._home: tuple[str, str] | None = None
+        self.on_session: list[Callable[[], None]] = []
         self._closed = False
         self._start_fresh()
         _STORES.add(self)
@@ -128,7 +128,7 @@ class PostgresStore:
         self._pool: Lender[Any] = (
             Pool(self._connect, size=size, wait_s=wait_s, shown=address.shown)
             if self._lent is None
-            else CallersPool(self._lent, address)
+            else CallersPool(self._lent, address, lambda: self._met(None))
         )
         self._threads: ThreadPoolExecutor | None = None
         self._loops: dict[asyncio.AbstractEventLoop, LoopPool[AsyncConnection]] = {}
@@ -160,9 +160,18 @@ class PostgresStore:
         return self._with_connection(lambda connection: read_schema(connection, self._address))
 
     def migrate(self) -> Schema:
-        """Migrate the ledger, or create it; return the schema version that it has now."""
+        """Apply every migration, or create the ledger; return the schema version that it has now."""
         self.open(create=True)
+        if self.schema().pending:  # what no program applies by itself
+            self._with_connection(
+                lambda connection: establish(connection, self._address, create=False, clock=self._clock, contract=True)
+            )
         return self.schema()
+
+    def estimate_rows(self, tables: Collection[str]) -> dict[str, int]:
+        """Return about how many rows these tables have; one that does not exist is left out."""
+        self._check_open()
+        return self._with_connection(lambda connection: estimate_rows(connection, self._address, tables))
 
     def perform(self, op: StoreOp[T]) -> T:
         """Carry out one operation; return when it is durable."""
@@ -187,37 +196,40 @@ class PostgresStore:
 
     def _alone(self, op: StoreOp[Any]) -> Any:
         """Carry out one step by its statement, without the flow around it; None: the flow decides."""
-        connection = self._pool.take()
-        keep = False
+        connection, step = self._pool.take(), None
+        keep = is_known = False
         try:
-            answer: Any
-            if isinstance(op, AdmitPlain | SettlePlain) and (statement := self._plain.statement(op)) is not None:
-                answer = done(op, connection.execute_alone(*statement))
-            else:
+            step = self._plain.advance(op) if type(op) in STEPS else None  # type: ignore[arg-type]
+            if step is None:
                 answer = run_flow(QUICK[type(op)](self._plain, op), connection.execute)
+            else:
+                at = connection.first_value(step.sql, self._plain.values(step))
+                answer, step = self._plain.answered(step, at), None
             keep = True
             return answer
-        except psycopg.errors.DivisionByZero:  # it has undone itself
-            keep = True
-            return None
         except psycopg.Error as error:
-            keep = _left_by([op], error)
+            keep, is_known = self._left_by([op], error), is_certain(error)
             return None
         finally:
+            if step is not None:
+                let_go(step.kept, is_known=is_known)
             self._pool.give(connection, keep=keep)
 
     def _together(self, ops: Sequence[Any]) -> Sequence[Any]:
         """Carry out steps of several runs by one statement; None for each that was not done."""
-        connection = self._pool.take()
-        keep = False
+        connection, steps = self._pool.take(), None
+        keep = is_known = False
         try:
-            answers = run_flow(self._plain.together(ops), connection.execute)
+            steps = self._plain.together(ops)
+            found = connection.execute_alone(steps.sql, steps.params) if steps is not None else []
             keep = True
-            return answers
+            return self._plain.all_done(steps, found) if steps is not None else [None] * len(ops)
         except psycopg.Error as error:
-            keep = _left_by(ops, error)
+            keep, is_known = self._left_by(ops, error), is_certain(error)
             return [None] * len(ops)
         finally:
+            if steps is not None:
+                steps.let_go(is_known=is_known)
             self._pool.give(connection, keep=keep)
 
     async def perform_async(self, op: StoreOp[T]) -> T:
@@ -265,27 +277,30 @@ class PostgresStore:
 
     async def _at_once_async(self, op: Any) -> Any:
         """Do the same in this task; a cancellation is raised when the step is over, with its outcome."""
-        statement = self._plain.statement(op)
-        if statement is None:
-            return await self._alone_async(op)
         pool = self._loop_pool()
         connection = await pool.take()
         stops: list[asyncio.CancelledError] = []
-        answer, keep = None, False
+        answer, step, is_asked = None, None, False
+        keep = is_known = False
         try:
-            answer = done(op, await connection.execute_alone(*statement, stops))
-            keep = True
-        except psycopg.errors.DivisionByZero:  # it has undone itself
+            step = self._plain.advance(op)
+            is_asked = step is not None
+            if step is not None:
+                at = await connection.first_value(step.sql, self._plain.values(step), stops)
+                answer, step = self._plain.answered(step, at), None
             keep = True
         except psycopg.Error as error:
-            keep = _left_by([op], error)
+            keep, is_known = self._left_by([op], error), is_certain(error)
         finally:
+            if step is not None:
+                let_go(step.kept, is_known=is_known)
             pool.give(connection, keep=keep)
         if answer is not None and not stops:
             return answer
         outcome: Callable[[], Any] = lambda: answer  # noqa: E731
         if answer is None:
-            outcome, stop = await to_its_end(uninterrupted(self._performed(op, quick=False)))
+            work = self._performed(op, quick=False) if is_asked else self._one_async(op)
+            outcome, stop = await to_its_end(uninterrupted(work))
             stops += [stop] if stop is not None else []
         if not stops:
             return outcome()
@@ -293,27 +308,55 @@ class PostgresStore:
         raise stops[-1]
 
     async def _one_async(self, op: StoreOp[Any]) -> Any:
-        answer = await self._sent_async([op], lambda: QUICK[type(op)](self._plain, op))
+        """Carry out one step by its statement, or by its flow if that must decide."""
+        pool = self._loop_pool()
+        connection = await pool.take()
+        answer, keep = None, False
+        try:
+            answer = await run_flow_async(QUICK[type(op)](self._plain, op), connection.execute)
+            keep = True
+        except psycopg.Error as error:
+            keep = self._left_by([op], error)
+        finally:
+            pool.give(connection, keep=keep)
         return await self._performed(op, quick=False) if answer is None else answer
 
     async def _together_async(self, ops: Sequence[Any]) -> Sequence[Any]:
-        """Carry out steps of several runs by one statement; None for each that was not done."""
-        answers: Sequence[Any] | None = await uninterrupted(self._sent_async(ops, lambda: self._plain.together(ops)))
-        return [None] * len(ops) if answers is None else answers
+        """Carry out steps of several runs by one statement; None for each that was not done.
 
-    async def _sent_async(self, ops: Sequence[Any], flow: Callable[[], Flow[Any]]) -> Any:
+        A cancellation is raised when they are over, with their outcome.
+        """
         pool = self._loop_pool()
         connection = await pool.take()
-        keep = False
+        steps, stops = None, list[asyncio.CancelledError]()
+        answers: Sequence[Any] = [None] * len(ops)
+        keep = is_known = False
         try:
-            answer = await run_flow_async(flow(), connection.execute)
+            steps = self._plain.together(ops)
+            if steps is not None:
+                answers = self._plain.all_done(steps, await connection.all_rows(steps.sql, steps.params, stops))
             keep = True
-            return answer
         except psycopg.Error as error:
-            keep = _left_by(ops, error)
-            return None
+            keep, is_known = self._left_by(ops, error), is_certain(error)
         finally:
+            if steps is not None:
+                steps.let_go(is_known=is_known)
             pool.give(connection, keep=keep)
+        if not stops:
+            return answers
+        setattr(stops[-1], OUTCOME, lambda: answers)
+        raise stops[-1]
+
+    def _left_by(self, ops: Sequence[StoreOp[Any]], error: psycopg.Error) -> bool:
+        """Note whether these steps may have been done although their statement failed; return whether to keep its connection."""
+        if isinstance(error, UNDONE):
+            return True
+        fate = fate_of(error, committing=True)
+        if fate == "unknown":
+            self._plain.forget_all()
+            for op in ops:
+                op.repeated = True  # the flow gives the first answer
+        return fate in Attempts.kept
 
     def joined(self, connection: object, *, tool: str) -> Joined:
         """Return the ledger through this psycopg connection, inside the transaction that is open there."""
@@ -402,10 +445,16 @@ class PostgresStore:
         )
 
     def _connect(self) -> Connection:
-        return connect(self._address, opened=self._opened)
+        return self._met(connect(self._address, opened=self._opened))
 
     async def _connect_async(self) -> AsyncConnection:
-        return await connect_async(self._address, opened=self._opened)
+        return self._met(await connect_async(self._address, opened=self._opened))
+
+    def _met(self, connection: T) -> T:
+        """Tell that a session has begun: with which server, only its ledger shows."""
+        for tell in self.on_session:
+            tell()
+        return connection
 
     def _loop_pool(self) -> LoopPool[AsyncConnection]:
         loop = asyncio.get_running_loop()
@@ -435,18 +484,10 @@ class PostgresStore:
         """Start without the parent's connections. They stay open here: closing one would end the parent's session."""
         pool = self._pool
         _LEFT_ALONE.append((pool, self._loops, self._watching))
+        self._plain.forget_all()
         self._start_fresh()
         if self._lent is not None:
             self._pool = pool  # it refuses: the program's connections are the parent's too
-
-
-def _left_by(ops: Sequence[StoreOp[Any]], error: psycopg.Error) -> bool:
-    """Note whether these steps may have been done although their statement failed; return whether to keep its connection."""
-    fate = fate_of(error, committing=True)
-    if fate == "unknown":
-        for op in ops:
-            op.repeated = True  # the flow gives the first answer
-    return fate in Attempts.kept
 
 
 def _check_identity(op: OpenRun | OpenChild) -> None:

@@ -97,9 +97,8 @@ class Attempts:
                 return done
             self._committing = self._quick = False
         await Command(preamble.writing)
-        tx = Transaction(WRITING, clock)
+        tx = Transaction(WRITING, clock, self._plain)
         answer = await as_sql(intent(op), tx)
-        self._plain.remember(op, answer, tx.tails)
         topics = topics_of(op, answer)
         notify = notify_command(topics)
         if topics and not notify:
@@ -107,6 +106,7 @@ class Attempts:
         self._committing = True
         done = await Command(f"{notify}commit")
         assert done == "COMMIT", f"a commit was answered with {done}"
+        self._plain.remember(op, answer, tx)
         return answer
 
     def fate_of(self, error: Exception) -> Fate:
@@ -115,6 +115,8 @@ class Attempts:
 
     def pause_s(self, error: Exception, fate: Fate, attempt: int) -> float | None:
         """Retry once on a new connection, and repeatedly after a conflict with another transaction."""
+        if fate in ("lost", "unknown"):
+            self._plain.forget_all()
         if not self._reconnected and (fate == "lost" or (fate == "unknown" and self._quick)):
             # The server was restarted, perhaps while the connection was idle.
             self._reconnected = True

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from amends.ledger import operations
 from amends.ledger.operations import StoreOp
+from amends.ledger.plain import TurnPlain, UndonePlain
 from amends.visible import visible_log
 
 log = visible_log("amends")
@@ -42,6 +43,8 @@ def topics_of(op: StoreOp[Any], answer: Any) -> tuple[str, ...]:
     """
     if isinstance(op, operations.DecideApproval | operations.EditApproval):
         return (answer.call.root,)
+    if isinstance(op, TurnPlain | UndonePlain):
+        op = op.general()
     if isinstance(op, SETTLED):
         call = answer.call
         if isinstance(op, operations.SettleCompensation) and isinstance(op.then, operations.CloseRun) and answer.then:

@@ -3,10 +3,17 @@
 It needs no thread of its own. A caller that finds no leader leads a batch, in its own thread. Callers that come while
 it writes are queued; the leader takes them into its transaction, or leaves the lead to the first of them. The callers
 of one event loop that are ready in the same turn of the loop come together. Nobody is answered before the flush.
+
+Crowds are woken one by one: each thread that is woken wakes the next one first. If all are woken at once, each waits
+for the interpreter lock and asks for it every few milliseconds, which costs more than the work itself. The last one
+passes on the lead, so that the next batch has all of them. A crowd of tasks is written on their event loop and flushed by
+a thread.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -29,6 +36,8 @@ LONELY_TURNS: Final = 4
 """After so many turns of an event loop in which one task wrote, that task does not wait for others."""
 AT_ONCE_MAX: Final = 8
 """So many operations may a task make without a pause: the other tasks of its loop must come to their turn."""
+CROWD_MIN: Final = 8
+"""From so many callers on the lead waits until all that were answered have had their turn."""
 QUEUE_MAX: Final = 100_000
 """Operations that may wait. More than this is a store that cannot keep up, not a burst."""
 
@@ -48,6 +57,10 @@ class Pending:
     future: asyncio.Future[None] | None = None
     is_over = False
     """Of a caller on an event loop: the answer is there."""
+    after: Pending | None = None
+    """Of a caller that waits in its thread: whom it wakes when it was woken."""
+    is_gone = False
+    """Its thread was interrupted: nobody waits for the answer."""
 
     def __init__(self, op: StoreOp[Any], loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.op, self.loop = op, loop
@@ -81,7 +94,9 @@ class GroupCommit:
     ``flush`` gets a list that begins with the leader's operation, adds others with ``join``, and gives each an answer or
     an error; if it must not wait, it raises ``WouldWait``, and nothing was done. ``alone`` carries out an operation that is one
     statement; None: it is not, or it changed nothing. ``pool`` returns the threads in which operations of event loops
-    lead, ``is_quick`` whether so many of them may be written on the loop itself.
+    lead, ``is_quick`` whether so many of them may be written on the loop itself. ``share`` returns how many of the
+    operations that are queued are written on the loop and then flushed by a thread: ``write`` does the first, and returns
+    whether there is something to flush, ``commit`` the second; 0: none.
     """
 
     def __init__(
@@ -90,8 +105,12 @@ class GroupCommit:
         alone: Callable[[StoreOp[Any]], Any],
         pool: Callable[[], Executor],
         is_quick: Callable[[int], bool],
+        share: Callable[[deque[Pending]], int] = lambda _: 0,
+        write: Callable[[list[Pending]], bool] = lambda _: False,
+        commit: Callable[[list[Pending]], None] = lambda _: None,
     ) -> None:
         self._flush, self._alone, self._pool, self._is_quick = flush, alone, pool, is_quick
+        self._share, self._write_apart, self._commit_apart = share, write, commit
         self._mutex = threading.Lock()
         self._still = threading.Condition(self._mutex)
         self.queue: deque[Pending] = deque()
@@ -124,7 +143,7 @@ class GroupCommit:
             if answer is not None:
                 return answer
             leading = Pending(op)
-            self._write(leading)
+            self._write(leading, me)
             return leading.outcome()
         except BaseException:
             if pending is not None:
@@ -220,6 +239,8 @@ class GroupCommit:
         """Refuse new operations and wait for the queued ones; return False if it was closed before."""
         with self._mutex:
             was_closed, self._closed = self._closed, True
+        self._pass_on(None)  # those that are queued may wait for their event loop to lead, which may wait here
+        with self._mutex:
             self._still.wait_for(lambda: self._leader is None)
             return not was_closed
 
@@ -250,16 +271,14 @@ class GroupCommit:
         """Write what was asked for in one turn of the loop: here if that is quick, else in a thread."""
         ended = self._turns.pop(loop)
         self._lonely = 0 if ended.is_crowded else self._lonely + 1
-        turn, batch = ended.pending, list[Pending]()
+        turn, _batch = ended.pending, list[Pending]()
         if not turn:
             return
-        is_quick = self._is_quick(len(turn))
         place = 0
         with self._mutex:
             try:
-                if self._may_lead(turn[0]):
-                    batch = turn[: BATCH_MAX if is_quick else 1]
-                    place = len(batch)
+                if self._closed:
+                    self._may_lead(turn[0])  # raises
                 while place < len(turn):
                     self._enqueue(turn[place])
                     place += 1
@@ -267,13 +286,69 @@ class GroupCommit:
                 for pending in turn[place:]:
                     pending.error = type(error)(str(error), hint=error.hint)
         _wake(turn[place:])
-        if not batch:
-            return
-        if is_quick:
-            batch[0].leads = True
+        self._lead_queued(loop)
+
+    def _lead_queued(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Write what is queued, if nobody leads; called on this event loop."""
+        with self._mutex:
+            if self._leader is not None or self._held or not self.queue:
+                return
+            first = self._leader = self.queue[0]
+            is_here, share = first.loop is loop, 0
+            is_quick = is_here and not self._closed and self._is_quick(len(self.queue))
+            if is_here and not self._closed:
+                share = self._share(self.queue)
+            count = share or (BATCH_MAX if is_quick else 1)
+            batch = [self.queue.popleft() for _ in range(min(count, len(self.queue)))]
+        first.leads = True
+        if share:
+            self._lead_apart(batch, loop)
+        elif is_quick:
             self._lead_on_loop(batch)
         else:
-            self._hand_lead(batch[0])
+            self._hand_lead(first)
+
+    def _lead_apart(self, batch: list[Pending], loop: asyncio.AbstractEventLoop) -> None:
+        """Write a batch on the event loop, and let a thread flush it."""
+        first, flushes, is_left = batch[0], False, False
+        try:
+            flushes = self._write_apart(batch)
+            if flushes:
+                with contextlib.suppress(RuntimeError):  # the interpreter is shutting down and takes no new threads
+                    self._pool().submit(self._end_apart, batch, loop)
+                    is_left = True
+        except WouldWait:
+            with self._mutex:
+                self.queue.extendleft(reversed(batch[1:]))
+            is_left = True
+            self._hand_lead(first)
+        except BaseException:  # an interrupt
+            if not flushes:
+                _tell_interrupted(batch)
+            raise
+        finally:
+            if flushes and not is_left:
+                self._end_apart(batch, loop)
+            elif not is_left:
+                try:
+                    _answer(batch, loop=loop)
+                finally:
+                    self._pass_on(first)
+
+    def _end_apart(self, batch: list[Pending], loop: asyncio.AbstractEventLoop) -> None:
+        """Flush what the event loop has written, and leave the lead to it, or to who is first in the queue."""
+        first = batch[0]
+        with self._mutex:
+            if not first.leads:
+                return  # the loop was interrupted when it had left this to a thread
+            first.leads = False
+        try:
+            self._commit_apart(batch)
+        finally:
+            try:
+                _answer(batch)
+            finally:
+                self._pass_on(first, loop)
 
     def _lead_on_loop(self, batch: list[Pending]) -> None:
         """Write a batch on the event loop; if that would wait for another process, leave it to a thread."""
@@ -292,9 +367,7 @@ class GroupCommit:
         except Exception as error:
             first.error = first.error or error
         except BaseException:  # an interrupt: whoever has no answer asks again
-            for pending in batch:
-                if pending.answer is None and pending.error is None:
-                    pending.error = LedgerUnavailable("the thread that was writing was interrupted")
+            _tell_interrupted(batch)
             raise
         finally:
             if leads:
@@ -307,7 +380,19 @@ class GroupCommit:
         """Wait for the answer, and return False; or for the lead, and return True."""
         assert pending.gate is not None, "a queued caller has a gate"
         pending.gate.acquire()
+        if not pending.leads:
+            self._wake_next(pending)
         return pending.leads
+
+    def _wake_next(self, pending: Pending) -> None:
+        """Wake who comes after this caller; the last one of a crowd passes on the lead."""
+        after = pending.after
+        if after is not None:
+            assert after.gate is not None, "only threads are woken one by one"
+            after.gate.release()
+            pending.after = None
+        elif self._leader is pending:
+            self._pass_on(pending)
 
     def _leave(self, pending: Pending) -> None:
         """Remove an operation whose thread was interrupted, or pass on its lead."""
@@ -315,16 +400,21 @@ class GroupCommit:
             if pending in self.queue:
                 self.queue.remove(pending)
                 return
+            pending.is_gone = True
+            after, pending.after = pending.after, None
+        if after is not None and after.gate is not None:
+            with contextlib.suppress(RuntimeError):  # it was woken before the interrupt
+                after.gate.release()
         self._pass_on(pending)
 
     # ---- The leader
 
-    def _write(self, first: Pending) -> None:
+    def _write(self, first: Pending, leader: object) -> None:
         batch = [first]
         try:
             self._flush(batch, True)
         finally:
-            _answer(batch[1:])
+            self._answer_crowd(batch[1:], leader)
 
     def _lead(self, first: Pending) -> None:
         batch = [first]
@@ -332,18 +422,48 @@ class GroupCommit:
             self._flush(batch, True)
         finally:
             try:
-                _answer(batch if first.loop is not None else batch[1:])
+                self._answer_crowd(batch if first.loop is not None else batch[1:], first)
             finally:
                 self._pass_on(first)
 
-    def _pass_on(self, leader: object | None) -> None:
-        """Leave the lead to the first in the queue; do nothing if ``leader`` does not have it, or no more."""
+    def _answer_crowd(self, batch: list[Pending], leader: object) -> None:
+        """Wake the callers of these operations: threads one by one, of which the last of many passes on the lead."""
+        threads = [pending for pending in batch if pending.loop is None]
+        if len(threads) < len(batch):
+            _answer([pending for pending in batch if pending.loop is not None])
+        if not threads:
+            return
+        first: Pending | None = None
+        try:
+            with self._mutex:
+                threads = [pending for pending in threads if not pending.is_gone]
+                for pending, after in itertools.pairwise(threads):
+                    pending.after = after
+                first = threads[0] if threads else None
+                if len(threads) >= CROWD_MIN and self._leader is leader:
+                    self._leader = threads[-1]
+        finally:
+            if first is not None and first.gate is not None:
+                first.gate.release()
+
+    def _pass_on(self, leader: object | None, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Leave the lead to the first in the queue; do nothing if ``leader`` does not have it, or no more.
+
+        ``loop``: whose operations it leads itself, if the first in the queue is one of them.
+        """
         successor: Pending | None = None
         try:
             with self._mutex:
                 if self._leader is not leader:
                     return
                 successor = None if self._held or not self.queue else self.queue[0]
+                if successor is not None and successor.loop is loop is not None and not self._closed:
+                    try:
+                        loop.call_soon_threadsafe(self._lead_queued, loop)
+                        self._leader = None  # whoever comes before the loop does may lead as well
+                        return
+                    except RuntimeError:  # the loop is closed: a thread writes for those who waited there
+                        pass
                 self._leader = successor
                 if successor is not None:
                     self.queue.popleft()
@@ -371,6 +491,12 @@ class GroupCommit:
             self._pool().submit(self._lead, successor)
         except RuntimeError:  # the interpreter is shutting down and takes no new threads
             self._lead(successor)
+
+
+def _tell_interrupted(batch: list[Pending]) -> None:
+    for pending in batch:
+        if pending.answer is None and pending.error is None:
+            pending.error = LedgerUnavailable("the thread that was writing was interrupted")
 
 
 def _answer(batch: list[Pending], loop: asyncio.AbstractEventLoop | None = None) -> None:

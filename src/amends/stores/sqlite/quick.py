@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-from amends.encoding.chain import GENESIS, MICROS
-from amends.encoding.ids import RANDOM_BITS, number_of
+from amends.encoding.canonical import quoted
+from amends.encoding.chain import GENESIS, MICROS, body_of
+from amends.encoding.dataclass import changed
+from amends.encoding.ids import RANDOM_BITS, call_id, number_of
 from amends.ledger.opening import new_run
 from amends.ledger.operations import (
     BeginCompensation,
@@ -29,9 +31,22 @@ from amends.ledger.operations import (
     Settled,
     Tree,
 )
-from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, SettlePlain, Started
+from amends.ledger.plain import (
+    AdmitPlain,
+    Begun,
+    FailedPlain,
+    FailPlain,
+    PlainRun,
+    PlainTool,
+    SettledPlain,
+    SettlePlain,
+    Started,
+    TakenBack,
+    TurnPlain,
+    UndonePlain,
+)
 from amends.ledger.rows import RUN_COLUMNS, AddEvent, CallRow, RunRow
-from amends.stores.calls import RootFacts, join, written_owners
+from amends.stores.calls import RootFacts, attempt_facts, join, written_owners
 from amends.stores.quick import (
     ENDED,
     NOTHING_DROPPED,
@@ -49,6 +64,7 @@ from amends.stores.quick import (
     failed,
     failed_row,
     failure_event,
+    failure_facts,
     is_plain,
     is_plain_beginning,
     is_plain_close,
@@ -58,6 +74,7 @@ from amends.stores.quick import (
     is_plain_rollback,
     key_of,
     more_of,
+    more_of_failure,
     opening_event,
     rollback_events,
     rollback_goal,
@@ -71,17 +88,19 @@ _OWNED: Final = "no = ? and owner = ? and epoch = ? and touch = ?"
 _HALT: Final = "(select halt from amends_ledger) = ?"
 ADMIT: Final = (
     'insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash, more)'
-    " select ?, ?, ?, 1, ?, ?, 'started', 1, ?, ?, ?, ?, ?, ?, ? from amends_run"
+    " select ?, ?, ?, 1, ?, ?, 'started', 1, ?, ?, ?, ?, ?, ?, null from amends_run"
     f" where {_OWNED} and {OPEN_ROOT} and {_HALT}"
 )
+"""Here and below ``null`` is written out, and bytes are handed over as a ``bytearray``: whatever is no number, text or
+``bytearray`` goes through the adapters of ``sqlite3``, which takes longer than to bind it."""
 _SETTLE: Final = (
     "update amends_call set state = 'succeeded', result = ?, settled_n = ?, settled_at = ?, settled_hash = ?{}"
-    " where no = ? and root = ? and state = 'started' and attempt = 1 and settled_n is null and more is ?"
+    " where no = ? and root = ? and state = 'started' and attempt = 1 and settled_n is null and more is {}"
     f" and exists (select 1 from amends_run where {_OWNED})"
 )
-SETTLE_SEALED: Final = _SETTLE.format(", more = ?")
+SETTLE_SEALED: Final = _SETTLE.format(", more = ?", "?")
 """The same with an encrypted result, whose digest is kept as well."""
-SETTLE: Final = _SETTLE.format("")
+SETTLE: Final = _SETTLE.format("", "null")
 LOAD: Final = (
     "select no, n, head, at, touch, owner, epoch, id, tenant, agent, principal, sealed from amends_run"
     " where uid = ? and root = uid"
@@ -96,6 +115,7 @@ FAIL: Final = (
     " where no = ? and root = ? and state = 'started' and attempt = 1 and settled_n is null and settled_at is null"
     f" and result is null and more is ? and exists (select 1 from amends_run where {_OWNED})"
 )
+FAIL_PLAIN: Final = FAIL.replace("more is ?", "more is null")
 _TOUCHED: Final = "n = ?, head = ?, at = ?, touch = touch + 1"
 TOUCH: Final = f"update amends_run set {_TOUCHED} where no = ?"
 END: Final = (
@@ -106,7 +126,8 @@ END: Final = (
 _IN_TIME: Final = "coalesce((select made_at from amends_mark where name = 'time'), 0.0) <= ?"
 _COLUMNS: Final = ", ".join(RUN_COLUMNS)
 OPEN: Final = (
-    f"insert into amends_run ({_COLUMNS}, owners, n, head, at, touch) select {'?, ' * len(RUN_COLUMNS)}?, 1, ?, ?, 1"
+    f"insert into amends_run ({_COLUMNS}, owners, n, head, at, touch, unsealed)"
+    f" select {'?, ' * len(RUN_COLUMNS)}?, 1, ?, ?, 1, 1"
     f" where not exists (select 1 from amends_run where tenant = ? and id = ?) and {_IN_TIME}"
 )
 TURN: Final = (
@@ -114,15 +135,37 @@ TURN: Final = (
     f" where {_OWNED} and {OPEN_ROOT} and {PLAIN_ROOT} and {UNSHARED} and {NOTHING_DROPPED} and {_IN_TIME}"
     f" returning {_COLUMNS}"
 )
-CLOSE: Final = (
-    f"update amends_run set state = 'rolled_back', closed_at = ?, {ENDED}, {_TOUCHED}"
-    f" where {_OWNED} and state = 'rolling_back' and {PLAIN_ROOT} and {NOTHING_LEFT} and {_IN_TIME} returning {_COLUMNS}"
+ONLY_THESE: Final = (
+    "(select total(case c.state when 'succeeded' then t.kind <> 'read' when 'failed' then 0 when 'refused' then 0"
+    " when 'dropped' then 0 else 1e9 end) from amends_call c join amends_tool t on t.no = c.tool"
+    " where c.root = amends_run.no) = ?"
 )
+"""The condition that so many calls of the run have an effect, and nothing else in it is to be settled or taken back."""
+TURN_PLAIN: Final = (
+    f"update amends_run set state = 'rolling_back', goal = 'rollback', goal_by = 'self', goal_why = ?, {_TOUCHED}"
+    f" where {_OWNED} and {OPEN_ROOT} and {PLAIN_ROOT} and {UNSHARED} and {ONLY_THESE} and {_IN_TIME}"
+    " and exists (select 1 from amends_call c where c.no = ? and c.root = amends_run.no and c.state = 'succeeded'"
+    " and c.settled_n = ? and c.comp_at is null)"
+)
+FIRST: Final = (
+    "update amends_call set state = 'compensating', comp_n = ?, comp_at = ?, comp_epoch = ?, comp_hash = ? where no = ?"
+)
+"""The first compensation, whose condition ``TURN_PLAIN`` has."""
+CLOSE_PLAIN: Final = (
+    f"update amends_run set state = 'rolled_back', closed_at = ?, {ENDED}, {_TOUCHED}"
+    f" where {_OWNED} and state = 'rolling_back' and {PLAIN_ROOT} and {NOTHING_LEFT} and {_IN_TIME}"
+)
+CLOSE: Final = f"{CLOSE_PLAIN} returning {_COLUMNS}"
 COMMIT: Final = (
     "update amends_run set state = 'committed', goal = 'commit', goal_by = 'self', output = coalesce(?, output),"
     f" closed_at = ?, {ENDED}, {_TOUCHED} where {_OWNED} and {OPEN_ROOT} and goal_why = '' and completion = '' and {PLAIN_ROOT}"
     f" and {NOTHING_UNSETTLED} and {_IN_TIME} returning {_COLUMNS}"
 )
+
+
+def _with_more(sql: str) -> str:
+    """Return the statement of a call about which the hot columns do not say everything."""
+    return sql.replace(", null from", ", ? from").replace("more is null", "more is ?")
 
 
 class Plain:
@@ -146,7 +189,8 @@ class Plain:
             kept = self._kept.get(run.root)
         if kept is None or kept.touch < 0:
             kept = self._load(cursor, run)
-        run.kept = kept
+        run.kept, run.takes_back = kept, kept is not None
+        run.fails = run.takes_back
         return kept
 
     def _load(self, cursor: sqlite3.Cursor, run: PlainRun) -> Kept | None:
@@ -196,14 +240,15 @@ class Plain:
         hash = sha256(f"{kept.head}:{n}:{micros}:{admission_body(op)}".encode("ascii"))
         more = more_of(op) if op.call_ref or op.proof else None
         no, epoch = kept.no, run.epoch
+        row = (
+            op.number, no, bytearray(key_of(op) if tool.kind == "read" else op.key), n, number, bytearray(op.ident),
+            bytearray(op.digest), op.args, at, epoch, bytearray(hash.digest()),
+        )  # fmt: skip
         try:
-            cursor.execute(
-                ADMIT,
-                (
-                    op.number, no, key_of(op) if tool.kind == "read" else op.key, n, number, op.ident, op.digest, op.args, at,
-                    epoch, hash.digest(), more, no, run.owner, epoch, kept.touch, self.halt,
-                ),
-            )  # fmt: skip
+            if more is None:
+                cursor.execute(ADMIT, (*row, no, run.owner, epoch, kept.touch, self.halt))
+            else:
+                cursor.execute(_with_more(ADMIT), (*row, more, no, run.owner, epoch, kept.touch, self.halt))
         except sqlite3.IntegrityError:
             return None
         if cursor.rowcount != 1:
@@ -228,11 +273,14 @@ class Plain:
         if op.proof:
             guard = (first.number, no, more, no, run.owner, run.epoch, kept.touch)
             cursor.execute(SETTLE_SEALED, (op.result, n, at, hash.digest(), more_of(first, op.proof), *guard))
-        else:
+        elif more is None:
             cursor.execute(
                 SETTLE,
-                (op.result, n, at, hash.digest(), first.number, no, more, no, run.owner, run.epoch, kept.touch),
+                (op.result, n, at, bytearray(hash.digest()), first.number, no, no, run.owner, run.epoch, kept.touch),
             )
+        else:
+            guard = (first.number, no, more, no, run.owner, run.epoch, kept.touch)
+            cursor.execute(_with_more(SETTLE), (op.result, n, at, hash.digest(), *guard))
         if cursor.rowcount != 1:
             kept.touch = -1
             return None
@@ -261,6 +309,32 @@ class Plain:
         cursor.execute(TOUCH, (values[0][1], values[0][-1], at, kept.no))
         self._continue(cursor, kept, values)
         return Settled(failed_row(seen, learned, at))
+
+    def fail_plainly(self, cursor: sqlite3.Cursor, op: FailPlain) -> FailedPlain | None:
+        """Do what ``fail`` does for a call that this process has started, without rows."""
+        first = op.started.op
+        run, number = first.run, first.number
+        kept: Kept | None = run.kept
+        if kept is None or kept.touch < 0 or op.repeated or op.token or first.call_ref or first.proof or op.proof:
+            return None
+        n, at, micros = self._next(kept)
+        facts = failure_facts(op)
+        hash = sha256(f"{kept.head}:{n}:{micros}:{run.body(number, 'started', 'failed', facts)}".encode("ascii"))
+        no, owner, epoch, raw = kept.no, run.owner, run.epoch, bytearray(hash.digest())
+        cursor.execute(FAIL_PLAIN, (at, more_of_failure(op), number, no, no, owner, epoch, kept.touch))
+        if cursor.rowcount != 1:
+            return None
+        cursor.execute(TOUCH, (n, raw, at, no))
+        cursor.execute(
+            self._insert_event,
+            (
+                run.root, n, at, run.root, run.run_id, run.tenant, call_id(number), "call", "started", "failed", owner, epoch,
+                facts, raw,
+            ),
+        )  # fmt: skip
+        kept.n, kept.head, kept.at, kept.touch = n, hash.hexdigest(), at, kept.touch + 1
+        kept.undo = kept.left = None
+        return FailedPlain(op, at)
 
     def open(self, cursor: sqlite3.Cursor, op: OpenRun) -> Opened | None:
         """Open a run that there was not; return None if nothing was changed and the flow must decide."""
@@ -326,7 +400,7 @@ class Plain:
         for event in events:
             n += 1
             hash = sha256(f"{head}:{n}:{round(event.at * MICROS)}:{event.body}".encode("ascii"))
-            rows.append(event_values(event, n, hash.digest()))
+            rows.append(event_values(event, n, bytearray(hash.digest())))
             head = hash.hexdigest()
         return rows
 
@@ -351,7 +425,8 @@ class Plain:
         else:
             for values in events:
                 cursor.execute(self._insert_event, values)
-        kept.n, kept.head, kept.at, kept.touch, kept.undo = last[1], last[-1].hex(), last[2], kept.touch + 1, None
+        kept.n, kept.head, kept.at, kept.touch = last[1], last[-1].hex(), last[2], kept.touch + 1
+        kept.undo = kept.left = None
 
     def begin(self, cursor: sqlite3.Cursor, op: BeginCompensation) -> CallRow | None:
         """Begin the compensation; return None if nothing was changed and the flow must decide."""
@@ -367,7 +442,7 @@ class Plain:
         cursor.execute(
             BEGIN,
             (
-                n, at, op.epoch, hash.digest(), number_of(op.call_id), kept.no, op.seen.settled_seq, kept.no, op.owner,
+                n, at, op.epoch, bytearray(hash.digest()), number_of(op.call_id), kept.no, op.seen.settled_seq, kept.no, op.owner,
                 op.epoch, kept.touch,
             ),
         )  # fmt: skip
@@ -395,7 +470,7 @@ class Plain:
         cursor.execute(
             END,
             (
-                n, at, hash.digest(), number_of(op.call_id), kept.no, op.seen.comp_at, kept.no, op.owner, op.epoch,
+                n, at, bytearray(hash.digest()), number_of(op.call_id), kept.no, op.seen.comp_at, kept.no, op.owner, op.epoch,
                 kept.touch,
             ),
         )  # fmt: skip
@@ -410,7 +485,117 @@ class Plain:
             return undone(op, at)
         return undone(op, at, self.begin(cursor, then) if type(then) is BeginCompensation else self.close(cursor, then))  # type: ignore[arg-type]
 
+    # ---- A whole rollback
 
+    def turn_back(self, cursor: sqlite3.Cursor, op: TurnPlain) -> Begun | None:
+        """Begin the rollback and its first compensation; return None if nothing was changed and the flow must decide."""
+        run, left = op.run, op.left
+        kept = self._kept_of(cursor, run)
+        if kept is None or op.repeated or op.token or not op.why:
+            return None
+        n, at, micros = self._next(kept)
+        last = left[-1]
+        first = last.started
+        if at - first.at > FOLD_WINDOW_S:
+            return None
+        why, by = quoted(op.why), op.by
+        aim = f'"goal": "rollback", "goal_by": "self", "goal_why": {why}}}'
+        goal, head = self._event(run, kept.head, n, at, micros, "goal", "", "rollback", by, f'{{"why": {why}, {aim}')
+        turn, head = self._event(run, head, n + 1, at, micros, "run", "open", "rolling_back", by, f"{{{aim}")
+        number, no, epoch, touch = first.op.number, kept.no, run.epoch, kept.touch
+        cursor.execute(
+            TURN_PLAIN,
+            (op.why, n + 1, turn[-1], at, no, run.owner, epoch, touch, len(left), at, number, last.n),
+        )
+        if cursor.rowcount != 1:
+            kept.touch = -1
+            return None
+        cursor.execute(self._insert_events, (*goal, *turn))
+        body = run.body(number, "succeeded", "compensating", _FIRST_ATTEMPT)
+        hash = sha256(f"{head}:{n + 2}:{micros}:{body}".encode("ascii"))
+        cursor.execute(FIRST, (n + 2, at, epoch, bytearray(hash.digest()), number))
+        kept.n, kept.head, kept.at, kept.touch = n + 2, hash.hexdigest(), at, touch + 1
+        kept.undo, kept.left = None, (kept.touch, [one.started.op.number for one in left])
+        return Begun(last, at)
+
+    def undone(self, cursor: sqlite3.Cursor, op: UndonePlain) -> Begun | TakenBack | Settled | None:
+        """Settle a compensation of such a rollback, and begin the next one or close the run.
+
+        Return None if nothing was changed and the flow must decide.
+        """
+        begun, then = op.begun, op.then
+        started = begun.settled.started
+        run, number = started.op.run, started.op.number
+        kept: Kept | None = run.kept
+        left = None if kept is None or kept.left is None or kept.left[0] != kept.touch else kept.left[1]
+        if kept is None or not left or left[-1] != number or op.repeated or op.token:
+            return None
+        n, at, micros = self._next(kept)
+        if at - started.at > FOLD_WINDOW_S:
+            return None
+        hash = sha256(
+            f"{kept.head}:{n}:{micros}:{run.body(number, 'compensating', 'compensated', _FIRST_ATTEMPT)}".encode(
+                "ascii"
+            )
+        )
+        no, owner, epoch, touch = kept.no, run.owner, run.epoch, kept.touch
+        cursor.execute(END, (n, at, bytearray(hash.digest()), number, no, begun.at, no, owner, epoch, touch))
+        if cursor.rowcount != 1:
+            kept.left = None
+            return None
+        head = kept.head = hash.hexdigest()
+        kept.n, kept.at = n, at
+        left.pop()
+        if then is None:
+            if not left and self._close_run(cursor, kept, run, micros):
+                return TakenBack(run)
+        elif left and left[-1] == then.started.op.number and at - then.started.at <= FOLD_WINDOW_S:
+            next_number = left[-1]
+            body = run.body(next_number, "succeeded", "compensating", _FIRST_ATTEMPT)
+            hash = sha256(f"{head}:{n + 1}:{micros}:{body}".encode("ascii"))
+            cursor.execute(
+                BEGIN, (n + 1, at, epoch, bytearray(hash.digest()), next_number, no, then.n, no, owner, epoch, touch)
+            )
+            if cursor.rowcount == 1:
+                kept.n, kept.head = n + 1, hash.hexdigest()
+                return Begun(then, at)
+        kept.left = None
+        return Settled(changed(begun.row, {"state": "compensated", "comp_settled_at": at}))
+
+    def _close_run(self, cursor: sqlite3.Cursor, kept: Kept, run: PlainRun, micros: int) -> bool:
+        """Close a run whose last compensation was settled in this transaction; return whether that was done."""
+        n, at = kept.n + 1, kept.at
+        closed, head = self._event(run, kept.head, n, at, micros, "run", "rolling_back", "rolled_back", run.owner, "{}")
+        cursor.execute(CLOSE_PLAIN, (at, n, closed[-1], at, kept.no, run.owner, run.epoch, kept.touch, at))
+        if cursor.rowcount != 1:
+            return False
+        cursor.execute(self._insert_event, closed)
+        self._kept.pop(run.root, None)
+        kept.n, kept.head, kept.touch, kept.left = n, head, kept.touch + 1, None
+        return True
+
+    def _event(
+        self,
+        run: PlainRun,
+        head: str,
+        n: int,
+        at: float,
+        micros: int,
+        what: str,
+        frm: str,
+        to: str,
+        by: str,
+        facts: str,
+    ) -> tuple[tuple[Any, ...], str]:
+        """Return the row of an event of a run, and the hash with which the chain goes on."""
+        root, run_id, tenant, epoch = run.root, run.run_id, run.tenant, run.epoch
+        body = body_of(root, root, run_id, tenant, "", what, frm, to, by, epoch, facts)
+        hash = sha256(f"{head}:{n}:{micros}:{body}".encode("ascii"))
+        values = (root, n, at, root, run_id, tenant, "", what, frm, to, by, epoch, facts, bytearray(hash.digest()))
+        return values, hash.hexdigest()
+
+
+_FIRST_ATTEMPT: Final = attempt_facts(1)
 SKEW_US: Final = int(SKEW_S * 1e6)
 FIND_TOOL: Final = (
     "select no from amends_tool where name = ? and version = ? and kind = ? and scope = 'run' and declared = ?"

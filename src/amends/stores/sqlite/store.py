@@ -8,7 +8,8 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -32,7 +33,7 @@ from amends.ledger.operations import (
     StoreOp,
 )
 from amends.ledger.paths import written_path
-from amends.ledger.plain import AdmitPlain, SettlePlain
+from amends.ledger.plain import AdmitPlain, FailPlain, SettlePlain, TurnPlain, UndonePlain
 from amends.model import Schema
 from amends.stores.quick import undo_of
 from amends.stores.sql import SQLITE, Kept, Statements, Transaction, as_sql
@@ -41,6 +42,7 @@ from amends.stores.sqlite.connection import (
     UNDECODABLE,
     connect,
     establish,
+    estimate_rows,
     explained,
     fill_log,
     inode_of,
@@ -48,6 +50,7 @@ from amends.stores.sqlite.connection import (
     is_total,
     patiently,
     read_schema,
+    scrub,
 )
 from amends.stores.sqlite.group_commit import GroupCommit, Pending, WouldWait
 from amends.stores.sqlite.quick import Plain
@@ -79,10 +82,13 @@ INSIDE: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
     **PLAIN,
     SettleCompensation: Plain.end,
     SettleCall: Plain.fail,
+    FailPlain: Plain.fail_plainly,
     OpenRun: Plain.open,
     BeginRollback: Plain.turn,
     CloseRun: Plain.close,
     DecideCommit: Plain.commit,
+    TurnPlain: Plain.turn_back,
+    UndonePlain: Plain.undone,
 }
 """Also those of several statements, which are done inside a transaction only."""
 BEFORE_BODIES: Final = frozenset({AdmitPlain, BeginCompensation})
@@ -91,6 +97,8 @@ INLINE_MAX: Final = 64
 """The most operations of one turn of an event loop that are written on the loop."""
 INLINE_FLUSH_S: Final = 0.0003
 """If a flush took less than this lately, it is done on the loop."""
+APART_MIN: Final = 8
+"""From so many operations on an event loop only writes them, and a thread flushes."""
 AUDITS: Final = (ReadChains, ReadCheckpoints, ReadHashes)
 """Reads that must also show what amends cannot have written."""
 
@@ -129,7 +137,9 @@ class SqliteStore:
 
     def _start_fresh(self) -> None:
         self._opening = threading.RLock()
-        self._commits = GroupCommit(self._flush, self._alone, self._threads, self._is_quick)
+        self._commits = GroupCommit(
+            self._flush, self._alone, self._threads, self._is_quick, self._share, self._write_apart, self._commit_apart
+        )
         self._readers = Readers(self._open_reader)
         self._pool: futures.ThreadPoolExecutor | None = None
         self._flush_s = 1.0
@@ -168,9 +178,32 @@ class SqliteStore:
         return read_schema(self.path, wait_s=self._lock_wait_s)
 
     def migrate(self) -> Schema:
-        """Migrate the ledger, or create it; return the schema version that it has now."""
+        """Apply every migration, or create the ledger; return the schema version that it has now."""
         self.open(create=True)
+        if self.schema().pending:  # what no program applies by itself
+            raw, _ = establish(
+                self.path,
+                create=False,
+                synchronous=self.synchronous,
+                clock=self._clock,
+                wait_s=self._lock_wait_s,
+                contract=True,
+            )
+            raw.close()
         return self.schema()
+
+    def estimate_rows(self, tables: Collection[str]) -> dict[str, int]:
+        """Return about how many rows these tables have; one that does not exist is left out."""
+        return estimate_rows(self.path, tables, wait_s=self._lock_wait_s)
+
+    def scrub(self) -> None:
+        """Rewrite the file and empty its log: pages and bytes that were freed are in neither afterwards.
+
+        Writers wait meanwhile; it needs as much free space as the file has. Raises ``LedgerUnavailable`` if another program
+        keeps reading or writing.
+        """
+        self._check_open()
+        scrub(self.path, synchronous=self.synchronous, wait_s=self._lock_wait_s)
 
     def perform(self, op: StoreOp[T]) -> T:
         """Carry out one operation; return when it is durable."""
@@ -260,6 +293,43 @@ class SqliteStore:
             return False
         return self.synchronous == "NORMAL" or self._flush_s < INLINE_FLUSH_S
 
+    def _share(self, queue: deque[Pending]) -> int:
+        """Return how many queued operations an event loop writes, for a thread to flush; 0: it is done in one place.
+
+        A thread that also wrote them would ask for the interpreter lock after each statement.
+        """
+        count = len(queue)
+        if self.synchronous == "NORMAL" or self._writer is None or count < APART_MIN:
+            return 0
+        return 0 if any(type(pending.op) not in PLAIN for pending in queue) else min(INLINE_MAX, count)
+
+    def _write_apart(self, batch: list[Pending]) -> bool:
+        """Carry out the batch in a transaction that ``_commit_apart`` ends; return False if it is over: it failed."""
+        try:
+            writer = self._ready_writer()
+            self._begin(writer, may_wait=False)
+            self._carry_out_others(batch, writer, 0, joins=False)
+            return True
+        except WouldWait:
+            raise
+        except Exception as error:
+            self._fail(batch, error)
+            return False
+        except BaseException:
+            self._fail(batch, LedgerUnavailable("the thread that was writing was interrupted; nothing was written"))
+            raise
+
+    def _commit_apart(self, batch: list[Pending]) -> None:
+        """End the transaction of ``_write_apart``."""
+        try:
+            writer = self._writer
+            assert writer is not None, "a connection that has written is kept"
+            before = time.monotonic()
+            writer.cursor.execute("commit")
+            self._flush_s = max(time.monotonic() - before, self._flush_s * 0.8)
+        except Exception as error:
+            self._fail(batch, error)
+
     def _flush(self, batch: list[Pending], may_wait: bool) -> None:
         """Carry out the batch in one transaction, each operation completely or not at all; answer after the commit."""
         began = committing = False
@@ -342,13 +412,18 @@ class SqliteStore:
                 kept.n, kept.head, kept.at, kept.touch = tail.n, tail.head, tail.at, tail.touch + 1
                 kept.owner, kept.epoch = (run.owner, run.epoch) if run is not None else (kept.owner, kept.epoch)
                 kept.undo = undo_of(answer, kept.touch) if isinstance(op, BeginRollback) else None
+                kept.left = None
             elif kept is None and run is not None and tail.is_end and _makes_owner(op, run.owner):
                 touch = tail.touch + int(tail.is_longer)
                 self._kept[root] = Kept(tail.no, tail.n, tail.head, tail.at, touch, run.owner, run.epoch)
 
-    def _carry_out_others(self, batch: list[Pending], writer: Connection, place: int) -> None:
-        """Carry out the batch from this place on, the operations that are queued by now, and those that come meanwhile."""
-        self._commits.join(batch)
+    def _carry_out_others(self, batch: list[Pending], writer: Connection, place: int, *, joins: bool = True) -> None:
+        """Carry out the batch from this place on.
+
+        ``joins``: also the operations that are queued by now, and those that come meanwhile.
+        """
+        if joins:
+            self._commits.join(batch)
         while place < len(batch):
             pending = batch[place]
             plain = PLAIN.get(type(pending.op))
@@ -360,7 +435,7 @@ class SqliteStore:
                     writer.cursor.execute("rollback to op")
                 writer.cursor.execute("release op")
             place += 1
-            if place == len(batch):
+            if joins and place == len(batch):
                 self._commits.join(batch)
 
     def _fail(self, batch: list[Pending], error: Exception) -> None:

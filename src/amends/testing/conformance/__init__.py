@@ -17,7 +17,10 @@ from amends.testing.conformance import (  # isort: skip
     equivalence as equivalence,
     halting as halting,
     permitting as permitting,
+    escalating as escalating,
     tokens as tokens,
+    work as work,
+    erasing as erasing,
     racing as racing,
 )
 from amends.testing.conformance.prove import CHECKS, COLOURS, Proof, Skipped, check_store, prove_store

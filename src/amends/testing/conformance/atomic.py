@@ -23,7 +23,17 @@ ROWS_MAX: Final = 100
 ONE_FURTHER: Final = ("admit_recorded_failure", "probe", "collect")
 
 
-READS: Final = (rows.Now, tables.Find, tables.List, rows.PageUnsealed, ops.Misfits)
+READS: Final = (
+    rows.Now,
+    tables.Find,
+    tables.List,
+    rows.PageUnsealed,
+    rows.CountStates,
+    rows.CountCalls,
+    rows.UnusualCalls,
+    rows.FindWaiting,
+    ops.Misfits,
+)
 """Row operations that change nothing. One that is missing here costs time, no more."""
 
 

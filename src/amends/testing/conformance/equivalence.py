@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from amends.encoding.ids import number_of
 from amends.errors import Error
 from amends.ledger import operations as ops
-from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettlePlain, Started
+from amends.ledger.plain import AdmitPlain, FailPlain, PlainRun, PlainTool, SettlePlain, Started
 from amends.ledger.rows import CallRow, RunRow
 from amends.stores.memory import MemoryStore
 from amends.testing.conformance.ledger import LEASE_S, Ledger
@@ -112,7 +112,11 @@ class _Life:
             started.append(Started(op, answer.call.seq, answer.call.created_at))
 
     def settle(self, started: Started) -> None:
-        if self.luck.random() < 0.85:
+        if self.luck.random() < 0.1:
+            self.both(
+                FailPlain(started, self.luck.choice(['["ValueError", "no"]', "broken"]), "boot", self.luck.random())
+            )
+        elif self.luck.random() < 0.85:
             self.both(SettlePlain(started, self.luck.choice(['"ok"', "null", "[1]"])))
         else:
             to = self.luck.choice(["failed", "in_doubt"])
@@ -206,6 +210,7 @@ def opening(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any]:
     return ledger.open_op(
         luck.choice(["one", "two", "three"]), owner=luck.choice("ab"), input=luck.choice(["", "", "x"]),
         history=seldom(luck), dead_owner=luck.choice(["", "", "a"]), deadline_s=40.0 if seldom(luck) else None,
+        wants=luck.random() < 0.5, policy=luck.choice(["rollback", "rollback+client20.0"]),
     )  # fmt: skip
 
 
@@ -266,7 +271,10 @@ def settling_plainly(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | 
         number_of(call.id) or 0, bytes.fromhex(call.key[:64]), bytes.fromhex(call.ident), bytes.fromhex(call.digest),
         call.args, call.call_ref,
     )  # fmt: skip
-    op = SettlePlain(Started(admitted, call.seq, call.created_at), luck.choice(['"ok"', "null", "[1]"]))
+    started = Started(admitted, call.seq, call.created_at)
+    op: SettlePlain | FailPlain = SettlePlain(started, luck.choice(['"ok"', "null", "[1]"]))
+    if luck.random() < 0.2:
+        op = FailPlain(started, '["ValueError", "no"]', "boot", 5.0)
     return op.general() if seldom(luck) else op
 
 
@@ -358,8 +366,12 @@ DEEDS: dict[Deed, int] = {
     on_run("blocked")(lambda run, *_: ops.AbandonRun(run.root, "ann", "enough")): 1,
     on_run("blocked")(lambda run, *_: ops.FinishRun(run.uid, "ann", "done")): 1,
     lambda _, luck: ops.CollectGarbage(luck.choice([0.0, 5.0, 20.0]), limit=luck.choice([1, 50]), dry_run=seldom(luck)): 2,
+    on_run("committed", "rolled_back", "abandoned")(
+        lambda run, _, __, luck: ops.EraseTree(run.root, "ann", "asked", "wrk_1", residue=seldom(luck), dry_run=seldom(luck))
+    ): 2,
     on_run("open")(lambda run, *_: ops.ReadRun("", uid=run.uid)): 2,
     lambda _, luck: ops.DueRuns(luck.choice([None, "acme"]), 10): 2,
+    lambda _, luck: ops.ListWanted(luck.choice(["a", "b"]), 10): 1,
     lambda _, luck: ops.ListRuns(None, luck.choice([(), ("open",), ("open", "blocked")]), None, 3): 1,
     lambda _, luck: ops.SearchCalls(None, luck.choice([(), ("held",), ("in_doubt", "failed")]), None, 3): 1,
 }  # fmt: skip

@@ -17,7 +17,7 @@ from amends.encoding.ids import call_id, number_at
 from amends.ledger import operations as ops
 from amends.ledger.flow import run_flow
 from amends.ledger.operations import ListBudgets, SearchApprovals
-from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, Started
+from amends.ledger.plain import AdmitPlain, FailedPlain, PlainRun, PlainTool, SettledPlain, Started
 from amends.ledger.rows import ApprovalRow, CallRow, EventRow, RunRow, SliceRow
 from amends.ledger.store import Store
 from amends.states import NEW, call_may, run_may
@@ -82,8 +82,8 @@ class Ledger:
         match self.raw(op):
             case Started() as started:
                 return ops.Admission("start", started.row)
-            case SettledPlain() as settled:
-                return ops.Settled(settled.row)
+            case SettledPlain() | FailedPlain() as settled:
+                return ops.Settled(settled.call)
             case answer:
                 return answer
 

@@ -347,6 +347,22 @@ def a_clock_that_was_set_back_takes_no_run_from_a_living_owner_on_another_host(l
 
 
 @check
+def an_owner_that_is_about_to_end_shortens_its_lease_and_is_taken_over_soon(ledger: Ledger) -> None:
+    run, mono = ledger.run(), ledger.mono(500.0)
+    call = ledger.start(run)
+    ledger(ops.RenewLeases("a", {run.uid: 1}, 2.0, boot="boot", mono=mono))
+    assert ledger.claim(run, mono=mono + 1.9) is None
+    ledger.clock.now += 2.5
+    assert ledger.claim(run, owner="b", boot="another host", mono=7.0) is None  # it notes the silence
+    ledger.clock.now += 2.5
+    taken = ledger.claim(run, owner="b", boot="another host", mono=9.5)
+    assert taken is not None
+    assert (taken.owner, taken.lease_s) == ("b", LEASE_S)
+    assert ledger.look(call).state == "in_doubt"
+    assert ledger.look(call).quiet_mono == 9.5 + 2.0  # so long it may have sent something
+
+
+@check
 def only_ones_own_leases_are_renewed(ledger: Ledger) -> None:
     mine, lost = ledger.run("mine", owner="a"), ledger.run("lost", owner="a")
     ledger.claim(lost, owner="b", dead_owner="a")
@@ -461,7 +477,7 @@ def a_goal_is_followed_although_the_client_may_live(ledger: Ledger) -> None:
 @check
 def a_run_that_was_let_go_is_left_to_its_client_for_the_rest_of_its_lease(ledger: Ledger) -> None:
     run = ledger.run(policy=OURS)
-    ledger(ops.ReleaseLease(run.uid, "a", 1, 50.0, silent_boot="boot", mono=700.0, silent_s=10.0))
+    ledger(ops.ReleaseLease(run.uid, "a", 1, 50.0, boot="boot", mono=700.0, silent_s=10.0))
     ledger.clock.now += 3_600  # a clock that jumps ends no client lease
     assert ledger.claim(run, mono=749.0) is None
     ledger.clock.now += 1
@@ -469,6 +485,71 @@ def a_run_that_was_let_go_is_left_to_its_client_for_the_rest_of_its_lease(ledger
     other = ledger.run("other", policy=OURS)
     ledger(ops.ReleaseLease(other.uid, "a", 1, 0.0))
     assert ledger.claim(other, mono=700.0) is not None  # to recovery, at once
+
+
+@check
+def a_server_asks_another_one_for_the_run_of_its_client(ledger: Ledger) -> None:
+    run, mono = ledger.run(policy=OURS), ledger.mono(500.0)
+    ledger.run("other", policy=OURS)
+    program = ledger.run("program")
+    assert ledger(ops.ListWanted("a")) == []
+    assert ledger.open(owner="b").how == "busy"  # a program that opens it asks nobody
+    assert ledger(ops.ListWanted("a")) == []
+    assert ledger.open("program", owner="b", wants=True).how == "busy"
+    assert ledger.read(program) == program  # it belongs to no client
+    for _ in range(2):
+        opened = ledger.open(owner="b", wants=True, mono=mono + 5)
+        assert (opened.how, opened.run.owner, bool(opened.run.wanted)) == ("busy", "a", True)
+    assert [one.id for one in ledger(ops.ListWanted("a"))] == ["order"]
+    assert [one.uid for one in ledger(ops.ListWanted("a", limit=1))] == [run.uid]
+    assert ledger(ops.ListWanted("b")) == []
+    renewed = ledger(ops.RenewLeases("a", {run.uid: 1}, LEASE_S, boot="boot", mono=mono + 6))
+    assert (set(renewed.goals), renewed.wanted) == ({run.uid}, {run.uid})
+    assert ledger(ops.RenewLeases("a", {run.uid: 1}, LEASE_S, boot="boot", mono=mono + 6)).wanted == frozenset()
+    assert ledger(ops.ListWanted("a")) == []
+    ledger.open(owner="b", wants=True, mono=mono + 7)
+    ledger(ops.ReleaseLease(run.uid, "a", 1, CLIENT_S, boot="boot", mono=mono + 7))
+    assert ledger(ops.ListWanted("a")) == ledger(ops.ListWanted("")) == []
+    opened = ledger.open(owner="b", wants=True, mono=mono + 8)
+    assert (opened.how, opened.run.epoch, opened.run.wanted) == ("resumed", 2, "")
+
+
+@check
+def a_client_that_asks_another_server_is_alive(ledger: Ledger) -> None:
+    run, mono = ledger.run(policy=OURS), ledger.mono(500.0)
+    assert ledger.open(owner="b", wants=True, mono=mono + 50).how == "busy"
+    assert ledger.open(owner="b", wants=True, mono=mono + 60).how == "busy"
+    ledger.clock.now += CLIENT_S + LEASE_S + 100
+    assert ledger.claim(run, dead_owner="a", mono=mono + 59 + CLIENT_S) is None
+    assert ledger.claim(run, dead_owner="a", mono=mono + 60 + CLIENT_S) is not None
+
+
+@check
+def a_client_that_has_moved_is_not_silent_whatever_its_first_server_says(ledger: Ledger) -> None:
+    mono = ledger.mono(500.0)
+    # To recovery at once, or to its client for ten seconds; and asked for before the last heartbeat, or since.
+    for number, (silent_s, is_wanted) in enumerate(((None, False), (50.0, False), (None, True))):
+        run = ledger.run(f"order {number}", policy=OURS, mono=mono)
+        if not is_wanted:
+            ledger.open(run.id, owner="b", wants=True, mono=mono + 10)
+        let = ops.ReleaseLease(
+            run.uid, "a", 1, 0.0, is_wanted=is_wanted, boot="boot", mono=mono + 12, silent_s=silent_s
+        )
+        ledger(let)
+        ledger.clock.now += CLIENT_S
+        assert ledger.read(run).wake_at == ledger.clock.now
+        assert ledger.claim(run, mono=mono + 11 + CLIENT_S) is None
+        assert ledger.claim(run, mono=mono + 12 + CLIENT_S) is not None
+
+
+@check
+def what_a_server_asks_for_keeps_no_dead_owner_alive(ledger: Ledger) -> None:
+    run, mono = ledger.run(policy=OURS), ledger.mono(500.0)
+    for passed in (1.0, LEASE_S / 2, LEASE_S - 1):
+        assert ledger.open(owner="b", wants=True, mono=mono + passed).how == "busy"
+    ledger.clock.now += LEASE_S + 1
+    opened = ledger.open(owner="b", wants=True, mono=mono + LEASE_S + 1)
+    assert (opened.how, opened.run.uid, opened.run.owner) == ("resumed", run.uid, "b")
 
 
 # ---- what recovery should look at ---------------------------------------------------------

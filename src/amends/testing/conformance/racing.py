@@ -31,6 +31,7 @@ from amends.testing.conformance.scenarios import (
     opened,
     request_of,
     start_op,
+    unanswered,
     yes,
     yes_op,
 )
@@ -447,6 +448,28 @@ def of_two_who_want_to_tell_one_does(ledger: Ledger) -> None:
         (claimed,) = (answer for answer in answers if answer is not None)
         assert claimed.approval == request_of(ledger, call)
         assert claimed.approval.tells == 1
+
+
+@check
+def of_two_who_follow_a_timetable_one_does(ledger: Ledger) -> None:
+    for number in range(ROUNDS):
+        row = unanswered(ledger, 60.0, tool=f"tool {number}")
+        answers = race(ledger, *(ops.FollowTimetable(row.id, row.reached) for _ in ("a", "b")))
+        (done,) = (answer for answer in answers if answer is not None)
+        assert (done.approval.reached, done.approval.tell_at) == (1, done.now)
+        root = ledger(ops.ReadRun("", uid=row.root)).run
+        said = [event for event in ledger.events(root) if event.what == "reminded"]
+        assert len(said) == 1
+
+
+@check
+def a_yes_and_the_deadline_come_one_after_the_other(ledger: Ledger) -> None:
+    for number in range(ROUNDS):
+        row = unanswered(ledger, 180.0, tool=f"tool {number}")
+        yes = ops.DecideApproval(row.id, "approve", "carl", "", row.digest, roles=("clerk",))
+        race(ledger, ops.FollowTimetable(row.id, row.reached), yes)
+        found = ledger(ops.ReadApproval(row.id))
+        assert (found.approval.state, found.call.state) == ("rejected", "refused")
 
 
 @check

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from amends.budgets import ONE
 from amends.encoding.chain import feed_place, read_heads
 from amends.ledger import operations as ops
 from amends.ledger.plain import SettlePlain
-from amends.ledger.rows import CallRow, EventRow, RunRow
+from amends.ledger.rows import BudgetDemand, CallCost, CallRow, EventRow, RunRow
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.prove import check, check_each
 
@@ -68,6 +69,58 @@ def runs_are_found_by_state_and_tenant(ledger: Ledger) -> None:
     assert [run.uid for run in ledger(ops.ListRuns(None, ("committed", "blocked")))] == [one.uid]
     assert [run.uid for run in ledger(ops.ListRuns("umbrella"))] == [other.uid]
     assert ledger(ops.ListRuns(None, ("nonsense",))) == []
+
+
+@check
+def runs_are_counted_by_state_and_no_more_than_the_newest(ledger: Ledger) -> None:
+    assert ledger(ops.CountRuns(None)) == {}
+    made = []
+    for name in ("one", "two", "three"):
+        made.append(ledger.run(name))
+        ledger.clock.now += 1
+    ledger.run("other", tenant="umbrella")
+    ledger.commit(made[0])
+    ledger.commit(made[1])
+    assert ledger(ops.CountRuns(None)) == {"committed": 2, "open": 2}
+    assert ledger(ops.CountRuns("acme")) == {"committed": 2, "open": 1}
+    assert ledger(ops.CountRuns("acme", 2)) == {"committed": 1, "open": 1}
+    assert ledger(ops.CountRuns("acme", 1)) == {"open": 1}
+    assert ledger(ops.CountRuns("nobody")) == {}
+
+
+@check
+def the_newest_runs_that_wait_are_found_and_no_others_looked_at(ledger: Ledger) -> None:
+    made = []
+    for name in ("blocked", "open", "newest"):
+        made.append(ledger.run(name))
+        ledger.clock.now += 1
+    ledger.run("other", tenant="umbrella")
+    ledger(ops.CloseRun(made[0].uid, made[0].owner, made[0].epoch, "blocked", causes=("why",)))
+    assert [run.id for run in ledger(ops.WaitingRuns("acme", 3))] == ["blocked"]
+    assert ledger(ops.WaitingRuns("acme", 2)) == []
+    assert ledger(ops.WaitingRuns("umbrella", 9)) == []
+
+
+@check
+def outlines_have_what_there_is_to_tell_and_how_many_calls_there_are(ledger: Ledger) -> None:
+    one, two = ledger.run("one"), ledger.run("two", tenant="umbrella")
+    ledger.do(one, "first")
+    doubt = ledger.settle(ledger.start(two, "second"), "in_doubt").call
+    started = ledger.start(one, "third")
+    found, is_cut = ledger(ops.ReadOutlines((two.root, "nobody", one.root)))
+    assert ([outline.tree.run.uid for outline in found], is_cut) == ([two.root, one.root], False)
+    assert [outline.calls for outline in found] == [1, 2]
+    assert [call.id for call in found[0].tree.calls] == [doubt.id]
+    assert started.id in [call.id for call in found[1].tree.calls]
+    for outline in found:
+        alone = ledger(ops.ReadRun("", uid=outline.tree.run.uid))
+        assert outline.tree.runs == alone.runs
+        assert set(outline.tree.calls) <= set(alone.calls)
+    assert ledger(ops.ReadOutlines(())) == ([], False)
+    few, is_cut = ledger(ops.ReadOutlines((one.root, two.root), 0))
+    assert is_cut
+    assert [call.id for call in few[1].tree.calls] == [doubt.id], "what waits is not cut"
+    assert [outline.calls for outline in few] == [2, 1]
 
 
 @check
@@ -139,6 +192,9 @@ def feeds_go_by_moment_tree_and_number(ledger: Ledger) -> None:
     assert ledger(ops.ReadNewestEvent(None)) == ordered[-1]
     newest = [event for event in ordered if event.tenant == "umbrella"][-1]
     assert ledger(ops.ReadNewestEvent("umbrella")) == newest
+    assert ledger(ops.ReadEventsBack(None)) == ordered[::-1]
+    for place, event in enumerate(ordered):
+        assert ledger(ops.ReadEventsBack(None, event.place, 100)) == ordered[:place][::-1]
 
 
 @check_each({"1": 1, "3": 3, "10": 10, "50": 50})
@@ -163,6 +219,54 @@ def a_page_of_events_is_short_only_at_the_end(ledger: Ledger, size: int) -> None
                 break
         assert found == whole
         assert ledger(ops.ReadNewestEvent(tenant)) == whole[-1]
+        found = []
+        while True:
+            page = ledger(ops.ReadEventsBack(tenant, found[-1].place if found else "", size))
+            found += page
+            if len(page) < size:
+                break
+        assert found == whole[::-1], "the same, from the newest on"
+
+
+@check
+def roots_that_have_not_ended_are_listed_newest_first(ledger: Ledger) -> None:
+    """Go by uid, which grows with time; leave children out; a checkpoint over everything changes nothing."""
+    runs = []
+    for number in range(6):
+        runs.append(ledger.run(f"order {number}", tenant="umbrella" if number == 5 else "acme"))
+        ledger.clock.now += 1
+    ledger.child(runs[0])
+    ledger.commit(runs[1])
+    ledger.commit(runs[3])
+    open_ = sorted((runs[number].uid for number in (0, 2, 4)), reverse=True)
+    every = sorted((*open_, runs[5].uid), reverse=True)
+    for _ in range(2):
+        assert [row.uid for row in ledger(ops.ListUnfinished("acme"))] == open_
+        assert [row.uid for row in ledger(ops.ListUnfinished(None))] == every
+        found: list[str] = []
+        while page := ledger(ops.ListUnfinished("acme", found[-1] if found else "", 2)):
+            assert len(page) <= 2
+            found += [row.uid for row in page]
+        assert found == open_
+        draft = ledger(ops.DraftCheckpoint("ledger", ""))
+        if draft is not None:
+            assert ledger(ops.WriteCheckpoint(draft)) is True
+
+
+@check
+def budget_slices_are_read_by_name(ledger: Ledger) -> None:
+    demand = BudgetDemand("usd", 100 * ONE, "tenant", "", "*", "refuse", "", 5 * ONE)
+    run = ledger.run()
+    ledger.start(run, "pay", costs=CallCost((("usd", 5 * ONE, ONE),), (demand,), wide=True))
+    known, _ = ledger(ops.ListBudgets(run.tenant))
+    assert len(known) > 1
+    names = tuple(row.name for row in known)
+    found, now = ledger(ops.ReadSlices(run.tenant, (*names, "of nobody")))
+    assert found == known
+    assert now == ledger.clock.now
+    assert ledger(ops.ReadSlices(run.tenant, names[1:2]))[0] == known[1:2]
+    assert ledger(ops.ReadSlices("umbrella", names))[0] == []
+    assert ledger(ops.ReadSlices(run.tenant, ()))[0] == []
 
 
 @check
@@ -233,6 +337,7 @@ def looks(reader: Ledger, run: RunRow, call: CallRow) -> dict[str, object]:
     """Return the answer of every operation that only reads."""
     asked: tuple[ops.StoreOp[Any], ...] = (
         ops.ReadCall(call.id), ops.ReadRun("", uid=run.uid), ops.ListRuns(None), ops.SearchCalls(None),
-        ops.ReadEvents(None), ops.ReadNewestEvent(None), ops.DueRuns(None, 10),
+        ops.ReadEvents(None), ops.ReadEventsBack(None), ops.ReadNewestEvent(None), ops.DueRuns(None, 10),
+        ops.ListUnfinished(None),
     )  # fmt: skip
     return {type(op).__name__: reader(op) for op in asked}

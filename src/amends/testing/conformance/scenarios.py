@@ -22,17 +22,19 @@ from amends.ledger.operations import (
     RewriteTexts,
     WriteCheckpoint,
 )
-from amends.ledger.plain import SettlePlain
+from amends.ledger.plain import FailPlain, SettlePlain
 from amends.ledger.rows import (
     ApprovalRow,
     BudgetDemand,
     CallCost,
     CallRow,
     CheckpointRow,
+    Entry,
     LockRequest,
     Need,
     RunRow,
     Terms,
+    write_timetable,
 )
 from amends.ledger.trees import tree_mark
 from amends.replay.forks import Wish, made
@@ -231,6 +233,18 @@ def settle_plain_fenced(ledger: Ledger) -> ops.StoreOp[Any]:
     return SettlePlain(started, '"ok"')
 
 
+def fail_plain(ledger: Ledger) -> ops.StoreOp[Any]:
+    return FailPlain(ledger.start_plain(ledger.run()), '["ValueError", "no"]', "boot", 5.0)
+
+
+def fail_plain_fenced(ledger: Ledger) -> ops.StoreOp[Any]:
+    """After a takeover a failure is not plain."""
+    run = ledger.run()
+    started = ledger.start_plain(run)
+    ledger.take_over(run)
+    return FailPlain(started, '["ValueError", "no"]', "boot", 5.0)
+
+
 def settle_pivot(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.settle_op(ledger.start(ledger.run(), "wire", kind="pivot"))
 
@@ -288,12 +302,27 @@ def compensate_remote(ledger: Ledger) -> ops.StoreOp[Any]:
 
 def let_go_to_client(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run(policy="rollback+client60.0")
-    return ops.ReleaseLease(run.uid, "a", 1, 50.0, silent_boot="boot", mono=700.0, silent_s=10.0)
+    return ops.ReleaseLease(run.uid, "a", 1, 50.0, boot="boot", mono=700.0, silent_s=10.0)
+
+
+def open_wanted(ledger: Ledger) -> ops.StoreOp[Any]:
+    ledger.run("order", policy="rollback+client60.0")
+    return ledger.open_op("order", owner="b", wants=True)
+
+
+def let_go_wanted(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run("order", policy="rollback+client60.0")
+    ledger.open("order", owner="b", wants=True)
+    return ops.ReleaseLease(run.uid, "a", 1, 0.0, boot="boot", mono=700.0)
 
 
 def claim_clients(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run(policy="rollback+client600.0")
     return ledger.claim_op(run, dead_owner="a")
+
+
+def renew_doubt(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ops.WatchDoubt(doubt(ledger, ledger.run(), remote_s=20.0).id, 1, "boot", 900.0, renewed=True)
 
 
 def probe(ledger: Ledger) -> ops.StoreOp[Any]:
@@ -406,6 +435,19 @@ def commit_pivot(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.DecideCommit(run.uid, "a", 1)
 
 
+def commit_unknown(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    unknown_pivot(ledger, run)
+    return ops.DecideCommit(run.uid, "a", 1)
+
+
+def unknown_pivot(ledger: Ledger, run: RunRow) -> CallRow:
+    """Return a pivot of which a person said that nobody can know whether it happened."""
+    call = doubt(ledger, run, "wire", kind="pivot", key=f"wire of {run.uid}")
+    known: CallRow = ledger(ops.ResolveCall(call.id, "residue", "ann", "nobody can know"))
+    return known
+
+
 def commit_child(ledger: Ledger) -> ops.StoreOp[Any]:
     child = ledger.child(ledger.run())
     ledger.admit(child, "mail", kind="retriable")
@@ -447,6 +489,20 @@ def collect(ledger: Ledger) -> ops.StoreOp[Any]:
     ledger.commit(run)
     ledger.clock.now += 10
     return ops.CollectGarbage(1.0)
+
+
+def erase(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run(input="x", principal="alice", tags='["customer=alice"]')
+    ledger.do(run, args='{"a": 1}')
+    ledger.settle(ledger.start(run, "ship", args='{"b": 2}'), "failed", error='["E", "words"]')
+    ledger.commit(ledger.child(run, input="y"))
+    ledger.commit(run)
+    return ops.EraseTree(run.uid, "ann", "request 1", "wrk_1", scrubs=True)
+
+
+def end_scrub(ledger: Ledger) -> ops.StoreOp[Any]:
+    ledger(erase(ledger))
+    return ops.EndScrub("wrk_1")
 
 
 def _costs(amount: int, per: str = "tenant", then: str = "refuse") -> CallCost:
@@ -714,6 +770,16 @@ def note_driver(ledger: Ledger) -> ops.StoreOp[Any]:
     return operations.NoteDriver(ledger.run().uid, "ada", ledger.new("nonce"), token="tok_1")
 
 
+def order_work(ledger: Ledger) -> ops.StoreOp[Any]:
+    words = '{"what": "checkpoint"}'
+    return operations.OrderWork(ledger.new("wrk"), None, words, "ann", "before the move", token="tok_1")
+
+
+def reserve(ledger: Ledger) -> ops.StoreOp[Any]:
+    ledger(operations.ReserveTools("acme", ("ship",)))
+    return operations.ReserveTools("acme", ("pay", "ship", "pay"))
+
+
 def halt_by_token(ledger: Ledger) -> ops.StoreOp[Any]:
     op = halt(ledger)
     op.token = "tok_1"
@@ -767,13 +833,63 @@ def note_not_told(ledger: Ledger) -> ops.StoreOp[Any]:
     return replace(told, error="OSError", retry_s=5.0)
 
 
+TIMETABLE: Final = write_timetable(
+    [
+        Entry(60.0, "remind"), Entry(120.0, "escalate", ("lead",)), Entry(180.0, "refuse")
+    ]
+)  # fmt: skip
+
+
+def unanswered(ledger: Ledger, after_s: float, **given: Any) -> ApprovalRow:
+    """Return a request for a clerk that nobody has answered for so long."""
+    need = Need(ledger.new("apr"), "nonce", roles=("clerk",), timetable=TIMETABLE)
+    run = given.pop("run", None) or ledger.run(ledger.new("run"))
+    row: ApprovalRow | None = ledger.admit(run, need=need, **given).approval
+    assert row is not None, "the call waits for a person"
+    ledger.clock.now += after_s
+    return row
+
+
+def remind(ledger: Ledger) -> ops.StoreOp[Any]:
+    row = unanswered(ledger, 60.0)
+    return operations.FollowTimetable(row.id, row.reached)
+
+
+def escalate(ledger: Ledger) -> ops.StoreOp[Any]:
+    """Escalate over a reminder that nobody carried out in time."""
+    row = unanswered(ledger, 120.0)
+    return operations.FollowTimetable(row.id, row.reached)
+
+
+def refuse_unanswered(ledger: Ledger) -> ops.StoreOp[Any]:
+    row = unanswered(ledger, 180.0)
+    return operations.FollowTimetable(row.id, row.reached)
+
+
+def refuse_unanswered_pivot(ledger: Ledger) -> ops.StoreOp[Any]:
+    row = unanswered(ledger, 180.0, tool="wire", kind="pivot", at_commit=True)
+    return operations.FollowTimetable(row.id, row.reached)
+
+
+def approve_escalated(ledger: Ledger) -> ops.StoreOp[Any]:
+    """Let the next role decide after its time has come, although no worker came by."""
+    row = unanswered(ledger, 120.0)
+    return operations.DecideApproval(row.id, "approve", "lea", "", row.digest, roles=("lead",))
+
+
+def approve_too_late(ledger: Ledger) -> ops.StoreOp[Any]:
+    row = unanswered(ledger, 180.0)
+    return operations.DecideApproval(row.id, "approve", "carl", "", row.digest, roles=("clerk",))
+
+
 ASKING: Final = (
     admit_asked, admit_asked_read, admit_asked_staged, admit_changed, admit_expired, admit_pivot_over_asked,
     start_approved, start_expired, approve, approve_first_of_two, reject, reject_pivot, withdraw, let_go_asked,
     ask_again, edit, expire, void, delegate, halt, halt_again, unhalt, permit, revoke_permit, admit_permitted,
-    make_token, make_wide_token, end_token, end_expired_token, note_driver, halt_by_token, open_by_token,
-    commit_over_asked, roll_back_asked,
-    claim_notice, claim_late, note_told, note_not_told,
+    make_token, make_wide_token, end_token, end_expired_token, note_driver, order_work, reserve, halt_by_token,
+    open_by_token, commit_over_asked, roll_back_asked,
+    claim_notice, claim_late, note_told, note_not_told, remind, escalate, refuse_unanswered, refuse_unanswered_pivot,
+    approve_escalated, approve_too_late,
 )  # fmt: skip
 
 
@@ -896,14 +1012,14 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         admit_recorded_failure, admit_reading, prepare, start_with_before, drop, claim_reading, admit_next_value,
         admit_beside_put, compensate_held_back, start, start_staged, settle,
         admit_plain, admit_plain_read, admit_plain_late, settle_plain,
-        settle_plain_fenced, settle_pivot, settle_doomed, settle_fenced, evidence,
+        settle_plain_fenced, fail_plain, fail_plain_fenced, settle_pivot, settle_doomed, settle_fenced, evidence,
         report_late, report_late_failure, report_late_compensation, admit_remote, compensate_remote, let_go_to_client,
-        claim_clients,
+        claim_clients, open_wanted, let_go_wanted, renew_doubt,
         probe, watch, resolve_by_probe, resolve_by_person, asked_by_person, accept, decide, retry, roll_back, roll_back_by_person,
         roll_back_planned, compensate,
         settle_compensation, settle_compensation_and_begin, settle_compensation_and_close,
-        commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
-        abandon, finish, collect, *ASKING, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
+        commit, commit_forward, commit_pivot, commit_unknown, commit_child, close_rolled_back, close_blocked,
+        abandon, finish, collect, erase, end_scrub, *ASKING, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
         admit_too_costly, commit_too_costly, pin_key, rewrite, note_value, load_records,
         write_checkpoint, *FORKING,
     )

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from amends.errors import LeaseLost
 from amends.ledger import operations as ops
+from amends.ledger.plain import PlainRun
 from amends.ledger.rows import CallRow, RunRow
 from amends.testing.conformance.ledger import LEASE_S, Ledger, raises
 from amends.testing.conformance.prove import check, check_each
+from amends.testing.conformance.scenarios import unknown_pivot
 
 EXPECTED: Final = {"a key that was asked for": True, "a new key": False}
 BY: Final = {"by its attempt": {"attempt": 2}, "by its owner": {"owner": "b"}, "by its epoch": {"epoch": 2}}
@@ -100,6 +102,42 @@ def a_call_is_settled_by_who_started_it(ledger: Ledger, other: dict[str, Any]) -
     given: dict[str, Any] = {"owner": "a", "epoch": 1, "attempt": 1} | other
     assert ledger(ops.SettleCall(call.id, to="succeeded", result='"ok"', seen=call, **given)).fenced
     assert ledger.look(call).state == "started"
+
+
+# ---- committing ---------------------------------------------------------------------------
+
+
+@check_each({"and a mail behind it": True, "alone": False})
+def a_pivot_that_nobody_can_know_keeps_its_run_from_committing(ledger: Ledger, is_staged: bool) -> None:
+    """Its owner commits as if it knew of nothing that could be in the way: the pivot was resolved by somebody else."""
+    run = ledger.run()
+    mail = ledger.admit(run, "mail", kind="retriable").call if is_staged else None
+    pivot = unknown_pivot(ledger, run)
+    plain = PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, "a", run.epoch)
+    decision = ledger(ops.DecideCommit(run.uid, "a", run.epoch, plain=plain))
+    assert (decision.how, [call.id for call in decision.calls]) == ("unsettled", [pivot.id])
+    assert ledger.read(run).state == "open"
+    assert mail is None or ledger.look(mail).state == "held"
+
+
+@check
+def a_second_pivot_does_not_follow_one_that_nobody_can_know(ledger: Ledger) -> None:
+    run = ledger.run()
+    unknown_pivot(ledger, run)
+    answer = ledger.admit(run, "refund", kind="pivot")
+    assert (answer.verdict, answer.law, answer.pivot) == ("refused", "pivot_twice", "wire")
+    assert ledger.admit(run, "book").verdict == "start", "what can be taken back may still be done"
+
+
+@check
+def a_child_with_nothing_staged_leaves_its_unknown_pivot_to_its_parent(ledger: Ledger) -> None:
+    run = ledger.run()
+    child, behind = ledger.child(run, "alone"), ledger.child(run, "and a mail behind it")
+    ledger.admit(behind, "mail", kind="retriable")
+    pivots = [unknown_pivot(ledger, one) for one in (child, behind)]
+    assert ledger.commit(child).how == "committed"
+    decision = ledger.commit(behind)
+    assert (decision.how, [call.id for call in decision.calls]) == ("unsettled", [pivots[1].id])
 
 
 # ---- taking back --------------------------------------------------------------------------

@@ -95,3 +95,13 @@ def every_event_of_an_operation_names_its_token(ledger: Ledger) -> None:
     more = [json.loads(event.facts).get("token") for event in ledger(ops.ReadEvents(None, run.uid))[before:]]
     assert more
     assert set(more) == {'tok_"2"'}
+
+
+@check
+def names_of_workers_tools_are_reserved_for_their_tenant(ledger: Ledger) -> None:
+    beside = ledger.beside or ledger
+    assert ledger(ops.ReadReserved("acme", ("ship", "pay"))) == frozenset()
+    for one in (ledger, beside, ledger):
+        one(ops.ReserveTools("acme", ("ship", "mail")))
+    assert beside(ops.ReadReserved("acme", ("ship", "pay", "mail"))) == {"ship", "mail"}
+    assert beside(ops.ReadReserved("other", ("ship",))) == beside(ops.ReadReserved("", ("ship",))) == frozenset()

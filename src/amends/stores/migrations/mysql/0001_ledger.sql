@@ -38,8 +38,9 @@ create table if not exists amends_tool (
 
 -- no: the order of creation, parents before children. Every index ends in it.
 -- owners: the owner of the tree in each epoch, as JSON.
--- touch: every transaction that writes an event row counts it up; a plain statement is done only by who knows it.
--- n, head, at: the newest event. Every step writes them: so no index has them, and the row is updated in place.
+-- touch: every transaction that writes an event row counts it up, and so does whoever has to look for the end of the chain;
+-- a plain step is done only by who knows it.
+-- n, head, at: the newest event that is a row. The events of plain calls come after it; the owner remembers the last one.
 -- sealed: the number up to which checkpoints cover the events of the tree. unsealed: whether there may be events that no
 -- checkpoint covers. ended_at: when a tree ended whose payloads still exist, for gc. Neither server has partial indexes.
 create table if not exists amends_run (
@@ -92,6 +93,7 @@ create table if not exists amends_run (
     silent_boot varchar(255) not null,
     silent_mono double,
     silent_at double,
+    wanted varchar(400) not null,
     owners longtext not null default (''),
     touch bigint not null default 0,
     n bigint not null default 0,
@@ -284,6 +286,10 @@ create table if not exists amends_approval (
     tells bigint not null,
     teller longtext not null,
     editors longtext not null,
+    timetable longtext not null,
+    reached bigint not null,
+    due_at double,
+    asked_at double,
     constraint amends_approval_states check (state in (
         'pending', 'approved', 'rejected', 'expired', 'used', 'cancelled'
     )),
@@ -291,6 +297,7 @@ create table if not exists amends_approval (
     index amends_approval_root (root),
     index amends_approval_state (state),
     index amends_approval_tell (tell_at),
+    index amends_approval_due (due_at),
     index amends_approval_use (use_key)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
@@ -356,109 +363,32 @@ create table if not exists amends_checkpoint (
     signature longtext not null
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
--- The plain steps of a call (amends/stores/mysql/quick.py). Each procedure is one transaction, which locks the run,
--- continues its chain and writes the call; it answers with the number and the microseconds of the event. If anything is
--- not as it must be, it changes nothing and answers nothing. The number in its name changes with what it does: two
--- versions of amends may use one ledger. given_: replaces the server's clock, for tests.
-create procedure amends_admit_1(
-    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
-    low_ double, high_ double, halt_ bigint, no_ bigint, key_ varbinary(255), tool_ bigint, ident_ varbinary(255),
-    digest_ varbinary(255), args_ longtext character set utf8mb4, more_ longtext character set utf8mb4
-)
-sql security invoker
-$$
-begin
-    declare run_, n_, micros_ bigint;
-    declare at_ double;
-    declare hash_ binary(32);
-    -- The key has a first generation already: nothing else is worth looking for before the insert.
-    declare exit handler for 1062 rollback;
-    start transaction;
-    select no, n + 1, head, greatest(
-        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
-    ) into run_, n_, hash_, at_ from amends_run
-    where uid = uid_ and owner = owner_ and epoch = epoch_
-        and state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''
-        and (select halt from amends_ledger where no = 1) = halt_
-    for update;
-    if at_ between low_ and high_ then
-        set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
-            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
-        ), 256));
-        insert into amends_call (
-            no, root, `key`, gen, n, tool, state, attempt, ident, digest, args, at, epoch, hash, more
-        ) values (
-            no_, run_, key_, 1, n_, tool_, 'started', 1, ident_, digest_, args_, at_, epoch_, hash_, more_
-        );
-        update amends_run set n = n_, at = at_, head = hash_ where no = run_;
-        commit;
-        select n_, micros_;
-    else
-        rollback;
-    end if;
-end
-$$;
-
-create procedure amends_settle_1(
-    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
-    high_ double, no_ bigint, result_ longtext character set utf8mb4, more_ longtext character set utf8mb4,
-    was_ longtext character set utf8mb4 collate utf8mb4_bin
-)
-sql security invoker
-$$
-begin
-    declare run_, n_, micros_ bigint;
-    declare at_ double;
-    declare hash_ binary(32);
-    start transaction;
-    select no, n + 1, head, greatest(
-        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
-    ) into run_, n_, hash_, at_ from amends_run where uid = uid_ and owner = owner_ and epoch = epoch_ for update;
-    if at_ <= high_ then
-        set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
-            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
-        ), 256));
-        -- Another more: something was learned of the call meanwhile.
-        update amends_call set state = 'succeeded', result = result_, settled_n = n_, settled_at = at_,
-            settled_hash = hash_, more = coalesce(more_, more)
-        where no = no_ and root = run_ and state = 'started' and attempt = 1 and settled_n is null and more <=> was_;
-        if row_count() = 1 then
-            update amends_run set n = n_, at = at_, head = hash_ where no = run_;
-            commit;
-            select n_, micros_;
-        else
-            rollback;
-        end if;
-    else
-        rollback;
-    end if;
-end
-$$;
-
+-- The plain steps that write more than one row (amends/stores/mysql/quick.py; the admission and the settlement of a call
+-- are one statement each, and there). Each procedure is one transaction. It locks the run if nobody but its owner has
+-- written since: run_, owner_, epoch_ and touch_ say so, and then the chain ends where the owner remembers it: head_, and n_
+-- is the number of the next event. It answers with that number and the microseconds of the event. If anything is not as it
+-- must be, it changes nothing and answers nothing. The number in its name changes with what it does: two versions of amends
+-- may use one ledger. low_: the microseconds of the newest event. given_: replaces the server's clock, for tests.
 create procedure amends_begin_1(
-    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
-    high_ double, no_ bigint, touch_ bigint, settled_ bigint
+    run_ bigint, owner_ varbinary(512), epoch_ bigint, touch_ bigint, n_ bigint, head_ varchar(64) character set ascii,
+    low_ bigint, given_ bigint, body_ varchar(64) character set ascii, high_ bigint, no_ bigint, settled_ bigint
 )
 sql security invoker
 $$
 begin
-    declare run_, n_, micros_ bigint;
+    declare micros_ bigint;
     declare at_ double;
     declare hash_ binary(32);
     start transaction;
-    select no, n + 1, head, greatest(
-        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
-    ) into run_, n_, hash_, at_ from amends_run
-    where uid = uid_ and owner = owner_ and epoch = epoch_ and state = 'rolling_back' and touch = touch_ for update;
-    if at_ <= high_ then
-        set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
-            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
-        ), 256));
-        update amends_call set state = 'compensating', comp_n = n_, comp_at = at_, comp_epoch = epoch_,
-            comp_hash = hash_
+    select greatest(
+        low_, coalesce(given_, cast(unix_timestamp(sysdate(6)) * 1000000 as signed)),
+        (select cast(round(made_at * 1e6) as signed) from amends_mark where name = 'time')
+    ) into micros_ from amends_run where no = run_ and owner = owner_ and epoch = epoch_ and touch = touch_ and state = 'rolling_back' for update;
+    if micros_ <= high_ then
+        set at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(head_, ':', n_, ':', micros_, ':', body_), 256));
+        update amends_call set state = 'compensating', comp_n = n_, comp_at = at_, comp_epoch = epoch_, comp_hash = hash_
         where no = no_ and root = run_ and state = 'succeeded' and settled_n = settled_ and comp_at is null;
         if row_count() = 1 then
-            update amends_run set n = n_, at = at_, head = hash_ where no = run_;
             commit;
             select n_, micros_;
         else
@@ -471,28 +401,25 @@ end
 $$;
 
 create procedure amends_end_1(
-    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
-    high_ double, no_ bigint, touch_ bigint
+    run_ bigint, owner_ varbinary(512), epoch_ bigint, touch_ bigint, n_ bigint, head_ varchar(64) character set ascii,
+    low_ bigint, given_ bigint, body_ varchar(64) character set ascii, high_ bigint, no_ bigint
 )
 sql security invoker
 $$
 begin
-    declare run_, n_, micros_ bigint;
+    declare micros_ bigint;
     declare at_ double;
     declare hash_ binary(32);
     start transaction;
-    select no, n + 1, head, greatest(
-        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
-    ) into run_, n_, hash_, at_ from amends_run
-    where uid = uid_ and owner = owner_ and epoch = epoch_ and touch = touch_ for update;
-    if at_ <= high_ then
-        set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
-            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
-        ), 256));
+    select greatest(
+        low_, coalesce(given_, cast(unix_timestamp(sysdate(6)) * 1000000 as signed)),
+        (select cast(round(made_at * 1e6) as signed) from amends_mark where name = 'time')
+    ) into micros_ from amends_run where no = run_ and owner = owner_ and epoch = epoch_ and touch = touch_ for update;
+    if micros_ <= high_ then
+        set at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(head_, ':', n_, ':', micros_, ':', body_), 256));
         update amends_call set state = 'compensated', undone_n = n_, undone_at = at_, undone_hash = hash_
         where no = no_ and root = run_ and state = 'compensating' and comp_hash is not null and undone_at is null;
         if row_count() = 1 then
-            update amends_run set n = n_, at = at_, head = hash_ where no = run_;
             commit;
             select n_, micros_;
         else
@@ -506,36 +433,35 @@ $$;
 
 -- The event of a plain failure is a row.
 create procedure amends_fail_1(
-    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, body_ varchar(64) character set ascii,
-    no_ bigint, call_ varbinary(255), facts_ longtext character set utf8mb4, more_ longtext character set utf8mb4,
-    was_ longtext character set utf8mb4 collate utf8mb4_bin
+    run_ bigint, owner_ varbinary(512), epoch_ bigint, touch_ bigint, n_ bigint, head_ varchar(64) character set ascii,
+    low_ bigint, given_ bigint, body_ varchar(64) character set ascii, no_ bigint, call_ varbinary(255),
+    facts_ longtext character set utf8mb4, more_ longtext character set utf8mb4, was_ longtext character set utf8mb4 collate utf8mb4_bin
 )
 sql security invoker
 $$
 begin
-    declare run_, n_, micros_ bigint;
+    declare micros_ bigint;
     declare at_ double;
     declare hash_ binary(32);
+    declare uid_ varbinary(255);
     declare id_ varbinary(2048);
     declare tenant_ varbinary(1016);
     start transaction;
-    select no, n + 1, head, id, tenant, greatest(
-        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
-    ) into run_, n_, hash_, id_, tenant_, at_ from amends_run
-    where uid = uid_ and owner = owner_ and epoch = epoch_ for update;
-    set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(
-            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
-        ), 256));
+    select uid, id, tenant, greatest(
+        low_, coalesce(given_, cast(unix_timestamp(sysdate(6)) * 1000000 as signed)),
+        (select cast(round(made_at * 1e6) as signed) from amends_mark where name = 'time')
+    ) into uid_, id_, tenant_, micros_ from amends_run where no = run_ and owner = owner_ and epoch = epoch_ and touch = touch_ for update;
+    set at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(head_, ':', n_, ':', micros_, ':', body_), 256));
     update amends_call set state = 'failed', settled_at = at_, more = more_
-    where no = no_ and root = run_ and state = 'started' and attempt = 1 and settled_n is null and settled_at is null
-        and result is null and more <=> was_;
+    where no = no_ and root = run_ and micros_ is not null and state = 'started' and attempt = 1 and settled_n is null
+        and settled_at is null and result is null and more <=> was_;
     if row_count() = 1 then
         insert into amends_event (
             root, n, at, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts, hash
         ) values (
             uid_, n_, at_, uid_, id_, tenant_, call_, 'call', 'started', 'failed', owner_, epoch_, facts_, hash_
         );
-        update amends_run set n = n_, at = at_, head = hash_, touch = touch + 1 where no = run_;
+        update amends_run set n = n_, at = at_, head = hash_, touch = touch_ + 1 where no = run_;
         commit;
         select n_, micros_;
     else
@@ -544,9 +470,9 @@ begin
 end
 $$;
 
--- A run that there was not. The handler: another process has opened it at the same moment.
+-- A run that there was not; it answers with the number of the run. The handler: another process has opened it at the same moment.
 create procedure amends_open_1(
-    uid_ varbinary(255), id_ varbinary(2048), tenant_ varbinary(1016), given_ double, body_ varchar(64) character set ascii,
+    uid_ varbinary(255), id_ varbinary(2048), tenant_ varbinary(1016), given_ bigint, body_ varchar(64) character set ascii,
     facts_ longtext character set utf8mb4, policy_ longtext character set utf8mb4, order_mode_ longtext character set utf8mb4, agent_ longtext character set utf8mb4, principal_ longtext character set utf8mb4, input_ longtext character set utf8mb4, input_digest_ longtext character set utf8mb4, tags_ longtext character set utf8mb4,
     owner_ varbinary(512), opener_ longtext character set utf8mb4, lease_s_ double, budgets_ longtext character set utf8mb4, completion_ longtext character set utf8mb4, boot_ varchar(255) character set utf8mb4,
     mono_ double, owners_ longtext character set utf8mb4
@@ -560,20 +486,21 @@ begin
     declare exit handler for 1062 rollback;
     start transaction;
     if not exists (select 1 from amends_run where tenant = tenant_ and id = id_) then
-        set micros_ = round(greatest(
-        coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
-    ) * 1e6), at_ = micros_ / 1e6,
+        set micros_ = greatest(
+            coalesce(given_, cast(unix_timestamp(sysdate(6)) * 1000000 as signed)),
+            (select cast(round(made_at * 1e6) as signed) from amends_mark where name = 'time')
+        ), at_ = micros_ / 1e6,
             hash_ = unhex(sha2(concat(repeat('0', 64), ':', 1, ':', micros_, ':', body_), 256));
         insert into amends_run (
             uid, id, tenant, generation, root, parent, state, created_at, came_from, goal, goal_by, goal_why, plan, policy,
             order_mode, agent, principal, input, input_digest, output, tags, owner, opener, epoch, lease_s, lease_until,
             wake_at, suspended, history, interrupted, pivot, staged_pivot, locked, charged, budgets, completion, causes, origin,
-            forked_from, forked_at, lease_boot, lease_mono, silent_boot, owners, n, head, at, touch
+            forked_from, forked_at, lease_boot, lease_mono, silent_boot, wanted, owners, n, head, at, touch
         ) values (
             uid_, id_, tenant_, 1, uid_, '', 'open', at_, '', '', '', '', '', policy_,
             order_mode_, agent_, principal_, input_, input_digest_, '', tags_, owner_, opener_, 1, lease_s_, at_ + lease_s_,
             at_ + lease_s_, 0, 0, 0, '', '', 0, 0, budgets_, completion_, '[]', '',
-            '', '', boot_, mono_, '', owners_, 1, hash_, at_, 1
+            '', '', boot_, mono_, '', '', owners_, 1, hash_, at_, 1
         );
         insert into amends_event (
             root, n, at, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts, hash
@@ -581,7 +508,131 @@ begin
             uid_, 1, at_, uid_, id_, tenant_, '', 'run', '(new)', 'open', owner_, 1, facts_, hash_
         );
         commit;
-        select 1, micros_;
+        select last_insert_id(), micros_;
+    else
+        rollback;
+    end if;
+end
+$$;
+
+-- A plain run begins its rollback, and the compensation of the call that was settled last.
+create procedure amends_turn_1(
+    run_ bigint, owner_ varbinary(512), epoch_ bigint, touch_ bigint, n_ bigint, head_ varchar(64) character set ascii,
+    low_ bigint, given_ bigint, by_ longtext character set utf8mb4, why_ longtext character set utf8mb4, goal_body_ varchar(64) character set ascii,
+    goal_facts_ longtext character set utf8mb4, body_ varchar(64) character set ascii,
+    facts_ longtext character set utf8mb4, no_ bigint, settled_ bigint, left_ bigint, high_ bigint,
+    first_ varchar(64) character set ascii
+)
+sql security invoker
+$$
+begin
+    declare micros_, count_ bigint;
+    declare at_ double;
+    declare goal_hash_, hash_, first_hash_ binary(32);
+    declare uid_ varbinary(255);
+    declare id_ varbinary(2048);
+    declare tenant_ varbinary(1016);
+    start transaction;
+    select uid, id, tenant, greatest(
+        low_, coalesce(given_, cast(unix_timestamp(sysdate(6)) * 1000000 as signed)),
+        (select cast(round(made_at * 1e6) as signed) from amends_mark where name = 'time')
+    ) into uid_, id_, tenant_, micros_ from amends_run
+    where no = run_ and owner = owner_ and epoch = epoch_ and touch = touch_ and state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''
+        and locked = 0 and origin = '' for update;
+    -- left_ calls have an effect, and nothing else is to be settled or taken back.
+    select coalesce(sum(
+        case c.state when 'succeeded' then t.kind <> 'read' when 'failed' then 0 when 'refused' then 0 when 'dropped' then 0
+        else 1000000000 end
+    ), 0) into count_ from amends_call c join amends_tool t on t.no = c.tool where c.root = run_;
+    if micros_ <= high_ and count_ = left_
+        and not exists (select 1 from amends_run k where k.root = uid_ and k.uid <> uid_)
+        and not exists (select 1 from amends_run f where f.forked_from = uid_)
+        and not exists (select 1 from amends_approval a where a.root = uid_)
+    then
+        set at_ = micros_ / 1e6, goal_hash_ = unhex(sha2(concat(head_, ':', n_, ':', micros_, ':', goal_body_), 256)),
+            hash_ = unhex(sha2(concat(lower(hex(goal_hash_)), ':', n_ + 1, ':', micros_, ':', body_), 256)),
+            first_hash_ = unhex(sha2(concat(lower(hex(hash_)), ':', n_ + 2, ':', micros_, ':', first_), 256));
+        update amends_call set state = 'compensating', comp_n = n_ + 2, comp_at = at_, comp_epoch = epoch_,
+            comp_hash = first_hash_
+        where no = no_ and root = run_ and state = 'succeeded' and settled_n = settled_ and comp_at is null;
+        if row_count() = 1 then
+            insert into amends_event (
+                root, n, at, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts, hash
+            ) values (
+                uid_, n_, at_, uid_, id_, tenant_, '', 'goal', '', 'rollback', by_, epoch_, goal_facts_, goal_hash_
+            ), (
+                uid_, n_ + 1, at_, uid_, id_, tenant_, '', 'run', 'open', 'rolling_back', by_, epoch_, facts_, hash_
+            );
+            update amends_run set state = 'rolling_back', goal = 'rollback', goal_by = 'self', goal_why = why_, n = n_ + 1,
+                at = at_, head = hash_, touch = touch_ + 1 where no = run_;
+            commit;
+            select n_, micros_;
+        else
+            rollback;
+        end if;
+    else
+        rollback;
+    end if;
+end
+$$;
+
+-- A compensation of such a rollback is done, and the next one begins; next_: null if there is none, and the run is closed.
+create procedure amends_undo_1(
+    run_ bigint, owner_ varbinary(512), epoch_ bigint, touch_ bigint, n_ bigint, head_ varchar(64) character set ascii,
+    low_ bigint, given_ bigint, body_ varchar(64) character set ascii, no_ bigint, high_ bigint,
+    next_ bigint, settled_ bigint, next_body_ varchar(64) character set ascii
+)
+sql security invoker
+$$
+begin
+    declare micros_ bigint;
+    declare at_ double;
+    declare hash_, next_hash_ binary(32);
+    declare uid_ varbinary(255);
+    declare id_ varbinary(2048);
+    declare tenant_ varbinary(1016);
+    declare done_ bigint default 0;
+    start transaction;
+    select uid, id, tenant, greatest(
+        low_, coalesce(given_, cast(unix_timestamp(sysdate(6)) * 1000000 as signed)),
+        (select cast(round(made_at * 1e6) as signed) from amends_mark where name = 'time')
+    ) into uid_, id_, tenant_, micros_ from amends_run
+    where no = run_ and owner = owner_ and epoch = epoch_ and touch = touch_ and state = 'rolling_back' for update;
+    if micros_ <= high_ then
+        set at_ = micros_ / 1e6, hash_ = unhex(sha2(concat(head_, ':', n_, ':', micros_, ':', body_), 256)),
+            next_hash_ = unhex(sha2(concat(lower(hex(hash_)), ':', n_ + 1, ':', micros_, ':', next_body_), 256));
+        update amends_call set state = 'compensated', undone_n = n_, undone_at = at_, undone_hash = hash_
+        where no = no_ and root = run_ and state = 'compensating' and comp_hash is not null and undone_at is null;
+        set done_ = row_count();
+        if done_ = 1 and next_ is not null then
+            update amends_call set state = 'compensating', comp_n = n_ + 1, comp_at = at_, comp_epoch = epoch_,
+                comp_hash = next_hash_
+            where no = next_ and root = run_ and state = 'succeeded' and settled_n = settled_ and comp_at is null;
+            set done_ = row_count();
+        elseif done_ = 1 and not exists (select 1 from amends_run k where k.root = uid_ and k.uid <> uid_)
+            and not exists (
+                select 1 from amends_call c join amends_tool t on t.no = c.tool where c.root = run_ and t.kind <> 'read'
+                    and c.state in ('held', 'ready', 'started', 'succeeded', 'backing_off', 'in_doubt', 'compensating',
+                    'compensation_failed', 'compensation_in_doubt', 'residue')
+            )
+        then
+            insert into amends_event (
+                root, n, at, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts, hash
+            ) values (
+                uid_, n_ + 1, at_, uid_, id_, tenant_, '', 'run', 'rolling_back', 'rolled_back', owner_, epoch_, '{}',
+                next_hash_
+            );
+            update amends_run set state = 'rolled_back', n = n_ + 1, at = at_, head = next_hash_, touch = touch_ + 1,
+                closed_at = at_, owner = '', lease_until = 0e0, wake_at = null, suspended = 0, causes = '[]'
+            where no = run_ and locked = 0 and origin = '' and forked_from = '';
+            set done_ = row_count();
+        else
+            set done_ = 0;
+        end if;
+    end if;
+    if done_ = 1 then
+        commit;
+        select n_, micros_;
     else
         rollback;
     end if;
@@ -591,26 +642,31 @@ $$;
 -- A plain run begins its rollback, is closed after it, or is committed. The caller begins and commits, and reads in between.
 -- goal_body_: null if the goal stays. What is asked of other tables is asked when the run is locked.
 create procedure amends_move_1(
-    uid_ varbinary(255), owner_ varbinary(512), epoch_ bigint, given_ double, by_ longtext character set utf8mb4,
-    goal_ longtext character set utf8mb4, goal_by_ longtext character set utf8mb4, goal_why_ longtext character set utf8mb4, goal_body_ varchar(64) character set ascii, goal_facts_ longtext character set utf8mb4,
+    run_ bigint, owner_ varbinary(512), epoch_ bigint, touch_ bigint, n_ bigint, head_ varchar(64) character set ascii,
+    low_ bigint, given_ bigint, by_ longtext character set utf8mb4,
+    goal_ longtext character set utf8mb4, goal_by_ longtext character set utf8mb4, goal_why_ longtext character set utf8mb4,
+    goal_body_ varchar(64) character set ascii, goal_facts_ longtext character set utf8mb4,
     from_ varchar(32) character set ascii collate ascii_bin, to_ varchar(32) character set ascii collate ascii_bin,
     body_ varchar(64) character set ascii, facts_ longtext character set utf8mb4, output_ longtext character set utf8mb4
 )
 sql security invoker
 $$
 begin
-    declare run_, n_, micros_ bigint;
+    declare micros_ bigint;
     declare at_ double;
     declare hash_ binary(32);
+    declare uid_ varbinary(255);
     declare id_ varbinary(2048);
     declare tenant_ varbinary(1016);
-    select no, n, head, id, tenant, greatest(
-        at, coalesce(given_, unix_timestamp(sysdate(6)) + 0e0), (select made_at from amends_mark where name = 'time')
-    ) into run_, n_, hash_, id_, tenant_, at_ from amends_run
-    where uid = uid_ and owner = owner_ and epoch = epoch_ and state = from_ and (
+    select uid, id, tenant, greatest(
+        low_, coalesce(given_, cast(unix_timestamp(sysdate(6)) * 1000000 as signed)),
+        (select cast(round(made_at * 1e6) as signed) from amends_mark where name = 'time')
+    ) into uid_, id_, tenant_, micros_ from amends_run
+    where no = run_ and owner = owner_ and epoch = epoch_ and touch = touch_ and state = from_ and (
         from_ = 'rolling_back' or state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''
-    ) and (to_ <> 'committed' or goal_why = '' and completion = '') and locked = 0 and origin = '' and forked_from = '' for update;
-    if run_ is not null
+    ) and (to_ <> 'committed' or goal_why = '' and completion = '') and locked = 0 and origin = '' and forked_from = ''
+    for update;
+    if micros_ is not null
         and not exists (select 1 from amends_run k where k.root = uid_ and k.uid <> uid_)
         and (to_ <> 'rolling_back' or (
             not exists (select 1 from amends_run f where f.forked_from = uid_)
@@ -627,13 +683,13 @@ begin
         ))
         and (to_ <> 'committed' or not exists (
             select 1 from amends_call c where c.root = run_
-                and c.state in ('held', 'ready', 'started', 'backing_off', 'in_doubt')
+                and c.state in ('held', 'ready', 'started', 'backing_off', 'in_doubt', 'residue')
         ))
     then
-        set micros_ = round(at_ * 1e6), at_ = micros_ / 1e6;
+        set at_ = micros_ / 1e6, n_ = n_ - 1;
         if goal_body_ is not null then
             set n_ = n_ + 1, hash_ = unhex(sha2(concat(
-            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', goal_body_
+            coalesce(lower(hex(hash_)), head_), ':', n_, ':', micros_, ':', goal_body_
         ), 256));
             insert into amends_event (
                 root, n, at, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts, hash
@@ -642,7 +698,7 @@ begin
             );
         end if;
         set n_ = n_ + 1, hash_ = unhex(sha2(concat(
-            coalesce(lower(hex(hash_)), repeat('0', 64)), ':', n_, ':', micros_, ':', body_
+            coalesce(lower(hex(hash_)), head_), ':', n_, ':', micros_, ':', body_
         ), 256));
         insert into amends_event (
             root, n, at, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts, hash
@@ -651,7 +707,7 @@ begin
         );
         update amends_run set state = to_, goal = coalesce(goal_, goal), goal_by = coalesce(goal_by_, goal_by),
             goal_why = coalesce(goal_why_, goal_why), output = coalesce(output_, output), n = n_, at = at_, head = hash_,
-            touch = touch + 1,
+            touch = touch_ + 1,
             closed_at = if(to_ = 'rolling_back', closed_at, at_), owner = if(to_ = 'rolling_back', owner, ''),
             lease_until = if(to_ = 'rolling_back', lease_until, 0e0), wake_at = if(to_ = 'rolling_back', wake_at, null),
             suspended = if(to_ = 'rolling_back', suspended, 0), causes = if(to_ = 'rolling_back', causes, '[]')

@@ -34,6 +34,8 @@ create table amends_tool (
 -- touch: every transaction that writes an event row counts it up; a plain statement is done only by who knows it.
 -- n, head, at: the newest event that is a row. Folded events of plain statements may be newer: they do not write here.
 -- sealed: the number up to which checkpoints cover the events of the tree.
+-- unsealed: 1 from the beginning of a tree until a checkpoint covers its end, then null; written, because SQLite writes
+-- the entry of a partial index anew whenever a column of its condition is set.
 create table amends_run (
     no integer primary key,
     uid text not null unique,
@@ -84,12 +86,14 @@ create table amends_run (
     silent_boot text not null,
     silent_mono real,
     silent_at real,
+    wanted text not null,
     owners text not null default '',
     touch integer not null default 0,
     n integer not null default 0,
     head blob,
     at real not null default 0,
     sealed integer not null default 0,
+    unsealed integer,
     check (
         state = 'open' or state = 'pivoted' or state = 'committed' or state = 'rolling_back'
         or state = 'rolled_back' or state = 'blocked' or state = 'abandoned'
@@ -114,7 +118,7 @@ create index amends_run_closed on amends_run (closed_at, uid)
 create index amends_run_forked on amends_run (forked_from) where forked_from <> '';
 
 -- Trees that may have events which no checkpoint covers.
-create index amends_run_unsealed on amends_run (uid) where parent = '' and (closed_at is null or n <> sealed);
+create index amends_run_unsealed on amends_run (uid) where unsealed = 1;
 
 -- One row for each call. no: the number of its id, which sorts by time. The four events of an ordinary call are folded
 -- into it: (n, at, hash), (settled_n, settled_at, settled_hash), (comp_n, comp_at, comp_hash) and (undone_n, undone_at,
@@ -293,6 +297,10 @@ create table amends_approval (
     tells integer not null,
     teller text not null,
     editors text not null,
+    timetable text not null,
+    reached integer not null,
+    due_at real,
+    asked_at real,
     check (
         state = 'pending' or state = 'approved' or state = 'rejected' or state = 'expired' or state = 'used'
         or state = 'cancelled'
@@ -306,6 +314,9 @@ create index amends_approval_state on amends_approval (state);
 
 -- The outbox of notices: requests whose notice is still to be sent.
 create index amends_approval_tell on amends_approval (tell_at) where tell_at is not null;
+
+-- Requests that nobody has answered, and whose timetable goes on.
+create index amends_approval_due on amends_approval (due_at) where due_at is not null;
 
 -- Whether an agent has used a tool after somebody approved it.
 create index amends_approval_use on amends_approval (use_key) where use_key <> '';

@@ -52,10 +52,20 @@ class Secrets:
                 hint=HINT,
             )
         self._known = tuple(one.encode() for one in texts)
+        self._keys: dict[str, tuple[bytes, ...]] = {}
+        """For each purpose the keys that are made of the secrets."""
         self._clock = clock
 
     def __repr__(self) -> str:
         return f"<{len(self._known)} secrets>"
+
+    def of_tenant(self, name: str) -> Secrets:
+        """Return secrets that are made of these and sign for one tenant: no other tenant's accept what they signed."""
+        made = Secrets.__new__(Secrets)
+        named = f"amends.serve tenant {name}".encode()
+        made._known = tuple(hmac.digest(one, named, hashlib.sha256) for one in self._known)
+        made._keys, made._clock = {}, self._clock
+        return made
 
     def sign(self, purpose: str, fields: Mapping[str, Any], *, lives_s: float | None = None) -> str:
         """Return a text with these fields that only ``read`` with the same purpose accepts, for so many seconds.
@@ -66,7 +76,11 @@ class Secrets:
             raise UsageError(f"{UNTIL} is not a field: say lives_s=")
         said = dict(fields) if lives_s is None else {**fields, UNTIL: self._clock() + lives_s}
         body = _text(json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode())
-        return f"{body}.{_text(_mark(self._known[0], purpose, body))}"
+        return f"{body}.{_text(_mark(self._keys_for(purpose)[0], body))}"
+
+    def time(self) -> float:
+        """Return the time by which signed texts end, in seconds since 1970."""
+        return self._clock()
 
     def read(self, purpose: str, text: str) -> dict[str, Any]:
         """Return the fields of a text that one of the secrets signed for this purpose; raise ``BadSignature``."""
@@ -75,7 +89,7 @@ class Secrets:
             raise BadSignature("forged")
         body, _, mark = text.partition(".")
         # Compare texts: base64 can spell one mark in two ways, and only one of them was made here.
-        made = [hmac.compare_digest(mark, _text(_mark(one, purpose, body))) for one in self._known]
+        made = [hmac.compare_digest(mark, _text(_mark(one, body))) for one in self._keys_for(purpose)]
         if not any(made):
             raise BadSignature("forged")
         fields: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
@@ -83,6 +97,12 @@ class Secrets:
         if until is not None and self._clock() >= until:
             raise BadSignature("expired")
         return fields
+
+    def _keys_for(self, purpose: str) -> tuple[bytes, ...]:
+        if purpose not in self._keys:
+            named = f"amends.serve {purpose}".encode()
+            self._keys[purpose] = tuple(hmac.digest(one, named, hashlib.sha256) for one in self._known)
+        return self._keys[purpose]
 
 
 def secrets_of(rt: Runtime | AsyncRuntime, *, host: str = "127.0.0.1", home: Path | None = None) -> Secrets:
@@ -211,9 +231,8 @@ def _unusable(path: Path, why: str, *, hint: str | None = None) -> BadConfig:
 # ---- Signatures
 
 
-def _mark(secret: bytes, purpose: str, body: str) -> bytes:
-    key = hmac.digest(secret, f"amends.serve {purpose}".encode(), hashlib.sha256)
-    return hmac.digest(key, body.encode(), hashlib.sha256)
+def _mark(key: bytes, body: str) -> bytes:
+    return hmac.digest(key, body.encode(), "sha256")
 
 
 def _text(raw: bytes) -> str:
