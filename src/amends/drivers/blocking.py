@@ -163,18 +163,18 @@ class Driver:
 
     def perform(self, op: Op[Any]) -> Any:
         """Perform one operation."""
-        act = WORLD.get(type(op))
-        if act is not None:
-            return act(self, op)
-        assert isinstance(op, StoreOp), f"a driver cannot perform {type(op).__name__}"
+        kind = type(op)
+        if kind in WORLD:
+            return WORLD[kind](self, op)
+        assert issubclass(kind, StoreOp), f"a driver cannot perform {kind.__name__}"
         try:
-            answer = self.store.perform(op)
+            answer = self.store.perform(op)  # type: ignore[arg-type]  # asserted above
         except LedgerUnavailable:
             answer = self._ask_again(op)
         except LeaseLost as error:
             tell_refused(op, error)
             raise
-        if type(op) in TOLD or self.live.wakeup.watched:
+        if kind in TOLD or self.live.wakeup.watched:
             self.live.wakeup.heard(op, answer)
             tell(op, answer)
         return answer

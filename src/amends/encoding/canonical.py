@@ -160,7 +160,7 @@ def plain_texts(value: Any, levels: int = LEVELS_MAX) -> tuple[str, str] | None:
             return text, text
         return (quoted(value), quoted(normalize("NFC", value))) if _is_text(value) else None
     if kind is float:
-        return _float_texts(value)
+        return float_texts(value)
     if kind is int:
         text = str(value) if -SAFE_INT <= value <= SAFE_INT else ""
         return (text, text) if text else None
@@ -214,7 +214,8 @@ def _list_texts(value: list[Any], levels: int) -> tuple[str, str] | None:
     return f"[{','.join(stored)}]", f"[{','.join(meant)}]"
 
 
-def _float_texts(value: float) -> tuple[str, str] | None:
+def float_texts(value: float) -> tuple[str, str] | None:
+    """Return what ``plain_texts`` does for a number."""
     text = repr(value)
     if value.is_integer():
         whole = int(value)
@@ -230,6 +231,8 @@ def _float_texts(value: float) -> tuple[str, str] | None:
 def plain_copy(value: Any, levels: int = LEVELS_MAX) -> tuple[str, Any] | None:
     """Return what ``encode`` writes for plain data and what ``decode`` would read from it; None for anything else."""
     kind = type(value)
+    if kind is dict:
+        return _dict_copy(value, levels) if levels else None
     if kind is str:
         return (quoted(value), value) if _is_text(value) else None
     if kind is bool or value is None:
@@ -240,7 +243,7 @@ def plain_copy(value: Any, levels: int = LEVELS_MAX) -> tuple[str, Any] | None:
         return (repr(value), value) if value - value == 0.0 else None
     if not levels:
         return None
-    return _dict_copy(value, levels) if kind is dict else _list_copy(value, levels) if kind is list else None
+    return _list_copy(value, levels) if kind is list else None
 
 
 def _dict_copy(value: dict[Any, Any], levels: int) -> tuple[str, Any] | None:
@@ -248,15 +251,25 @@ def _dict_copy(value: dict[Any, Any], levels: int) -> tuple[str, Any] | None:
     copied: dict[str, Any] = {}
     length = 0
     for name, item in value.items():
-        kept = plain_copy(item, levels - 1) if type(name) is str and name.isascii() else None
-        if kept is None:
+        if type(name) is not str or not name.isascii():
             return None
-        stored.append(f"{quoted(name)}:{kept[0]}")
-        copied[name] = kept[1]
-        length += len(stored[-1])
+        kind = type(item)
+        if kind is bool or item is None:  # these two are most: the recursive call takes twice as long
+            text, copied[name] = f"{quoted(name)}:{_WORDS[item]}", item
+        elif kind is str and item.isascii():
+            text, copied[name] = f"{quoted(name)}:{quoted(item)}", item
+        else:
+            kept = plain_copy(item, levels - 1)
+            if kept is None:
+                return None
+            text, copied[name] = f"{quoted(name)}:{kept[0]}", kept[1]
+        stored.append(text)
+        length += len(text)
         if length > CHARS_MAX:
             return None
-    return None if _is_tag(value) else (f"{{{','.join(stored)}}}", copied)
+    if len(stored) == 1:
+        return None if _is_tag(value) else (f"{{{text}}}", copied)
+    return f"{{{','.join(stored)}}}", copied
 
 
 def _list_copy(value: list[Any], levels: int) -> tuple[str, Any] | None:

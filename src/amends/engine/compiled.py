@@ -17,7 +17,7 @@ from inspect import Signature as Inspected
 from types import NoneType, UnionType
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
-from amends.encoding.canonical import CHARS_MAX, PACKS, SAFE_INT, head, plain_texts, quoted
+from amends.encoding.canonical import CHARS_MAX, PACKS, SAFE_INT, float_texts, head, plain_texts, quoted
 from amends.ledger.plain import PlainTool
 from amends.tools.signature import REPEAT
 from amends.tools.spec import Spec
@@ -151,7 +151,7 @@ def _binder(
     kept: frozenset[str],
 ) -> Callable[..., Bound | None]:
     """Return the function that binds arguments; it returns None, or raises ``TypeError``, for what is not plain."""
-    known: dict[str, Any] = {"__q": quoted, "__texts": plain_texts, "__part": part}
+    known: dict[str, Any] = {"__q": quoted, "__texts": plain_texts, "__float": float_texts, "__part": part}
     places = {name: number for number, name in enumerate(kinds)}
     given: list[str] = []
     for number, one in enumerate(parameters):
@@ -171,19 +171,26 @@ def _binder(
     stored = _object(list(places), places, "s")
     lines.append(f"    __s = {stored}")
     lines.append(f"    if len(__s) > {CHARS_MAX}: return None")
-    if differs or list(places) != sorted(places):
-        lines.append(f"    __m = __part({_object(sorted(places), places, 'm', differs)})")
-    else:
-        lines.append("    __m = __part(__s)")
+    same = not differs and list(places) == sorted(places)
+    lines += _parting("__m", "__s" if same else _object(sorted(places), places, "m", differs))
     for target, wanted in (("__k", named), ("__i", kept)):
-        whole = wanted == frozenset(places)
-        text = "__m" if whole else f"__part({_object(sorted(wanted), places, 'm', differs)})"
-        lines.append(f"    {target} = {text}")
+        if wanted == frozenset(places):
+            lines.append(f"    {target} = __m")
+        else:
+            lines += _parting(target, _object(sorted(wanted), places, "m", differs))
     arguments = ", ".join(f"{json.dumps(name)}: {name}" for name in places)
     lines.append(f"    return {{{arguments}}}, __s, __k, __i, __m")
     exec("\n".join(lines), known)
     made: Callable[..., Bound | None] = known["bind"]
     return made
+
+
+def _parting(target: str, text: str) -> list[str]:
+    """Return the lines that set ``target`` to ``part`` of a text; its usual case is written out, which saves the call."""
+    return [
+        f"    __t = {text}",
+        f"    {target} = f'str{{len(__t)}}:{{__t}}'.encode('ascii') if __t.isascii() else __part(__t)",
+    ]
 
 
 def _object(names: list[str], places: Mapping[str, int], which: str, differs: set[str] | None = None) -> str:
@@ -209,11 +216,11 @@ def _writing(name: str, place: int, kinds: tuple[type, ...]) -> list[str]:
             lines.append(f"    {test} {name} is None: {s} = {m} = 'null'")
         elif kind is str:
             lines.append(f"    {test} type({name}) is str:")
-            lines.append(f"        if {name}.isascii() and len({name}) <= {CHARS_MAX}: {s} = {m} = __q({name})")
+            lines.append(f"        if {name}.isascii(): {s} = {m} = __q({name})")
             lines += ["        else:", f"            __t = __texts({name})", "            if __t is None: return None"]
             lines.append(f"            {s}, {m} = __t")
         elif kind is float:
-            lines += [f"    {test} type({name}) is float:", f"        __t = __texts({name})"]
+            lines += [f"    {test} type({name}) is float:", f"        __t = __float({name})"]
             lines += ["        if __t is None: return None", f"        {s}, {m} = __t"]
         elif kind is bool:
             lines.append(f"    {test} type({name}) is bool: {s} = {m} = 'true' if {name} else 'false'")

@@ -652,7 +652,7 @@ def error_in(value: object, call: Call | LazyCall | None) -> Exception | None:
     A server that is guarded by amends says what it did not execute under the key ``amends/outcome``. If only a text
     says so, it is a doubt: a text may come from anybody.
     """
-    if value is None or isinstance(value, bool | int | float | bytes):
+    if value is None or isinstance(value, _SCALARS):
         return None
     if type(value) is dict and _SAYING.isdisjoint(value):
         return None  # as the rest would find
@@ -670,6 +670,7 @@ def error_in(value: object, call: Call | LazyCall | None) -> Exception | None:
 
 
 _FROM_TEXT: Final = "amends/from-text"
+_SCALARS: Final = (bool, int, float, bytes)
 _SAYING: Final = frozenset({OUTCOME, "structured_content", "text"})
 """Keys of a dict under which a client may have put what a guarded server says."""
 

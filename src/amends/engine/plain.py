@@ -122,12 +122,12 @@ class PlainCall(LazyCall):
 async def plain_call(call: PlainCall) -> Any:
     """Run the call once in this run and return its result; raise what ``guarded_call`` raises."""
     op, session, compiled = call.op, call.session, call.compiled
-    known = session.recall.of_plain(op.key, op.ident)
-    if known is not None and session.lease.is_ours((await ReadClocks()).mono):
-        return _remembered(call, known)
     asked = session.asked
-    if op.key in asked:  # most likely answered by the record
-        asked.add(op.key.hex())
+    if op.key in asked:
+        known = session.recall.of_plain(op.key, op.ident)
+        if known is not None and session.lease.is_ours((await ReadClocks()).mono):
+            return _remembered(call, known)
+        asked.add(op.key.hex())  # most likely answered by the record
         call.done = done = await guarded_call(session, call.ask())
         return done.value
     asked.add(op.key)

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from amends.encoding.canonical import quoted
-from amends.encoding.chain import body_of, move_text, proof, run_text
+from amends.encoding.chain import GENESIS, body_of, move_text, proof, run_text
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id
 from amends.ledger.events import spelled
@@ -29,13 +29,15 @@ from amends.ledger.operations import (
     StoreOp,
 )
 from amends.ledger.rows import CallRow
+from amends.states import NEW
 
 
 class PlainRun:
     """The root run of a session, as its plain calls name it."""
 
     __slots__ = (
-        "_moves", "agent", "epoch", "fails", "heads", "kept", "owner", "principal", "root", "run_id", "takes_back", "tenant",
+        "_admissions", "_moves", "agent", "epoch", "fails", "heads", "kept", "owner", "principal", "root", "run_id",
+        "takes_back", "tenant",
     )  # fmt: skip
 
     def __init__(self, root: str, run_id: str, tenant: str, agent: str, principal: str, owner: str, epoch: int) -> None:
@@ -52,6 +54,8 @@ class PlainRun:
         """The beginning of the text whose digest is the key of a call, by tool."""
         self._moves: dict[str, tuple[str, str]] = {}
         """The parts that the texts of all events with the same new state share, before and after the id of the call."""
+        self._admissions: dict[PlainTool | None, tuple[str, str]] = {}
+        """The same for the admissions of a tool and, under None, for successes: up to the first digest of the facts."""
 
     def body(self, number: int, frm: str, to: str, facts: str) -> str:
         """Return ``body_of`` an event of a call of this run."""
@@ -78,6 +82,40 @@ class PlainRun:
             self.epoch,
             facts,
         )
+
+    def admission_body(self, op: AdmitPlain) -> str:
+        """Return ``body`` of the event of an admission, with the facts of ``admission_facts``."""
+        tool, number = op.tool, op.number
+        shared = self._admissions.get(tool)
+        if shared is None:
+            shared = self._shared(tool, NEW, "started", f'{{"tool": {tool.quoted}, "args": "', '", "row": "')
+        if not shared[0] or op.call_ref or op.proof or tool.kind == "read":
+            return self.body(number, NEW, "started", admission_facts(op, op.row_key))
+        columns = f"({tool.columns_first}, '{op.key.hex()}', 1, '{op.ident.hex()}', '{op.digest.hex()}', {tool.columns_rest})"
+        row = sha256(columns.encode("ascii")).hexdigest()
+        text = f'{shared[0]}{number:016x}{shared[1]}{proof(op.args)}", "row": "{row}"}}'
+        return sha256(text.encode("ascii")).hexdigest()
+
+    def success_body(self, op: SettlePlain) -> str:
+        """Return ``body`` of the event of a success, with the facts of ``settlement_facts``."""
+        number, shared = op.started.op.number, self._admissions.get(None)
+        if shared is None:
+            shared = self._shared(None, "started", "succeeded", '{"attempt": 1, "result": "', "")
+        if not shared[0] or op.proof:
+            return self.body(number, "started", "succeeded", settlement_facts(op.result, op.proof))
+        return sha256(f'{shared[0]}{number:016x}{shared[1]}{proof(op.result)}"}}'.encode("ascii")).hexdigest()
+
+    def _shared(self, tool: PlainTool | None, frm: str, to: str, first: str, second: str) -> tuple[str, str]:
+        """Keep what the texts of events with these facts share; empty if some of it must be written as ``body_of`` does."""
+        self.body(0, frm, to, "")  # makes the parts
+        before, after = self._moves[to]
+        digests = 2 if second else 1
+        length = len(first) + len(second) + digests * len(GENESIS) + len('"}')
+        shared = f"{before}call_", f"{after}{length}:{first}"
+        if not "".join(shared).isascii() or "\x00" in "".join(shared):
+            shared = "", ""
+        self._admissions[tool] = shared
+        return shared
 
     def __repr__(self) -> str:
         return f"PlainRun({self.root!r}, {self.run_id!r}, owner={self.owner!r}, epoch={self.epoch})"

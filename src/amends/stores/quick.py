@@ -29,7 +29,7 @@ from amends.ledger.operations import (
     SettleCompensation,
     Settled,
 )
-from amends.ledger.plain import AdmitPlain, FailPlain, PlainRun, SettlePlain, admission_facts
+from amends.ledger.plain import AdmitPlain, FailPlain, PlainRun, SettlePlain
 from amends.ledger.rows import AddEvent, CallRow, RunRow
 from amends.states import CALL_STATES, NEW, STANDING, UNSETTLED
 from amends.stores.calls import (
@@ -65,15 +65,12 @@ def key_of(op: AdmitPlain) -> bytes:
 
 def admission_body(op: AdmitPlain) -> str:
     """Return the body of the hash of the event of a plain admission."""
-    key = op.row_key if op.tool.kind == "read" else op.key.hex()
-    return op.run.body(op.number, NEW, "started", admission_facts(op, key))
+    return op.run.admission_body(op)
 
 
 def success_body(op: SettlePlain) -> str:
     """Return the body of the hash of the event of a plain success."""
-    first = op.started.op
-    facts = f'{{"attempt": 1, "result": "{op.proof or proof(op.result)}"}}'  # as ``success_facts``
-    return first.run.body(first.number, "started", "succeeded", facts)
+    return op.started.op.run.success_body(op)
 
 
 def more_of(op: AdmitPlain, result_proof: str = "") -> str | None:

@@ -122,45 +122,56 @@ class GroupCommit:
         interrupted thread finds out by it whether it must pass on the lead."""
         self._held = False
         self._closed = False
+        self._is_stopped = False
+        """Held or closed."""
 
     def perform(self, op: StoreOp[Any]) -> Any:
         """Carry out ``op``, in this thread or in another caller's."""
-        me, pending = object(), None
+        me = object()
         try:
             with self._mutex:
-                if (
-                    self._leader is None and not self._held and not self._closed
-                ):  # as ``_may_lead``, for nearly every call
+                if self._leader is None and not self._is_stopped:  # as ``_may_lead``, for nearly every call
                     self._leader = me
-                elif not self._may_lead(me):
-                    pending = Pending(op)
-                    self._enqueue(pending)
-            if pending is not None:
-                if self._waits_for_lead(pending):
-                    self._lead(pending)
-                return pending.outcome()
+            if self._leader is not me:
+                return self._follow(op, me)
             answer = None if self.queue else self._alone(op)
             if answer is not None:
                 return answer
             leading = Pending(op)
             self._write(leading, me)
             return leading.outcome()
-        except BaseException:
-            if pending is not None:
-                self._leave(pending)
-            raise
         finally:
             # By the token, not by how far this came: an interrupt may strike between any two lines, also below.
             try:
                 if self._leader is me:
                     with self._mutex:
-                        if not (self.queue or self._held or self._closed):  # as ``_pass_on``: nobody waits for anything
+                        if not (self.queue or self._is_stopped):  # as ``_pass_on``: nobody waits for anything
                             self._leader = None
                     if self._leader is me:
                         self._pass_on(me)
             finally:
                 if self._leader is me:
                     self._pass_on(me)
+
+    def _follow(self, op: StoreOp[Any], me: object) -> Any:
+        """Carry out ``op`` in the batch of whoever leads; ``me``: the token of this caller, who leads if nobody does now."""
+        pending = None
+        try:
+            with self._mutex:
+                if not self._may_lead(me):
+                    pending = Pending(op)
+                    self._enqueue(pending)
+            if pending is None:
+                leading = Pending(op)
+                self._write(leading, me)
+                return leading.outcome()
+            if self._waits_for_lead(pending):
+                self._lead(pending)
+            return pending.outcome()
+        except BaseException:
+            if pending is not None:
+                self._leave(pending)
+            raise
 
     async def perform_async(self, op: StoreOp[Any]) -> Any:
         """Do the same on an event loop, with whatever else is ready in this turn of the loop, or queued.
@@ -208,7 +219,7 @@ class GroupCommit:
             try:
                 if self._leader is me:
                     with self._mutex:
-                        if not (self.queue or self._held or self._closed):
+                        if not (self.queue or self._is_stopped):
                             self._leader = None
                     if self._leader is me:
                         self._pass_on(me)
@@ -226,19 +237,20 @@ class GroupCommit:
     def hold(self, timeout_s: float) -> bool:
         """Let nobody lead until ``release``; return False if the present leader is not done in time."""
         with self._mutex:
-            self._held = True
+            self._held = self._is_stopped = True
             return self._still.wait_for(lambda: self._leader is None, timeout_s)
 
     def release(self) -> None:
         """Continue after ``hold``."""
         with self._mutex:
-            self._held = False
+            self._held, self._is_stopped = False, self._closed
         self._pass_on(None)
 
     def close(self) -> bool:
         """Refuse new operations and wait for the queued ones; return False if it was closed before."""
         with self._mutex:
             was_closed, self._closed = self._closed, True
+            self._is_stopped = True
         self._pass_on(None)  # those that are queued may wait for their event loop to lead, which may wait here
         with self._mutex:
             self._still.wait_for(lambda: self._leader is None)

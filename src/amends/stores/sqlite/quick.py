@@ -93,6 +93,10 @@ ADMIT: Final = (
 )
 """Here and below ``null`` is written out, and bytes are handed over as a ``bytearray``: whatever is no number, text or
 ``bytearray`` goes through the adapters of ``sqlite3``, which takes longer than to bind it."""
+ADMIT_MORE: Final = ADMIT.replace(", null from", ", ? from")
+"""The same for a call about which the hot columns do not say everything."""
+_HOT: Final = 11
+"""How many values come before that."""
 _SETTLE: Final = (
     "update amends_call set state = 'succeeded', result = ?, settled_n = ?, settled_at = ?, settled_hash = ?{}"
     " where no = ? and root = ? and state = 'started' and attempt = 1 and settled_n is null and more is {}"
@@ -101,6 +105,7 @@ _SETTLE: Final = (
 SETTLE_SEALED: Final = _SETTLE.format(", more = ?", "?")
 """The same with an encrypted result, whose digest is kept as well."""
 SETTLE: Final = _SETTLE.format("", "null")
+SETTLE_MORE: Final = _SETTLE.format("", "?")
 LOAD: Final = (
     "select no, n, head, at, touch, owner, epoch, id, tenant, agent, principal, sealed from amends_run"
     " where uid = ? and root = uid"
@@ -161,11 +166,6 @@ COMMIT: Final = (
     f" closed_at = ?, {ENDED}, {_TOUCHED} where {_OWNED} and {OPEN_ROOT} and goal_why = '' and completion = '' and {PLAIN_ROOT}"
     f" and {NOTHING_UNSETTLED} and {_IN_TIME} returning {_COLUMNS}"
 )
-
-
-def _with_more(sql: str) -> str:
-    """Return the statement of a call about which the hot columns do not say everything."""
-    return sql.replace(", null from", ", ? from").replace("more is null", "more is ?")
 
 
 class Plain:
@@ -232,23 +232,22 @@ class Plain:
         if kept is None or kept.touch < 0:
             kept = self._kept_of(cursor, run)
         number = self.tools.get(tool) or self.tool(cursor, tool)
-        if kept is None or number is None or not is_plain(op):
+        if kept is None or number is None or ((op.repeated or run.epoch != 1) and not is_plain(op)):
             return None
         n, at, micros = self._next(kept)
         if not -SKEW_US <= micros - (op.number >> RANDOM_BITS) <= SKEW_US:
             return None
         hash = sha256(f"{kept.head}:{n}:{micros}:{admission_body(op)}".encode("ascii"))
-        more = more_of(op) if op.call_ref or op.proof else None
         no, epoch = kept.no, run.epoch
-        row = (
+        values: tuple[Any, ...] = (
             op.number, no, bytearray(key_of(op) if tool.kind == "read" else op.key), n, number, bytearray(op.ident),
-            bytearray(op.digest), op.args, at, epoch, bytearray(hash.digest()),
+            bytearray(op.digest), op.args, at, epoch, bytearray(hash.digest()), no, run.owner, epoch, kept.touch, self.halt,
         )  # fmt: skip
+        sql = ADMIT
+        if op.call_ref or op.proof:
+            sql, values = ADMIT_MORE, (*values[:_HOT], more_of(op), *values[_HOT:])
         try:
-            if more is None:
-                cursor.execute(ADMIT, (*row, no, run.owner, epoch, kept.touch, self.halt))
-            else:
-                cursor.execute(_with_more(ADMIT), (*row, more, no, run.owner, epoch, kept.touch, self.halt))
+            cursor.execute(sql, values)
         except sqlite3.IntegrityError:
             return None
         if cursor.rowcount != 1:
@@ -280,7 +279,7 @@ class Plain:
             )
         else:
             guard = (first.number, no, more, no, run.owner, run.epoch, kept.touch)
-            cursor.execute(_with_more(SETTLE), (op.result, n, at, hash.digest(), *guard))
+            cursor.execute(SETTLE_MORE, (op.result, n, at, hash.digest(), *guard))
         if cursor.rowcount != 1:
             kept.touch = -1
             return None

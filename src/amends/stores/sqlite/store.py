@@ -240,13 +240,13 @@ class SqliteStore:
         writer = self._writer
         if writer is None:
             return None
-        plain = PLAIN.get(kind)
-        if plain is None or (kind is SettleCompensation and op.then is not None):  # type: ignore[attr-defined]
+        if kind in BEFORE_BODIES:
+            if inode_of(self._file) != writer.inode:
+                return None  # the flow says that the file was replaced; what is written to the old one is lost
+        elif kind not in PLAIN or (kind is SettleCompensation and op.then is not None):  # type: ignore[attr-defined]
             return self._in_transaction(writer, op, INSIDE[kind]) if kind in INSIDE else None
-        if kind in BEFORE_BODIES and inode_of(self._file) != writer.inode:
-            return None  # the flow says that the file was replaced; what is written to the old one is lost
         try:
-            return plain(self._plain, writer.cursor, op)
+            return PLAIN[kind](self._plain, writer.cursor, op)
         except sqlite3.Error as error:
             if is_busy(error):
                 return None  # nothing was done; the flow waits for the lock
