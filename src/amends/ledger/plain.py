@@ -91,7 +91,9 @@ class PlainRun:
             shared = self._shared(tool, NEW, "started", f'{{"tool": {tool.quoted}, "args": "', '", "row": "')
         if not shared[0] or op.call_ref or op.proof or tool.kind == "read":
             return self.body(number, NEW, "started", admission_facts(op, op.row_key))
-        columns = f"({tool.columns_first}, '{op.key.hex()}', 1, '{op.ident.hex()}', '{op.digest.hex()}', {tool.columns_rest})"
+        columns = (
+            f"({tool.columns_first}, '{op.key.hex()}', 1, '{op.ident.hex()}', '{op.digest.hex()}', {tool.columns_rest})"
+        )
         row = sha256(columns.encode("ascii")).hexdigest()
         text = f'{shared[0]}{number:016x}{shared[1]}{proof(op.args)}", "row": "{row}"}}'
         return sha256(text.encode("ascii")).hexdigest()

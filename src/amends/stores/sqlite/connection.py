@@ -37,6 +37,8 @@ PAGE_BYTES: Final = 2048
 WAL_PAGES: Final = 2000
 """The size of the log (4 MB) at which it is copied into the database."""
 WAL_BYTES: Final = PAGE_BYTES * WAL_PAGES
+WAL_PAGES_MAX: Final = 4 * WAL_PAGES
+"""The size at which whoever commits copies it, if no thread has done that before (``SqliteStore._copy_log``)."""
 
 # All processes that use the file share the log's index in memory: two hosts share no memory.
 NETWORK: Final = frozenset(

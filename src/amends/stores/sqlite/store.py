@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import threading
@@ -40,6 +41,8 @@ from amends.stores.sql import SQLITE, Kept, Statements, Transaction, as_sql
 from amends.stores.sqlite import joined
 from amends.stores.sqlite.connection import (
     UNDECODABLE,
+    WAL_PAGES,
+    WAL_PAGES_MAX,
     connect,
     establish,
     estimate_rows,
@@ -63,6 +66,7 @@ else:
     import_on_use(globals(), asyncio="asyncio", futures="concurrent.futures")
 
 T = TypeVar("T")
+log = logging.getLogger("amends")
 
 LOCK_WAIT_S: Final = 30.0
 """How long an operation waits for a file that another process has locked."""
@@ -99,6 +103,13 @@ INLINE_FLUSH_S: Final = 0.0003
 """If a flush took less than this lately, it is done on the loop."""
 APART_MIN: Final = 8
 """From so many operations on an event loop only writes them, and a thread flushes."""
+COPY_LOG: Final = "pragma wal_checkpoint(passive)"
+COPY_PAGES: Final = WAL_PAGES * 3 // 4
+"""The size of the log at which a thread begins to copy it: it has its full size when the rest is copied."""
+COPY_MIN, COPY_FIRST, COPY_MAX = 100, 400, 4000
+"""After how many operations that is: at least, as long as nothing is known of their size, and at most."""
+STATEMENTS_INSIDE: Final = 3
+"""What a transaction of several statements counts for."""
 AUDITS: Final = (ReadChains, ReadCheckpoints, ReadHashes)
 """Reads that must also show what amends cannot have written."""
 
@@ -147,6 +158,13 @@ class SqliteStore:
         self._kept: dict[str, Kept] = {}
         """The ends of the chains of the runs that this store's process owns, by uid."""
         self._plain = Plain(self._clock, self._kept, STATEMENTS)
+        self._uncopied = 0
+        """Operations since the log was copied into the database."""
+        self._copy_after = COPY_FIRST
+        """After so many operations the log is copied again."""
+        self._is_copying = False
+        self._is_copied = False
+        """Whether a thread has copied most of the log: the next writer copies the rest, and the log begins anew."""
 
     # ---- The protocol of a store
 
@@ -164,11 +182,11 @@ class SqliteStore:
                 clock=self._clock,
                 wait_s=self._lock_wait_s,
             )
-            raw.execute("pragma busy_timeout = 0")  # an event loop may not wait; a thread that may uses patiently()
             self._writer = Connection(raw, raw.cursor(), inode_of(self.path))
             if made:
                 fill_log(raw, self.path)
             raw.execute("pragma busy_timeout = 0")  # an event loop may not wait; callers that may wait use patiently()
+            raw.execute(f"pragma wal_autocheckpoint = {WAL_PAGES_MAX}")  # ``_copy_log`` comes before that
             # From now on the ledger exists: if its file vanishes, it must not be created again, empty.
             self._create = False
             return made
@@ -246,7 +264,11 @@ class SqliteStore:
         elif kind not in PLAIN or (kind is SettleCompensation and op.then is not None):  # type: ignore[attr-defined]
             return self._in_transaction(writer, op, INSIDE[kind]) if kind in INSIDE else None
         try:
-            return PLAIN[kind](self._plain, writer.cursor, op)
+            answer = PLAIN[kind](self._plain, writer.cursor, op)
+            self._uncopied += 1
+            if self._uncopied >= self._copy_after:
+                self._keep_log_short(writer)
+            return answer
         except sqlite3.Error as error:
             if is_busy(error):
                 return None  # nothing was done; the flow waits for the lock
@@ -273,6 +295,9 @@ class SqliteStore:
             before = time.monotonic()
             cursor.execute("commit")
             self._flush_s = max(time.monotonic() - before, self._flush_s * 0.8)
+            self._uncopied += STATEMENTS_INSIDE
+            if self._uncopied >= self._copy_after:
+                self._keep_log_short(writer)
             return answer
         except sqlite3.Error as error:
             if is_busy(error) and not writer.raw.in_transaction:
@@ -329,6 +354,8 @@ class SqliteStore:
             self._flush_s = max(time.monotonic() - before, self._flush_s * 0.8)
         except Exception as error:
             self._fail(batch, error)
+            return
+        self._note_written(writer, len(batch))
 
     def _flush(self, batch: list[Pending], may_wait: bool) -> None:
         """Carry out the batch in one transaction, each operation completely or not at all; answer after the commit."""
@@ -349,6 +376,7 @@ class SqliteStore:
             before = time.monotonic()
             writer.cursor.execute("commit")
             self._flush_s = max(time.monotonic() - before, self._flush_s * 0.8)
+            self._note_written(writer, len(batch))
         except WouldWait:
             raise
         except Exception as error:
@@ -360,6 +388,53 @@ class SqliteStore:
             if not committing or (self._writer is not None and self._writer.raw.in_transaction):
                 self._fail(batch, LedgerUnavailable("the thread that was writing was interrupted; nothing was written"))
             raise
+
+    # ---- Keeping the log short
+
+    # The log is copied into the database, and begins anew, when it has a certain size. SQLite lets the commit that
+    # reaches that size do it, and its caller waits for milliseconds. Here a thread copies nearly all of it. Only what was
+    # written meanwhile is left to the next writer: nobody else can be sure that nothing follows.
+
+    def _note_written(self, writer: Connection, count: int) -> None:
+        """Count operations that were committed; called by the one who writes, outside of transactions."""
+        self._uncopied += count
+        if self._uncopied >= self._copy_after:
+            self._keep_log_short(writer)
+
+    def _keep_log_short(self, writer: Connection) -> None:
+        """Let a thread copy the log; when it has, copy the rest. Never raise an error of the file: the next commit does."""
+        if self._is_copied:
+            self._is_copied, self._uncopied = False, 0
+            with contextlib.suppress(sqlite3.Error):
+                writer.cursor.execute(COPY_LOG).fetchall()
+        elif not self._is_copying:
+            self._is_copying = True
+            try:
+                self._threads().submit(self._copy_log)
+            except RuntimeError:  # the interpreter is shutting down and takes no new threads
+                self._is_copied = True
+
+    def _copy_log(self) -> None:
+        """Copy the log into the database, beside readers and writers; learn how many pages an operation writes."""
+        connection: Connection | None = None
+        pages = 0
+        try:
+            taken = self._readers.take()
+            try:
+                _, pages, _ = taken.cursor.execute(COPY_LOG).fetchone()
+                connection = taken
+            finally:
+                if connection is None:
+                    taken.raw.close()
+                self._readers.give(connection)
+        except (sqlite3.Error, LedgerError) as error:
+            log.debug(
+                "the log of %s was not copied: %s", self.path, error
+            )  # a commit copies it when it is four times as long
+        finally:
+            if pages > 0:
+                self._copy_after = max(COPY_MIN, min(COPY_MAX, self._uncopied * COPY_PAGES // pages))
+            self._is_copied, self._is_copying = True, False
 
     def _begin(self, writer: Connection, may_wait: bool) -> None:
         try:
