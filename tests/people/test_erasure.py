@@ -592,7 +592,7 @@ def test_a_reader_that_holds_the_log_is_an_error_and_the_next_erase_finishes(tmp
 # ---- Encryption, bundles, memory
 
 
-def test_after_a_new_key_an_old_copy_of_an_encrypted_ledger_is_unreadable(tmp_path: Path) -> None:
+def test_after_a_new_key_the_payloads_in_an_old_copy_of_an_encrypted_ledger_are_unreadable(tmp_path: Path) -> None:
     old, new = ("A" * 43, "B" * 43)
     url = f"sqlite:///{tmp_path}/ledger.db"
     with runtime(url, encrypt=old) as rt:
@@ -606,6 +606,10 @@ def test_after_a_new_key_an_old_copy_of_an_encrypted_ledger_is_unreadable(tmp_pa
         assert ALICE not in raw(url)
     with runtime(f"sqlite:///{tmp_path}/backup.db", encrypt=new) as rt, pytest.raises(LedgerSealed):
         rt.report("a-done")
+    with closing(sqlite3.connect(tmp_path / "backup.db")) as copy:
+        assert ALICE not in repr(copy.execute("select args, result from amends_call").fetchall())
+        never = "principals and tags are never encrypted, and the page says so"
+        assert ALICE in repr(copy.execute("select principal, tags from amends_run").fetchall()), never
     with runtime(url, encrypt=new) as rt:  # the old key was destroyed
         assert rt.report("b-done").calls[0].args["to"] == BOB
         assert rt.verify().ok
