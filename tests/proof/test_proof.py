@@ -186,7 +186,12 @@ def test_only_what_nobody_can_look_up_may_be_blocked_and_seldom() -> None:
     assert failures([*right, *(verdict(at, blocked="who knows") for at in range(3))]) == []
     assert failures([*right, *(verdict(at, blocked="who knows") for at in range(4))]) != []
     assert failures([*right, verdict(0, blocked="who knows", duplicated=["send_email"])]) != []
-    for suite, tool in (("workspace", "send_email"), ("travel", "reserve_hotel"), ("slack", "read_inbox"), ("slack", "")):
+    for suite, tool in (
+        ("workspace", "send_email"),
+        ("travel", "reserve_hotel"),
+        ("slack", "read_inbox"),
+        ("slack", ""),
+    ):
         assert failures([*right, verdict(0, suite, tool, blocked="who knows")]) != [], tool
 
 
