@@ -265,6 +265,12 @@ def choice(suite: str, name: str) -> tuple[str, str, dict[str, Any]]:
     return KINDS_OF.get((suite, name)) or KINDS.get(name) or ("read", "It changes nothing.", {})
 
 
+def can_be_settled(suite: str, name: str) -> bool:
+    """Return whether a lost answer of this tool needs no person: it can be asked about, or made again."""
+    kind, _, options = choice(suite, name)
+    return kind == "read" or bool(options.get("idempotent")) or (name in PROBE and (suite, name) not in KINDS_OF)
+
+
 def comes_last(suite: str, name: str) -> bool:
     """Return whether a call is staged: carried out when the run commits."""
     kind, _, options = choice(suite, name)

@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from proof.abilities import choice
+from proof.abilities import can_be_settled, choice
 from proof.contest import Verdict, injections, scenarios
 from proof.destination import FAULTS
 
@@ -32,6 +32,8 @@ STYLE: Final = """
     }
 """
 WRONGS: Final = ("duplicated", "lost", "stuck", "wrong", "unnamed", "blocked")
+BLOCKED_SHARE_MAX: Final = 0.03
+"""At most so many of the scenarios of amends may wait for a person."""
 
 
 def closing_line(verdicts: Sequence[Verdict]) -> str:
@@ -45,6 +47,19 @@ def closing_line(verdicts: Sequence[Verdict]) -> str:
         else ""
     )
     return f"amends: {len(own):,} scenarios, {said}{blocked}"
+
+
+def failures(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return what amends did not keep; empty: the proof succeeds."""
+    own = [one for one in verdicts if one.player == "amends"]
+    found = _sums(own)
+    said = [f"{found[name]} scenarios of amends: {name}" for name in WRONGS[:-1] if found[name]]
+    for (suite, tool), count in _blocked(own).items():
+        if can_be_settled(suite, tool):
+            said.append(f"{count} scenarios of {tool} ({suite}): blocked, although nobody need be asked")
+    if found["blocked"] > BLOCKED_SHARE_MAX * len(own):
+        said.append(f"{found['blocked']} of {len(own)} scenarios: blocked, more than {BLOCKED_SHARE_MAX:.0%}")
+    return said
 
 
 def _sums(verdicts: Iterable[Verdict]) -> Counter[str]:

@@ -30,6 +30,8 @@ VERSION: Final = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
 COMMAND_S_MAX: Final = 5_400
 FILES: Final = ("pyproject.toml", "src/amends/__init__.py", "CHANGELOG.md")
 """The files that a release changes."""
+NO_RELEASE: Final = "There is no release yet"
+"""What pages say until the first release. The README is also the page of the package index."""
 ENVIRON: Final = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
 """Without what would make the wheel import this tree instead of itself."""
 
@@ -57,9 +59,14 @@ def release(version: str, *, dist: Path, is_plan: bool, tests: bool) -> None:
     before = {name: (ROOT / name).read_text(encoding="utf-8") for name in FILES}
     after = changed(before, version)
     refuse_unless_ready(version)
+    denying = pages_that_deny_it()
     if is_plan:
         print(f"release {version}: would change {', '.join(FILES)}, build into {dist}, commit, and tag v{version}")
+        for name in denying:
+            print(f"correct {name} first: it says {NO_RELEASE!r}")
         return
+    if denying:
+        raise NotReleased(f"{', '.join(denying)} would be published with {NO_RELEASE!r}: correct that first")
     done = False
     try:
         for name, text in after.items():
@@ -126,6 +133,12 @@ def refuse_unless_ready(version: str) -> None:
     for needed in ("build", "twine"):
         if subprocess.run([sys.executable, "-c", f"import {needed}"], check=False, capture_output=True).returncode:
             raise NotReleased(f"the package {needed} is missing: make check installs it")
+
+
+def pages_that_deny_it() -> list[str]:
+    """Return the pages that still say that there is no release."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    return sorted(str(page.relative_to(ROOT)) for page in pages if NO_RELEASE in page.read_text(encoding="utf-8"))
 
 
 # ---- what is built ----------------------------------------------------------------------------------------------

@@ -78,3 +78,29 @@ def test_the_example_commits_is_taken_back_and_survives_a_kill(name: str, printe
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == printed
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "agent_loop",
+        "anthropic_agent",
+        "fastmcp_server",
+        "langchain_agent",
+        "mcp_server",
+        "openai_agent",
+        "openai_agents_agent",
+        "pydantic_ai_agent",
+    ],
+)
+def test_an_example_that_is_run_again_ends_well_and_books_nothing_of_its_first_run(name: str, tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
+    for time in range(3):
+        done = run_python(
+            [str(ROOT / "examples" / f"{name}.py")], cwd=tmp_path, env=environ, timeout=CHILD_S_MAX, loaded=FRAMEWORKS
+        )
+        assert done.returncode == 0, done.stderr
+        if name == "langchain_agent":
+            continue  # run again, it is the next message of the same conversation: a new run
+        first = done.stdout.partition("\n2. ")[0]
+        assert ("flight to lisbon booked" in first) == (time == 0), done.stdout

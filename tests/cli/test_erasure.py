@@ -60,16 +60,17 @@ def test_at_a_terminal_it_shows_what_goes_and_asks(shop: Path) -> None:
 
 def test_wrong_words_are_refused(shop: Path) -> None:
     for words, said in (
-        (WHY, "whose data"),
+        (WHY, "--principal"),
         ((*WHY, "--field", "to"), "PATH=VALUE"),
         ((*WHY, "--field", "to=a", "--field", "to=b"), "one person at a time"),
         ((*WHY, "--principal", "nobody"), "subject_not_found"),
-        (("--why", f"{ALICE} asked", "--principal", ALICE), "names the person"),
+        (("--why", f"{ALICE} asked", "--principal", ALICE), "the reason names the person"),
         (("--why", "", "--principal", ALICE), "why"),
     ):
         assert_refused(here("erase", *words, "-y", *URL, cwd=shop), said)
     assert_refused(here("erase", *WHY, "--principal", ALICE, *URL, cwd=shop), "--yes")
     assert_refused(here("erase", "--principal", ALICE, "-y", *URL, cwd=shop), "--why")
+    assert_refused(here("erase", *WHY, *URL, cwd=shop), "--principal")
     with Runtime(f"sqlite:///{shop}/shop.db", tools=[ship]) as rt:
         open_run = rt.open("open", principal=ALICE)
         refused = here("erase", *WHY, "--principal", ALICE, "-y", *URL, cwd=shop)

@@ -120,6 +120,14 @@ def test_the_command_line_knows_the_options_of_a_container(
         assert option in said
 
 
+def test_the_unit_has_a_folder_for_a_ledger_on_sqlite_and_the_page_names_it() -> None:
+    unit = (DEPLOY / "systemd" / "amends-worker.service").read_text(encoding="utf-8")
+    [name] = re.findall(r"^StateDirectory=(\w+)$", unit, re.MULTILINE)
+    page = (DEPLOY.parent / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    assert "ProtectSystem=strict" in unit
+    assert f"AMENDS_URL=sqlite:////var/lib/{name}/" in page
+
+
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     """The program is not there on this machine, so another one stands for it; the rest is as it is."""
     analyze = shutil.which("systemd-analyze")

@@ -23,6 +23,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from amends import Runtime
+from amends.errors import docs_page
 from tests.cli.command import SOURCE, environment
 from tests.fleet.copies import next_version
 from tests.forked import Child, run_python
@@ -311,7 +312,7 @@ def test_every_alert_has_its_section_its_query_and_a_situation() -> None:
     for alert, rule in ALERTS.items():
         [query] = blocks(alert, "promql")
         assert query.split() == rule["expr"].split()
-        assert rule["annotations"]["runbook"] == f"docs/how-to/runbook.md#{alert.lower()}"
+        assert rule["annotations"]["runbook_url"] == docs_page("how-to/runbook.md", alert.lower())
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
 
 

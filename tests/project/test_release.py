@@ -37,6 +37,10 @@ def tree(tmp_path: Path) -> Path:
             shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, place / name)
+    readme = place / "README.md"  # as whoever makes the first release must correct it
+    readme.write_text(
+        readme.read_text(encoding="utf-8").replace("There is no release yet", "It is out"), encoding="utf-8"
+    )
     git(place, "init", "--quiet", "--initial-branch=main")
     git(place, "add", "--all")
     git(place, "commit", "--quiet", "-m", "All of it")
@@ -68,11 +72,19 @@ def test_a_release_is_built_tried_committed_and_tagged(tree: Path, tmp_path: Pat
     assert git(tree, "tag").split() == ["v0.1.0"]
 
 
-def test_a_plan_changes_nothing(tree: Path) -> None:
+def test_a_plan_changes_nothing_and_says_what_to_correct_first(tree: Path) -> None:
+    deny_it(tree)
     done = release(tree, "0.1.0", "--plan")
     assert done.returncode == 0, done.stderr
     assert "v0.1.0" in done.stdout
+    assert "correct README.md first" in done.stdout
     assert (git(tree, "status", "--porcelain"), git(tree, "tag")) == ("", "")
+
+
+def deny_it(tree: Path) -> None:
+    with (tree / "README.md").open("a", encoding="utf-8") as page:
+        page.write("There is no release yet.\n")
+    git(tree, "commit", "--quiet", "--all", "-m", "Not yet")
 
 
 def spoil_tree(tree: Path) -> None:
@@ -100,6 +112,7 @@ def say_nothing(tree: Path) -> None:
         ("0.1.0", leave_main, "main"),
         ("0.1.0", take_tag, "exists"),
         ("0.1.0", say_nothing, "CHANGELOG.md"),
+        ("0.1.0", deny_it, "README.md would be published"),
         ("0.0.9", lambda tree: None, "not newer"),
         ("next", lambda tree: None, "no version"),
         ("", lambda tree: None, "no version"),

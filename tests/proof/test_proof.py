@@ -16,7 +16,7 @@ from proof.contest import Player, Verdict, injections, judged, played, played_in
 from proof.destination import FAULTS, Scenario, World
 from proof.environments import interpreter_of_worlds
 from proof.oracle import expected
-from proof.report import closing_line, table
+from proof.report import closing_line, failures, table
 
 pytestmark = pytest.mark.slow  # installs AgentDojo, once for each interpreter
 BUILD = Path(__file__).resolve().parents[2] / "build" / "proof"
@@ -176,6 +176,23 @@ def test_every_fault_is_played_at_every_call(catalogue: dict[str, Any]) -> None:
     assert {fault: found[fault] for fault in FAULTS if fault != "reworded"} == dict.fromkeys(
         set(FAULTS) - {"reworded"}, calls
     )
+
+
+def test_only_what_nobody_can_look_up_may_be_blocked_and_seldom() -> None:
+    def verdict(at: int, suite: str = "travel", tool: str = "send_email", **found: Any) -> Verdict:
+        return Verdict("amends", suite, "t", "kill between", "resume", at, tool, **found)
+
+    right = [verdict(at) for at in range(100)]
+    assert failures([*right, *(verdict(at, blocked="who knows") for at in range(3))]) == []
+    assert failures([*right, *(verdict(at, blocked="who knows") for at in range(4))]) != []
+    assert failures([*right, verdict(0, blocked="who knows", duplicated=["send_email"])]) != []
+    for suite, tool in (
+        ("workspace", "send_email"),
+        ("travel", "reserve_hotel"),
+        ("slack", "read_inbox"),
+        ("slack", ""),
+    ):
+        assert failures([*right, verdict(0, suite, tool, blocked="who knows")]) != [], tool
 
 
 def test_the_closing_line_counts_what_was_wrong() -> None:

@@ -63,6 +63,16 @@ def test_a_probe_that_always_says_happened_is_found_before_and_after() -> None:
     assert {"probe_before", "probe_sees_it_gone"} <= found(booking(probe=eager))
 
 
+def test_a_probe_that_writes_is_found_and_the_compensation_is_not_blamed() -> None:
+    def counts(call: Call) -> Probed[str]:
+        HERE["asked"] = HERE.get("asked", 0) + 1
+        return find(call)
+
+    broken = found(booking(probe=counts))
+    assert "probe_changes_nothing" in broken
+    assert "compensation_restores" not in broken
+
+
 def test_a_probe_with_another_result_is_found() -> None:
     def other(call: Call) -> Probed[str]:
         return Happened("yes") if call.key in HERE else Absent()

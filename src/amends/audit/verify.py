@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -96,6 +97,7 @@ async def verify(
     if not run_ids and not filter.strip():
         seen = await check_checkpoints(trusted, known, demanded=bool(keys))
         found = await verify_chains(audit_of(host, whose, seen.behind, progress))
+        await verify_orders(found)
         return await combined(found.verified(), seen, whose)
     roots = await _trees_of(view, run_ids)
     if filter.strip():
@@ -105,6 +107,7 @@ async def verify(
     for root in roots:
         await verify_tree(found, root)
     await verify_delegations(found)
+    await verify_orders(found)
     return await combined(found.verified(), seen, whose)
 
 
@@ -188,6 +191,8 @@ class TreeCheck:
         self._left, self._left_said, self._last_left = sha256(), "", 0
         """The digest of the erased events, the newest one that an event of erasure names, and the last erased event."""
         self.erasures: list[Erased] = []
+        self.erasing: list[EventRow] = []
+        """The event of each of these erasures."""
         self.problems: list[Problem] = []
 
     def event(self, event: EventRow | FoldedEvent) -> None:
@@ -228,6 +233,7 @@ class TreeCheck:
             facts = _facts(event)
             self._left_said = str(facts.get("left", ""))
             self.erasures.append(_erased(event, facts))
+            self.erasing.append(event)
 
     def _takes(self, event: FoldedEvent) -> bool:
         """Take in an event of a plain call with which nothing is wrong; otherwise return False and change nothing."""
@@ -285,6 +291,11 @@ class TreeCheck:
         return self._standing.delegated
 
     @property
+    def orders(self) -> dict[str, DirectiveRow]:
+        """The orders to erase in its events."""
+        return {id: row for id, row in self._standing.directed.items() if _trees_ordered(row) is not None}
+
+    @property
     def uses(self) -> list[Use]:
         """The decisions in it that were made under a delegation."""
         return self._standing.uses
@@ -319,6 +330,29 @@ def _erased(event: EventRow, facts: Mapping[str, Any]) -> Erased:
     runs, calls, approvals, events = (int(facts.get(name, 0)) for name in ("runs", "calls", "approvals", "events"))
     at = datetime.fromtimestamp(event.at, UTC)
     return Erased(event.run_id, at, event.by_whom, why, order, token, runs, calls, approvals, events)
+
+
+def _order_of(event: EventRow) -> str:
+    return str(_facts(event).get("order", ""))
+
+
+def _trees_ordered(row: DirectiveRow) -> int | None:
+    """Return how many trees this order is to erase; None: it is another order."""
+    try:
+        words = json.loads(row.words) if row.kind == "work" else {}
+        return int(words["runs"]) if words.get("what") == "erase" else None
+    except MALFORMED:
+        return None
+
+
+def _why_not_ordered(event: EventRow, order: DirectiveRow | None, done: int) -> str:
+    """Return why the order did not allow this erasure; empty if it did. ``done``: how many erasures name the order."""
+    if order is None:
+        return "which does not exist"
+    said = (order.tenant, order.by_whom, order.why)
+    if said != (event.tenant, event.by_whom, str(_facts(event).get("why", ""))):
+        return "which somebody else gave, or for another reason"
+    return "" if done <= (_trees_ordered(order) or 0) else f"which is for fewer runs than the {done} that name it"
 
 
 def _linked(prev: str, n: int, event: EventRow) -> str:
@@ -356,6 +390,8 @@ class Found:
         self._loads: set[Load] = set()
         self._delegated: dict[str, EventRow] = {}
         self._uses: list[Use] = []
+        self._orders: dict[str, DirectiveRow] = {}
+        self._erasing: list[EventRow] = []
         self._records: dict[Load, str] = {}
         self._misfits: dict[Misfit, None] = {}
 
@@ -400,6 +436,8 @@ class Found:
             self._loads |= tree.loads
             self._delegated |= tree.delegated
             self._uses += tree.uses
+            self._orders |= tree.orders
+            self._erasing += tree.erasing
         whose = (
             {run.tenant for run in runs}
             | {one.tenant for one in delegations}
@@ -453,6 +491,21 @@ class Found:
                 text = f"{event.by_whom} decided for {use.behalf} under delegation {use.delegation}, {why_not}"
                 self.problems.append(Problem(event.run_id, event.root, event.n, "row_forged", text))
 
+    @property
+    def unseen_orders(self) -> set[str]:
+        """The orders that erasures name and that were not read yet."""
+        return {id for event in self._erasing if (id := _order_of(event))} - self._orders.keys()
+
+    def check_orders(self) -> None:
+        """Report every erasure that nobody ordered. What was loaded was ordered in the ledger that it came from."""
+        done = Counter(map(_order_of, self._erasing))
+        for event in self._erasing:
+            id = _order_of(event)
+            why_not = _why_not_ordered(event, self._orders.get(id), done[id])
+            if why_not and self._audit.tenant in (None, event.tenant):
+                text = f"{event.by_whom} erased it by order {id or '(none)'}, {why_not}"
+                self.problems.append(Problem(event.run_id, event.root, event.n, "row_forged", text))
+
     def verified(self) -> Verified:
         """Return the result of the walk. What does not fit a tree is told only if nothing else is wrong with it."""
         known = {one.root for one in self.problems}
@@ -496,6 +549,13 @@ async def verify_delegations(found: Found) -> None:
     for id in sorted(found.unseen):
         await verify_tree(found, id)
     found.check_uses()
+
+
+async def verify_orders(found: Found) -> None:
+    """Read the orders that erasures name, also those given during the walk; then check the erasures."""
+    for id in sorted(found.unseen_orders):
+        await verify_tree(found, id)
+    found.check_orders()
 
 
 async def _walked(audit: Audit) -> Found:

@@ -54,6 +54,10 @@ def erase(
         "fields": _fields(field or ()),
         "runs": run or (),
     }
+    if not any(subject.values()):
+        raise UsageError(
+            "say whose data is to be erased", hint="give at least one of --tag, --principal, --field and --run"
+        )
     options: dict[str, Any] = {"residue": residue, "why": why}
     asks = not dry_run and must_ask(yes, "erasing the data of a person")
     with open_ledger(url, tenant, app=app) as rt:

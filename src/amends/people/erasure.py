@@ -71,11 +71,11 @@ async def erase(
     if not dry_run:
         await _finish_scrub(host)  # of an erasure that was interrupted
     roots, ids = await _find_roots(whose, subject)
-    if not roots:
-        raise SubjectNotFound("no run of this ledger is about this person, or all of them were erased before")
     found = [tree for root in roots if (tree := await EraseTree(root, by, why, "", residue, True)) is not None]
     todo = [tree for tree in found if not tree.kept and not tree.done_before]
     kept = [tree for tree in found if tree.kept]
+    if not todo and not kept:
+        raise SubjectNotFound("no run of this ledger is about this person, or all of them were erased before")
     stays = await _stays(whose, subject, [id for tree in found for id in ids.get(tree.root, ())])
     if dry_run:
         return _told(todo, kept, stays, dry_run=True)
@@ -174,7 +174,7 @@ class _Subject:
         """Raise ``UsageError`` if the reason names the person: it is kept for ever."""
         if self.is_named_in(why):
             raise UsageError(
-                "why= names the person, and it stays in the record", hint="name the request: why='request 4711'"
+                "the reason names the person, and it stays in the record", hint="name the request: 'request 4711'"
             )
 
     def is_named_in(self, *texts: str) -> bool:

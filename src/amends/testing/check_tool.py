@@ -121,6 +121,18 @@ class _Claims:
             elif not spec.is_staging and _frozen(answer.result) != _frozen(result):
                 got = f"{spec.name} returned {result!r}, and its probe says Happened({answer.result!r})"
                 yield "probe_result", got
+        asked = _frozen(self._state())
+        if spec.probe is not None and asked != changed:
+            yield "probe_changes_nothing", f"the probe of {spec.name} changed the state from {changed} to {asked}"
+            if (
+                spec.compensate is not None
+            ):  # once more without the probe: the compensation need not undo what that wrote
+                with contextlib.suppress(RolledBack, RunBlocked):
+                    run.rollback("checked")
+                rt = self._anew()
+                run, before = rt.open("claims"), _frozen(self._state())
+                run.call(self._tool, **self._args)
+                row = next(iter(rt._memory.calls.values()))
         if spec.compensate is not None:
             yield from self._way_back(rt, run, before, row.id)
         elif not spec.is_staging:
@@ -209,7 +221,7 @@ class _Claims:
         recorded = again.call(self._tool, **self._args)
         if type(recorded) is not type(result):
             was, now = type(result).__qualname__, type(recorded).__qualname__
-            yield "result_type", f"{spec.name} returned a {was}, which comes back from the record as a {now}"
+            yield "result_type", f"{spec.name} returned {was}, which comes back from the record as {now}"
         elif _frozen(recorded) != _frozen(result):
             yield "result_type", f"{spec.name} returned {result!r}, which comes back from the record as {recorded!r}"
         if spec.compensate is not None:
