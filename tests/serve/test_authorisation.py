@@ -25,14 +25,14 @@ RULES = {
     "agent worker operator": "succeed fail renew_claim",
     "approver operator": "redeem approve reject edit withdraw ask_again delegate permit revoke",
     "operator": """bypass probe resolve retry accept decide abandon finish halt unhalt verify long_work export load
-                   settings schema gc erase reencrypt recover checkpoints
+                   settings schema gc erase reencrypt recover replay_each checkpoints
                    tokens create_token revoke_token reconcile checkpoint""",
 }
 MAY = {name: set(scopes.split()) for scopes, names in RULES.items() for name in names.split()}
 """Who may use a route; nobody is named: it is public."""
 SAID = {"events": {"run": "r"}, "newest_event": {"run": "r"}, "compare": {"left": "r", "right": "r"}}
 """What an address says about which run, if not in its path."""
-NAMES = {"kind_of": "charge", "start": "shopper"}
+NAMES = {"kind_of": "charge", "start": "shopper", "replay_each": "shopper"}
 """What is named that belongs to nobody."""
 NAMED = ("run", "call", "approval", "claim", "worker")
 """What an address can name that belongs to somebody."""

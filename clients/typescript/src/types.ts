@@ -472,7 +472,7 @@ export interface LogoutRecord {
 /** Long work under way, or its end. */
 export interface LongWorkRecord {
   id: string;
-  what: "verify" | "gc" | "erase" | "reencrypt" | "recover";
+  what: "verify" | "gc" | "erase" | "reencrypt" | "recover" | "replay_each";
   state: "running" | "done" | "failed";
   /** How many runs were checked so far */
   runs: number;
@@ -832,6 +832,16 @@ export interface RenewedRun {
   id: string;
   state: string;
   client_lease: number;
+}
+
+/** What to replay. */
+export interface ReplayEach {
+  /** The ids of the runs */
+  runs: string[];
+  /** The id of a call: stop after it */
+  until?: string | null;
+  /** Whether another version of a tool, and arguments that carry no intent, count */
+  strict?: boolean;
 }
 
 /** What a run did. */
@@ -1230,6 +1240,8 @@ export interface Operations {
   check: { path: {  }; query: { tenant?: string }; body: Plan; answer: CheckRecord };
   /** Give a new run to an agent of the server */
   start: { path: { id: string }; query: { tenant?: string }; body: Start; answer: ForkedRecord };
+  /** Begin to replay runs against an agent of the server */
+  replay_each: { path: { id: string }; query: { tenant?: string }; body: ReplayEach; answer: LongWorkRecord };
   /** Open a run inside this one */
   open_child: { path: { id: string }; query: { tenant?: string }; body: OpenChild; answer: OpenedRun };
   /** Return what is missing or has failed, before a model stops */
@@ -1407,6 +1419,7 @@ export const ROUTES = {
   execute: { method: "POST", path: "/v1/runs/{id}/execute" },
   check: { method: "POST", path: "/v1/check" },
   start: { method: "POST", path: "/v1/agents/{id}/start" },
+  replay_each: { method: "POST", path: "/v1/agents/{id}/replay" },
   open_child: { method: "POST", path: "/v1/runs/{id}/children" },
   before_end: { method: "POST", path: "/v1/runs/{id}/before_end" },
   commit: { method: "POST", path: "/v1/runs/{id}/commit" },

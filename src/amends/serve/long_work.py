@@ -19,7 +19,7 @@ KEPT_MAX: Final = 20
 """How many are remembered; the oldest that has ended is forgotten first."""
 RUNNING_MAX: Final = 2
 """How many run at once: each may read the whole ledger."""
-What: TypeAlias = Literal["verify", "gc", "erase", "reencrypt", "recover"]
+What: TypeAlias = Literal["verify", "gc", "erase", "reencrypt", "recover", "replay_each"]
 
 
 @dataclass(slots=True)
