@@ -64,9 +64,9 @@ class LongWorks:
         self._known: dict[str, LongWork] = {}
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def begin(self, x: Exchange, what: What, work: Work) -> Reply:
+    def begin(self, x: Exchange, what: What, work: Work, *, about: str = "") -> Reply:
         """Begin one, and answer where to look at it; raise ``TooMany`` if enough are under way."""
-        made = self.started(x, what, work)
+        made = self.started(x, what, work, about=about)
         place = f"{x.service.base(x.request)}/v1/jobs/{made.id}"
         return Reply(made.to_dict(), 202, {"Location": place, "Retry-After": "1"})
 

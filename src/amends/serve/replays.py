@@ -32,7 +32,9 @@ class ReplayEach(Body):
 
 async def replay_each(x: Exchange) -> Reply:
     """Begin to replay runs against an agent of the server, and tell of each whether the agent does the same today."""
-    return x.service.long_works.begin(x, "replay_each", replaying(x, x.path["id"], x.body))
+    said: ReplayEach = x.body
+    about = said.runs[0] if len(said.runs) == 1 else ""  # the console shows the replay of one run
+    return x.service.long_works.begin(x, "replay_each", replaying(x, x.path["id"], said), about=about)
 
 
 def replaying(x: Exchange, agent: str, said: ReplayEach) -> Work:
@@ -52,7 +54,7 @@ def replaying(x: Exchange, agent: str, said: ReplayEach) -> Work:
                     hint="replay it on the command line: amends replay RUN --against APP:FN",
                 ) from None
             going.runs = len(found)
-        return {"replayed": [one.to_dict() for one in found]}
+        return {"agent": agent, "replayed": [one.to_dict() for one in found]}
 
     return work
 
