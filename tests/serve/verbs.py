@@ -63,7 +63,7 @@ ELSEWHERE: dict[str, tuple[str, str, str]] = {
 NOT_SERVED: dict[str, str] = {
     "rt.once": "the code is the client's: claim a call under a key of its own, `run.begin(name, key=...)`",
     "rt.tell_once": "as `rt.once`; `attempt.replayed` tells whether it was done before",
-    "rt.replay": "the function is the client's: `rt.replay(client.export(id), fn)` replays its bundle; an agent of the server: `replay_each`",
+    "rt.replay": "the function is the client's: `rt.replay(client.export(id), fn)`; `replay_each` is for agents of the server",
     "rt.replaying": "as `rt.replay`; to see a run up to a call, read its report, or `fork` it there",
     "rt.agents": "`start` and `replay_each` name one; `AgentNotFound` lists those that there are",
     "rt.scoped": "the token says for whom it is; an operator of every tenant names one: `tenant=`",

@@ -88,6 +88,7 @@ export interface BudgetStateRecord {
 /** Approve regardless of roles and of how many approvers are needed, on the record. */
 export interface Bypass {
   digest: string;
+  /** The reason, for the record */
   why: string;
 }
 
@@ -243,6 +244,7 @@ export interface CostRecord {
 /** What to do with a held call. */
 export interface Decide {
   decision: "run" | "replay" | "refuse";
+  /** The reason, for the record */
   why: string;
 }
 
@@ -251,6 +253,7 @@ export interface Delegate {
   to: string;
   /** Seconds from now */
   until: number;
+  /** The reason, for the record */
   why: string;
 }
 
@@ -286,6 +289,7 @@ export interface DoubtRecord {
 /** Other arguments, which are then decided like any other request. */
 export interface Edit {
   args: Record<string, unknown>;
+  /** The reason, for the record */
   why: string;
 }
 
@@ -514,8 +518,11 @@ export interface MakeClaim {
 
 /** What to stop: without a name, everything of the tenant. */
 export interface MakeHalt {
+  /** The reason, for the record */
   why: string;
+  /** Only of this agent */
   agent?: string | null;
+  /** Only of this tool */
   tool?: string | null;
 }
 
@@ -536,6 +543,7 @@ export interface MakeToken {
   /** What people call it */
   name: string;
   scopes: ("viewer" | "agent" | "worker" | "approver" | "operator")[];
+  /** The reason, for the record */
   why: string;
   /** Under which name its decisions and runs are recorded */
   acts_for?: string;
@@ -819,6 +827,7 @@ export interface Register {
 
 /** Reject a request; the model is told the reason. */
 export interface Reject {
+  /** The reason, for the record */
   reason: string;
 }
 
@@ -880,11 +889,13 @@ export interface Resolve {
   answer: "happened" | "absent" | "unknown";
   /** Of a call that happened */
   result?: unknown;
+  /** The reason, for the record */
   why: string;
 }
 
 /** Retry a compensation or a retriable that gave up. */
 export interface RetryCall {
+  /** The reason, for the record */
   why: string;
   /** What the call returned, if a compensation needs it and nobody has it */
   result?: unknown;
@@ -1184,6 +1195,7 @@ export interface Verify {
 
 /** The reason, which is recorded. */
 export interface Why {
+  /** The reason, for the record */
   why: string;
 }
 

@@ -30,7 +30,7 @@ TITLES: Final[Mapping[str, str]] = {
 """What the page says of a replay, by how it differs; of another difference it says where it is."""
 
 
-async def begin(x: Exchange, form: Mapping[str, str]) -> Acted:
+async def begin(x: Exchange, form: Mapping[str, str]) -> Acted:  # noqa: ARG001 (an act gets its form)
     """Begin to replay a run against its agent."""
     info = await x.rt.info(x.path["id"])
     if not x.owns(info):
