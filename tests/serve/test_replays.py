@@ -45,7 +45,8 @@ class Shop:
 
 @contextmanager
 def served(colour: type = Runtime) -> Iterator[Shop]:
-    world, made = World(), []
+    world = World()
+    made: list[Shop] = []
 
     def clerk(run: Any) -> Any:
         if run.input == "hangs" and made[0].cents == 0:

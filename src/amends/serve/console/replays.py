@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from amends import Call
 from amends.errors import NotFound, RunNotFound
-from amends.serve.console.acts import Acted
+from amends.serve.console.acts import Acted, body
 from amends.serve.console.compare import CALLS_MAX, FOLD_MIN, VALUE_CHARS_MAX, side_of
 from amends.serve.console.html import path
 from amends.serve.console.timeline import lines_of
@@ -35,7 +35,7 @@ async def begin(x: Exchange, form: Mapping[str, str]) -> Acted:  # noqa: ARG001 
     info = await x.rt.info(x.path["id"])
     if not x.owns(info):
         raise RunNotFound(x.path["id"])
-    work = replaying(x, info.agent or "", ReplayEach(runs=[info.id]))
+    work = replaying(x, info.agent or "", body(ReplayEach, runs=[info.id]))
     made = x.service.long_works.started(x, "replay_each", work, about=info.id)
     return Acted(path("/replays", made.id), "The replay has begun.")
 
