@@ -100,6 +100,14 @@ def test_what_a_replay_says_is_no_html() -> None:
         assert "img" not in [name for name, _ in tags(page)]
 
 
+def test_a_replay_of_another_server_says_that_it_is_begun_again() -> None:
+    with replayable() as (_, _clerk, olga):
+        answer = olga.get("/replays/work_of_yesterday")
+        assert answer.status_code == 404
+        assert "Begin it again" in words(answer.text)
+        assert "/v1/" not in words(answer.text)
+
+
 def test_a_run_whose_agent_is_not_here_has_no_button_and_names_the_command() -> None:
     with replayable() as (site, _, olga):
         with site.shop.rt.run("other run"):

@@ -99,7 +99,10 @@ class LongWorks:
         """Return one that was begun in this process, by somebody of the same tenant."""
         known = self._known.get(id)
         if known is None or (tenant is not None and known.tenant != tenant):
-            raise NotFound(f"there is no work {id!r} in this server", hint="begin one: POST /v1/audit/verify")
+            raise NotFound(
+                f"there is no work {id!r} in this server",
+                hint="begin it again: only the server that did it knows it, and forgets it when it ends",
+            )
         return known
 
     def known(self, tenant: str | None, what: What) -> list[LongWork]:

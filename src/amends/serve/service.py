@@ -288,7 +288,7 @@ class Service:
         try:
             parts = [unquote(part, errors="strict") for part in raw]
         except UnicodeDecodeError:
-            raise BadRequest("the address is not UTF-8") from None
+            raise BadRequest("the address is not UTF-8", hint="correct the address") from None
         # Whoever watches a service often asks so; elsewhere HEAD could use up what is valid once.
         method = "GET" if request.method == "HEAD" and parts in PROBED else request.method
         # A quoted ".json" is part of a name (see ``html.segment``).
