@@ -86,6 +86,13 @@ def shots(made: Desk) -> list[Shot]:
             then=".verdict.tone-ok",
         ),
         Shot("compare", "compare", "/compare?a=quote-77-1&b=quote-77-2"),
+        Shot(
+            "replay",
+            "replay",
+            "/runs/quote-77-1",
+            click="form[action$='/replay'] button",
+            then="#first",
+        ),
         Shot("tools", "tools", "/tools"),
         Shot("tool", "tool", "/tools/book_hotel"),
         Shot("workers", "workers", "/workers"),

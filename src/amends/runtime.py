@@ -430,6 +430,11 @@ class Runtime:
     perform = blocking(lambda: performing.perform, opens=False)
 
     @property
+    def agents(self) -> tuple[str, ...]:
+        """The names of the registered agents (``agents=``), sorted."""
+        return tuple(sorted(self._host.agents))
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What looks wrong about rules, budgets and tools but may be intended; each was logged when it was found."""
         return self._host.warnings
@@ -546,15 +551,22 @@ class Runtime:
             yield opened
 
     def replay_each(
-        self, runs: Sources, fn: Callable[..., object], *, until: str | None = None, strict: bool = True
+        self, runs: Sources, fn: Callable[..., object] | str, *, until: str | None = None, strict: bool = True
     ) -> list[Replayed]:
         """Replay many runs against one function and report on each; a divergence raises nothing.
 
         ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` gets the recorded run if
-        its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
+        its parameter is named ``run``, else the run's input: by the names of its parameters, or whole. A registered
+        agent is named (``"shopper"``), and gets the run.
         """
         from amends.replay import run as replay_run
 
+        agent = fn if isinstance(fn, str) else None
+        fn = self._host.agent(fn) if isinstance(fn, str) else fn
+        if agent is not None and is_async_function(fn):
+            raise WrongColour(
+                f"agent {agent} is async; nothing was replayed", tool=agent, hint="replay it with an AsyncRuntime"
+            )
         found: list[Replayed] = []
         for name, record, run_id in each(runs):
             try:
@@ -566,7 +578,7 @@ class Runtime:
             value, error = None, None
             try:
                 with replay_run.opened(self._host, replay) as run:
-                    args, kwargs = arguments(fn, run, replay.record.run)
+                    args, kwargs = ((run,), {}) if agent else arguments(fn, run, replay.record.run)
                     value = fn(*args, **kwargs)
             except (Exception, SystemExit) as raised:  # it belongs to this run: the others are still to be replayed
                 error = raised
@@ -1067,6 +1079,11 @@ class AsyncRuntime:
     perform = awaited(lambda: performing.perform, opens=False)
 
     @property
+    def agents(self) -> tuple[str, ...]:
+        """The names of the registered agents (``agents=``), sorted."""
+        return tuple(sorted(self._host.agents))
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What looks wrong about rules, budgets and tools but may be intended; each was logged when it was found."""
         return self._host.warnings
@@ -1172,7 +1189,7 @@ class AsyncRuntime:
     async def replay_each(
         self,
         runs: Sources,
-        fn: Callable[..., Coroutine[Any, Any, object]],
+        fn: Callable[..., Coroutine[Any, Any, object]] | str,
         *,
         until: str | None = None,
         strict: bool = True,
@@ -1180,10 +1197,13 @@ class AsyncRuntime:
         """Replay many runs against one function and report on each; a divergence raises nothing.
 
         ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` gets the recorded run if
-        its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
+        its parameter is named ``run``, else the run's input: by the names of its parameters, or whole. A registered
+        agent is named (``"shopper"``), and gets the run.
         """
         from amends.replay import run as replay_run
 
+        agent = fn if isinstance(fn, str) else None
+        called: Callable[..., Any] = self._host.agent(fn) if isinstance(fn, str) else fn
         found: list[Replayed] = []
         for name, record, run_id in each(runs):
             try:
@@ -1195,8 +1215,9 @@ class AsyncRuntime:
             value, error = None, None
             try:
                 async with replay_run.opened_async(self._host, replay) as run:
-                    args, kwargs = arguments(fn, run, replay.record.run)
-                    value = await fn(*args, **kwargs)
+                    args, kwargs = ((run,), {}) if agent else arguments(called, run, replay.record.run)
+                    made = called(*args, **kwargs)
+                    value = await made if agent is None or inspect.isawaitable(made) else made
             except (Exception, SystemExit) as raised:  # it belongs to this run: the others are still to be replayed
                 error = raised
             found.append(ended(name, replay, run, value, error))

@@ -287,6 +287,8 @@ def _operate(both: Both, bot: Any, eve: Any) -> None:
     assert do(bot.may_repeat("charge")) is False
     with pytest.raises(AgentNotFound):
         do(bot.start("shopper", id="started"))
+    with pytest.raises(AgentNotFound):
+        do(eve.replay_each(["r3"], "shopper", until="call_x"))
 
 
 def _work(both: Both, made: Any) -> None:

@@ -178,8 +178,9 @@ class Desk:
         ]
         store = SqliteStore(folder / "ledger.db", "NORMAL", self.clock)
         self.rt = Runtime(
-            tools=tools_of(self.clock), budgets=budgets, rules=rules, wait=0.2, wait_approval=0.0, store=store
-        )
+            tools=tools_of(self.clock), budgets=budgets, rules=rules, wait=0.2, wait_approval=0.0, store=store,
+            agents={"quotes": lambda run: _quoted(run, nights=4)},
+        )  # fmt: skip
         self.open: list[Any] = []
 
     # ---- History
@@ -309,10 +310,7 @@ class Desk:
     def _quote(self, id: str, nights: int) -> None:
         """Make one of two runs that differ in one argument."""
         with self.rt.scoped(agent="quotes", principal="nora").run(id, input={"city": "Porto"}) as run:
-            run.answer("search_flights", {"to": "Porto"})
-            run.answer("book_flight", {"trip": "quote-77", "flight": "TP-585", "eur": 214})
-            run.answer("book_hotel", {"trip": "quote-77", "city": "Porto", "nights": nights, "eur": nights * 98})
-            run.answer("issue_tickets", {"trip": "quote-77"})
+            _quoted(run, nights=nights)
 
     def _family(self) -> None:
         with self.rt.scoped(agent="travel-desk", principal="nora").run("group-88", input={"people": 2}) as run:
@@ -324,6 +322,13 @@ class Desk:
 
     def _at(self, seconds_ago: float) -> None:
         self.clock.until(self.now - seconds_ago)
+
+
+def _quoted(run: Any, *, nights: int) -> None:
+    run.answer("search_flights", {"to": "Porto"})
+    run.answer("book_flight", {"trip": "quote-77", "flight": "TP-585", "eur": 214})
+    run.answer("book_hotel", {"trip": "quote-77", "city": "Porto", "nights": nights, "eur": nights * 98})
+    run.answer("issue_tickets", {"trip": "quote-77"})
 
 
 @contextmanager

@@ -61,6 +61,12 @@ def test_the_readme_names_the_two_commands() -> None:
     assert "make test" in readme
 
 
+def test_the_readme_shows_a_run_and_an_approval_in_both_colours() -> None:
+    shown = re.findall(r"/main/docs/assets/console/([\w-]+\.png)", read("README.md"))
+    assert set(shown) == {f"{page}-{colour}.png" for page in ("run", "approval") for colour in ("light", "dark")}
+    assert [name for name in shown if not (ROOT / "docs" / "assets" / "console" / name).exists()] == []
+
+
 def test_the_changelog_has_a_place_for_what_comes_next() -> None:
     assert re.search(r"^## \[?Unreleased\]?", read("CHANGELOG.md"), re.MULTILINE)
 

@@ -25,14 +25,14 @@ RULES = {
     "agent worker operator": "succeed fail renew_claim",
     "approver operator": "redeem approve reject edit withdraw ask_again delegate permit revoke",
     "operator": """bypass probe resolve retry accept decide abandon finish halt unhalt verify long_work export load
-                   settings schema gc erase reencrypt recover checkpoints
+                   settings schema gc erase reencrypt recover replay_each checkpoints
                    tokens create_token revoke_token reconcile checkpoint""",
 }
 MAY = {name: set(scopes.split()) for scopes, names in RULES.items() for name in names.split()}
 """Who may use a route; nobody is named: it is public."""
 SAID = {"events": {"run": "r"}, "newest_event": {"run": "r"}, "compare": {"left": "r", "right": "r"}}
 """What an address says about which run, if not in its path."""
-NAMES = {"kind_of": "charge", "start": "shopper"}
+NAMES = {"kind_of": "charge", "start": "shopper", "replay_each": "shopper"}
 """What is named that belongs to nobody."""
 NAMED = ("run", "call", "approval", "claim", "worker")
 """What an address can name that belongs to somebody."""
@@ -58,6 +58,7 @@ class Things:
         said = {"name": "t", "scopes": ["viewer"], "why": "x"}
         self.made = self.ask("POST", "/v1/tokens", said, "operator")
         self.job = self.ask("POST", "/v1/audit/verify", {}, "operator")["id"]
+        self.replay = self.ask("POST", "/v1/agents/shopper/replay", {"runs": ["r"]}, "operator")["id"]
         self.worker = self.new_worker()
 
     def ask(self, method: str, path: str, body: dict[str, Any], token: str) -> Any:
@@ -184,7 +185,7 @@ PAGE_RULES = {
     "approver operator": "act_approve act_reject act_edit act_withdraw act_ask_again act_revoke",
     "operator": """act_bypass act_probe act_resolve act_retry act_accept act_decide act_finish act_abandon apply_rollback
                 abandon_run finish_run retry_call accept_call decide_call fork_run halt unhalt tokens create_token
-                revoke_token verification verify checkpoint export load""",
+                revoke_token verification verify checkpoint export load replay_run replay""",
 }
 PAGE_MAY = {name: set(scopes.split()) for scopes, names in PAGE_RULES.items() for name in names.split()}
 """Who may see a page, or send its form."""
@@ -210,7 +211,8 @@ def page_path(things: Things, page: Page, run: str = "r") -> str:
     ids = {"run": run, "call": things.call, "approval": things.approval["id"], "worker": things.worker}
     path = page.path.replace("{name}", "console.css" if page.name == "static" else "charge")
     ids |= {"tenant": things.permit["id"]} if page.name == "act_revoke" else {}
-    return path.replace("{id}", ids.get(page.of, "")).replace("{job}", things.job)
+    job = things.replay if page.name == "replay" else things.job
+    return path.replace("{id}", ids.get(page.of, "")).replace("{job}", job)
 
 
 def sent(things: Things, page: Page, token: str | None) -> Any:

@@ -181,6 +181,16 @@ def test_it_works_below_a_path_and_without_a_lifespan() -> None:
         assert outer.get(opened.headers["location"], headers=BOT).json()["id"] == "a/b"
 
 
+def test_health_and_readiness_answer_head_and_nothing_else_does() -> None:
+    with served() as (client, _, _world):
+        for path in ("/health", "/ready"):
+            answer = client.head(path)
+            assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+            assert client.post(path).status_code == 405
+        assert client.head("/v1/openapi.json").status_code == 405
+        assert client.head("/login/link").status_code == 405
+
+
 def test_the_document_health_and_readiness_are_public() -> None:
     with served() as (client, _, _world):
         assert client.get("/v1/openapi.json").json()["openapi"] == "3.1.0"

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,13 @@ def refund(order: str) -> None:
     with open({book!r}, "a") as book:
         book.write(f"{{order}} refunded\\n")
 
-rt = Runtime({url!r}, tools=[charge], lease=2.0)
+def shopper(run):
+    return run.answer("charge", {{"order": run.id, "cents": 5}}).value
+
+async def courier(run):
+    return (await run.answer("charge", {{"order": run.id, "cents": 7}})).value
+
+rt = Runtime({url!r}, tools=[charge], agents={{"shopper": shopper, "courier": courier}}, lease=2.0)
 """
 
 
@@ -94,6 +101,25 @@ def test_a_real_server_serves_bears_bad_clients_and_stops_cleanly(folder: Path) 
         server.send_signal(signal.SIGTERM)
         assert server.wait(20) == 0
     assert (folder / "book").read_text() == "1 5\n"
+
+
+def test_a_real_server_starts_and_replays_agents_of_both_colours(folder: Path) -> None:
+    with Runtime(f"sqlite:///{folder}/l.db") as rt:
+        made = rt.create_token("olga", scopes="operator", by="me", why="test")
+    with process(folder) as (_, said), httpx.Client(base_url=said["url"], timeout=30) as client:
+        client.headers["Authorization"] = f"Bearer {made.text}"
+        for agent in ("shopper", "courier"):
+            run = f"of-{agent}"
+            started = client.post(f"/v1/agents/{agent}/start", json={"id": run, "wait": 20})
+            assert started.status_code == 200, started.text
+            assert client.get(f"/v1/runs/{run}").json()["output"] == f"ch_{run}"
+            begun = client.post(f"/v1/agents/{agent}/replay", json={"runs": [run]})
+            until = time.monotonic() + 20
+            while (work := client.get(begun.headers["location"]).json())["state"] == "running":
+                assert time.monotonic() < until
+            [found] = work["result"]["replayed"]
+            assert (found["how"], found["calls"]) == ("same", 1), found
+    assert (folder / "book").read_text() == "of-shopper 5\nof-courier 7\n"
 
 
 @pytest.mark.rest

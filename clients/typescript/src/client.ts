@@ -176,6 +176,8 @@ export class Client {
   /** List the newest events, newest first; `next` says where the search goes on. */
   recent_events = (query: Query<"recent_events"> = {}): Answer<"recent_events"> =>
     this.#of("recent_events", {}, undefined, query);
+  /** Begin to replay runs against an agent of the server; `long_work` tells what each came to. */
+  replay_each = (agent: string, body: Body<"replay_each">): Answer<"replay_each"> => this.#of("replay_each", { id: agent }, body);
   /** Begin to verify the record; `long_work` tells how far it is. */
   verify = (body: Body<"verify"> = {}): Answer<"verify"> => this.#of("verify", {}, body);
   long_work = (id: string): Answer<"long_work"> => this.#of("long_work", { id });

@@ -88,6 +88,7 @@ export interface BudgetStateRecord {
 /** Approve regardless of roles and of how many approvers are needed, on the record. */
 export interface Bypass {
   digest: string;
+  /** The reason, for the record */
   why: string;
 }
 
@@ -243,6 +244,7 @@ export interface CostRecord {
 /** What to do with a held call. */
 export interface Decide {
   decision: "run" | "replay" | "refuse";
+  /** The reason, for the record */
   why: string;
 }
 
@@ -251,6 +253,7 @@ export interface Delegate {
   to: string;
   /** Seconds from now */
   until: number;
+  /** The reason, for the record */
   why: string;
 }
 
@@ -286,6 +289,7 @@ export interface DoubtRecord {
 /** Other arguments, which are then decided like any other request. */
 export interface Edit {
   args: Record<string, unknown>;
+  /** The reason, for the record */
   why: string;
 }
 
@@ -472,7 +476,7 @@ export interface LogoutRecord {
 /** Long work under way, or its end. */
 export interface LongWorkRecord {
   id: string;
-  what: "verify" | "gc" | "erase" | "reencrypt" | "recover";
+  what: "verify" | "gc" | "erase" | "reencrypt" | "recover" | "replay_each";
   state: "running" | "done" | "failed";
   /** How many runs were checked so far */
   runs: number;
@@ -514,8 +518,11 @@ export interface MakeClaim {
 
 /** What to stop: without a name, everything of the tenant. */
 export interface MakeHalt {
+  /** The reason, for the record */
   why: string;
+  /** Only of this agent */
   agent?: string | null;
+  /** Only of this tool */
   tool?: string | null;
 }
 
@@ -536,6 +543,7 @@ export interface MakeToken {
   /** What people call it */
   name: string;
   scopes: ("viewer" | "agent" | "worker" | "approver" | "operator")[];
+  /** The reason, for the record */
   why: string;
   /** Under which name its decisions and runs are recorded */
   acts_for?: string;
@@ -819,6 +827,7 @@ export interface Register {
 
 /** Reject a request; the model is told the reason. */
 export interface Reject {
+  /** The reason, for the record */
   reason: string;
 }
 
@@ -832,6 +841,16 @@ export interface RenewedRun {
   id: string;
   state: string;
   client_lease: number;
+}
+
+/** What to replay. */
+export interface ReplayEach {
+  /** The ids of the runs */
+  runs: string[];
+  /** The id of a call: stop after it */
+  until?: string | null;
+  /** Whether another version of a tool, and arguments that carry no intent, count */
+  strict?: boolean;
 }
 
 /** What a run did. */
@@ -870,11 +889,13 @@ export interface Resolve {
   answer: "happened" | "absent" | "unknown";
   /** Of a call that happened */
   result?: unknown;
+  /** The reason, for the record */
   why: string;
 }
 
 /** Retry a compensation or a retriable that gave up. */
 export interface RetryCall {
+  /** The reason, for the record */
   why: string;
   /** What the call returned, if a compensation needs it and nobody has it */
   result?: unknown;
@@ -1174,6 +1195,7 @@ export interface Verify {
 
 /** The reason, which is recorded. */
 export interface Why {
+  /** The reason, for the record */
   why: string;
 }
 
@@ -1230,6 +1252,8 @@ export interface Operations {
   check: { path: {  }; query: { tenant?: string }; body: Plan; answer: CheckRecord };
   /** Give a new run to an agent of the server */
   start: { path: { id: string }; query: { tenant?: string }; body: Start; answer: ForkedRecord };
+  /** Begin to replay runs against an agent of the server */
+  replay_each: { path: { id: string }; query: { tenant?: string }; body: ReplayEach; answer: LongWorkRecord };
   /** Open a run inside this one */
   open_child: { path: { id: string }; query: { tenant?: string }; body: OpenChild; answer: OpenedRun };
   /** Return what is missing or has failed, before a model stops */
@@ -1407,6 +1431,7 @@ export const ROUTES = {
   execute: { method: "POST", path: "/v1/runs/{id}/execute" },
   check: { method: "POST", path: "/v1/check" },
   start: { method: "POST", path: "/v1/agents/{id}/start" },
+  replay_each: { method: "POST", path: "/v1/agents/{id}/replay" },
   open_child: { method: "POST", path: "/v1/runs/{id}/children" },
   before_end: { method: "POST", path: "/v1/runs/{id}/before_end" },
   commit: { method: "POST", path: "/v1/runs/{id}/commit" },

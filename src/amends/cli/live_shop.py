@@ -53,7 +53,7 @@ def serve_shop(shop: Any, folder: Path, *, port: int | None) -> None:
     async def main() -> None:
         live = LiveShop(service_rt, shop, folder)
         pages = (*demo_pages(live), *PAGES)
-        service = Service(service_rt, worker=False, secrets=Secrets(os.urandom(32).hex()), pages=pages)
+        service = Service(rt, worker=False, secrets=Secrets(os.urandom(32).hex()), pages=pages)
         with _listening(port) as listening:
             address = server.address(listening)
             assert service.logins is not None

@@ -63,7 +63,9 @@ def serve(
             await _check(served, named)
             await check_bind(served, host)
             known = secrets_of(served, host=host)
-            service = application(served, worker=not no_worker, read_only=read_only, secrets=known, metrics=metrics)
+            # The runtime as the program made it: agents that block get a thread each.
+            service = application(rt, worker=not no_worker, read_only=read_only, secrets=known, metrics=metrics)
+            served = service.rt
             with server.bind(host, port) as listening:
                 address = server.address(listening)
                 link = (

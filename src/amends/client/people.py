@@ -7,7 +7,7 @@ it is not sent again if the first answer was lost.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from amends import (
     Preview,
     Probed,
     Recent,
+    Replayed,
     Report,
     RollbackPlan,
     RunInfo,
@@ -558,6 +559,15 @@ async def verify(
     """
     body = {"runs": list(run_ids), "filter": filter}
     return records.verified_of(await _done(client, "/v1/audit/verify", body, progress))
+
+
+async def replay_each(
+    client: AnyClient, runs: Iterable[str], agent: str, *, until: str | None = None, strict: bool = True
+) -> list[Replayed]:
+    """Replay runs against an agent of the server and return what each came to; no tool runs, and nothing is written."""
+    body: dict[str, Any] = {"runs": list(runs), "strict": strict, **said(until=until)}
+    found = await _done(client, f"/v1/agents/{part(agent)}/replay", body)
+    return [records.replayed_of(one) for one in found["replayed"]]
 
 
 async def _done(

@@ -31,6 +31,7 @@ from amends import (
     Planned,
     Preview,
     Probed,
+    Replayed,
     Report,
     Residue,
     RollbackPlan,
@@ -190,6 +191,13 @@ def verified_of(data: Mapping[str, Any]) -> Verified:
     """Return what an audit found."""
     problems = [{**one, "run_id": one["run"], "root": "", "n": one["event"]} for one in data["problems"]]
     return record(Verified, {**data, "problems": problems})
+
+
+def replayed_of(data: Mapping[str, Any]) -> Replayed:
+    """Return what a replay came to; the two sides of a difference are texts."""
+    words = {name: data[name] or "" for name in ("why", "hint")}
+    diff = {name: (was, now) for name, (was, now) in data["diff"].items()}
+    return record(Replayed, {**data, **words, "diff": diff})
 
 
 def doubt_of(data: Mapping[str, Any]) -> Doubt:

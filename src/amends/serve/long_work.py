@@ -19,7 +19,7 @@ KEPT_MAX: Final = 20
 """How many are remembered; the oldest that has ended is forgotten first."""
 RUNNING_MAX: Final = 2
 """How many run at once: each may read the whole ledger."""
-What: TypeAlias = Literal["verify", "gc", "erase", "reencrypt", "recover"]
+What: TypeAlias = Literal["verify", "gc", "erase", "reencrypt", "recover", "replay_each"]
 
 
 @dataclass(slots=True)
@@ -64,9 +64,9 @@ class LongWorks:
         self._known: dict[str, LongWork] = {}
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def begin(self, x: Exchange, what: What, work: Work) -> Reply:
+    def begin(self, x: Exchange, what: What, work: Work, *, about: str = "") -> Reply:
         """Begin one, and answer where to look at it; raise ``TooMany`` if enough are under way."""
-        made = self.started(x, what, work)
+        made = self.started(x, what, work, about=about)
         place = f"{x.service.base(x.request)}/v1/jobs/{made.id}"
         return Reply(made.to_dict(), 202, {"Location": place, "Retry-After": "1"})
 
@@ -99,7 +99,10 @@ class LongWorks:
         """Return one that was begun in this process, by somebody of the same tenant."""
         known = self._known.get(id)
         if known is None or (tenant is not None and known.tenant != tenant):
-            raise NotFound(f"there is no work {id!r} in this server", hint="begin one: POST /v1/audit/verify")
+            raise NotFound(
+                f"there is no work {id!r} in this server",
+                hint="begin it again: only the server that did it knows it, and forgets it when it ends",
+            )
         return known
 
     def known(self, tenant: str | None, what: What) -> list[LongWork]:

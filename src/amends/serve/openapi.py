@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from amends import __version__
+from amends import __version__, errors
+from amends.serve import problems
 from amends.serve.events import STREAM
-from amends.serve.problems import MEDIA_TYPE, Problem
+from amends.serve.problems import MEDIA_TYPE, Problem, problem_of
 from amends.serve.routes import Route
 
 REF: Final = "#/components/schemas/{model}"
@@ -23,6 +27,40 @@ ABOUT: Final = (
 )
 RETRIES: Final = (409, 429, 503)
 """Statuses whose answer may have the header Retry-After."""
+EXAMPLES: Final = Path(__file__).with_name("examples.json")
+"""One answer of each route and status, made by scripts/examples.py from a real service."""
+NAMED: Final[Mapping[str, str]] = {
+    "run": "The id of a run; of a child, that of its parent, a slash and its own",
+    "call": "The id of a call",
+    "claim": "The id of the claimed call",
+    "approval": "The id of a request for approval",
+    "worker": "The id that the worker got when it was added",
+}
+"""What the name in an address is, by what the route is about."""
+NAMED_BY: Final[Mapping[str, str]] = {
+    "kind_of": "The name of a tool",
+    "start": "The name of an agent of the server",
+    "replay_each": "The name of an agent of the server",
+    "revoke": "The id of a permit",
+    "revoke_token": "The id of a token, which is no secret",
+    "long_work": "The id of the work, as its first answer has it",
+}
+"""The same for the routes that are about something else."""
+PROBLEMS: Final[tuple[errors.Error, ...]] = (
+    problems.KeyMissing("a run that is opened over HTTP needs an id, or the header Idempotency-Key"),
+    errors.Unauthorized("this needs a token, and none was sent", why="missing"),
+    errors.Forbidden("this needs the scope approver, and yours is agent", needs=("approver",)),
+    errors.RunNotFound("order-1042"),
+    problems.WrongMethod("PUT is not possible here; GET, POST is", allow="GET, POST"),
+    problems.TooSlow("the body did not arrive within 15 s"),
+    errors.Busy("run order-1042 is busy", owner="another server", retry_after=1.0, run_id="order-1042"),
+    problems.BodyTooLarge("the body has more than 1,048,576 bytes (body_bytes_max)"),
+    problems.WrongType("the body is text/plain, and application/json is read here"),
+    problems.Invalid("body.cents: Field required", problems=("body.cents: Field required",)),
+    problems.TooMany("more requests than 5,000 a second (requests_per_s)"),
+    errors.LedgerUnavailable("the ledger does not answer"),
+)
+"""A problem of each status that the document names."""
 
 
 class Shapes(GenerateJsonSchema):
@@ -66,7 +104,16 @@ def document(routes: Iterable[Route], *, server: str = "") -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": defs.get("$defs", {}),
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "examples": {f"problem_{one['status']}": {"value": one} for one in _problems()},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "amends tokens create"},
+                "login": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "amends_session",
+                    "description": "Of a browser that has logged in; what changes something also needs X-CSRF-Token",
+                },
+            },
         },
     }
     if server:
@@ -86,11 +133,9 @@ def _operation(route: Route, refs: dict[int, Any]) -> dict[str, Any]:
         "responses": _responses(route, refs),
     }
     if route.scopes is not None:
-        found["security"] = [{"token": []}]
+        found["security"] = [{"token": []}, {"login": []}]
     if route.body is not None:
-        content: dict[str, Any] = {"schema": refs[id(route.body)]}
-        if route.example is not None:
-            content["example"] = dict(route.example)
+        content: dict[str, Any] = {"schema": refs[id(route.body)], "example": dict(route.example or {})}
         is_needed = any(one.is_required() for one in route.body.model_fields.values())
         found["requestBody"] = {"required": is_needed, "content": {route.body_type: content}}
     elif route.body_type != "application/json":
@@ -100,8 +145,10 @@ def _operation(route: Route, refs: dict[int, Any]) -> dict[str, Any]:
 
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
+    shape: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 512}
+    words = NAMED_BY.get(route.name) or NAMED.get(route.of, "")
     found: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, "maxLength": 512}}
+        {"name": name, "in": "path", "required": True, "description": words, "schema": dict(shape)}
         for name in re.findall(r"\{(\w+)\}", route.path)
     ]
     schema = route.query.model_json_schema(schema_generator=Shapes)
@@ -125,7 +172,7 @@ def _responses(route: Route, refs: dict[int, Any]) -> dict[str, Any]:
     for status, shape in route.answers.items():
         answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if shape is not None:
-            answer["content"] = {route.media_type: {"schema": refs[id(shape)]}}
+            answer["content"] = {route.media_type: {"schema": refs[id(shape)]} | _example(route, status)}
             if route.streams:
                 answer["content"][STREAM] = {"schema": {"type": "string"}}
         elif status < 300:
@@ -134,11 +181,28 @@ def _responses(route: Route, refs: dict[int, Any]) -> dict[str, Any]:
             answer["links"] = {name: _link(name, said) for name, said in route.links.items()}
         found[str(status)] = answer
     for status in route.statuses:
-        answer = {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": refs[id(Problem)]}}}
+        example = {"problem": {"$ref": f"#/components/examples/problem_{status}"}}
+        content = {MEDIA_TYPE: {"schema": refs[id(Problem)], "examples": example}}
+        answer = {"description": HTTPStatus(status).phrase, "content": content}
         if status in RETRIES:
             answer["headers"] = {"Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}}
         found[str(status)] = answer
     return found
+
+
+@cache
+def _examples() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(EXAMPLES.read_text(encoding="utf-8")) if EXAMPLES.exists() else {}
+    return found
+
+
+def _example(route: Route, status: int) -> dict[str, Any]:
+    found = _examples().get(route.name, {})
+    return {"example": found[str(status)]} if str(status) in found else {}
+
+
+def _problems() -> list[dict[str, Any]]:
+    return [problem_of(one) | {"text": one.for_model()} for one in PROBLEMS]
 
 
 def _link(name: str, said: Mapping[str, str]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from amends.errors import CallNotFound, Forbidden, RunNotFound
 from amends.serve.exchange import Body, Exchange, FilterQuery, PageQuery, Query, Reply, page_of, part_of
 from amends.serve.problems import Invalid
 
-WHY = Field(min_length=1, max_length=2_000)
+WHY = Field(min_length=1, max_length=2_000, description="The reason, for the record")
 
 # ---- What a client sends
 
@@ -22,7 +22,7 @@ WHY = Field(min_length=1, max_length=2_000)
 class ApprovalsQuery(FilterQuery):
     """One page of requests for approval."""
 
-    filter: str = Field("state:pending", max_length=2_000)
+    filter: str = Field("state:pending", max_length=2_000, description="As of every listing; default: those that wait")
 
 
 class Approve(Body):
@@ -62,14 +62,14 @@ class Why(Body):
 class OnCallQuery(Query):
     """Which role, and when."""
 
-    role: str | None = Field(None, min_length=1, max_length=200)
+    role: str | None = Field(None, min_length=1, max_length=200, description="Only of this role")
     at: AwareDatetime | None = Field(None, description="Default: now")
 
 
 class CheckOnCallQuery(Query):
     """How far to look ahead."""
 
-    days: float = Field(14.0, gt=0, le=3_650)
+    days: float = Field(14.0, gt=0, le=3_650, description="How far to look ahead")
 
 
 class Delegate(Body):
@@ -105,7 +105,7 @@ class Decide(Body):
 class CostsQuery(FilterQuery):
     """What to sum up by."""
 
-    by: Literal["run", "tool", "agent", "day"] = "run"
+    by: Literal["run", "tool", "agent", "day"] = Field("run", description="What a sum is about")
 
 
 class OverviewQuery(FilterQuery):
@@ -116,22 +116,22 @@ class MakeHalt(Body):
     """What to stop: without a name, everything of the tenant."""
 
     why: str = WHY
-    agent: str | None = Field(None, min_length=1, max_length=200)
-    tool: str | None = Field(None, min_length=1, max_length=200)
+    agent: str | None = Field(None, min_length=1, max_length=200, description="Only of this agent")
+    tool: str | None = Field(None, min_length=1, max_length=200, description="Only of this tool")
 
 
 class UnhaltQuery(Query):
     """Which halts to lift: those of exactly this extent."""
 
     why: str = WHY
-    agent: str | None = Field(None, min_length=1, max_length=200)
-    tool: str | None = Field(None, min_length=1, max_length=200)
+    agent: str | None = Field(None, min_length=1, max_length=200, description="Only of this agent")
+    tool: str | None = Field(None, min_length=1, max_length=200, description="Only of this tool")
 
 
 class PermitsQuery(PageQuery):
     """One page of permits."""
 
-    tool: str = Field("", max_length=200)
+    tool: str = Field("", max_length=200, description="Only of this tool")
 
 
 class MakePermit(Body):
@@ -162,8 +162,8 @@ class TestRules(Body):
 class CompareQuery(Query):
     """Two runs."""
 
-    left: str = Field(min_length=1, max_length=512)
-    right: str = Field(min_length=1, max_length=512)
+    left: str = Field(min_length=1, max_length=512, description="The id of a run")
+    right: str = Field(min_length=1, max_length=512, description="The id of the run that it is compared with")
 
 
 class Fork(Body):

@@ -34,7 +34,7 @@ class SpendingQuery(FilterQuery):
 class CheckpointsQuery(Query):
     """How many checkpoints."""
 
-    limit: int = Field(50, ge=1, le=200)
+    limit: int = Field(50, ge=1, le=200, description="How many")
 
 
 async def describe_tools(x: Exchange) -> Reply:

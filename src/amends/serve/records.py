@@ -524,7 +524,7 @@ class LongWorkRecord(Record):
     """Long work under way, or its end."""
 
     id: str
-    what: Literal["verify", "gc", "erase", "reencrypt", "recover"]
+    what: Literal["verify", "gc", "erase", "reencrypt", "recover", "replay_each"]
     state: Literal["running", "done", "failed"]
     runs: int = Field(description="How many runs were checked so far")
     events: int = Field(description="How many events were checked so far")

@@ -41,8 +41,10 @@ REPLAYED: Final = {"Idempotent-Replayed": "true"}
 class ToolsQuery(Query):
     """How to describe the tools."""
 
-    style: Literal["openai", "responses", "anthropic", "gemini", "ollama", "mcp"] = "openai"
-    strict: bool = False
+    style: Literal["openai", "responses", "anthropic", "gemini", "ollama", "mcp"] = Field(
+        "openai", description="Whose model reads them"
+    )
+    strict: bool = Field(False, description="In the strict form of that style, if it has one")
 
 
 class OpenRun(Body):

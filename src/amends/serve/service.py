@@ -67,6 +67,8 @@ JSON_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-type", b"application/json"),
 )
+PROBED: Final = (["health"], ["ready"])
+"""The addresses that answer HEAD as they answer GET."""
 PROBLEMS_MAX: Final = 20
 """How many wrong fields a problem names."""
 
@@ -286,7 +288,9 @@ class Service:
         try:
             parts = [unquote(part, errors="strict") for part in raw]
         except UnicodeDecodeError:
-            raise BadRequest("the address is not UTF-8") from None
+            raise BadRequest("the address is not UTF-8", hint="correct the address") from None
+        # Whoever watches a service often asks so; elsewhere HEAD could use up what is valid once.
+        method = "GET" if request.method == "HEAD" and parts in PROBED else request.method
         # A quoted ".json" is part of a name (see ``html.segment``).
         asks_data = request.method == "GET" and raw[-1].endswith(SUFFIX)
         methods = set[str]()
@@ -297,8 +301,8 @@ class Service:
             found, named = _reached(tree, asked, 0)
             if found is None:
                 continue
-            if request.method in found:
-                route, names = found[request.method]
+            if method in found:
+                route, names = found[method]
                 return route, dict(zip(names, reversed(named), strict=True)), as_json
             methods |= set(found)
         if not methods:

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ from amends.serve.runs import REPLAYED, failed_with, key_of, known_run, place_of
 from amends.visible import visible_log
 
 log = visible_log("amends")
+T = TypeVar("T")
 STARTED_MAX: Final = 1_000
 """How many agents work at once here."""
 STOP_S: Final = 5.0
@@ -68,7 +69,7 @@ class Started:
             blocking = x.service.blocking(x)
             if blocking is not None:
                 try:
-                    await _in_thread(lambda: blocking.start(agent, id=id, **options))
+                    await in_thread(lambda: blocking.start(agent, id=id, **options))
                     return
                 except WrongColour:  # it is async, and nothing was started
                     pass
@@ -86,27 +87,31 @@ class Started:
             await asyncio.gather(*left, return_exceptions=True)
 
 
-async def _in_thread(work: Callable[[], Any]) -> None:
+async def in_thread(work: Callable[[], T]) -> T:
     """Work in a thread of its own, for which a process that ends does not wait: a worker resumes the run."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+    done: asyncio.Future[T] = loop.create_future()
 
-    def end(error: BaseException | None) -> None:
+    def end(made: T) -> None:
         if not done.done():
-            done.set_result(None) if error is None else done.set_exception(error)
+            done.set_result(made)
+
+    def fail(error: BaseException) -> None:
+        if not done.done():
+            done.set_exception(error if isinstance(error, Exception) else RuntimeError(type(error).__name__))
 
     def main() -> None:
         try:
-            work()
+            made = work()
         except BaseException as error:
-            ended: BaseException | None = error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
+            with suppress(RuntimeError):  # the loop is closed by now
+                loop.call_soon_threadsafe(fail, error)
         else:
-            ended = None
-        with suppress(RuntimeError):  # the loop is closed by now
-            loop.call_soon_threadsafe(end, ended)
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(end, made)
 
     threading.Thread(target=main, name="amends-agent", daemon=True).start()
-    await done
+    return await done
 
 
 async def start(x: Exchange) -> Reply:

@@ -150,7 +150,7 @@ def _first_part(scope: Scope) -> str:
             unquote(one, errors="strict") for one in raw.decode("latin-1").partition("?")[0].lstrip("/").split("/")
         ]
     except UnicodeDecodeError:
-        raise BadRequest("the address is not UTF-8") from None
+        raise BadRequest("the address is not UTF-8", hint="correct the address") from None
     above = [part for part in scope.get("root_path", "").split("/") if part]
     below = parts[len(above) :] if parts[: len(above)] == above else parts
     return below[0] if below else ""

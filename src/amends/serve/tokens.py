@@ -10,7 +10,7 @@ from amends import Token
 from amends.errors import Forbidden, NotFound
 from amends.serve.exchange import Body, Exchange, Query, Reply, part_of
 
-WHY = Field(min_length=1, max_length=2_000)
+WHY = Field(min_length=1, max_length=2_000, description="The reason, for the record")
 
 
 class MakeToken(Body):

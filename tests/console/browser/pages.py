@@ -8,8 +8,8 @@ from tests.console.browser.site import Site
 from tests.console.shop import BIDI, HOSTILE
 
 Address = tuple[str, ...]
-NOT_PAGES = {"home", "static", "live", "verification"}
-"""What a browser gets besides pages, and the page of a verification, which exists after one was begun."""
+NOT_PAGES = {"home", "static", "live", "verification", "replay"}
+"""What a browser gets besides pages, and the pages of a verification and a replay, which exist after one was begun."""
 
 
 def addresses(site: Site) -> dict[str, list[Address]]:

@@ -17,6 +17,7 @@ from amends.serve.console import (
     doubts,
     frame,
     live,
+    replays,
     rollback,
     run,
     runs,
@@ -52,6 +53,8 @@ PAGES: Final[tuple[Page, ...]] = (
     Page("POST", "/calls/{id}/fork", "fork_run", "Fork", OPERATE, "call", act=calls.fork, nav="runs", back="call"),
     Page("GET", "/compare", "compare", "Compare", READ, "tenant", compare.compare, query=compare.CompareQuery,
          nav="compare"),
+    Page("POST", "/runs/{id}/replay", "replay_run", "Replay", OPERATE, "run", act=replays.begin, nav="runs", back="run"),
+    Page("GET", "/replays/{job}", "replay", "Replay", OPERATE, "tenant", replays.replay, nav="compare"),
     # ---- Approvals
     Page("GET", "/approvals", "approvals", "Approvals", READ, "tenant", approvals.approvals,
          query=approvals.ApprovalsQuery, nav="approvals", live="ledger"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from amends import Call, Comparison
 from amends.serve.console.pages import Said
-from amends.serve.console.run import calls_in, note_of, plain_error, said_args
+from amends.serve.console.run import calls_in, may_replay, note_of, plain_error, said_args
 from amends.serve.exchange import Exchange
 from amends.visible import shortened, visible_value
 
@@ -35,9 +36,18 @@ async def compare(x: Exchange) -> dict[str, Any]:
     """Return two runs call by call; without both of them, a form to choose them."""
     query: CompareQuery = x.query
     a, b = query.a.strip(), query.b.strip()
-    found: dict[str, Any] = {"a": a, "b": b, "compared": None, "known": [], "related": [], "too_long": ""}
+    found: dict[str, Any] = {
+        "a": a,
+        "b": b,
+        "compared": None,
+        "known": [],
+        "related": [],
+        "too_long": "",
+        "replay": None,
+    }
     if a and not b:
         found["related"] = await _related(x, a)
+        found["replay"] = await _replay(x, a)
     if not (a and b):
         async for one in x.rt.runs():
             found["known"].append({"id": one.id, "state": one.state})
@@ -46,7 +56,7 @@ async def compare(x: Exchange) -> dict[str, Any]:
         return found
     for id in (a, b):
         if calls_in(await x.rt.report(id, limit=CALLS_MAX + 1)) > CALLS_MAX:
-            return found | {"too_long": id, "command": f"amends compare {a} {b}"}
+            return found | {"too_long": id, "command": f"amends compare {shlex.quote(a)} {shlex.quote(b)}"}
     return found | {"compared": _compared(await x.rt.compare(a, b))}
 
 
@@ -57,6 +67,13 @@ async def _related(x: Exchange, id: str) -> list[dict[str, str]]:
     return [{"id": one, "how": "the original"} for one in source] + [
         {"id": one, "how": "a fork"} for one in report.forks
     ]
+
+
+async def _replay(x: Exchange, id: str) -> dict[str, Any]:
+    """Return how this run is compared with what its program does today: here, or on the command line."""
+    info = await x.rt.info(id)
+    command = f"amends replay {shlex.quote(id)} --against APP:FN"
+    return {"agent": info.agent if may_replay(x, info) else None, "command": command}
 
 
 def _compared(both: Comparison) -> dict[str, Any]:
@@ -106,15 +123,16 @@ def _pair(number: int, pair: Any, *, is_first: bool) -> dict[str, Any]:
         "how": pair.how,
         "tool": pair.tool,
         "is_first": is_first,
-        "left": _side(pair.left),
-        "right": _side(pair.right),
+        "left": side_of(pair.left),
+        "right": side_of(pair.right),
         "args": [_difference(one) for one in pair.args],
         "result": [_difference(one) for one in pair.result],
         "costs": [{"unit": unit, "left": str(left), "right": str(right)} for unit, (left, right) in pair.costs.items()],
     }
 
 
-def _side(call: Call | None) -> dict[str, Any] | None:
+def side_of(call: Call | None) -> dict[str, Any] | None:
+    """Return one side of a comparison; None: there is no such call."""
     if call is None:
         return None
     return {"id": call.id, "tool": call.tool, "state": call.state, "args": said_args(call), "note": note_of(call)}

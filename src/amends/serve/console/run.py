@@ -97,7 +97,7 @@ async def run(x: Exchange) -> dict[str, Any]:
         "residue": [one.to_dict() | {"why": plain_error(one.why)} for one in report.residue],
         "missing": [one.to_dict() for one in report.missing],
         "locks": [one.to_dict() for one in report.locks],
-        "acts": _acts(info),
+        "acts": _acts(info) | {"replay": may_replay(x, info)},
         "abandon_words": abandon_words(report),
         "drawer": await calls.call_data(x, query.call) if query.call else None,
     }
@@ -406,6 +406,11 @@ def _open(call: Call) -> dict[str, str]:
 
 
 # ---- Acts
+
+
+def may_replay(x: Exchange, info: RunInfo) -> bool:
+    """Return whether the agent of this run is one of the server, so that the run can be replayed here."""
+    return info.parent is None and bool(info.agent) and info.agent in x.rt.agents
 
 
 def _acts(info: RunInfo) -> dict[str, bool]:
