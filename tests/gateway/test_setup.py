@@ -218,6 +218,26 @@ async def test_the_block_for_the_agents_sdk_starts_the_gateway(tmp_path: Path) -
     assert {"create_entities", "amends_rollback"} <= names
 
 
+def test_install_names_the_program_that_is_running_also_if_it_is_not_on_the_path(tmp_path: Path) -> None:
+    beside = Path(sys.executable).with_name("amends")
+    if not beside.exists():
+        pytest.skip("amends is not installed beside this Python")
+    write(tmp_path)
+    elsewhere = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "amends", "gateway", "install", "--client", "claude-desktop", "--print"]
+    said = subprocess.run(command, cwd=tmp_path, env=elsewhere, capture_output=True, text=True, timeout=60, check=True)
+    assert started_by("claude-desktop", said.stdout)[0] == str(beside)
+
+
+def test_what_add_says_to_type_next_can_be_typed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "amends", "gateway", "add", "memory", "--", "npx", "-y", "memory"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    said = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=True)
+    following = said.stderr.rpartition("now: amends ")[2].split()
+    assert following[:3] == ["gateway", "install", "--client"]
+    assert started_by("cursor", amends(tmp_path, *["cursor" if one == "NAME" else one for one in following]))
+
+
 def test_install_changes_no_file_and_knows_its_clients(tmp_path: Path) -> None:
     assert "--print" in amends(tmp_path, "gateway", "install", "--client", "cursor", fails=True)
     said = amends(tmp_path, "gateway", "install", "--client", "emacs", "--print", fails=True)

@@ -130,8 +130,7 @@ def install(
     parts, path = _parts(), settings_path()
     if not prints:
         raise UsageError("amends changes no file of another program", hint="add --print, and paste what it prints")
-    program = shutil.which("amends") or "amends"
-    block = parts.setup.client_block(client, program, path)
+    block = parts.setup.client_block(client, _program(), path)
     called, where = parts.setup.CLIENTS[client]
     if as_json:
         put_json({"client": client, "file": where, "block": block}, id=client)
@@ -140,6 +139,12 @@ def install(
     for line in block.splitlines():
         put_plain(line)
     return DONE
+
+
+def _program() -> str:
+    """Return the program that runs now: a client is started elsewhere, and has another path."""
+    beside = shutil.which("amends", path=str(Path(sys.executable).parent))
+    return beside or shutil.which("amends") or "amends"
 
 
 def _entry(parts: Any, name: str, said: str | None) -> str:
@@ -153,7 +158,7 @@ def _added(path: Path, told: list[str], *, as_json: bool) -> int:
         return DONE
     for line in told:
         put(line)
-    say(f"written: {path}; now: amends gateway install --client NAME")
+    say(f"written: {path}; now: amends gateway install --client NAME --print")
     return DONE
 
 

@@ -502,14 +502,14 @@ class Gateway:
         """Record the decision of the client's user where it counts; return whether to look again."""
         if self.table.approvals != "client":
             return heard.action == "accept"
-        by = self.table.approver
+        rt, by = self.rt.scoped(tenant=self.owner(ctx).tenant), self.table.approver
         content = heard.content or {}
         reason = str(content.get("reason") or "")
         try:
             if heard.action == "accept" and content.get("decision") == "approve":
-                await self.rt.approve(approval_id, digest=digest, by=by, why=reason or "approved in the client")
+                await rt.approve(approval_id, digest=digest, by=by, why=reason or "approved in the client")
             elif heard.action == "decline" or content.get("decision") == "reject":
-                await self.rt.reject(approval_id, by=by, reason=reason or "rejected in the client")
+                await rt.reject(approval_id, by=by, reason=reason or "rejected in the client")
             else:
                 return False
         except Forbidden as error:

@@ -176,17 +176,17 @@ class Runs:
             work = self._open.get(place)
             if work is None and named is None and self._table.runs == CONNECTION:
                 work = await self._left(place, owner)
-            elif work is None and await self._is_known(named or self._table.runs):
+            elif work is None and await self._is_known(named or self._table.runs, owner):
                 work = await self._opened(place, named=named, owner=owner)
             if work is not None:
                 self._open[place] = work
             return work
 
-    async def _is_known(self, run_id: str) -> bool:
+    async def _is_known(self, run_id: str, owner: Owner) -> bool:
         if run_id == REQUEST:
             return False
         try:
-            return (await self._rt.info(run_id)).state not in ENDED
+            return (await self._rt.scoped(tenant=owner.tenant).info(run_id)).state not in ENDED
         except RunNotFound:
             return False
 
