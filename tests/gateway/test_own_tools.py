@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -233,6 +234,30 @@ async def test_a_client_of_a_tenant_finds_its_run_after_a_restart_and_its_user_m
     async with desk.http() as url:
         assert "Run order-7: open, 1 call" in plain(await asked(url, "amends_status", {}, "order-7"))
         assert "1 of 1 calls undone" in plain(await asked(url, "amends_rollback", {}, "order-7"))
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@on_a_loop
+async def test_a_gateway_over_http_that_is_stopped_ends_the_runs_of_its_clients(tmp_path: Path, name: str) -> None:
+    desk = shelf(tmp_path)
+    started = desk.parameters()
+    with (tmp_path / "said.txt").open("wb") as said:
+        process = await asyncio.create_subprocess_exec(
+            started.command, *started.args, "--http", "--port", "0", "--json",
+            env=started.env, stdout=asyncio.subprocess.PIPE, stderr=said,
+        )  # fmt: skip
+    assert process.stdout is not None
+    url = str(json.loads(await asyncio.wait_for(process.stdout.readline(), 60))["url"])
+    with suppress(MCPError, BaseExceptionGroup):  # its connection is cut
+        async with Client(streamable_http_client(url), mode="legacy") as client:
+            await tell(client, "put", item="lamp")
+            process.send_signal(getattr(signal, name))
+            assert await asyncio.wait_for(process.wait(), 30) == 0
+    assert process.returncode == 0
+    assert "Traceback" not in (tmp_path / "said.txt").read_text()
+    with amends.Runtime(desk.url) as rt:
+        [run] = rt.runs()
+        assert run.state == "committed"
 
 
 @on_a_loop
