@@ -236,6 +236,24 @@ async def test_a_client_of_a_tenant_finds_its_run_after_a_restart_and_its_user_m
         assert "1 of 1 calls undone" in plain(await asked(url, "amends_rollback", {}, "order-7"))
 
 
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@on_a_loop
+async def test_a_run_of_a_killed_gateway_over_http_is_ended_or_goes_on(tmp_path: Path, mode: Any) -> None:
+    """A session is gone with its gateway; a stateless client comes back, and must not do twice what was done."""
+    desk = shelf(tmp_path, locks=["item:${args.item}"])
+    async with desk.http() as url, Client(streamable_http_client(url), mode=mode) as client:
+        await tell(client, "put", item="lamp")
+        with amends.Runtime(desk.url) as rt:
+            [run] = rt.runs()
+            os.kill(int(str(run.owner).split("|")[3]), signal.SIGKILL)
+    async with desk.http() as url, Client(streamable_http_client(url), mode=mode) as client:
+        with amends.Runtime(desk.url) as rt:
+            if mode == "legacy":
+                await until(lambda: rt.info(run.id).state == "committed")
+        assert not (await client.call_tool("put", {"item": "lamp"})).is_error, "nobody holds the lock for ever"
+    assert (desk.data / "shelf.txt").read_text() == "lamp\n" * (2 if mode == "legacy" else 1)
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 @on_a_loop
 async def test_a_gateway_over_http_that_is_stopped_ends_the_runs_of_its_clients(tmp_path: Path, name: str) -> None:

@@ -73,6 +73,7 @@ async def _serve_http(gateway: Gateway, *, host: str, port: int, tell: Callable[
         listening.bind((host.strip("[]"), port))
         listening.listen(BACKLOG)  # from the moment that its address is told, a client is let in
         async with gateway:
+            await gateway.runs.take_over()
             app = http_app(gateway, host=host, needs_token=needs_token)
             settings = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=STOP_S)
             tell(f"http://{host}:{listening.getsockname()[1]}{PATH}")
