@@ -26,6 +26,7 @@ from amends.errors import (
     LeaseLost,
     Refused,
     RolledBack,
+    RunBlocked,
     RunEnded,
     RunNotFound,
     Waiting,
@@ -180,6 +181,8 @@ class Runs:
             await self.end(work, how, why=why or f"no call for {self._table.idle:g} s")
         except Waiting as error:
             log.warning("run %s is left open: %s", visible(work.run.id), error)
+        except RunBlocked as error:
+            log.warning("run %s waits for a person: %s", visible(work.run.id), error)
         except Exception as error:  # whatever it is, the ledger has it, and people find it there
             log_error(log, 30, f"run {visible(work.run.id)} could not be ended", error)
 

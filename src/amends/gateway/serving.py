@@ -26,7 +26,7 @@ PATH: Final = "/mcp"
 BACKLOG: Final = 2048
 """How many connections may wait to be accepted."""
 STOP_S: Final = 5
-"""How long the requests that are under way may take when the server is stopped."""
+"""After so many seconds, requests that are still under way are cut off when the server is stopped."""
 SCOPES: Final = frozenset({"agent", "operator"})
 """Tokens with one of these scopes may connect."""
 
