@@ -217,7 +217,7 @@ async def test_a_client_of_a_tenant_finds_its_run_after_a_restart_and_its_user_m
     with amends.Runtime(desk.url) as rt:
         token = rt.create_token("bot", scopes=["agent"], agent="bot", tenant="acme", by="ann", why="test").text
 
-    async def approve(_context: Any, _params: Any) -> ElicitResult:
+    async def approve(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action="accept", content={"decision": "approve"})
 
     async def asked(url: str, tool: str, args: dict[str, Any], run: str) -> CallToolResult:
