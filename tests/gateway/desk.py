@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Never
 
@@ -158,7 +158,8 @@ class Desk:
             line = await asyncio.wait_for(process.stdout.readline(), 60)
             yield str(json.loads(line)["url"])
         finally:
-            process.terminate()
+            with suppress(ProcessLookupError):  # a test may have killed it
+                process.terminate()
             await asyncio.wait_for(process.wait(), 30)
 
 

@@ -39,7 +39,7 @@ from mcp_types import (
 )
 
 HOW = sys.argv[1]
-SECRET = os.environ.get("TOKEN", "nothing")
+SECRET = os.environ.get("TOKEN") or os.environ.get("WORDS", "nothing")
 ANY: dict[str, Any] = {"type": "object"}
 LEGACY = "LEGACY" in os.environ
 """It does not know the stateless protocol."""

@@ -43,7 +43,7 @@ async def test_tools_that_are_none_are_left_out_and_no_server_takes_the_name_of_
     desk = lying(tmp_path, "names")
     desk.add(
         "honest", [sys.executable, "-m", "tests.gateway.lying_server", "honest"],
-        env={"PYTHONPATH": "src:.", "TOKEN": "honestly"}, tools=NOTE,
+        env={"PYTHONPATH": "src:.", "WORDS": "honestly"}, tools=NOTE,
     )  # fmt: skip
     async with desk.client() as client:
         names = [one.name for one in (await client.list_tools()).tools]
@@ -68,7 +68,7 @@ async def test_lists_without_end_and_answers_that_are_too_long_are_bounded(tmp_p
 @on_a_loop
 async def test_a_server_that_does_not_answer_is_not_waited_for_and_hides_no_other(tmp_path: Path) -> None:
     desk = lying(tmp_path, "silent", timeout=1)
-    env = {"PYTHONPATH": "src:.", "TOKEN": "honestly"}
+    env = {"PYTHONPATH": "src:.", "WORDS": "honestly"}
     desk.add("honest", [sys.executable, "-m", "tests.gateway.lying_server", "honest"], env=env, tools=NOTE)
     async with desk.client() as client:
         [found] = (await client.list_resources()).resources

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, ElicitResult
 
 import amends
 from tests.adapters.loops import on_a_loop
@@ -183,6 +186,96 @@ async def test_a_begun_run_of_a_gateway_that_was_killed_goes_on(tmp_path: Path) 
         assert (desk.data / "shelf.txt").read_text() == "lamp\n", "it is answered from the record"
         assert "Run order-7" in await tell(client, "amends_status")
         assert "1 of 1 calls undone" in await tell(client, "amends_rollback")
+
+
+@on_a_loop
+async def test_a_run_of_a_gateway_that_was_killed_is_not_called_begun_if_nobody_began_it(tmp_path: Path) -> None:
+    desk = shelf(tmp_path)
+    with suppress(MCPError, BaseExceptionGroup):
+        async with desk.client() as client:
+            await tell(client, "put", item="lamp")
+            with amends.Runtime(desk.url) as rt:
+                [run] = rt.runs()
+                os.kill(int(str(run.owner).split("|")[3]), signal.SIGKILL)
+            await tell(client, "put", item="chair")
+    async with desk.client() as client:
+        seen = await tell(client, "amends_status")
+        assert f"Run {run.id}" in seen
+        assert "made before this connection" in seen
+        assert "begun" not in seen
+    with amends.Runtime(desk.url) as rt:
+        assert rt.info(run.id).state == "committed", "a run that nobody began ends with its connection"
+
+
+@on_a_loop
+async def test_a_client_of_a_tenant_finds_its_run_after_a_restart_and_its_user_may_approve(tmp_path: Path) -> None:
+    import httpx2
+
+    desk = shelf(tmp_path)
+    desk._servers["shelf"]["tools"]["sell"] = {"kind": "pivot", "needs_approval": True}
+    desk.gateway |= {"approvals": "client", "approver": "ann"}
+    with amends.Runtime(desk.url) as rt:
+        token = rt.create_token("bot", scopes=["agent"], agent="bot", tenant="acme", by="ann", why="test").text
+
+    async def approve(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"decision": "approve"})
+
+    async def asked(url: str, tool: str, args: dict[str, Any], run: str) -> CallToolResult:
+        meta: Any = {"amends/run": run}
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http:
+            transport = streamable_http_client(url, http_client=http)
+            async with Client(transport, elicitation_callback=approve) as client:
+                return await client.call_tool(tool, args, meta=meta)
+
+    async with desk.http() as url:
+        assert not (await asked(url, "put", {"item": "lamp"}, "order-7")).is_error
+        sold = await asked(url, "sell", {"item": "chair"}, "order-8")
+        assert not sold.is_error, plain(sold)
+    async with desk.http() as url:
+        assert "Run order-7: open, 1 call" in plain(await asked(url, "amends_status", {}, "order-7"))
+        assert "1 of 1 calls undone" in plain(await asked(url, "amends_rollback", {}, "order-7"))
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@on_a_loop
+async def test_a_run_of_a_killed_gateway_over_http_is_ended_or_goes_on(tmp_path: Path, mode: Any) -> None:
+    """A session is gone with its gateway; a stateless client comes back, and must not do twice what was done."""
+    desk = shelf(tmp_path, locks=["item:${args.item}"])
+    async with desk.http() as url, Client(streamable_http_client(url), mode=mode) as client:
+        await tell(client, "put", item="lamp")
+        with amends.Runtime(desk.url) as rt:
+            [run] = rt.runs()
+            os.kill(int(str(run.owner).split("|")[3]), signal.SIGKILL)
+    async with desk.http() as url, Client(streamable_http_client(url), mode=mode) as client:
+        with amends.Runtime(desk.url) as rt:
+            if mode == "legacy":
+                await until(lambda: rt.info(run.id).state == "committed")
+        assert not (await client.call_tool("put", {"item": "lamp"})).is_error, "nobody holds the lock for ever"
+    assert (desk.data / "shelf.txt").read_text() == "lamp\n" * (2 if mode == "legacy" else 1)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@on_a_loop
+async def test_a_gateway_over_http_that_is_stopped_ends_the_runs_of_its_clients(tmp_path: Path, name: str) -> None:
+    desk = shelf(tmp_path)
+    started = desk.parameters()
+    with (tmp_path / "said.txt").open("wb") as said:
+        process = await asyncio.create_subprocess_exec(
+            started.command, *started.args, "--http", "--port", "0", "--json",
+            env=started.env, stdout=asyncio.subprocess.PIPE, stderr=said,
+        )  # fmt: skip
+    assert process.stdout is not None
+    url = str(json.loads(await asyncio.wait_for(process.stdout.readline(), 60))["url"])
+    with suppress(MCPError, BaseExceptionGroup):  # its connection is cut
+        async with Client(streamable_http_client(url), mode="legacy") as client:
+            await tell(client, "put", item="lamp")
+            process.send_signal(getattr(signal, name))
+            assert await asyncio.wait_for(process.wait(), 30) == 0
+    assert process.returncode == 0
+    assert "Traceback" not in (tmp_path / "said.txt").read_text()
+    with amends.Runtime(desk.url) as rt:
+        [run] = rt.runs()
+        assert run.state == "committed"
 
 
 @on_a_loop

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp_types import Tool
 
-from amends.gateway import catalogue
-from amends.gateway.setup import CLIENTS
+from amends.gateway import catalogue, load
+from amends.gateway.setup import CLIENTS, _block
 from tests.adapters.loops import on_a_loop
 from tests.gateway.desk import ROOT, npm_server, unavailable
 
@@ -85,6 +86,52 @@ def test_init_takes_the_servers_of_a_client(tmp_path: Path) -> None:
     assert found["memory"]["catalogue"] == "memory"
     assert found["memory"]["env"] == {"MEMORY_FILE_PATH": str(tmp_path / "m.jsonl")}
     assert len(found["my-server"]["tools"]) == 9
+
+
+def test_a_server_of_the_catalogue_is_known_by_its_package_whatever_it_is_called(tmp_path: Path) -> None:
+    for number, word in enumerate(("server-memory", "server-memory@2026.8.31")):
+        amends(tmp_path, "gateway", "add", f"graph{number}", "--", "npx", "-y", f"@modelcontextprotocol/{word}")
+    amends(tmp_path, "gateway", "add", "repo", "--", "uvx", "mcp-server-git@latest", "--repository", ".")
+    amends(tmp_path, "gateway", "add", "clock", "--", "/opt/tools/bin/mcp-server-time")
+    found = {name: said["catalogue"] for name, said in table(tmp_path).items()}
+    assert found == {"graph0": "memory", "graph1": "memory", "repo": "git", "clock": "time"}
+
+
+def test_a_server_that_only_has_the_name_of_an_entry_is_told_which_package_is_meant(tmp_path: Path) -> None:
+    said = amends(tmp_path, "gateway", "add", "github", "--", "docker", "run", "-i", "ghcr.io/github/github-mcp-server")
+    assert "@modelcontextprotocol/server-github" in said
+    assert "--catalogue" in said
+    same = amends(tmp_path, "gateway", "add", "memory", "--", "npx", "-y", "@modelcontextprotocol/server-memory")
+    assert "means the package" not in same
+
+
+def test_init_takes_headers_and_folder_and_names_credentials_that_are_plain_text(tmp_path: Path) -> None:
+    servers = {
+        "github": {
+            "command": "npx", "args": ["-y", "@modelcontextprotocol/server-github"], "cwd": "/srv",
+            "env": {"GITHUB_PERSONAL_ACCESS_TOKEN": "ghp_0123456789", "GITHUB_HOST": "github.example"},
+        },
+        "slack": {"url": "https://slack.example/mcp", "headers": {"Authorization": "Bearer xoxb-0123456789"}},
+        "stripe": {"command": "npx", "args": ["-y", "@stripe/mcp"], "env": {"STRIPE_SECRET_KEY": "${STRIPE_KEY}"}},
+    }  # fmt: skip
+    (tmp_path / "client.json").write_text(json.dumps({"mcpServers": servers}))
+    said = amends(tmp_path, "gateway", "init", "--from", "client.json").replace("\n     ┊ ", "")
+    assert "github: GITHUB_PERSONAL_ACCESS_TOKEN is in amends.toml as plain text" in said
+    assert "slack: Authorization is in amends.toml as plain text" in said
+    assert "GITHUB_HOST is" not in said
+    assert "STRIPE_SECRET_KEY is" not in said
+    assert "ghp_" not in said
+    assert table(tmp_path)["github"]["cwd"] == "/srv"
+    assert table(tmp_path)["slack"]["headers"] == {"Authorization": "Bearer xoxb-0123456789"}
+    config = load(tmp_path / "amends.toml")
+    assert config.env_of(config.gateway.servers["github"])[1] == {"ghp_0123456789"}
+    assert "xoxb-0123456789" in config.headers_of(config.gateway.servers["slack"])[1]
+
+
+def test_a_description_with_control_characters_is_written_down_safely(tmp_path: Path) -> None:
+    tool = Tool(name="ring", description="Ring the\x07bell", input_schema={"type": "object"})
+    found = tomllib.loads(_block("bells", {"command": "bells"}, [tool]))
+    assert found["gateway"]["servers"]["bells"]["tools"]["ring"]["kind"] == "pivot"
 
 
 def test_a_server_that_does_not_start_is_not_written_down(tmp_path: Path) -> None:
@@ -216,6 +263,36 @@ async def test_the_block_for_the_agents_sdk_starts_the_gateway(tmp_path: Path) -
     async with server:
         names = {one.name for one in await server.list_tools()}
     assert {"create_entities", "amends_rollback"} <= names
+
+
+def test_install_names_the_program_that_is_running_also_if_it_is_not_on_the_path(tmp_path: Path) -> None:
+    beside = Path(sys.executable).with_name("amends")
+    if not beside.exists():
+        pytest.skip("amends is not installed beside this Python")
+    write(tmp_path)
+    elsewhere = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "amends", "gateway", "install", "--client", "claude-desktop", "--print"]
+    said = subprocess.run(command, cwd=tmp_path, env=elsewhere, capture_output=True, text=True, timeout=60, check=True)
+    assert started_by("claude-desktop", said.stdout)[0] == str(beside)
+
+
+def test_what_add_says_to_type_next_can_be_typed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "amends", "gateway", "add", "memory", "--", "npx", "-y", "memory"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    said = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=True)
+    following = said.stderr.rpartition("now: amends ")[2].split()
+    assert following[:3] == ["gateway", "install", "--client"]
+    assert started_by("cursor", amends(tmp_path, *["cursor" if one == "NAME" else one for one in following]))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_block_is_not_folded_in_a_narrow_terminal(tmp_path: Path, client: str) -> None:
+    write(tmp_path)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "40"}
+    command = [sys.executable, "-m", "amends", "gateway", "install", "--client", client, "--print"]
+    said = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert "┊" not in said.stdout
+    assert str(tmp_path / "amends.toml") in said.stdout
 
 
 def test_install_changes_no_file_and_knows_its_clients(tmp_path: Path) -> None:

@@ -190,7 +190,9 @@ async def test_credentials_come_from_the_environment_or_a_file(tmp_path: Path) -
 
 
 @on_a_loop
-async def test_a_credential_in_an_argument_is_hidden_and_a_missing_one_is_named(tmp_path: Path) -> None:
+async def test_a_credential_in_an_argument_is_hidden_and_a_missing_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = Desk(tmp_path)
     command = [sys.executable, "-m", "tests.gateway.lying_server", "--key=${MY_KEY}"]
     desk.add("one", command, env={"PYTHONPATH": "src:.", "TOKEN": "secret-key-9"}, tools={"note": {"kind": "read"}})
@@ -200,6 +202,18 @@ async def test_a_credential_in_an_argument_is_hidden_and_a_missing_one_is_named(
     config = load(desk.config)
     with pytest.raises(amends.errors.BadConfig, match="MY_KEY is not set"):
         config.args_of(config.gateway.servers["one"])
+    monkeypatch.setenv("MY_KEY", "secret-key-9")
+    assert config.args_of(config.gateway.servers["one"])[1] == {"secret-key-9"}
+
+
+@on_a_loop
+async def test_a_credential_that_stands_in_the_file_is_hidden_by_its_name(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    command = [sys.executable, "-m", "tests.gateway.lying_server", "honest"]
+    desk.add("one", command, env={"PYTHONPATH": "src:.", "TOKEN": "in-the-file-1"}, tools={"note": {"kind": "read"}})
+    async with desk.client() as client:
+        assert text(await client.call_tool("note", {})) == "note: [hidden]"
+    assert b"in-the-file-1" not in b"".join(path.read_bytes() for path in tmp_path.glob("ledger.db*"))
 
 
 @on_a_loop

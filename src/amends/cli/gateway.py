@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, Final
@@ -15,7 +15,7 @@ import typer
 from amends import AsyncRuntime
 from amends.cli.exit_codes import DONE
 from amends.cli.options import Json, Url, group
-from amends.cli.output import put, put_json, put_plain, put_table, say
+from amends.cli.output import put, put_json, put_table, say
 from amends.errors import UsageError
 
 verbs = group()
@@ -28,7 +28,10 @@ Command = Annotated[
 ]
 Entry = Annotated[
     str | None,
-    typer.Option("--catalogue", help="The entry with the declarations. Default: the one of the server's name, if any."),
+    typer.Option(
+        "--catalogue",
+        help="The entry with the declarations. Default: that of the command's package, else of NAME, if any.",
+    ),
 ]
 StartS = Annotated[float, typer.Option("--start", min=1, max=3_600, help="Seconds that the server may take to start.")]
 
@@ -69,7 +72,7 @@ def add(
     """Add a server to amends.toml, with declarations from the catalogue, or with guesses about its tools."""
     parts, path = _parts(), settings_path()
     table = parts.setup.server_table(list(command or []), url, _variables(env or []))
-    told = parts.setup.add(path, name, table, entry=_entry(parts, name, entry), start_s=start)
+    told = parts.setup.add(path, name, table, entry=_entry(parts, name, table, entry), start_s=start)
     return _added(path, told, as_json=as_json)
 
 
@@ -92,7 +95,7 @@ def init(
         return _added(path, parts.setup.guess(path, start_s=start), as_json=as_json)
     told = []
     for name, table in parts.setup.read_client_file(source).items():
-        told += parts.setup.add(path, name, table, entry=_entry(parts, name, None), start_s=start)
+        told += parts.setup.add(path, name, table, entry=_entry(parts, name, table, None), start_s=start)
     return _added(path, told, as_json=as_json)
 
 
@@ -130,21 +133,28 @@ def install(
     parts, path = _parts(), settings_path()
     if not prints:
         raise UsageError("amends changes no file of another program", hint="add --print, and paste what it prints")
-    program = shutil.which("amends") or "amends"
-    block = parts.setup.client_block(client, program, path)
+    block = parts.setup.client_block(client, _program(), path)
     called, where = parts.setup.CLIENTS[client]
     if as_json:
         put_json({"client": client, "file": where, "block": block}, id=client)
         return DONE
     say(f"for {called}: {where}")
     for line in block.splitlines():
-        put_plain(line)
+        put(line, fold=False)  # it is pasted into a file
     return DONE
 
 
-def _entry(parts: Any, name: str, said: str | None) -> str:
+def _program() -> str:
+    """Return the program that runs now: a client is started elsewhere, and has another path."""
+    beside = shutil.which("amends", path=str(Path(sys.executable).parent))
+    return beside or shutil.which("amends") or "amends"
+
+
+def _entry(parts: Any, name: str, table: Mapping[str, Any], said: str | None) -> str:
     """Return the entry of the catalogue that is meant; empty: none."""
-    return said if said is not None else name if name in parts.catalogue.names() else ""
+    if said is not None:
+        return said
+    return parts.catalogue.of_command(table) or (name if name in parts.catalogue.names() else "")
 
 
 def _added(path: Path, told: list[str], *, as_json: bool) -> int:
@@ -153,7 +163,7 @@ def _added(path: Path, told: list[str], *, as_json: bool) -> int:
         return DONE
     for line in told:
         put(line)
-    say(f"written: {path}; now: amends gateway install --client NAME")
+    say(f"written: {path}; now: amends gateway install --client NAME --print")
     return DONE
 
 

@@ -20,6 +20,10 @@ from amends.gateway import templates
 
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_CREDENTIAL: Final = re.compile(
+    r"(?i)(token|secret|password|passwd|authorization|(api|access|auth|private|secret)[_-]?key)\Z"
+)
+"""What variables and headers with a credential are named like."""
 _SECONDS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?\Z")
 UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 SECRET_CHARS_MIN: Final = 6
@@ -201,7 +205,8 @@ class ServerTable(Table):
     args: list[str] = Field(default_factory=list)
     """Its arguments. ``${NAME}`` is a variable of the gateway; its value is hidden."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Its variables. ``${NAME}`` is a variable of the gateway, ``file:PATH`` the text of a file; such values are hidden."""
+    """Its variables. ``${NAME}`` is a variable of the gateway, ``file:PATH`` the text of a file; such values are hidden, and so
+    are those of variables that are named like a credential (``API_KEY``, ``TOKEN``, ``PASSWORD``)."""
     cwd: str = ""
     """Where it is started, relative to the configuration."""
     url: str = ""
@@ -329,6 +334,8 @@ class Config:
         )
 
     def _value(self, text: str, place: str) -> tuple[str, list[str]]:
+        if is_plain_credential(place.rpartition(".")[2], text):
+            return text, [text, *text.split()[-1:]]  # also without the word Bearer before it
         if text.startswith("file:"):
             path = self.folder / text.removeprefix("file:")
             try:
@@ -372,6 +379,11 @@ def load(path: Path) -> Config:
             hint="add a server: amends gateway add NAME -- COMMAND",
         )  # fmt: skip
     return Config(own, folder=path.resolve().parent, origin=str(path))
+
+
+def is_plain_credential(name: str, value: str) -> bool:
+    """Return whether a variable or header has the name of a credential, and its value is written down as it is."""
+    return bool(_CREDENTIAL.search(name)) and not value.startswith("file:") and not _VARIABLE.search(value)
 
 
 def _secrets(values: Iterable[str]) -> frozenset[str]:

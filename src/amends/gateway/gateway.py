@@ -52,7 +52,7 @@ from amends.gateway.config import Config
 from amends.gateway.listeners import PIPES, Listeners
 from amends.gateway.own_tools import OWN, OwnTools
 from amends.gateway.questions import PAUSE_S, PREFIX, STATELESS, Asking, Talks
-from amends.gateway.runs import NOBODY, Owner, Runs
+from amends.gateway.runs import CLIENT, NOBODY, Owner, Runs
 from amends.gateway.tools import ASKING, Declared, fingerprint, ledger_name, revived
 from amends.gateway.trust import Trust
 from amends.gateway.upstreams import Upstream, listed
@@ -448,7 +448,7 @@ class Gateway:
         session = request.headers.get("mcp-session-id")
         who = self._token(ctx)
         owner = who.id if who is not None else ""
-        return f"session:{owner}:{session}" if session else f"client:{owner}"
+        return f"session:{owner}:{session}" if session else f"{CLIENT}{owner}"
 
     def _token(self, ctx: Context) -> Any:
         return None if ctx.request is None else ctx.request.scope.get(WHO)
@@ -502,14 +502,14 @@ class Gateway:
         """Record the decision of the client's user where it counts; return whether to look again."""
         if self.table.approvals != "client":
             return heard.action == "accept"
-        by = self.table.approver
+        rt, by = self.rt.scoped(tenant=self.owner(ctx).tenant), self.table.approver
         content = heard.content or {}
         reason = str(content.get("reason") or "")
         try:
             if heard.action == "accept" and content.get("decision") == "approve":
-                await self.rt.approve(approval_id, digest=digest, by=by, why=reason or "approved in the client")
+                await rt.approve(approval_id, digest=digest, by=by, why=reason or "approved in the client")
             elif heard.action == "decline" or content.get("decision") == "reject":
-                await self.rt.reject(approval_id, by=by, reason=reason or "rejected in the client")
+                await rt.reject(approval_id, by=by, reason=reason or "rejected in the client")
             else:
                 return False
         except Forbidden as error:

@@ -9,7 +9,7 @@ from mcp_types import CallToolRequestParams, CallToolResult, TextContent, Tool, 
 
 from amends import Call, Report
 from amends.errors import Error, Forbidden, Refused, UsageError
-from amends.gateway.runs import ended_words
+from amends.gateway.runs import Work, ended_words
 from amends.idempotency import check_arguments
 from amends.visible import visible, visible_call
 
@@ -127,8 +127,7 @@ class OwnTools:
             for call, request in shown
         ]
         said = {"run": report.run_id, "state": report.state, "calls": calls}
-        before = ["It was begun before this connection, and goes on until amends_commit or amends_rollback."]
-        text = "\n".join([head, *(before if work.is_taken_up else []), *causes, *lines])
+        text = "\n".join([head, *([_earlier_words(work)] if work.is_taken_up else []), *causes, *lines])
         return CallToolResult(content=[TextContent(text=text)], structured_content=said)
 
     async def _with_requests(self, ctx: Any, report: Report) -> list[tuple[Call, str]]:
@@ -163,6 +162,13 @@ def _state_words(call: Call, request: str) -> str:
     if call.state == "in_doubt":
         return "in doubt: it was sent, and nobody knows yet whether it happened; do not call it again"
     return str(call.state)
+
+
+def _earlier_words(work: Work) -> str:
+    """Return the sentence about a run that an earlier connection had; only one that a client has begun waits for its end."""
+    if work.is_begun:
+        return "It was begun before this connection, and goes on until amends_commit or amends_rollback."
+    return "Its first calls were made before this connection; amends_rollback takes them back, too."
 
 
 def _check_undoable(report: Report) -> None:

@@ -78,6 +78,12 @@ class Asking:
         self.progress_token = meta.get("progress_token")
         self.log_level = meta.get(LOG_LEVEL_META_KEY)
 
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether the client can answer any question of a server."""
+        can = self.session.client_capabilities
+        return can is not None and any(one(can) is not None for one in CAN.values())
+
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Pass on how far the server is."""
         await self.session.report_progress(progress, total, message)
@@ -138,6 +144,8 @@ class Talks:
         self, asking: Asking, params: CallToolRequestParams, made: Coroutine[Any, Any, Any], *, who: str
     ) -> CallToolResult | InputRequiredResult:
         """Make a call; return its result, or what its server asks first."""
+        if not asking.can_be_asked:  # nothing can interrupt the call: it needs no task of its own
+            return await made  # type: ignore[no-any-return]
         return await self._until(_Talk(asking, params, asyncio.get_running_loop().create_task(made)), who)
 
     async def go_on(

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from amends import AsyncRun, AsyncRuntime
+from amends import AsyncRun, AsyncRuntime, RunInfo
 from amends.errors import (
     Busy,
     Error,
@@ -26,6 +26,7 @@ from amends.errors import (
     LeaseLost,
     Refused,
     RolledBack,
+    RunBlocked,
     RunEnded,
     RunNotFound,
     Waiting,
@@ -43,8 +44,15 @@ LOOKED_AT_MAX: Final = 20
 """How many runs of an earlier gateway are looked at, to find the one to go on with."""
 BEGUN: Final = "begun"
 """The tag of a run that a client has begun or named."""
+SESSION: Final = "session"
+"""The tag of a run of a connection over HTTP; one of a stateless client has the name of its place as a tag."""
+TAKE_OVER_S: Final = 30.0
+"""How often runs are looked for that a killed gateway has left."""
+TAKEN_OVER_MAX: Final = 1_000
 REQUEST: Final = "request"
 CONNECTION: Final = "connection"
+CLIENT: Final = "client:"
+"""What the place of a stateless client begins with; its token follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,9 @@ class Runs:
         self._turns: dict[str, tuple[asyncio.Lock, list[None]]] = {}
         """One lock for each place that is being looked at, with those who use it; it is forgotten after the last one."""
         self._sweeper: asyncio.Task[None] | None = None
+        self._next_look: float | None = None
+        """When to look again for runs to take over; None: never."""
+        self._taken_over: dict[str, None] = {}
 
     # ---- Life
 
@@ -112,15 +123,66 @@ class Runs:
             for work in list(self._open.values()):
                 if work.idle_s > self._table.idle:
                     await self._end_quietly(work, self._table.on_silence if work.is_begun else self._table.on_idle)
+            if self._next_look is not None and time.monotonic() >= self._next_look:
+                await self.take_over()
 
-    async def _end_quietly(self, work: Work, how: Ends) -> None:
+    async def take_over(self) -> None:
+        """Take over the runs of clients over HTTP that a killed gateway of this name has left, now and from time to time.
+
+        The connection of a session is gone, so its run is ended: it may hold locks, and nobody else would. A stateless client is
+        known again, and goes on with its run.
+        """
+        self._next_look = time.monotonic() + TAKE_OVER_S
+        try:
+            tenants = {None, *(one.tenant or None for one in await self._rt.tokens())}
+            for tenant in tenants:
+                async for info in self._rt.scoped(tenant=tenant).runs(f'tag:"{self._tag}" state:open'):
+                    await self._take_over_one(info)
+        except (Error, OSError) as error:
+            log_error(log, 30, "runs of an earlier gateway could not be looked for", error)
+
+    async def _take_over_one(self, info: RunInfo) -> None:
+        places = [tag for tag in info.tags if tag == SESSION or tag.startswith(CLIENT)]
+        is_ours = any(work.run.id == info.id for work in self._open.values())
+        if not places or is_ours or info.goal is not None or info.parent is not None or info.id in self._taken_over:
+            return
+        place = places[0] if places[0] != SESSION and places[0] not in self._open else f"left:{info.id}"
+        async with self._turn(place):
+            if place in self._open:
+                return
+            owner = Owner(info.principal, info.agent, info.tenant)
+            try:
+                run = await self._open_run(info.id, owner, is_begun=False, history=True, place=places[0])
+            except (Busy, LeaseLost, Waiting):
+                return  # another gateway of this name has it, or a person has to decide first
+            except Error as error:
+                self._note_taken_over(info.id)
+                log_error(log, 30, f"run {visible(info.id)} of an earlier gateway could not be taken over", error)
+                return
+            self._note_taken_over(info.id)
+            if run.is_over:
+                return
+            log.warning("run %s of an earlier gateway is taken over", visible(info.id))
+            work = self._open[place] = Work(run, place, False, is_taken_up=True)
+        if place not in places:
+            await self._end_quietly(work, self._table.on_idle, why="the gateway and the connection were lost")
+
+    def _note_taken_over(self, run_id: str) -> None:
+        """Remember a run that is left open on purpose, or was taken over once: it is not taken over again."""
+        self._taken_over[run_id] = None
+        if len(self._taken_over) > TAKEN_OVER_MAX:
+            del self._taken_over[next(iter(self._taken_over))]
+
+    async def _end_quietly(self, work: Work, how: Ends, *, why: str = "") -> None:
         """End a run that nobody ends. One with a call that waits for a person is kept: its client may come back."""
         try:
             if how == "commit" and await self._waits(work.run):
                 how = "wait"
-            await self.end(work, how, why=f"no call for {self._table.idle:g} s")
+            await self.end(work, how, why=why or f"no call for {self._table.idle:g} s")
         except Waiting as error:
             log.warning("run %s is left open: %s", visible(work.run.id), error)
+        except RunBlocked as error:
+            log.warning("run %s waits for a person: %s", visible(work.run.id), error)
         except Exception as error:  # whatever it is, the ledger has it, and people find it there
             log_error(log, 30, f"run {visible(work.run.id)} could not be ended", error)
 
@@ -176,17 +238,17 @@ class Runs:
             work = self._open.get(place)
             if work is None and named is None and self._table.runs == CONNECTION:
                 work = await self._left(place, owner)
-            elif work is None and await self._is_known(named or self._table.runs):
+            elif work is None and await self._is_known(named or self._table.runs, owner):
                 work = await self._opened(place, named=named, owner=owner)
             if work is not None:
                 self._open[place] = work
             return work
 
-    async def _is_known(self, run_id: str) -> bool:
+    async def _is_known(self, run_id: str, owner: Owner) -> bool:
         if run_id == REQUEST:
             return False
         try:
-            return (await self._rt.info(run_id)).state not in ENDED
+            return (await self._rt.scoped(tenant=owner.tenant).info(run_id)).state not in ENDED
         except RunNotFound:
             return False
 
@@ -211,14 +273,16 @@ class Runs:
         if self._table.runs not in (CONNECTION, REQUEST):
             return Work(await self._open_run(self._table.runs, owner, is_begun=False, history=True), place, False)
         left = None if self._table.runs == REQUEST else await self._left(place, owner)
-        return left or Work(await self._open_run(self._new_id(), owner, is_begun=False), place, False)
+        return left or Work(await self._open_run(self._new_id(), owner, is_begun=False, place=place), place, False)
 
-    async def _open_run(self, run_id: str, owner: Owner, *, is_begun: bool, history: bool = False) -> AsyncRun:
+    async def _open_run(
+        self, run_id: str, owner: Owner, *, is_begun: bool, history: bool = False, place: str = PIPES
+    ) -> AsyncRun:
         """Open a run for a client; raise ``Forbidden`` if it exists and is not one that this client may go on with."""
         rt = self._rt.scoped(tenant=owner.tenant, agent=owner.agent, principal=owner.principal, token=owner.token)
         if history:
             await self._check_own(rt, run_id, owner)
-        return await rt.open(run_id, history=history, **self._options(is_begun=is_begun))
+        return await rt.open(run_id, history=history, **self._options(is_begun=is_begun, place=place))
 
     async def _check_own(self, rt: AsyncRuntime, run_id: str, owner: Owner) -> None:
         """Refuse a run that another program, gateway or agent has opened: a client could take back what it did not do."""
@@ -272,8 +336,9 @@ class Runs:
     def _new_id(self) -> str:
         return f"{self._table.name}-{uuid.uuid4().hex[:16]}"
 
-    def _options(self, *, is_begun: bool) -> dict[str, Any]:
-        tags = [self._tag, *([BEGUN] if is_begun else [])]
+    def _options(self, *, is_begun: bool, place: str) -> dict[str, Any]:
+        whose = [] if is_begun or place == PIPES else [place if place.startswith(CLIENT) else SESSION]
+        tags = [self._tag, *([BEGUN] if is_begun else []), *whose]
         return {"tags": tags, "recover": "wait", "on_open_failure": "rollback" if is_begun else "commit"}
 
     # ---- Ending
@@ -286,6 +351,7 @@ class Runs:
             raise Refused(f"{ended_words(run)} {late_words(run)}".strip())
         try:
             if how == "wait":
+                self._note_taken_over(run.id)
                 await run.release()
                 return f"Run {run.id} is left open."
             if how == "commit":

@@ -8,7 +8,8 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from amends import AsyncRuntime
@@ -24,6 +25,8 @@ log = visible_log("amends.gateway")
 PATH: Final = "/mcp"
 BACKLOG: Final = 2048
 """How many connections may wait to be accepted."""
+STOP_S: Final = 5
+"""After so many seconds, requests that are still under way are cut off when the server is stopped."""
 SCOPES: Final = frozenset({"agent", "operator"})
 """Tokens with one of these scopes may connect."""
 
@@ -70,10 +73,28 @@ async def _serve_http(gateway: Gateway, *, host: str, port: int, tell: Callable[
         listening.bind((host.strip("[]"), port))
         listening.listen(BACKLOG)  # from the moment that its address is told, a client is let in
         async with gateway:
+            await gateway.runs.take_over()
             app = http_app(gateway, host=host, needs_token=needs_token)
-            server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+            settings = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=STOP_S)
             tell(f"http://{host}:{listening.getsockname()[1]}{PATH}")
-            await server.serve(sockets=[listening])
+            with _signals_end_only_the_server():
+                await uvicorn.Server(settings).serve(sockets=[listening])
+
+
+@contextmanager
+def _signals_end_only_the_server() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end the server of uvicorn, which raises them again afterwards, and nothing else.
+
+    Otherwise they would cancel the task in which the runs of the clients are ended.
+    """
+    with suppress(NotImplementedError):  # Windows
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+    before = {one: signal.signal(one, lambda *_: None) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 async def serve_stdio(gateway: Gateway) -> None:

@@ -14,8 +14,9 @@ from mcp_types import Tool
 
 from amends.errors import UsageError, docs_page
 from amends.gateway import catalogue
-from amends.gateway.config import NAME, Config, load
+from amends.gateway.config import NAME, Config, is_plain_credential, load
 from amends.gateway.upstreams import Upstream
+from amends.visible import printable
 
 START: Final = f"""\
 # The ledger and the servers of `amends gateway`: {docs_page("reference/gateway.md")} explains every word.
@@ -58,6 +59,7 @@ def read_client_file(path: Path) -> dict[str, dict[str, Any]]:
         command = [str(said["command"]), *map(str, said.get("args", []))] if said.get("command") else []
         safe = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-") or "server"
         made[safe] = server_table(command, str(said.get("url", "")), said.get("env", {}))
+        made[safe] |= {word: said[word] for word in ("cwd", "headers") if said.get(word)}
     return made
 
 
@@ -75,7 +77,7 @@ def add(path: Path, name: str, table: dict[str, Any], *, entry: str = "", start_
     if entry:
         catalogue.entry(entry)
         block = _block(name, {**table, "catalogue": entry}, [])
-        told = [f"{name}: declared by the catalogue ({entry})"]
+        told = [f"{name}: declared by the catalogue ({entry})", *_other_package(name, table, entry)]
     else:
         config = Config({"servers": {name: table}, "start": start_s}, folder=path.resolve().parent, origin=str(path))
         tools = asyncio.run(_listed(name, config, start_s))
@@ -89,7 +91,25 @@ def add(path: Path, name: str, table: dict[str, Any], *, entry: str = "", start_
     made += "\n" + block
     Config(tomllib.loads(made)["gateway"], folder=path.resolve().parent, origin=str(path))
     path.write_text(made, encoding="utf-8")
-    return told
+    return [*told, *_plain_credentials(name, table, path)]
+
+
+def _other_package(name: str, table: Mapping[str, Any], entry: str) -> list[str]:
+    """Return a warning if a server gets the declarations of an entry, and nothing says that it is that server."""
+    if catalogue.of_command(table) == entry:
+        return []
+    package = catalogue.package_of(catalogue.entry(entry))
+    return [f"{name}: the catalogue means the package {package}; if this is another server, add it with --catalogue ''"]
+
+
+def _plain_credentials(name: str, table: Mapping[str, Any], path: Path) -> list[str]:
+    """Return a warning if values that look like credentials are now in the file itself."""
+    said = {**table.get("env", {}), **table.get("headers", {})}
+    found = [word for word, value in said.items() if is_plain_credential(word, value)]
+    if not found:
+        return []
+    better = 'better: "${VARIABLE}" of the environment, or "file:PATH"'
+    return [f"{name}: {', '.join(found)} is in {path} as plain text; {better}"]
 
 
 def guess(path: Path, *, start_s: float = 60.0) -> list[str]:
@@ -149,7 +169,7 @@ def _block(name: str, table: Mapping[str, Any], tools: Iterable[Tool]) -> str:
 def _guess(server: str, tool: Tool, tools: Mapping[str, Tool]) -> list[str]:
     """Return the lines about one tool: what its server hints at is a guess, and is marked as one."""
     hints = tool.annotations
-    summary = " ".join((tool.description or "").split())[:100]
+    summary = printable(" ".join((tool.description or "").split())[:100])  # a comment of TOML has no control characters
     head = [f"[gateway.servers.{server}.tools.{_key(tool.name)}]", *([f"# {summary}"] if summary else [])]
     if hints is not None and hints.read_only_hint:
         return [*head, 'kind = "read" # guess: its server says that it only reads']

@@ -45,12 +45,13 @@ class Trust:
 
     async def look(self, digests: dict[str, str]) -> list[str]:
         """Compare what servers say now with what is known; halt the tools that have changed, and return their names."""
-        halted = {one.tool for one in await self._rt.halts()}
+        # A halt for one agent or tenant holds nothing back from the others.
+        halted = {one.tool for one in await self._rt.halts() if one.agent is None and one.tenant is None}
         changed: list[str] = []
         is_new = False
         for name, digest in digests.items():
+            is_new |= name not in self._known
             known = self._known.setdefault(name, {"digest": digest})
-            is_new |= known == {"digest": digest} and "seen" not in known
             if known["digest"] == digest:
                 continue
             if known.get("pending") == digest and name not in halted:

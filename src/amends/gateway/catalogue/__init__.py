@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import PurePath
 from typing import Any, Final
 
 from amends.errors import BadConfig
@@ -44,6 +45,22 @@ def entry(name: str) -> dict[str, Any]:
             f"the catalogue has no {name!r}", setting="gateway", origin="catalogue", hint=f"it has {', '.join(names())}"
         )
     return deepcopy(_entry(name))
+
+
+def package_of(said: Mapping[str, Any]) -> str:
+    """Return the name of the package that an entry is for, without its index and version."""
+    return str(said["package"].split()[1])
+
+
+def of_command(table: Mapping[str, Any]) -> str:
+    """Return the entry whose package the command of a server names; empty: none."""
+    words = [str(one) for one in (table.get("command", ""), *table.get("args", []))]
+    return next((name for name in names() if any(_is_of(package_of(_entry(name)), word) for word in words)), "")
+
+
+def _is_of(package: str, word: str) -> bool:
+    """Return whether a word of a command is this package, with or without a version, or a program of its name."""
+    return word == package or word.startswith((f"{package}@", f"{package}==")) or PurePath(word).name == package
 
 
 def tested_against(said: Mapping[str, Any]) -> str:
