@@ -51,6 +51,7 @@ from amends.engine.session import (
 )
 from amends.errors import (
     BudgetExceeded,
+    Error,
     Halted,
     Held,
     InDoubt,
@@ -105,13 +106,14 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
     if error is None:
         run = await leave_clean(session, output)
         return forward_note(session, await read_tree(session)) if run.state == "pivoted" else ""
-    if is_a(error, LedgerError) or (is_a(error, RolledBack) and error.run_id == session.id):
+    is_ours = is_a(error, Error)
+    if is_ours and (is_a(error, LedgerError) or (is_a(error, RolledBack) and error.run_id == session.id)):
         return ""  # nothing can be recorded here; or nothing is left to do
     try:
-        if is_a(error, StoppedInDoubt):
+        if is_ours and is_a(error, StoppedInDoubt):
             await _leave_stopped_in_doubt(session)
             return ""
-        if only_waits(error):
+        if is_ours and only_waits(error):
             if session.uid == session.root:
                 await leave_waiting(session, is_stopped=is_a(error, Suspended))
             return ""
