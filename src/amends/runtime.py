@@ -19,7 +19,7 @@ from amends.encoding.chain import Checkpoint
 from amends.encoding.lazy_import import import_on_use
 from amends.engine import opening
 from amends.engine.session import Session
-from amends.errors import Error, LedgerError, UsageError, WrongColour, trim, trims
+from amends.errors import Error, LedgerError, UsageError, WrongColour, trim, trims, trims_itself
 from amends.host import requests
 from amends.host import runs as run_verbs
 from amends.host.host import Host, View, is_settled, refuse_nested
@@ -759,6 +759,7 @@ class Runtime:
 class _Block:
     """``with rt.run(...)``: opens the run on entry, so that calling ``run`` alone does nothing."""
 
+    @trims_itself  # it raises nothing
     def __init__(self, rt: Runtime, id: str | None, input: object, options: Mapping[str, Any]) -> None:
         self._rt, self._id, self._input, self._options = rt, id, input, options
         self._entered: Entered | None = None
@@ -1397,6 +1398,7 @@ class AsyncRuntime:
 class _AsyncBlock:
     """``async with rt.run(...)``: opens the run on entry, so that calling ``run`` alone does nothing."""
 
+    @trims_itself  # it raises nothing
     def __init__(self, rt: AsyncRuntime, id: str | None, input: object, options: Mapping[str, Any]) -> None:
         self._rt, self._id, self._input, self._options = rt, id, input, options
         self._entered: AsyncEntered | None = None
