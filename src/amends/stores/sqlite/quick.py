@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from amends.encoding.canonical import quoted
 from amends.encoding.chain import GENESIS, MICROS, body_of
 from amends.encoding.dataclass import changed
 from amends.encoding.ids import RANDOM_BITS, call_id, number_of
-from amends.ledger.opening import new_run
+from amends.ledger.opening import new_run, opening_text
 from amends.ledger.operations import (
     BeginCompensation,
     BeginRollback,
@@ -46,6 +47,7 @@ from amends.ledger.plain import (
     UndonePlain,
 )
 from amends.ledger.rows import RUN_COLUMNS, AddEvent, CallRow, RunRow
+from amends.states import NEW
 from amends.stores.calls import RootFacts, attempt_facts, join, written_owners
 from amends.stores.quick import (
     ENDED,
@@ -75,7 +77,6 @@ from amends.stores.quick import (
     key_of,
     more_of,
     more_of_failure,
-    opening_event,
     rollback_events,
     rollback_goal,
     success_body,
@@ -340,18 +341,19 @@ class Plain:
         """Open a run that there was not; return None if nothing was changed and the flow must decide."""
         if op.token:
             return None  # its event says so
-        kept = Kept(0, 0, GENESIS, 0.0, 0, op.owner, 1)
-        _, at, _ = self._next(kept)
+        owner, root = op.owner, op.uid
+        kept = Kept(0, 0, GENESIS, 0.0, 0, owner, 1)
+        _, at, micros = self._next(kept)
         row = new_run(op, 1, at)
-        event = opening_event(op, row, at)
-        values = self._linked(kept, (event,))
-        owners = written_owners({1: op.owner})
-        cursor.execute(OPEN, (*RUN_VALUES(row), owners, values[-1][-1], at, op.tenant, op.id, at))
+        whose = (root, op.id, op.tenant)
+        event, head = _event(whose, GENESIS, 1, at, micros, "run", NEW, "open", owner, 1, opening_text(op, row))
+        cursor.execute(OPEN, (*RUN_VALUES(row), _first_owner(owner), event[-1], at, op.tenant, op.id, at))
         if cursor.rowcount != 1:
             return None
         kept.no = cursor.lastrowid or 0
-        self._continue(cursor, kept, values)
-        self._kept[op.uid] = kept
+        cursor.execute(self._insert_event, event)
+        kept.n, kept.head, kept.at, kept.touch = 1, head, at, 1
+        self._kept[root] = kept
         return Opened("fresh", row, at)
 
     def turn(self, cursor: sqlite3.Cursor, op: BeginRollback) -> Rollback | None:
@@ -498,11 +500,12 @@ class Plain:
         first = last.started
         if at - first.at > FOLD_WINDOW_S:
             return None
-        why, by = quoted(op.why), op.by
-        aim = f'"goal": "rollback", "goal_by": "self", "goal_why": {why}}}'
-        goal, head = self._event(run, kept.head, n, at, micros, "goal", "", "rollback", by, f'{{"why": {why}, {aim}')
-        turn, head = self._event(run, head, n + 1, at, micros, "run", "open", "rolling_back", by, f"{{{aim}")
         number, no, epoch, touch = first.op.number, kept.no, run.epoch, kept.touch
+        why, by, whose = quoted(op.why), op.by, (run.root, run.run_id, run.tenant)
+        aim = f'"goal": "rollback", "goal_by": "self", "goal_why": {why}}}'
+        said = f'{{"why": {why}, {aim}'
+        goal, head = _event(whose, kept.head, n, at, micros, "goal", "", "rollback", by, epoch, said)
+        turn, head = _event(whose, head, n + 1, at, micros, "run", "open", "rolling_back", by, epoch, f"{{{aim}")
         cursor.execute(
             TURN_PLAIN,
             (op.why, n + 1, turn[-1], at, no, run.owner, epoch, touch, len(left), at, number, last.n),
@@ -564,35 +567,37 @@ class Plain:
 
     def _close_run(self, cursor: sqlite3.Cursor, kept: Kept, run: PlainRun, micros: int) -> bool:
         """Close a run whose last compensation was settled in this transaction; return whether that was done."""
-        n, at = kept.n + 1, kept.at
-        closed, head = self._event(run, kept.head, n, at, micros, "run", "rolling_back", "rolled_back", run.owner, "{}")
-        cursor.execute(CLOSE_PLAIN, (at, n, closed[-1], at, kept.no, run.owner, run.epoch, kept.touch, at))
+        n, at, owner, epoch, root = kept.n + 1, kept.at, run.owner, run.epoch, run.root
+        whose, states = (root, run.run_id, run.tenant), ("run", "rolling_back", "rolled_back")
+        closed, head = _event(whose, kept.head, n, at, micros, *states, owner, epoch, "{}")
+        cursor.execute(CLOSE_PLAIN, (at, n, closed[-1], at, kept.no, owner, epoch, kept.touch, at))
         if cursor.rowcount != 1:
             return False
         cursor.execute(self._insert_event, closed)
-        self._kept.pop(run.root, None)
+        self._kept.pop(root, None)
         kept.n, kept.head, kept.touch, kept.left = n, head, kept.touch + 1, None
         return True
 
-    def _event(
-        self,
-        run: PlainRun,
-        head: str,
-        n: int,
-        at: float,
-        micros: int,
-        what: str,
-        frm: str,
-        to: str,
-        by: str,
-        facts: str,
-    ) -> tuple[tuple[Any, ...], str]:
-        """Return the row of an event of a run, and the hash with which the chain goes on."""
-        root, run_id, tenant, epoch = run.root, run.run_id, run.tenant, run.epoch
-        body = body_of(root, root, run_id, tenant, "", what, frm, to, by, epoch, facts)
-        hash = sha256(f"{head}:{n}:{micros}:{body}".encode("ascii"))
-        values = (root, n, at, root, run_id, tenant, "", what, frm, to, by, epoch, facts, bytearray(hash.digest()))
-        return values, hash.hexdigest()
+
+def _event(
+    whose: tuple[str, str, str], head: str, n: int, at: float, micros: int, what: str, frm: str, to: str, by: str, epoch: int,
+    facts: str,
+) -> tuple[tuple[Any, ...], str]:  # fmt: skip
+    """Return the row of an event of a root run, and the hash with which the chain goes on.
+
+    ``whose``: uid, id and tenant of the run. ``head``: the hash before.
+    """
+    root, run_id, tenant = whose
+    body = body_of(root, root, run_id, tenant, "", what, frm, to, by, epoch, facts)
+    hash = sha256(f"{head}:{n}:{micros}:{body}".encode("ascii"))
+    values = (root, n, at, root, run_id, tenant, "", what, frm, to, by, epoch, facts, bytearray(hash.digest()))
+    return values, hash.hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _first_owner(owner: str) -> str:
+    """Return the owners of a run that this owner has opened, as they are stored; a process opens all its runs as one owner."""
+    return written_owners({1: owner})
 
 
 _FIRST_ATTEMPT: Final = attempt_facts(1)
