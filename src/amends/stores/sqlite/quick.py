@@ -320,8 +320,8 @@ class Plain:
             return None
         n, at, micros = self._next(kept)
         facts = failure_facts(op)
-        hash = sha256(f"{kept.head}:{n}:{micros}:{run.body(number, 'started', 'failed', facts)}".encode("ascii"))
-        no, owner, epoch, raw = kept.no, run.owner, run.epoch, bytearray(hash.digest())
+        hash = _link(kept.head, n, micros, run.body(number, "started", "failed", facts))
+        no, owner, epoch, raw = kept.no, run.owner, run.epoch, bytearray(hash)
         cursor.execute(FAIL_PLAIN, (at, more_of_failure(op), number, no, no, owner, epoch, kept.touch))
         if cursor.rowcount != 1:
             return None
@@ -333,7 +333,7 @@ class Plain:
                 facts, raw,
             ),
         )  # fmt: skip
-        kept.n, kept.head, kept.at, kept.touch = n, hash.hexdigest(), at, kept.touch + 1
+        kept.n, kept.head, kept.at, kept.touch = n, hash.hex(), at, kept.touch + 1
         kept.undo = kept.left = None
         return FailedPlain(op, at)
 
@@ -492,7 +492,9 @@ class Plain:
     def turn_back(self, cursor: sqlite3.Cursor, op: TurnPlain) -> Begun | None:
         """Begin the rollback and its first compensation; return None if nothing was changed and the flow must decide."""
         run, left = op.run, op.left
-        kept = self._kept_of(cursor, run)
+        kept: Kept | None = run.kept
+        if kept is None or kept.touch < 0:
+            kept = self._kept_of(cursor, run)
         if kept is None or op.repeated or op.token or not op.why:
             return None
         n, at, micros = self._next(kept)
@@ -514,10 +516,9 @@ class Plain:
             kept.touch = -1
             return None
         cursor.execute(self._insert_events, (*goal, *turn))
-        body = run.body(number, "succeeded", "compensating", _FIRST_ATTEMPT)
-        hash = sha256(f"{head}:{n + 2}:{micros}:{body}".encode("ascii"))
-        cursor.execute(FIRST, (n + 2, at, epoch, bytearray(hash.digest()), number))
-        kept.n, kept.head, kept.at, kept.touch = n + 2, hash.hexdigest(), at, touch + 1
+        hash = _link(head, n + 2, micros, run.body(number, "succeeded", "compensating", _FIRST_ATTEMPT))
+        cursor.execute(FIRST, (n + 2, at, epoch, bytearray(hash), number))
+        kept.n, kept.head, kept.at, kept.touch = n + 2, hash.hex(), at, touch + 1
         kept.undo, kept.left = None, (kept.touch, [one.started.op.number for one in left])
         return Begun(last, at)
 
@@ -536,31 +537,24 @@ class Plain:
         n, at, micros = self._next(kept)
         if at - started.at > FOLD_WINDOW_S:
             return None
-        hash = sha256(
-            f"{kept.head}:{n}:{micros}:{run.body(number, 'compensating', 'compensated', _FIRST_ATTEMPT)}".encode(
-                "ascii"
-            )
-        )
+        hash = _link(kept.head, n, micros, run.body(number, "compensating", "compensated", _FIRST_ATTEMPT))
         no, owner, epoch, touch = kept.no, run.owner, run.epoch, kept.touch
-        cursor.execute(END, (n, at, bytearray(hash.digest()), number, no, begun.at, no, owner, epoch, touch))
+        cursor.execute(END, (n, at, bytearray(hash), number, no, begun.at, no, owner, epoch, touch))
         if cursor.rowcount != 1:
             kept.left = None
             return None
-        head = kept.head = hash.hexdigest()
+        head = kept.head = hash.hex()
         kept.n, kept.at = n, at
         left.pop()
         if then is None:
             if not left and self._close_run(cursor, kept, run, micros):
                 return TakenBack(run)
         elif left and left[-1] == then.started.op.number and at - then.started.at <= FOLD_WINDOW_S:
-            next_number = left[-1]
-            body = run.body(next_number, "succeeded", "compensating", _FIRST_ATTEMPT)
-            hash = sha256(f"{head}:{n + 1}:{micros}:{body}".encode("ascii"))
-            cursor.execute(
-                BEGIN, (n + 1, at, epoch, bytearray(hash.digest()), next_number, no, then.n, no, owner, epoch, touch)
-            )
+            number = left[-1]
+            hash = _link(head, n + 1, micros, run.body(number, "succeeded", "compensating", _FIRST_ATTEMPT))
+            cursor.execute(BEGIN, (n + 1, at, epoch, bytearray(hash), number, no, then.n, no, owner, epoch, touch))
             if cursor.rowcount == 1:
-                kept.n, kept.head = n + 1, hash.hexdigest()
+                kept.n, kept.head = n + 1, hash.hex()
                 return Begun(then, at)
         kept.left = None
         return Settled(changed(begun.row, {"state": "compensated", "comp_settled_at": at}))
@@ -589,9 +583,13 @@ def _event(
     """
     root, run_id, tenant = whose
     body = body_of(root, root, run_id, tenant, "", what, frm, to, by, epoch, facts)
-    hash = sha256(f"{head}:{n}:{micros}:{body}".encode("ascii"))
-    values = (root, n, at, root, run_id, tenant, "", what, frm, to, by, epoch, facts, bytearray(hash.digest()))
-    return values, hash.hexdigest()
+    hash = _link(head, n, micros, body)
+    return (root, n, at, root, run_id, tenant, "", what, frm, to, by, epoch, facts, bytearray(hash)), hash.hex()
+
+
+def _link(head: str, n: int, micros: int, body: str) -> bytes:
+    """Return the hash of an event, as ``amends.encoding.chain.link`` writes it; asking it for both spellings takes longer."""
+    return sha256(f"{head}:{n}:{micros}:{body}".encode("ascii")).digest()
 
 
 @lru_cache(maxsize=64)
