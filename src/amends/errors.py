@@ -1152,7 +1152,9 @@ def words_of(error: BaseException) -> str:
 
 def _read(value: object) -> str:
     try:
-        text = str.__getitem__(str(value), slice(0, ERROR_CHARS_MAX))
+        text = str(value)
+        if type(text) is not str or len(text) > ERROR_CHARS_MAX:
+            text = str.__getitem__(text, slice(0, ERROR_CHARS_MAX))
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException:
@@ -1168,16 +1170,22 @@ def cut(text: str, chars_max: int) -> str:
 def class_name(cls: type) -> str:
     """Return ``module.Class``, even if a metaclass says something else or raises."""
     try:
-        module = type.__dict__["__module__"].__get__(cls)
+        module = _MODULE(cls)
     except Exception:
         module = ""
-    name = type.__dict__["__qualname__"].__get__(cls)
+    name = _QUALNAME(cls)
     return clean(f"{module}.{name}") if module and isinstance(module, str) else clean(name)
 
 
 def type_name(error: BaseException) -> str:
     """Return the short name of an exception's class, bypassing its metaclass."""
-    return clean(type.__dict__["__name__"].__get__(type(error)))
+    return clean(_NAME(type(error)))
+
+
+# What Python itself keeps of a class, whatever its metaclass says.
+_MODULE: Final[Callable[[type], Any]] = type.__dict__["__module__"].__get__
+_QUALNAME: Final[Callable[[type], str]] = type.__dict__["__qualname__"].__get__
+_NAME: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 
 def described(error: BaseException) -> str:

@@ -255,9 +255,9 @@ class OpenRun:
         session.run = self
         self.id: str = row.id
         self.tenant: str | None = row.tenant or None
-        self.input: Any = input_for_program(session, row)
-        self._output: Any = output_of(session, row)
-        self._output_gone = output_gone_error(row)
+        self.input: Any = input_for_program(session, row) if row.input else None
+        self._output: Any = output_of(session, row) if row.output else None
+        self._output_gone = output_gone_error(row) if row.output else None
         self.note: str = ""
         """What the end of the block had to say about the run, as on its exception: what was rolled back, or what is still to
         be done and who does it; empty: nothing, as for a run that was simply committed."""
@@ -988,6 +988,7 @@ class Run(OpenRun):
 
     _driver: Driver
 
+    @trims_itself  # or rather whoever makes it
     def __init__(self, host: Host, driver: Driver, session: Session, row: RunRow, *, over: bool) -> None:
         super().__init__(host, driver, session, row, over=over)
         self._pool: futures.ThreadPoolExecutor | None = None
@@ -1190,6 +1191,7 @@ class AsyncRun(OpenRun):
     is_async = True
     _driver: event_loop.AsyncDriver
 
+    @trims_itself
     def __init__(
         self, host: Host, driver: event_loop.AsyncDriver, session: Session, row: RunRow, *, over: bool
     ) -> None:

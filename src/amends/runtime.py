@@ -43,6 +43,7 @@ from amends.replay.verbs import Sources, arguments, each, ended, reopened, repor
 from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run, refuse_async
 from amends.tools.rules import Rule
+from amends.tools.scope import caller_here
 from amends.tools.signature import is_async_function
 from amends.tools.tool import Tool
 from amends.visible import visible, visible_log
@@ -772,12 +773,13 @@ class _Block:
             raise UsageError(
                 f"the block of rt.run({self._id!r}) was entered twice at once", hint="call rt.run for each block"
             )
-        replayed = reopened(self._id, self._input, is_async=False, block=True)
-        if replayed is not None:
-            replayed.say_checks(self._options)
-            self._entered = Entered(replayed)
-            return self._entered.__enter__()
-        refuse_nested(f"rt.run({self._id!r})", self._rt._host)
+        if caller_here() is not None:  # a replay, or another run around this one
+            replayed = reopened(self._id, self._input, is_async=False, block=True)
+            if replayed is not None:
+                replayed.say_checks(self._options)
+                self._entered = Entered(replayed)
+                return self._entered.__enter__()
+            refuse_nested(f"rt.run({self._id!r})", self._rt._host)
         self._entered = Entered(self._rt._open(self._id, self._input, self._options))
         return self._entered.__enter__()
 
@@ -1413,12 +1415,13 @@ class _AsyncBlock:
             raise UsageError(
                 f"the block of rt.run({self._id!r}) was entered twice at once", hint="call rt.run for each block"
             )
-        replayed = reopened(self._id, self._input, is_async=True, block=True)
-        if replayed is not None:
-            replayed.say_checks(self._options)
-            self._entered = AsyncEntered(replayed)
-            return await self._entered.__aenter__()
-        refuse_nested(f"rt.run({self._id!r})", self._rt._host)
+        if caller_here() is not None:
+            replayed = reopened(self._id, self._input, is_async=True, block=True)
+            if replayed is not None:
+                replayed.say_checks(self._options)
+                self._entered = AsyncEntered(replayed)
+                return await self._entered.__aenter__()
+            refuse_nested(f"rt.run({self._id!r})", self._rt._host)
         self._entered = AsyncEntered(await self._rt._open(self._id, self._input, self._options))
         return await self._entered.__aenter__()
 

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -103,7 +104,8 @@ class Host:
         self.repeats: bool = self.value("repeats")
         self.hiding = Hiding(self.store, self.settings)
         self.redactor = self.hiding.redactor
-        self._memories: weakref.WeakValueDictionary[str, Memory] = weakref.WeakValueDictionary()
+        self._memories: dict[str, weakref.ref[Memory]] = {}
+        """By root, as long as somebody holds them: a ``WeakValueDictionary`` does the same in Python."""
         self.budgets: tuple[Budget, ...] = self.value("budgets")
         self.wait_approval_s: float = self.value("wait_approval")
         self.rules: tuple[Rule, ...] = self.value("rules")
@@ -561,7 +563,7 @@ class Host:
             tell=self.notices.tell,
             redactor=self.redactor,
             given=deepcopy(given) if self.redactor.is_wide else given,
-            memory=self._memories.setdefault(row.root, Memory()),
+            memory=self._memory_of(row.root),
             kin="" if point is None else point.kin,
             phases=() if point is None or row.history else point.phases,
             counterparts=counterparts_of(row) if row.forked_at else (),
@@ -591,6 +593,17 @@ class Host:
         table = self.value("oncall") or OnCall()
         asked = table.asked(approval.roles, self.approvers, at, requesters=requesters)
         return replace(approval, asked=asked)
+
+    def _memory_of(self, root: str) -> Memory:
+        """Return what the sessions of a tree share in this process."""
+        made = Memory()
+        new = weakref.ref(made, partial(_drop_memory, self._memories, root))
+        kept = self._memories.setdefault(root, new)
+        memory = kept()
+        if memory is None:  # its last session has just ended
+            self._memories[root] = new
+            return made
+        return memory
 
     def forget(self) -> None:
         """Forget all redacted values, as another process would not know them; for tests."""
@@ -631,6 +644,11 @@ class View:
     def only(self, tenant: str | None) -> str | None:
         """Return the only tenant whose things count, "" for the one without a name; None: every tenant."""
         return self.within(tenant) or tenant
+
+
+def _drop_memory(memories: dict[str, weakref.ref[Memory]], root: str, gone: weakref.ref[Memory]) -> None:
+    if memories.get(root) is gone:
+        del memories[root]
 
 
 def _signed(flow: Flow[T], token: str) -> Flow[T]:
