@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from amends import AsyncRuntime, Runtime, UsageError
 from amends.encoding.dataclass import changed
 from amends.host.host import USUAL_OPTIONS, Host, View
 from amends.ledger.events import written_facts
-from amends.ledger.opening import new_run, opening_facts, opening_text
+from amends.ledger.opening import OPENED, new_run, opening_facts, opening_text
 from amends.ledger.operations import OpenRun
+from amends.ledger.rows import RUN_COLUMNS
 
 
 @pytest.mark.parametrize("verb", [Runtime.run, Runtime.open, AsyncRuntime.run, AsyncRuntime.open])
@@ -69,6 +71,16 @@ def test_the_first_event_of_a_run_says_the_same_on_both_ways(said: dict[str, str
     op.budgets, op.completion = said.get("budgets", ""), said.get("completion", "")
     row = new_run(op, 2, 1.0)
     assert opening_text(op, row) == written_facts(opening_facts(op, row))
+
+
+def test_new_runs_differ_only_in_what_their_opening_says() -> None:
+    bare = OpenRun("", "", "", "", "", 0.0, "", "", "", 0.0)
+    full = OpenRun("", "", "", "", "", 0.0, "", "", "", 0.0)
+    for one in fields(OpenRun):
+        value = getattr(full, one.name)
+        setattr(full, one.name, not value if isinstance(value, bool) else "x" if isinstance(value, str) else 9.0)
+    plain, said = new_run(bare, 1, 1.0), new_run(full, 1, 2.0)
+    assert {name for name in RUN_COLUMNS if getattr(plain, name) != getattr(said, name)} == set(OPENED)
 
 
 def test_the_memory_of_a_tree_is_shared_and_ends_with_its_last_session() -> None:

@@ -625,7 +625,7 @@ def _revive(found: dict[str, Any]) -> object:
 
 
 dump: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
-_plain_decoder: Final = json.JSONDecoder()
+_plain_decoder: Final[Any] = json.JSONDecoder()
 _parse_tagged: Final = json.JSONDecoder(object_hook=_revive).decode
 
 
@@ -636,5 +636,5 @@ def parse(text: str) -> Any:
     try:
         value, end = _plain_decoder.scan_once(text, 0)
     except StopIteration:  # not what amends writes; the decoder says what is wrong with it
-        end = -1
+        value, end = None, -1
     return value if end == len(text) else _plain_decoder.decode(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from amends.encoding.chain import proof
 from amends.errors import RunEnded
@@ -58,6 +58,13 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
     await Add(RUNS, row)
     await write_event(row, "run", at=now, by=op.owner, epoch=1, frm=NEW, to="open", **opening_facts(op, row))
     return row
+
+
+OPENED: Final = (
+    "uid", "id", "tenant", "root", "created_at", "policy", "order_mode", "agent", "principal", "input", "input_digest", "tags",
+    "deadline_at", "owner", "opener", "lease_s", "lease_until", "wake_at", "budgets", "completion", "lease_boot", "lease_mono",
+)  # fmt: skip
+"""The columns that an opening says; in all others, new runs of one generation are alike."""
 
 
 def new_run(op: OpenRun, generation: int, now: float) -> RunRow:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Final
 
 from amends.encoding.canonical import quoted
 from amends.encoding.chain import GENESIS, MICROS, body_of
 from amends.encoding.dataclass import changed
 from amends.encoding.ids import RANDOM_BITS, call_id, number_of
-from amends.ledger.opening import new_run, opening_text
+from amends.ledger.opening import OPENED, new_run, opening_text
 from amends.ledger.operations import (
     BeginCompensation,
     BeginRollback,
@@ -83,7 +84,7 @@ from amends.stores.quick import (
     undo_of,
     undone,
 )
-from amends.stores.sql import FOLD_WINDOW_S, RUN_VALUES, SKEW_S, Kept, Statements, event_values
+from amends.stores.sql import FOLD_WINDOW_S, SKEW_S, Kept, Statements, event_values
 
 _OWNED: Final = "no = ? and owner = ? and epoch = ? and touch = ?"
 _HALT: Final = "(select halt from amends_ledger) = ?"
@@ -126,11 +127,6 @@ END: Final = (
 )
 _IN_TIME: Final = "coalesce((select made_at from amends_mark where name = 'time'), 0.0) <= ?"
 _COLUMNS: Final = ", ".join(RUN_COLUMNS)
-OPEN: Final = (
-    f"insert into amends_run ({_COLUMNS}, owners, n, head, at, touch, unsealed)"
-    f" select {'?, ' * len(RUN_COLUMNS)}?, 1, ?, ?, 1, 1"
-    f" where not exists (select 1 from amends_run where tenant = ? and id = ?) and {_IN_TIME}"
-)
 TURN: Final = (
     f"update amends_run set state = 'rolling_back', goal = ?, goal_by = ?, goal_why = ?, {_TOUCHED}"
     f" where {_OWNED} and {OPEN_ROOT} and {PLAIN_ROOT} and {UNSHARED} and {NOTHING_DROPPED} and {_IN_TIME}"
@@ -347,7 +343,7 @@ class Plain:
         row = new_run(op, 1, at)
         whose = (root, op.id, op.tenant)
         event, head = _event(whose, GENESIS, 1, at, micros, "run", NEW, "open", owner, 1, opening_text(op, row))
-        cursor.execute(OPEN, (*RUN_VALUES(row), _first_owner(owner), event[-1], at, op.tenant, op.id, at))
+        cursor.execute(_open_sql(), (*_OPENED(row), _first_owner(owner), event[-1], at, op.tenant, op.id, at))
         if cursor.rowcount != 1:
             return None
         kept.no = cursor.lastrowid or 0
@@ -590,6 +586,26 @@ def _event(
 def _link(head: str, n: int, micros: int, body: str) -> bytes:
     """Return the hash of an event, as ``amends.encoding.chain.link`` writes it; asking it for both spellings takes longer."""
     return sha256(f"{head}:{n}:{micros}:{body}".encode("ascii")).digest()
+
+
+@cache
+def _open_sql() -> str:
+    """Return the insert of a new run: what all new runs have in common is written out, which takes less than to bind it."""
+    common = new_run(OpenRun("", "", "", "", "", 0.0, "", "", "", 0.0), 1, 0.0)
+    values = ["?" if name in OPENED else _literal(getattr(common, name)) for name in RUN_COLUMNS]
+    return (
+        f"insert into amends_run ({_COLUMNS}, owners, n, head, at, touch, unsealed)"
+        f" select {', '.join(values)}, ?, 1, ?, ?, 1, 1"
+        f" where not exists (select 1 from amends_run where tenant = ? and id = ?) and {_IN_TIME}"
+    )
+
+
+def _literal(value: str | float | None) -> str:
+    assert "'" not in str(value), "a literal needs no quotes"
+    return "null" if value is None else f"'{value}'" if isinstance(value, str) else repr(value)
+
+
+_OPENED: Final = attrgetter(*[name for name in RUN_COLUMNS if name in OPENED])
 
 
 @lru_cache(maxsize=64)
