@@ -1136,7 +1136,10 @@ def clean(text: object) -> str:
     """Return a text that every ledger, log and terminal accepts: no lone surrogate, no NUL."""
     if not issubclass(type(text), str):
         return _read(text)
-    exact = str.__str__(text)  # a subclass may do anything with its own text
+    return _accepted(str.__str__(text))  # a subclass may do anything with its own text
+
+
+def _accepted(exact: str) -> str:
     if exact.isascii() and "\0" not in exact:
         return exact
     return exact.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
@@ -1149,12 +1152,14 @@ def words_of(error: BaseException) -> str:
 
 def _read(value: object) -> str:
     try:
-        text = str.__getitem__(str(value), slice(0, ERROR_CHARS_MAX))
+        text = str(value)
+        if type(text) is not str or len(text) > ERROR_CHARS_MAX:
+            text = str.__getitem__(text, slice(0, ERROR_CHARS_MAX))
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException:
         return NO_WORDS
-    return clean(text)
+    return _accepted(text)
 
 
 def cut(text: str, chars_max: int) -> str:
@@ -1165,16 +1170,22 @@ def cut(text: str, chars_max: int) -> str:
 def class_name(cls: type) -> str:
     """Return ``module.Class``, even if a metaclass says something else or raises."""
     try:
-        module = type.__dict__["__module__"].__get__(cls)
+        module = _MODULE(cls)
     except Exception:
         module = ""
-    name = type.__dict__["__qualname__"].__get__(cls)
+    name = _QUALNAME(cls)
     return clean(f"{module}.{name}") if module and isinstance(module, str) else clean(name)
 
 
 def type_name(error: BaseException) -> str:
     """Return the short name of an exception's class, bypassing its metaclass."""
-    return clean(type.__dict__["__name__"].__get__(type(error)))
+    return clean(_NAME(type(error)))
+
+
+# What Python itself keeps of a class, whatever its metaclass says.
+_MODULE: Final[Callable[[type], Any]] = type.__dict__["__module__"].__get__
+_QUALNAME: Final[Callable[[type], str]] = type.__dict__["__qualname__"].__get__
+_NAME: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 
 def described(error: BaseException) -> str:
@@ -1226,25 +1237,30 @@ def trim(error: BaseException) -> None:
         if one is None:
             return
         _trim_one(one)
-        one = _slot("__cause__", one) or _slot("__context__", one)
+        one = _CAUSE(one) or _CONTEXT(one)
 
 
 def _trim_one(error: BaseException) -> None:
     frames: list[TracebackType] = []
     own: list[int] = []  # the places of the frames of amends
-    said: list[int] = []  # of those with a name that tells something
-    trace: TracebackType | None = _slot("__traceback__", error)
+    hidden: set[int] = set()  # of those whose name tells nothing
+    trace: TracebackType | None = _TRACEBACK(error)
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_filename.startswith(_OWN):
             own.append(len(frames))
-            if code.co_name != "_trimmed":
-                said.append(len(frames))
+            if code.co_name == "_trimmed":
+                hidden.add(len(frames))
         frames.append(trace)
         trace = trace.tb_next
     if len(own) <= OWN_FRAMES_MAX or (own[-1] == len(frames) - 1 and is_a(error, AssertionError)):
         return
-    inside = set(own)
+    first, last = own[0], own[-1]
+    if not hidden and last - first < len(own):  # one stretch: the rest would keep its first frame and the last ones
+        rest = last - OWN_FRAMES_MAX + 2
+        _replace_trace(error, frames[: first + 1], frames[rest])
+        return
+    said, inside = [at for at in own if at not in hidden], set(own)
     edges = [at for at in said if at - 1 not in inside or at + 1 not in inside or at == said[0]]
     half = OWN_FRAMES_MAX // 2
     kept = {*edges[:half], *edges[-half:]}
@@ -1252,17 +1268,20 @@ def _trim_one(error: BaseException) -> None:
         if len(kept) >= OWN_FRAMES_MAX:
             break
         kept.add(at)
-    whole: TracebackType | None = None
-    for at in range(len(frames) - 1, -1, -1):
-        if at in kept or at not in inside:
-            one = frames[at]
-            whole = TracebackType(whole, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    BaseException.with_traceback(error, whole)
+    _replace_trace(error, [one for at, one in enumerate(frames) if at in kept or at not in inside], None)
 
 
-def _slot(name: str, error: BaseException) -> Any:
-    """Return what Python itself keeps of an exception, whatever its class says."""
-    return BaseException.__dict__[name].__get__(error)
+def _replace_trace(error: BaseException, frames: list[TracebackType], rest: TracebackType | None) -> None:
+    """Make these frames, and the rest as it is, the traceback of an error; the objects that it had stay as they are."""
+    for one in reversed(frames):
+        rest = TracebackType(rest, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    BaseException.with_traceback(error, rest)
+
+
+# What Python itself keeps of an exception, whatever its class says.
+_TRACEBACK: Final[Callable[[BaseException], Any]] = BaseException.__dict__["__traceback__"].__get__
+_CAUSE: Final[Callable[[BaseException], Any]] = BaseException.__dict__["__cause__"].__get__
+_CONTEXT: Final[Callable[[BaseException], Any]] = BaseException.__dict__["__context__"].__get__
 
 
 def trims(cls: C) -> C:

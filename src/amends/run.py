@@ -255,9 +255,9 @@ class OpenRun:
         session.run = self
         self.id: str = row.id
         self.tenant: str | None = row.tenant or None
-        self.input: Any = input_for_program(session, row)
-        self._output: Any = output_of(session, row)
-        self._output_gone = output_gone_error(row)
+        self.input: Any = input_for_program(session, row) if row.input else None
+        self._output: Any = output_of(session, row) if row.output else None
+        self._output_gone = output_gone_error(row) if row.output else None
         self.note: str = ""
         """What the end of the block had to say about the run, as on its exception: what was rolled back, or what is still to
         be done and who does it; empty: nothing, as for a run that was simply committed."""
@@ -686,7 +686,8 @@ class OpenRun:
         if is_quiet is None:
             is_quiet = sys.exc_info()[1] is not None
         self._over = True
-        await self._count()
+        if self._session.replays:
+            await self._count()
         if self._session.above:
             return  # a child has the lease of its root, which continues
         self._host.heartbeat.forget(self._session.lease)
@@ -987,6 +988,7 @@ class Run(OpenRun):
 
     _driver: Driver
 
+    @trims_itself  # or rather whoever makes it
     def __init__(self, host: Host, driver: Driver, session: Session, row: RunRow, *, over: bool) -> None:
         super().__init__(host, driver, session, row, over=over)
         self._pool: futures.ThreadPoolExecutor | None = None
@@ -1161,15 +1163,17 @@ class Run(OpenRun):
             return  # a forked child does not own the run, and does not end it
         runs.refuse_forked(self._pid, self.id)
         try:
-            await self._refuse_own_transaction()
-            if (open_elsewhere := await self._wait_for_transactions()) is not None:
-                raise open_elsewhere
+            if self._session.lease.joined is not None:
+                await self._refuse_own_transaction()
+                if (open_elsewhere := await self._wait_for_transactions()) is not None:
+                    raise open_elsewhere
         except TransactionOpen:
             if error is None:
                 raise
             note_left_open(error, self.id)
         else:
-            await self._end_attempts(error)
+            if self._attempts:
+                await self._end_attempts(error)
             await self._leave_by(error)
 
     def _end_threads(self, *, wait: bool = True) -> None:
@@ -1187,6 +1191,7 @@ class AsyncRun(OpenRun):
     is_async = True
     _driver: event_loop.AsyncDriver
 
+    @trims_itself
     def __init__(
         self, host: Host, driver: event_loop.AsyncDriver, session: Session, row: RunRow, *, over: bool
     ) -> None:
@@ -1410,7 +1415,8 @@ class AsyncRun(OpenRun):
         if self._over or (error is not None and self._pid != os.getpid()):
             return  # a forked child does not own the run, and does not end it
         runs.refuse_forked(self._pid, self.id)
-        await self._end_attempts(error)
+        if self._attempts:
+            await self._end_attempts(error)
         try:
             await self._leave_by(mistake or error)
             if mistake is not None:
@@ -1656,33 +1662,40 @@ class _Block(Generic[RunT]):
     def __init__(self, run: RunT) -> None:
         self.run = run
         self._scope: Scope | None = None
-        self._around = run._host.live.block(run._session.uid)
+        live = run._host.live
+        self._around = None if live.entered is None else live.block(run._session.uid)
         self._is_root = not run._session.above
         """A child has the lease of its root, which continues."""
         self._is_dropped = False
 
     async def __aenter__(self) -> RunT:
+        return self._enter()
+
+    def _enter(self) -> RunT:
         assert self._scope is None, "a block is entered once"
         self._scope = enter_block(self.run)
-        self._around.__enter__()
+        if self._around is not None:
+            self._around.__enter__()
         return self.run
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self._end_scope() and not self._is_dropped:
             return
         self._is_dropped = False
-        assert self._scope is not None, "a block is left after it was entered"
         try:
             await self.run._close(error, releases=self._is_root)
         finally:
-            self._scope.is_over = True
-            self._around.__exit__(None, None, None)
+            self._end()
 
     def hand_over(self) -> None:
         """End the scope and leave the run as it is: a block of the other colour continues it."""
         if self._end_scope():
-            assert self._scope is not None, "a block is left after it was entered"
-            self._scope.is_over = True
+            self._end()
+
+    def _end(self) -> None:
+        assert self._scope is not None, "a block is left after it was entered"
+        self._scope.is_over = True
+        if self._around is not None:
             self._around.__exit__(None, None, None)
 
     def _end_scope(self) -> bool:
@@ -1696,8 +1709,9 @@ class _Block(Generic[RunT]):
     def __del__(self) -> None:
         # A generator whose loop is closed may be dropped without being closed. Its run must not be kept alive for ever.
         # If both are in one cycle, the collector may call this first and close the generator then: ``__aexit__`` follows.
-        if self._end_scope() and self._scope is not None and self._is_root:
-            self._scope.is_over = self._is_dropped = True
+        scope = self._scope
+        if scope is not None and not scope.is_left and self._end_scope() and self._is_root:
+            scope.is_over = self._is_dropped = True
             self.run._host.heartbeat.forget(self.run._session.lease)
             log.warning(
                 "the block of run %s was dropped without being left; it is recovered by its policy when its lease ends",
@@ -1709,7 +1723,7 @@ class Entered(_Block[Run]):
     """``with`` for a run: sets the context; the end commits, rolls back or suspends, by the table of nine ways out."""
 
     def __enter__(self) -> Run:
-        return finish(self.__aenter__())
+        return self._enter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         finish(self.__aexit__(kind, error, trace))

@@ -19,7 +19,7 @@ from amends.encoding.chain import Checkpoint
 from amends.encoding.lazy_import import import_on_use
 from amends.engine import opening
 from amends.engine.session import Session
-from amends.errors import Error, LedgerError, UsageError, WrongColour, trim, trims
+from amends.errors import Error, LedgerError, UsageError, WrongColour, trim, trims, trims_itself
 from amends.host import requests
 from amends.host import runs as run_verbs
 from amends.host.host import Host, View, is_settled, refuse_nested
@@ -43,6 +43,7 @@ from amends.replay.verbs import Sources, arguments, each, ended, reopened, repor
 from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run, refuse_async
 from amends.tools.rules import Rule
+from amends.tools.scope import caller_here
 from amends.tools.signature import is_async_function
 from amends.tools.tool import Tool
 from amends.visible import visible, visible_log
@@ -771,6 +772,7 @@ class Runtime:
 class _Block:
     """``with rt.run(...)``: opens the run on entry, so that calling ``run`` alone does nothing."""
 
+    @trims_itself  # it raises nothing
     def __init__(self, rt: Runtime, id: str | None, input: object, options: Mapping[str, Any]) -> None:
         self._rt, self._id, self._input, self._options = rt, id, input, options
         self._entered: Entered | None = None
@@ -783,12 +785,13 @@ class _Block:
             raise UsageError(
                 f"the block of rt.run({self._id!r}) was entered twice at once", hint="call rt.run for each block"
             )
-        replayed = reopened(self._id, self._input, is_async=False, block=True)
-        if replayed is not None:
-            replayed.say_checks(self._options)
-            self._entered = Entered(replayed)
-            return self._entered.__enter__()
-        refuse_nested(f"rt.run({self._id!r})", self._rt._host)
+        if caller_here() is not None:  # a replay, or another run around this one
+            replayed = reopened(self._id, self._input, is_async=False, block=True)
+            if replayed is not None:
+                replayed.say_checks(self._options)
+                self._entered = Entered(replayed)
+                return self._entered.__enter__()
+            refuse_nested(f"rt.run({self._id!r})", self._rt._host)
         self._entered = Entered(self._rt._open(self._id, self._input, self._options))
         return self._entered.__enter__()
 
@@ -1418,6 +1421,7 @@ class AsyncRuntime:
 class _AsyncBlock:
     """``async with rt.run(...)``: opens the run on entry, so that calling ``run`` alone does nothing."""
 
+    @trims_itself  # it raises nothing
     def __init__(self, rt: AsyncRuntime, id: str | None, input: object, options: Mapping[str, Any]) -> None:
         self._rt, self._id, self._input, self._options = rt, id, input, options
         self._entered: AsyncEntered | None = None
@@ -1432,12 +1436,13 @@ class _AsyncBlock:
             raise UsageError(
                 f"the block of rt.run({self._id!r}) was entered twice at once", hint="call rt.run for each block"
             )
-        replayed = reopened(self._id, self._input, is_async=True, block=True)
-        if replayed is not None:
-            replayed.say_checks(self._options)
-            self._entered = AsyncEntered(replayed)
-            return await self._entered.__aenter__()
-        refuse_nested(f"rt.run({self._id!r})", self._rt._host)
+        if caller_here() is not None:
+            replayed = reopened(self._id, self._input, is_async=True, block=True)
+            if replayed is not None:
+                replayed.say_checks(self._options)
+                self._entered = AsyncEntered(replayed)
+                return await self._entered.__aenter__()
+            refuse_nested(f"rt.run({self._id!r})", self._rt._host)
         self._entered = AsyncEntered(await self._rt._open(self._id, self._input, self._options))
         return await self._entered.__aenter__()
 

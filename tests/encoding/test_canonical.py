@@ -32,7 +32,7 @@ from pydantic import BaseModel, Field, HttpUrl, RootModel, field_validator
 from typing_extensions import TypedDict
 
 from amends.encoding import canonical as subject
-from amends.encoding.canonical import PAYLOAD_BYTES_MAX, canonical, digest, encode, plain_copy, plain_texts
+from amends.encoding.canonical import PAYLOAD_BYTES_MAX, canonical, digest, encode, parse, plain_copy, plain_texts
 from amends.encoding.payloads import Stored, decode, load_result, round_trip, store_result
 from amends.errors import LedgerCorrupt, NotStorable, TooLarge
 
@@ -568,3 +568,17 @@ def test_a_copy_is_nobody_elses() -> None:
     twin["a"][1]["b"].append(1)
     assert value == {"a": [1, {"b": []}]}
     assert text == encode(value, path="result")
+
+
+@pytest.mark.parametrize("text", ['{"a": [1, 2.5, null, true]}', ' {"a": 1}', '{"a": 1} \n', "7", '"x"'])
+def test_a_stored_text_is_read_with_blanks_around_it_or_without(text: str) -> None:
+    assert parse(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "{", '{"a": 1}}', "1 2", "nul", "[1,]"])
+def test_a_text_that_is_no_json_is_refused_as_json_refuses_it(text: str) -> None:
+    with pytest.raises(ValueError) as ours:
+        parse(text)
+    with pytest.raises(ValueError) as theirs:
+        json.loads(text)
+    assert str(ours.value) == str(theirs.value)

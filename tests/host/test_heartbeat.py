@@ -208,3 +208,24 @@ def test_a_forked_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_hel
         enough.set()
         thread.join()
     assert heartbeat.kept() == [lease]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_heartbeat_whose_thread_has_died_begins_again_with_the_next_lease() -> None:
+    never: Any = None
+    heartbeat: Any = Heartbeat(never, 30.0)
+    ended = threading.Event()
+
+    def dies() -> None:
+        ended.set()
+        raise SystemExit
+
+    heartbeat._beat = dies
+    heartbeat.keep(Lease("run_1", "me", 1, 30.0, 0.0))
+    assert ended.wait(5)
+    until(lambda: heartbeat._thread is None)
+    del heartbeat._beat
+    heartbeat.keep(Lease("run_2", "me", 1, 30.0, 0.0))
+    assert heartbeat._thread.is_alive()
+    heartbeat.close()
+    assert heartbeat._thread is None

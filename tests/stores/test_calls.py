@@ -24,6 +24,7 @@ from amends.stores.calls import (
     pack,
     read_owners,
     unpack,
+    written_more,
     written_owners,
 )
 
@@ -157,3 +158,13 @@ def test_bytes_that_nobody_packed_are_shown_and_raise_nothing() -> None:
 def test_owners_come_back() -> None:
     assert read_owners(written_owners({1: "a", 22: "b \N{SNOWMAN}"})) == {1: "a", 22: "b \N{SNOWMAN}"}
     assert (written_owners({}), read_owners("")) == ("", {})
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["error", "quiet_mono", "probes", "put"]),
+        ANY | NUMBERS | st.floats() | st.none() | st.booleans(),
+    )
+)
+def test_what_the_hot_columns_do_not_say_is_written_as_json_does(kept: dict[str, Any]) -> None:
+    assert written_more(kept) == (json.dumps(kept, separators=(",", ":")) if kept else None)

@@ -293,3 +293,42 @@ def test_every_error_says_where_it_is_imported_from() -> None:
     for one in found:
         assert one.__module__ == "amends.errors"
         assert getattr(sys.modules["amends.errors"], one.__qualname__) is one
+
+
+def _raised_through(names: str) -> BaseException:
+    """Return an error whose frames are ours (o), wrappers of ours (t) or a program's (p), outermost first."""
+    inner: Callable[[], object] = fails
+    for letter in reversed(names):
+        where = "program.py" if letter == "p" else f"{OURS}/x.py"
+        name = "_trimmed" if letter == "t" else "step"
+        space: dict[str, Any] = {"inner": inner}
+        exec(compile(f"def {name}(): inner()", where, "exec"), space)
+        inner = space[name]
+    try:
+        inner()
+    except Broken as error:
+        return error
+    raise AssertionError("it raises")
+
+
+@pytest.mark.parametrize(
+    "names, kept",
+    [
+        ("ooooooo", "o...ooo"), ("pooooooo", "po...ooo"), ("oooooop", "o..ooop"), ("ppooooopp", "ppo.ooopp"), ("oooo", "oooo"),
+        ("poop", "poop"), ("ooopooo", "o.opo.o"), ("tooooo", ".o.ooo"), ("otootoo", "o..o.oo"),
+    ],
+)  # fmt: skip
+def test_the_first_and_the_last_frames_of_amends_stay_and_those_of_the_program_all(names: str, kept: str) -> None:
+    error = _raised_through(names)
+    before: list[Any] = []
+    trace = error.__traceback__
+    while trace is not None:
+        before.append(trace)
+        trace = trace.tb_next
+    ours = before[1 : len(names) + 1]  # the first is this test's, and fails() is the last
+    links = [one.tb_next for one in before]
+    errors.trim(error)
+    expected = [before[0], *(one for one, letter in zip(ours, kept, strict=True) if letter != "."), before[-1]]
+    found = list(traceback.walk_tb(error.__traceback__))
+    assert found == [(one.tb_frame, one.tb_lineno) for one in expected]
+    assert [one.tb_next for one in before] == links, "who holds the old traceback sees all of it"

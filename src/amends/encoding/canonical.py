@@ -638,10 +638,16 @@ def _revive(found: dict[str, Any]) -> object:
 
 
 dump: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
-_parse_plain: Final = json.JSONDecoder().decode
+_plain_decoder: Final[Any] = json.JSONDecoder()
 _parse_tagged: Final = json.JSONDecoder(object_hook=_revive).decode
 
 
 def parse(text: str) -> Any:
     """Read a stored text; one without a dollar sign has no tags."""
-    return _parse_plain(text) if "$" not in text and "\\u" not in text else _parse_tagged(text)
+    if "$" in text or "\\u" in text:
+        return _parse_tagged(text)
+    try:
+        value, end = _plain_decoder.scan_once(text, 0)
+    except StopIteration:  # not what amends writes; the decoder says what is wrong with it
+        value, end = None, -1
+    return value if end == len(text) else _plain_decoder.decode(text)

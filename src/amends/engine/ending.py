@@ -51,6 +51,7 @@ from amends.engine.session import (
 )
 from amends.errors import (
     BudgetExceeded,
+    Error,
     Halted,
     Held,
     InDoubt,
@@ -105,13 +106,14 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
     if error is None:
         run = await leave_clean(session, output)
         return forward_note(session, await read_tree(session)) if run.state == "pivoted" else ""
-    if is_a(error, LedgerError) or (is_a(error, RolledBack) and error.run_id == session.id):
+    is_ours = is_a(error, Error)
+    if is_ours and (is_a(error, LedgerError) or (is_a(error, RolledBack) and error.run_id == session.id)):
         return ""  # nothing can be recorded here; or nothing is left to do
     try:
-        if is_a(error, StoppedInDoubt):
+        if is_ours and is_a(error, StoppedInDoubt):
             await _leave_stopped_in_doubt(session)
             return ""
-        if only_waits(error):
+        if is_ours and only_waits(error):
             if session.uid == session.root:
                 await leave_waiting(session, is_stopped=is_a(error, Suspended))
             return ""
@@ -120,9 +122,13 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
         phase = "" if is_a(error, Exception) else await _release_unfinished(session)
         if phase:
             return f"amends: run {session.id} was released as it is ({phase}); open it again, or a worker continues it"
-        back = await leave_raised(session, error)
-        if isinstance(back, int):
-            return _rolled_back_note(session, back)
+        # It raised: roll back before the pivot, go forward after it.
+        by, why = session.lease.owner, scrubbed(session, described(error))[:500]
+        await wait_if_live(session, patient=True)
+        taken = await take_back_plainly(session, by=by, why=why)
+        if isinstance(taken, int):
+            return _rolled_back_note(session, taken)
+        back = await _roll_back_waited(session, by=by, why=why, first=taken)
     except LedgerError as broken:
         return f"amends: run {session.id} could not be closed here ({broken}); a worker will do it"
     if back.run.state == "blocked" and back.run.phase != "pivoted" and is_a(error, Exception):
@@ -243,17 +249,6 @@ async def roll_back_and_raise(session: Session, *, why: str) -> None:
     elif back.run.state != "rolled_back":
         words = f"run {session.id} is {back.run.state} ({why}); a worker continues it"
     raise RolledBack(words, report=report, run_id=session.id)
-
-
-async def leave_raised(session: Session, error: BaseException) -> RollbackProgress | int:
-    """Leave a block that raised: roll back before the pivot, go forward after it.
-
-    A number: nothing was unusual, and so many calls were compensated.
-    """
-    by, why = session.lease.owner, scrubbed(session, described(error))[:500]
-    await wait_if_live(session, patient=True)
-    back = await take_back_plainly(session, by=by, why=why)
-    return back if isinstance(back, int) else await _roll_back_waited(session, by=by, why=why, first=back)
 
 
 async def leave_waiting(session: Session, *, is_stopped: bool = False) -> RunRow:

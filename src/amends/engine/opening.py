@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from amends.encoding.dataclass import dataclass, field
 from amends.encoding.payloads import decode
@@ -62,7 +62,8 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
     Raise ``Busy``, ``RunConflict`` or ``RunEnded``.
     """
     await check_anchor(opening.anchor)
-    wait, dead = Wait(opening.wait_s, longest_s=opening.poll_s), ""
+    wait: Wait | None = None
+    dead = ""
     while True:
         clocks = await ReadClocks()
         opened = await OpenRun(
@@ -91,6 +92,10 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
         )
         run = opened.run
         match opened.how:
+            case "fresh" | "resumed" | "ended":
+                # The lease counts from before the request was sent, on our own clock.
+                until = clocks.mono + opening.lease_s
+                return opened, Lease(run.root, opening.owner, run.epoch, opening.lease_s, until)
             case "conflict":
                 raise _conflict(run, opening.given)
             case "foreign":
@@ -101,12 +106,12 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
                 if not dead and await IsDead(run.owner):
                     dead = run.owner
                     continue
+                if wait is None:
+                    wait = Wait(opening.wait_s, longest_s=opening.poll_s)
                 if not await wait.again(run.root):
                     raise _busy(opened)
             case _:
-                # The lease counts from before the request was sent, on our own clock.
-                until = clocks.mono + opening.lease_s
-                return opened, Lease(run.root, opening.owner, run.epoch, opening.lease_s, until)
+                assert_never(opened.how)
 
 
 async def go_on(session: Session, run: RunRow) -> RunRow:

@@ -640,7 +640,7 @@ def heard(ended: Ended, call: Call | LazyCall) -> Ended:
 
     Without it the record would say that a call succeeded which its server refused, or left to a person.
     """
-    if ended.error is not None or ended.in_flight:
+    if ended.value is None or ended.error is not None or ended.in_flight:
         return ended
     error = error_in(ended.value, call)
     return ended if error is None else Ended(error=error)

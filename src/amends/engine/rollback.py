@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, Final
 
 from amends.encoding.dataclass import changed, dataclass, field
@@ -646,12 +647,12 @@ async def take_back_plainly(session: Session, *, by: str, why: str) -> int | Rol
     count, flights = len(left), session.memory.flights
     answer: Any = await TurnPlain(session.plain, by, why, tuple(left))
     while type(answer) is Begun:
-        settled = left.pop()
-        spec = session.specs[settled.started.op.tool.name]
+        op = left.pop().started.op
+        id, spec = call_id(op.number), session.specs[op.tool.name]
         compensation = spec.compensate
         assert compensation is not None, "only a tool with a compensation is taken back"
         undo: Any = PlainUndo(session, spec, compensation, answer)  # it has all that a flight has
-        flights[undo.id] = undo
+        flights[id] = undo
         if session.anchor is not None and not session.anchor.is_compared:
             await _compare_again(session, spec, compensation, undo.row)
         ended = await Invoke(
@@ -661,10 +662,10 @@ async def take_back_plainly(session: Session, *, by: str, why: str) -> int | Rol
         ended = heard(ended, undo)
         if ended.error is not None or ended.in_flight:
             await _settle(session, answer.row, ended, spec, compensation)
-            flights.pop(undo.id, None)
+            flights.pop(id, None)
             return None
         answer = await UndonePlain(answer, left[-1] if left else None, why)
-        flights.pop(undo.id, None)
+        flights.pop(id, None)
     if type(answer) is TakenBack:
         return count
     # As the general operations answer: what they have begun is finished here, then the general way goes on.
@@ -691,7 +692,7 @@ def _known_effects(session: Session) -> list[SettledPlain]:
             return []
         if compensation.params != ("result",) and missing(session, spec, settled.row, compensation):
             return []
-    return sorted(recall.plain.values(), key=lambda settled: settled.n)
+    return sorted(recall.plain.values(), key=attrgetter("n"))
 
 
 # ---- Closing

@@ -35,27 +35,31 @@ class Heartbeat:
     ) -> None:
         self._renew, self._lease_s, self._mono, self._boot, self._beats = renew, lease_s, mono, boot, beats
         self._leases: dict[str, tuple[Lease, Callable[[], Any] | None]] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        """Who only reads and writes takes the lock itself: a condition does that in Python."""
         self._thread: threading.Thread | None = None
+        """None as soon as it has ended, whatever has ended it."""
         self._closed = False
         self._pid = os.getpid()
 
     def keep(self, lease: Lease, on_lost: Callable[[], Any] | None = None) -> None:
         """Renew this lease until ``forget``; call ``on_lost`` if it is lost."""
         self._reset_after_fork()
-        with self._changed:
+        with self._lock:
             self._leases[lease.root] = (lease, on_lost)
             if not self._beats:
                 return  # virtual time: the simulation renews when it moves the clock
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 self._closed = False
-                self._thread = threading.Thread(target=self._beat, name="amends-heartbeat", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="amends-heartbeat", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def forget(self, lease: Lease) -> None:
         """Stop renewing: the run was released."""
         self._reset_after_fork()
-        with self._changed:
+        with self._lock:
             kept = self._leases.get(lease.root)
             if kept is not None and kept[0] is lease:
                 del self._leases[lease.root]
@@ -92,7 +96,16 @@ class Heartbeat:
         """
         if self._pid != os.getpid():
             self._pid, self._leases, self._thread = os.getpid(), {}, None
-            self._changed = threading.Condition()
+            self._lock = threading.RLock()
+            self._changed = threading.Condition(self._lock)
+
+    def _run(self) -> None:
+        try:
+            self._beat()
+        finally:
+            with self._lock:
+                if self._thread is threading.current_thread():
+                    self._thread = None
 
     def _beat(self) -> None:
         period, soon = self._lease_s / BEATS_PER_LEASE, self._lease_s / LOOKS_PER_LEASE

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -17,6 +18,7 @@ from amends.budgets import Budget, budget_from, check_budgets_for, checked_budge
 from amends.drivers import process
 from amends.drivers.blocking import Live
 from amends.encoding.canonical import CHARS_MAX
+from amends.encoding.dataclass import changed
 from amends.encoding.ids import new_number
 from amends.encoding.lazy_import import import_on_use
 from amends.engine.compiled import Compiled, compiled
@@ -70,6 +72,12 @@ ALMOST: Final = 0.85
 PLAIN_BYTES_MAX: Final = 4 * CHARS_MAX
 """The most that the arguments or the result of a plain call take; with a lower limit every call is checked."""
 _NOT_YET: Final[Any] = object()
+USUAL_OPTIONS: Final[Mapping[str, Any]] = {
+    "tags": (), "budgets": (), "recover": "rollback", "interrupted": None, "wait": None, "wait_approval": None,
+    "deadline": None, "if_rolled_back": "again", "requires": None, "on_open_failure": None, "history": False,
+    "reads": "record", "client_lease": None, "tenant": None, "agent": None, "principal": None,
+}  # fmt: skip
+"""What ``rt.run`` is told about a run if its caller says nothing."""
 T = TypeVar("T")
 
 
@@ -96,7 +104,8 @@ class Host:
         self.repeats: bool = self.value("repeats")
         self.hiding = Hiding(self.store, self.settings)
         self.redactor = self.hiding.redactor
-        self._memories: weakref.WeakValueDictionary[str, Memory] = weakref.WeakValueDictionary()
+        self._memories: dict[str, weakref.ref[Memory]] = {}
+        """By root, as long as somebody holds them: a ``WeakValueDictionary`` does the same in Python."""
         self.budgets: tuple[Budget, ...] = self.value("budgets")
         self.wait_approval_s: float = self.value("wait_approval")
         self.rules: tuple[Rule, ...] = self.value("rules")
@@ -136,6 +145,9 @@ class Host:
         """Whether this process was warned that the run of an agent has no name."""
         """How many blocks of this process have ended: a worker in the same process looks again at once."""
         self.token_cache = TokenCache(self.value("token_cache"))
+        self._user_wait_s, self._user_wait_approval_s = self._set("wait"), self._set("wait_approval")
+        self._usual: tuple[View, Opening] | None = None
+        """The last request to open a run about which nothing was said, and whose view it was."""
         self._opened = False
         self.was_opened = False
         """Whether the ledger was opened, even if it is closed again."""
@@ -432,12 +444,17 @@ class Host:
 
     def opening(self, view: View, id: str | None, input: object, options: Mapping[str, Any]) -> Opening:
         """Return the request to open a run, from what the caller said about it."""
+        is_usual = input is None and options == USUAL_OPTIONS
+        if is_usual and self._usual is not None:
+            whose, usual = self._usual
+            if whose is view and usual.new_id is self.new_id and usual.owner == self.owner:  # only the id differs
+                return changed(usual, {"id": self.new_id("run") if id is None else run_id_of(id)})
         tenant = view.within(options.get("tenant")) or ""
         said = recorded_input(self.redactor, tenant, input)
         agent = options.get("agent") or view.agent
         wait, yes = options.get("wait"), options.get("wait_approval")
         completion, checks = self.completion(options)
-        return Opening(
+        made = Opening(
             id=self.new_id("run") if id is None else run_id_of(id),
             tenant=tenant,
             owner=self.owner,
@@ -465,6 +482,9 @@ class Host:
             new_id=self.new_id,
             wants=options.get("client_lease") is not None,
         )
+        if is_usual:
+            self._usual = view, made
+        return made
 
     def _policy(self, options: Mapping[str, Any]) -> str:
         """Return what recovery does with the run, as the ledger has it: see ``RunRow.policy``."""
@@ -517,6 +537,7 @@ class Host:
         unusual = (
             resumed or row.uid != row.root or row.forked_from or self.rules or budgets or self.hiding.sealing or small
         )
+        point = point_of(row) if row.forked_at else None
         return Session(
             uid=row.uid,
             id=row.id,
@@ -537,15 +558,15 @@ class Host:
             repeats=self.repeats,
             anchor=self.anchor,
             wait_approval_s=wait_approval_s,
-            user_wait_s=self._set("wait") if wait is None else wait,
-            user_wait_approval_s=self._set("wait_approval") if yes is None else yes,
+            user_wait_s=self._user_wait_s if wait is None else wait,
+            user_wait_approval_s=self._user_wait_approval_s if yes is None else yes,
             tell=self.notices.tell,
             redactor=self.redactor,
             given=deepcopy(given) if self.redactor.is_wide else given,
-            memory=self._memories.setdefault(row.root, Memory()),
-            kin="" if (point := point_of(row)) is None else point.kin,
+            memory=self._memory_of(row.root),
+            kin="" if point is None else point.kin,
             phases=() if point is None or row.history else point.phases,
-            counterparts=counterparts_of(row),
+            counterparts=counterparts_of(row) if row.forked_at else (),
             closing=Closing(row.completion),
             poll_s=self.poll_s,
             poll_approval_s=self.poll_approval_s,
@@ -572,6 +593,17 @@ class Host:
         table = self.value("oncall") or OnCall()
         asked = table.asked(approval.roles, self.approvers, at, requesters=requesters)
         return replace(approval, asked=asked)
+
+    def _memory_of(self, root: str) -> Memory:
+        """Return what the sessions of a tree share in this process."""
+        made = Memory()
+        new = weakref.ref(made, partial(_drop_memory, self._memories, root))
+        kept = self._memories.setdefault(root, new)
+        memory = kept()
+        if memory is None:  # its last session has just ended
+            self._memories[root] = new
+            return made
+        return memory
 
     def forget(self) -> None:
         """Forget all redacted values, as another process would not know them; for tests."""
@@ -612,6 +644,11 @@ class View:
     def only(self, tenant: str | None) -> str | None:
         """Return the only tenant whose things count, "" for the one without a name; None: every tenant."""
         return self.within(tenant) or tenant
+
+
+def _drop_memory(memories: dict[str, weakref.ref[Memory]], root: str, gone: weakref.ref[Memory]) -> None:
+    if memories.get(root) is gone:
+        del memories[root]
 
 
 def _signed(flow: Flow[T], token: str) -> Flow[T]:

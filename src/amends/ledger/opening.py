@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from amends.encoding.chain import proof
 from amends.errors import RunEnded
 from amends.ledger.changes import move_run, set_completion
-from amends.ledger.events import proof_of, refuse_loaded, run_columns_digest, write_event
+from amends.ledger.events import proof_of, refuse_loaded, run_columns_digest, write_event, written_facts
 from amends.ledger.leases import _is_free, _note_silence, _take_over, find_owned, note_wish
 from amends.ledger.operations import OpenChild, Opened, OpenRun
 from amends.ledger.queries import newest_run
@@ -60,6 +60,13 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
     return row
 
 
+OPENED: Final = (
+    "uid", "id", "tenant", "root", "created_at", "policy", "order_mode", "agent", "principal", "input", "input_digest", "tags",
+    "deadline_at", "owner", "opener", "lease_s", "lease_until", "wake_at", "budgets", "completion", "lease_boot", "lease_mono",
+)  # fmt: skip
+"""The columns that an opening says; in all others, new runs of one generation are alike."""
+
+
 def new_run(op: OpenRun, generation: int, now: float) -> RunRow:
     """Return the row of a run that is opened now."""
     return RunRow(
@@ -101,6 +108,13 @@ def opening_facts(op: OpenRun, row: RunRow) -> dict[str, Any]:
         "budgets": proof(op.budgets) if op.budgets else None,
         "completion": proof(op.completion) if op.completion else None,
     }
+
+
+def opening_text(op: OpenRun, row: RunRow) -> str:
+    """Return ``opening_facts`` as ``write_event`` writes them; of most runs they are two."""
+    if op.input or op.budgets or op.completion:
+        return written_facts(opening_facts(op, row))
+    return f'{{"generation": {row.generation}, "row": "{run_columns_digest(row)}"}}'
 
 
 async def open_child(op: OpenChild) -> Opened:

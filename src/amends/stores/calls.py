@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
+from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
@@ -207,8 +208,19 @@ def with_changes(kept: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 
 def written_more(kept: Mapping[str, Any]) -> str | None:
-    """Return fields as ``more`` has them."""
-    return _write_more(kept) if kept else None
+    """Return fields as ``more`` has them; most are texts and numbers, and are written without an encoder."""
+    if not kept:
+        return None
+    texts = []
+    for name, value in kept.items():
+        kind = type(value)
+        if kind is str:
+            texts.append(f'"{name}":{encode_basestring_ascii(value)}')
+        elif kind is int or (kind is float and isfinite(value)):
+            texts.append(f'"{name}":{value!r}')
+        else:
+            return _write_more(kept)
+    return f"{{{','.join(texts)}}}"
 
 
 _write_more: Final = json.JSONEncoder(separators=(",", ":")).encode

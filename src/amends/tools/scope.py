@@ -56,9 +56,11 @@ class Scope:
 
     def __init__(self, caller: Any, outer: Scope | None, place: _Place | None = None) -> None:
         self.caller, self.outer, self.place = caller, outer, place
-        self.call: Any = None if outer is None else outer.call
+        self.call: Any = None
         """The call whose body this code is part of, if any."""
-        self.use: BareUse | None = None if outer is None else outer.use
+        self.use: BareUse | None = None
+        if outer is not None:
+            self.call, self.use = outer.call, outer.use
         self.is_left = self.is_over = False
         """Left: nothing starts in it any more. Over: its run has also been committed, rolled back or released."""
 
@@ -105,8 +107,8 @@ def leave_scope(scope: Scope, *, is_over: bool = True) -> None:
     """Leave a scope, in any context. Never raise; leaving twice has no further effect."""
     scope.is_left, scope.is_over = True, is_over
     here = _scope.get()
-    if here is not scope and scope.place is None:
-        while here is not None and here is not scope:
+    if scope.place is None:
+        while here is not scope and here is not None:
             here = here.outer  # a block that a body entered but did not leave ends with the body
     if here is scope:
         _scope.set(scope.outer)
@@ -164,13 +166,9 @@ def is_of(caller: Any, rt: object) -> bool:
 
 
 def _place() -> _Place:
-    task = None
     asyncio = sys.modules.get("asyncio")  # a program that never imported it has no tasks
-    if asyncio is not None:
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:  # no loop runs in this thread
-            task = None
+    loop = None if asyncio is None else asyncio._get_running_loop()  # raises no error if there is none
+    task = None if asyncio is None or loop is None else asyncio.current_task(loop)
     return threading.get_ident(), None if task is None else weakref.ref(task)
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, Final
 
 from amends.encoding.canonical import quoted
 from amends.encoding.chain import GENESIS, MICROS, body_of
 from amends.encoding.dataclass import changed
 from amends.encoding.ids import RANDOM_BITS, call_id, number_of
-from amends.ledger.opening import new_run
+from amends.ledger.opening import OPENED, new_run, opening_text
 from amends.ledger.operations import (
     BeginCompensation,
     BeginRollback,
@@ -46,6 +48,7 @@ from amends.ledger.plain import (
     UndonePlain,
 )
 from amends.ledger.rows import RUN_COLUMNS, AddEvent, CallRow, RunRow
+from amends.states import NEW
 from amends.stores.calls import RootFacts, attempt_facts, join, written_owners
 from amends.stores.quick import (
     ENDED,
@@ -75,14 +78,13 @@ from amends.stores.quick import (
     key_of,
     more_of,
     more_of_failure,
-    opening_event,
     rollback_events,
     rollback_goal,
     success_body,
     undo_of,
     undone,
 )
-from amends.stores.sql import FOLD_WINDOW_S, RUN_VALUES, SKEW_S, Kept, Statements, event_values
+from amends.stores.sql import FOLD_WINDOW_S, SKEW_S, Kept, Statements, event_values
 
 _OWNED: Final = "no = ? and owner = ? and epoch = ? and touch = ?"
 _HALT: Final = "(select halt from amends_ledger) = ?"
@@ -130,11 +132,6 @@ END: Final = (
 )
 _IN_TIME: Final = "coalesce((select made_at from amends_mark where name = 'time'), 0.0) <= ?"
 _COLUMNS: Final = ", ".join(RUN_COLUMNS)
-OPEN: Final = (
-    f"insert into amends_run ({_COLUMNS}, owners, n, head, at, touch, unsealed)"
-    f" select {'?, ' * len(RUN_COLUMNS)}?, 1, ?, ?, 1, 1"
-    f" where not exists (select 1 from amends_run where tenant = ? and id = ?) and {_IN_TIME}"
-)
 TURN: Final = (
     f"update amends_run set state = 'rolling_back', goal = ?, goal_by = ?, goal_why = ?, {_TOUCHED}"
     f" where {_OWNED} and {OPEN_ROOT} and {PLAIN_ROOT} and {UNSHARED} and {NOTHING_DROPPED} and {_IN_TIME}"
@@ -318,8 +315,8 @@ class Plain:
             return None
         n, at, micros = self._next(kept)
         facts = failure_facts(op)
-        hash = sha256(f"{kept.head}:{n}:{micros}:{run.body(number, 'started', 'failed', facts)}".encode("ascii"))
-        no, owner, epoch, raw = kept.no, run.owner, run.epoch, bytearray(hash.digest())
+        hash = _link(kept.head, n, micros, run.body(number, "started", "failed", facts))
+        no, owner, epoch, raw = kept.no, run.owner, run.epoch, bytearray(hash)
         cursor.execute(FAIL_PLAIN, (at, more_of_failure(op), number, no, no, owner, epoch, kept.touch))
         if cursor.rowcount != 1:
             return None
@@ -331,7 +328,7 @@ class Plain:
                 facts, raw,
             ),
         )  # fmt: skip
-        kept.n, kept.head, kept.at, kept.touch = n, hash.hexdigest(), at, kept.touch + 1
+        kept.n, kept.head, kept.at, kept.touch = n, hash.hex(), at, kept.touch + 1
         kept.undo = kept.left = None
         return FailedPlain(op, at)
 
@@ -339,18 +336,19 @@ class Plain:
         """Open a run that there was not; return None if nothing was changed and the flow must decide."""
         if op.token:
             return None  # its event says so
-        kept = Kept(0, 0, GENESIS, 0.0, 0, op.owner, 1)
-        _, at, _ = self._next(kept)
+        owner, root = op.owner, op.uid
+        kept = Kept(0, 0, GENESIS, 0.0, 0, owner, 1)
+        _, at, micros = self._next(kept)
         row = new_run(op, 1, at)
-        event = opening_event(op, row, at)
-        values = self._linked(kept, (event,))
-        owners = written_owners({1: op.owner})
-        cursor.execute(OPEN, (*RUN_VALUES(row), owners, values[-1][-1], at, op.tenant, op.id, at))
+        whose = (root, op.id, op.tenant)
+        event, head = _event(whose, GENESIS, 1, at, micros, "run", NEW, "open", owner, 1, opening_text(op, row))
+        cursor.execute(_open_sql(), (*_OPENED(row), _first_owner(owner), event[-1], at, op.tenant, op.id, at))
         if cursor.rowcount != 1:
             return None
         kept.no = cursor.lastrowid or 0
-        self._continue(cursor, kept, values)
-        self._kept[op.uid] = kept
+        cursor.execute(self._insert_event, event)
+        kept.n, kept.head, kept.at, kept.touch = 1, head, at, 1
+        self._kept[root] = kept
         return Opened("fresh", row, at)
 
     def turn(self, cursor: sqlite3.Cursor, op: BeginRollback) -> Rollback | None:
@@ -489,7 +487,9 @@ class Plain:
     def turn_back(self, cursor: sqlite3.Cursor, op: TurnPlain) -> Begun | None:
         """Begin the rollback and its first compensation; return None if nothing was changed and the flow must decide."""
         run, left = op.run, op.left
-        kept = self._kept_of(cursor, run)
+        kept: Kept | None = run.kept
+        if kept is None or kept.touch < 0:
+            kept = self._kept_of(cursor, run)
         if kept is None or op.repeated or op.token or not op.why:
             return None
         n, at, micros = self._next(kept)
@@ -497,11 +497,12 @@ class Plain:
         first = last.started
         if at - first.at > FOLD_WINDOW_S:
             return None
-        why, by = quoted(op.why), op.by
-        aim = f'"goal": "rollback", "goal_by": "self", "goal_why": {why}}}'
-        goal, head = self._event(run, kept.head, n, at, micros, "goal", "", "rollback", by, f'{{"why": {why}, {aim}')
-        turn, head = self._event(run, head, n + 1, at, micros, "run", "open", "rolling_back", by, f"{{{aim}")
         number, no, epoch, touch = first.op.number, kept.no, run.epoch, kept.touch
+        why, by, whose = quoted(op.why), op.by, (run.root, run.run_id, run.tenant)
+        aim = f'"goal": "rollback", "goal_by": "self", "goal_why": {why}}}'
+        said = f'{{"why": {why}, {aim}'
+        goal, head = _event(whose, kept.head, n, at, micros, "goal", "", "rollback", by, epoch, said)
+        turn, head = _event(whose, head, n + 1, at, micros, "run", "open", "rolling_back", by, epoch, f"{{{aim}")
         cursor.execute(
             TURN_PLAIN,
             (op.why, n + 1, turn[-1], at, no, run.owner, epoch, touch, len(left), at, number, last.n),
@@ -510,10 +511,9 @@ class Plain:
             kept.touch = -1
             return None
         cursor.execute(self._insert_events, (*goal, *turn))
-        body = run.body(number, "succeeded", "compensating", _FIRST_ATTEMPT)
-        hash = sha256(f"{head}:{n + 2}:{micros}:{body}".encode("ascii"))
-        cursor.execute(FIRST, (n + 2, at, epoch, bytearray(hash.digest()), number))
-        kept.n, kept.head, kept.at, kept.touch = n + 2, hash.hexdigest(), at, touch + 1
+        hash = _link(head, n + 2, micros, run.body(number, "succeeded", "compensating", _FIRST_ATTEMPT))
+        cursor.execute(FIRST, (n + 2, at, epoch, bytearray(hash), number))
+        kept.n, kept.head, kept.at, kept.touch = n + 2, hash.hex(), at, touch + 1
         kept.undo, kept.left = None, (kept.touch, [one.started.op.number for one in left])
         return Begun(last, at)
 
@@ -532,66 +532,85 @@ class Plain:
         n, at, micros = self._next(kept)
         if at - started.at > FOLD_WINDOW_S:
             return None
-        hash = sha256(
-            f"{kept.head}:{n}:{micros}:{run.body(number, 'compensating', 'compensated', _FIRST_ATTEMPT)}".encode(
-                "ascii"
-            )
-        )
+        hash = _link(kept.head, n, micros, run.body(number, "compensating", "compensated", _FIRST_ATTEMPT))
         no, owner, epoch, touch = kept.no, run.owner, run.epoch, kept.touch
-        cursor.execute(END, (n, at, bytearray(hash.digest()), number, no, begun.at, no, owner, epoch, touch))
+        cursor.execute(END, (n, at, bytearray(hash), number, no, begun.at, no, owner, epoch, touch))
         if cursor.rowcount != 1:
             kept.left = None
             return None
-        head = kept.head = hash.hexdigest()
+        head = kept.head = hash.hex()
         kept.n, kept.at = n, at
         left.pop()
         if then is None:
             if not left and self._close_run(cursor, kept, run, micros):
                 return TakenBack(run)
         elif left and left[-1] == then.started.op.number and at - then.started.at <= FOLD_WINDOW_S:
-            next_number = left[-1]
-            body = run.body(next_number, "succeeded", "compensating", _FIRST_ATTEMPT)
-            hash = sha256(f"{head}:{n + 1}:{micros}:{body}".encode("ascii"))
-            cursor.execute(
-                BEGIN, (n + 1, at, epoch, bytearray(hash.digest()), next_number, no, then.n, no, owner, epoch, touch)
-            )
+            number = left[-1]
+            hash = _link(head, n + 1, micros, run.body(number, "succeeded", "compensating", _FIRST_ATTEMPT))
+            cursor.execute(BEGIN, (n + 1, at, epoch, bytearray(hash), number, no, then.n, no, owner, epoch, touch))
             if cursor.rowcount == 1:
-                kept.n, kept.head = n + 1, hash.hexdigest()
+                kept.n, kept.head = n + 1, hash.hex()
                 return Begun(then, at)
         kept.left = None
         return Settled(changed(begun.row, {"state": "compensated", "comp_settled_at": at}))
 
     def _close_run(self, cursor: sqlite3.Cursor, kept: Kept, run: PlainRun, micros: int) -> bool:
         """Close a run whose last compensation was settled in this transaction; return whether that was done."""
-        n, at = kept.n + 1, kept.at
-        closed, head = self._event(run, kept.head, n, at, micros, "run", "rolling_back", "rolled_back", run.owner, "{}")
-        cursor.execute(CLOSE_PLAIN, (at, n, closed[-1], at, kept.no, run.owner, run.epoch, kept.touch, at))
+        n, at, owner, epoch, root = kept.n + 1, kept.at, run.owner, run.epoch, run.root
+        whose, states = (root, run.run_id, run.tenant), ("run", "rolling_back", "rolled_back")
+        closed, head = _event(whose, kept.head, n, at, micros, *states, owner, epoch, "{}")
+        cursor.execute(CLOSE_PLAIN, (at, n, closed[-1], at, kept.no, owner, epoch, kept.touch, at))
         if cursor.rowcount != 1:
             return False
         cursor.execute(self._insert_event, closed)
-        self._kept.pop(run.root, None)
+        self._kept.pop(root, None)
         kept.n, kept.head, kept.touch, kept.left = n, head, kept.touch + 1, None
         return True
 
-    def _event(
-        self,
-        run: PlainRun,
-        head: str,
-        n: int,
-        at: float,
-        micros: int,
-        what: str,
-        frm: str,
-        to: str,
-        by: str,
-        facts: str,
-    ) -> tuple[tuple[Any, ...], str]:
-        """Return the row of an event of a run, and the hash with which the chain goes on."""
-        root, run_id, tenant, epoch = run.root, run.run_id, run.tenant, run.epoch
-        body = body_of(root, root, run_id, tenant, "", what, frm, to, by, epoch, facts)
-        hash = sha256(f"{head}:{n}:{micros}:{body}".encode("ascii"))
-        values = (root, n, at, root, run_id, tenant, "", what, frm, to, by, epoch, facts, bytearray(hash.digest()))
-        return values, hash.hexdigest()
+
+def _event(
+    whose: tuple[str, str, str], head: str, n: int, at: float, micros: int, what: str, frm: str, to: str, by: str, epoch: int,
+    facts: str,
+) -> tuple[tuple[Any, ...], str]:  # fmt: skip
+    """Return the row of an event of a root run, and the hash with which the chain goes on.
+
+    ``whose``: uid, id and tenant of the run. ``head``: the hash before.
+    """
+    root, run_id, tenant = whose
+    body = body_of(root, root, run_id, tenant, "", what, frm, to, by, epoch, facts)
+    hash = _link(head, n, micros, body)
+    return (root, n, at, root, run_id, tenant, "", what, frm, to, by, epoch, facts, bytearray(hash)), hash.hex()
+
+
+def _link(head: str, n: int, micros: int, body: str) -> bytes:
+    """Return the hash of an event, as ``amends.encoding.chain.link`` writes it; asking it for both spellings takes longer."""
+    return sha256(f"{head}:{n}:{micros}:{body}".encode("ascii")).digest()
+
+
+@cache
+def _open_sql() -> str:
+    """Return the insert of a new run: what all new runs have in common is written out, which takes less than to bind it."""
+    common = new_run(OpenRun("", "", "", "", "", 0.0, "", "", "", 0.0), 1, 0.0)
+    values = ["?" if name in OPENED else _literal(getattr(common, name)) for name in RUN_COLUMNS]
+    return (
+        f"insert into amends_run ({_COLUMNS}, owners, n, head, at, touch, unsealed)"
+        f" select {', '.join(values)}, ?, 1, ?, ?, 1, 1"
+        f" where not exists (select 1 from amends_run where tenant = ? and id = ?) and {_IN_TIME}"
+    )
+
+
+def _literal(value: str | float | None) -> str:
+    assert "'" not in str(value), "a literal needs no quotes"
+    return "null" if value is None else f"'{value}'" if isinstance(value, str) else repr(value)
+
+
+_OPENED: Final = attrgetter(*[name for name in RUN_COLUMNS if name in OPENED])
+
+
+@lru_cache(maxsize=64)
+def _first_owner(owner: str) -> str:
+    """Return the owners of a run that this owner has opened, as they are stored; a process opens all its runs as one owner."""
+    return written_owners({1: owner})
 
 
 _FIRST_ATTEMPT: Final = attempt_facts(1)
