@@ -40,6 +40,8 @@ def test_the_bodies_of_an_admission_and_a_success_are_those_of_the_general_funct
         whose = run.root, run.root, run.run_id, run.tenant, call_id(number), "call"
         facts = admission_facts(op, op.row_key)
         assert run.admission_body(op) == body_of(*whose, "(new)", "started", run.owner, run.epoch, facts)
-        settle = SettlePlain(Started(op, 2, 1.0), draw(NAMES), proof=draw(st.sampled_from(["", proof("sealed"), "short"])))
+        settle = SettlePlain(
+            Started(op, 2, 1.0), draw(NAMES), proof=draw(st.sampled_from(["", proof("sealed"), "short"]))
+        )
         facts = settlement_facts(settle.result, settle.proof)
         assert run.success_body(settle) == body_of(*whose, "started", "succeeded", run.owner, run.epoch, facts)

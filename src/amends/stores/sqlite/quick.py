@@ -234,11 +234,11 @@ class Plain:
         n, at, micros = self._next(kept)
         if not -SKEW_US <= micros - (op.number >> RANDOM_BITS) <= SKEW_US:
             return None
-        hash = sha256(f"{kept.head}:{n}:{micros}:{admission_body(op)}".encode("ascii"))
+        hash = _link(kept.head, n, micros, admission_body(op))
         no, epoch = kept.no, run.epoch
         values: tuple[Any, ...] = (
             op.number, no, bytearray(key_of(op) if tool.kind == "read" else op.key), n, number, bytearray(op.ident),
-            bytearray(op.digest), op.args, at, epoch, bytearray(hash.digest()), no, run.owner, epoch, kept.touch, self.halt,
+            bytearray(op.digest), op.args, at, epoch, bytearray(hash), no, run.owner, epoch, kept.touch, self.halt,
         )  # fmt: skip
         sql = ADMIT
         if op.call_ref or op.proof:
@@ -250,7 +250,7 @@ class Plain:
         if cursor.rowcount != 1:
             kept.touch = -1
             return None
-        kept.n, kept.head, kept.at = n, hash.hexdigest(), at
+        kept.n, kept.head, kept.at = n, hash.hex(), at
         return Started(op, n, at)
 
     def settle(self, cursor: sqlite3.Cursor, op: SettlePlain) -> SettledPlain | None:
@@ -264,23 +264,23 @@ class Plain:
         n, at, micros = self._next(kept)
         if at - started.at > FOLD_WINDOW_S:
             return None
-        hash = sha256(f"{kept.head}:{n}:{micros}:{success_body(op)}".encode("ascii"))
+        hash = _link(kept.head, n, micros, success_body(op))
         no, more = kept.no, more_of(first) if first.call_ref or first.proof else None
         if op.proof:
             guard = (first.number, no, more, no, run.owner, run.epoch, kept.touch)
-            cursor.execute(SETTLE_SEALED, (op.result, n, at, hash.digest(), more_of(first, op.proof), *guard))
+            cursor.execute(SETTLE_SEALED, (op.result, n, at, hash, more_of(first, op.proof), *guard))
         elif more is None:
             cursor.execute(
                 SETTLE,
-                (op.result, n, at, bytearray(hash.digest()), first.number, no, no, run.owner, run.epoch, kept.touch),
+                (op.result, n, at, bytearray(hash), first.number, no, no, run.owner, run.epoch, kept.touch),
             )
         else:
             guard = (first.number, no, more, no, run.owner, run.epoch, kept.touch)
-            cursor.execute(SETTLE_MORE, (op.result, n, at, hash.digest(), *guard))
+            cursor.execute(SETTLE_MORE, (op.result, n, at, hash, *guard))
         if cursor.rowcount != 1:
             kept.touch = -1
             return None
-        kept.n, kept.head, kept.at = n, hash.hexdigest(), at
+        kept.n, kept.head, kept.at = n, hash.hex(), at
         return SettledPlain(started, n, at, op.result, proof=op.proof)
 
     def fail(self, cursor: sqlite3.Cursor, op: SettleCall) -> Settled | None:
