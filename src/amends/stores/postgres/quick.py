@@ -113,7 +113,9 @@ Clock = Callable[[], float] | None
 WAIT_S: Final = 1.0
 """A statement that has waited for its run for longer undoes itself: its event would be so much older than it becomes
 visible, and whoever follows the events may have passed that moment. The flow takes the time when it has the run."""
-_ELAPSED: Final = f"1 / (case when clock_timestamp() > statement_timestamp() + interval '{WAIT_S} s' then 0 else 1 end)"
+_IS_LATE: Final = f"clock_timestamp() > statement_timestamp() + interval '{WAIT_S} s'"
+_ELAPSED: Final = f"1 / (case when {_IS_LATE} then 0 else 1 end)"
+_IN_TIME: Final = f"{{}} / (case when {_IS_LATE} then 0.0::float8 else 1.0 end)"
 _NOW: Final = "coalesce(%s::float8, date_part('epoch', statement_timestamp()))"
 _US: Final = f"round(greatest({_NOW}, %s::float8, (select made_at from amends_mark where name = 'time')) * 1e6::float8)"
 """The time of a step in microseconds: the later of the clock, the newest event of the run, and the ledger's mark."""
@@ -122,7 +124,8 @@ _HASH: Final = "sha256(convert_to(%s::text || {}.us::bigint || %s::text, 'UTF8')
 """The hash of an event; its values: what comes before the time (``Kept.before``) and after it."""
 _OPEN: Final = " and ".join(f"x.{term}" for term in OPEN_ROOT.split(" and "))
 _MINE: Final = "x.no = %s and x.owner = %s and x.epoch = %s and x.touch = %s"
-_LOCKED: Final = f"(select x.no, {_US} as us from amends_run x where {_MINE}{{}} for no key update) r"
+_LOCKED: Final = f"(select x.no, {_US} as us from amends_run x where {_MINE}{{}} offset 0 for no key update) r"
+"""``offset 0``: else PostgreSQL copies the time, and the read of its mark, into every condition that is about it."""
 _INSERT: Final = (
     'insert into amends_call (no, root, "key", gen, n, tool, state,'
     " attempt, ident, digest, args, at, epoch, hash, more)"
@@ -131,7 +134,7 @@ _ADMIT: Final = (
     f"{_INSERT} select %s::bigint, r.no, %s::bytea, 1, %s::bigint, %s::bigint, 'started', 1, %s::bytea, %s::bytea,"
     f" %s::text, {_AT.format('r')}, %s::bigint, {_HASH.format('r')}, %s::text"
     f" from {_LOCKED.format(f' and {_OPEN} and (select halt from amends_ledger) = %s')}"
-    f" where r.us between %s::float8 and %s::float8{{}} returning at, {_ELAPSED}"
+    f" where r.us between %s::float8 and %s::float8{{}} returning {_IN_TIME.format('at')}"
 )
 _ADMIT_FIRST: Final = _ADMIT.format("")
 """In the first epoch of a run its process knows every key that it has asked for; if not, the index refuses the key."""
@@ -142,7 +145,7 @@ _SETTLE: Final = (
     f"update amends_call c set state = 'succeeded', result = %s::text, settled_n = %s::bigint,"
     f" settled_at = {_AT.format('r')}, settled_hash = {_HASH.format('r')}{{}} from {_LOCKED.format('')}"
     " where c.no = %s and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
-    f" and c.more is not distinct from %s::text and r.us <= %s::float8 returning c.settled_at, {_ELAPSED}"
+    f" and c.more is not distinct from %s::text and r.us <= %s::float8 returning {_IN_TIME.format('c.settled_at')}"
 )
 _SETTLE_SEALED: Final = _SETTLE.format(", more = %s::text")
 """The same with an encrypted result, whose digest is kept as well."""
@@ -153,13 +156,13 @@ _BACK: Final = " and x.state = 'rolling_back'"
 _BEGIN: Final = (
     f"update amends_call c set {_BEGUN.format(_AT.format('r'), _HASH.format('r'))}"
     f" from {_LOCKED.format(_BACK)} where c.no = %s and c.root = r.no"
-    f" and {_CAN_BEGIN} and r.us <= %s::float8 returning c.comp_at, {_ELAPSED}"
+    f" and {_CAN_BEGIN} and r.us <= %s::float8 returning {_IN_TIME.format('c.comp_at')}"
 )
 _ENDED_CALL: Final = "state = 'compensated', undone_n = %s::bigint, undone_at = {0}, undone_hash = {1}"
 _CAN_END: Final = "c.state = 'compensating' and c.comp_hash is not null and c.undone_at is null"
 _END: Final = (
     f"update amends_call c set {_ENDED_CALL.format(_AT.format('r'), _HASH.format('r'))} from {_LOCKED.format('')}"
-    f" where c.no = %s and c.root = r.no and {_CAN_END} and r.us <= %s::float8 returning c.undone_at, {_ELAPSED}"
+    f" where c.no = %s and c.root = r.no and {_CAN_END} and r.us <= %s::float8 returning {_IN_TIME.format('c.undone_at')}"
 )
 # Steps of many runs, each of another run. Whoever is missing in the answer was not done. It waits for nobody: whoever has
 # locked one run would stop all.
