@@ -17,7 +17,7 @@ from amends.stores.postgres.url import read_url
 from tests.servers.databases import execute
 
 ECHO = "select %s::text"
-LOCKED = "select 'it came' from pg_advisory_xact_lock(%s::bigint)"
+LOCKED = "select 'it came' from pg_advisory_xact_lock(%s::text::bigint)"
 END = "select pg_terminate_backend(%s)"
 TURNS_MAX = 100_000
 LARGE = 3_000_000
@@ -87,7 +87,7 @@ def test_other_statements_of_the_connection_come_in_between(postgres_url: str) -
 
 def test_a_large_answer_comes_whole(postgres_url: str) -> None:
     async def steps(_: Loop, link: Link) -> None:
-        sql = "select repeat('x', %s::int)"
+        sql = "select repeat('x', %s::text::int)"
         for size in (1, LARGE):
             found = await link.first_value(sql, [b"%d" % size], [])
             assert found is not None

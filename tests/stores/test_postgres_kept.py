@@ -57,11 +57,11 @@ def on_its_way(ledger: Ledger, run: RunRow) -> tuple[str, list[bytes | None], Ke
 
 def carried_out(url: str, sql: str, values: list[bytes | None]) -> int:
     """How many rows the server answers when the statement arrives after all."""
-    from amends.stores.postgres.connection import numbered
+    from amends.stores.postgres.connection import binary, numbered
 
     with connect(url) as connection:
         connection.autocommit = True
-        result = connection.pgconn.exec_params(numbered(sql), values)
+        result = connection.pgconn.exec_params(numbered(sql), values, param_formats=binary(len(values)))
         assert not result.error_message, result.error_message
         return int(result.ntuples)
 

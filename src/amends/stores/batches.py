@@ -109,6 +109,9 @@ class Batches:
         step = Queued(op, root)
         try:
             self._begin(step)
+            if step.sends and self._size < CROWD_MIN:  # nobody else is here: the usual case, without further looks
+                self._size = 1
+                return alone(op)
             if not step.sends:
                 self._wait(step)
             if step.sends:
@@ -132,7 +135,7 @@ class Batches:
         queue = self._queue
         with self._mutex:
             # Whoever is queued while a sender is free waits for its own run.
-            if self._may_send() and step.root not in queue.roots:
+            if (not self._senders or self._may_send()) and step.root not in queue.roots:
                 self._let_go(step)
             else:
                 step.gate = threading.Lock()
@@ -198,6 +201,15 @@ class Batches:
 
     def _end(self, step: Queued) -> None:
         """Free the sender of this step, and wake those whom it has taken along; or leave the queue, after an interrupt."""
+        if step.gate is None and not step.others:  # it was never queued, and has taken nobody along
+            with self._mutex:
+                self._senders.pop(step, None)
+                if step.sends:
+                    self._queue.roots.discard(step.root)
+                    step.sends = False
+                if self._queue.steps:
+                    self._open_next()
+            return
         _wake_next(step)
         if step.is_over:
             return

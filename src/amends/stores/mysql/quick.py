@@ -380,30 +380,34 @@ class Plain:
 
     def move(self, op: AdmitPlain | SettlePlain) -> Move | None:
         """Take the end of the chain for this step; None: it is not known, or the step is not plain."""
-        tool = 0
-        if isinstance(op, AdmitPlain):
-            run = op.run
-            tool = self.tools.get(op.tool, 0)
-            if not tool or not is_plain(op) or len(op.args) > STEP_MAX:
-                return None
-        else:
-            run = op.started.op.run
-            if op.repeated or len(op.result) > STEP_MAX:
-                return None
+        return self._admission(op) if isinstance(op, AdmitPlain) else self._settlement(op)
+
+    def _admission(self, op: AdmitPlain) -> Move | None:
+        run, tool = op.run, self.tools.get(op.tool, 0)
+        if not tool or not is_plain(op) or len(op.args) > STEP_MAX:
+            return None
+        kept = self.ends.take(run.root, run.owner, run.epoch)
+        if kept is None:
+            return None
+        run.takes_back = run.fails = True
+        low = round(kept.at * MICROS)
+        if not kept.admits or abs(low - (op.number >> RANDOM_BITS)) > SKEW_US:
+            self.ends.give(run.root, kept)
+            return None
+        return Move(op, run, kept, kept.n + 1, low, admission_body(op), tool)
+
+    def _settlement(self, op: SettlePlain) -> Move | None:
+        run = op.started.op.run
+        if op.repeated or len(op.result) > STEP_MAX:
+            return None
         kept = self.ends.take(run.root, run.owner, run.epoch)
         if kept is None:
             return None
         low = round(kept.at * MICROS)
-        if isinstance(op, AdmitPlain):
-            run.takes_back = run.fails = True
-            may = kept.admits and abs(low - (op.number >> RANDOM_BITS)) <= SKEW_US
-        else:
-            may = low <= round(op.started.at * MICROS) + WINDOW_US
-        if not may:
+        if low > round(op.started.at * MICROS) + WINDOW_US:
             self.ends.give(run.root, kept)
             return None
-        body = admission_body(op) if isinstance(op, AdmitPlain) else success_body(op)
-        return Move(op, run, kept, kept.n + 1, low, body, tool)
+        return Move(op, run, kept, kept.n + 1, low, success_body(op), 0)
 
     def statement(self, step: Move) -> tuple[Prepared, bytes]:
         """Return the statement that does this step alone, and its values."""

@@ -142,7 +142,8 @@ class MysqlStore:
         if not self._ready:
             self.open(create=self._create)
         kind = type(op)
-        _check_sizes(op)
+        if kind not in STEPS:
+            _check_sizes(op)
         if kind not in QUICK or op.repeated:
             return self._generally(op)
         done: T | None = self._batches.perform(op, root_of(op), self._alone) if kind in STEPS else self._alone(op)
@@ -150,25 +151,31 @@ class MysqlStore:
 
     def _alone(self, op: StoreOp[Any]) -> Any:
         """Carry out one plain step, without the flow around it; None: the flow decides."""
-        return self._sent([op], lambda connection: QUICK[type(op)](self._plain, op, connection))
-
-    def _together(self, ops: Sequence[Any]) -> Sequence[Any]:
-        """Carry out steps of several runs in one transaction; None for each that was not done."""
-        answers: Sequence[Any] | None = self._sent(ops, lambda connection: self._plain.together(ops, connection))
-        return [None] * len(ops) if answers is None else answers
-
-    def _sent(self, ops: Sequence[StoreOp[Any]], send: Callable[[Connection], Any]) -> Any:
         connection = self._pool.take()
         keep = False
         try:
-            answer = send(connection)
+            answer = QUICK[type(op)](self._plain, op, connection)
             keep = True
             return answer
+        except self._driver.MySQLError:
+            op.repeated = op.repeated or connection.committing  # as in ``_together``
+            return None
+        finally:
+            self._pool.give(connection, keep=keep)
+
+    def _together(self, ops: Sequence[Any]) -> Sequence[Any]:
+        """Carry out steps of several runs in one transaction; None for each that was not done."""
+        connection = self._pool.take()
+        keep = False
+        try:
+            answers = self._plain.together(ops, connection)
+            keep = True
+            return answers
         except self._driver.MySQLError:
             # Whatever went wrong, the flow meets it again and says it; what may have been done is found by repeating it.
             for op in ops:
                 op.repeated = op.repeated or connection.committing
-            return None
+            return [None] * len(ops)
         finally:
             self._pool.give(connection, keep=keep)
 

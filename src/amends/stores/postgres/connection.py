@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 # They are sent and read without a cursor. A cursor works out for every statement how each parameter is written and
 # each column is read, which took more of this process's time than sending and waiting. Here the server infers the
-# types from the statement, and both sides use the text format.
+# types from the statement. Both sides use the text format, except for ``Written``, which is in binary, and for the one
+# value that answers the statement of a step.
 
 
 Rows = list[tuple[Any, ...]]
@@ -46,7 +47,9 @@ FIRST_USES: Final = 3
 
 HAS_POLL: Final = hasattr(select, "poll")
 """Whether a socket has a descriptor as any file has: not on Windows."""
-_GOOD: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+_GOOD: Final = (int(pq.ExecStatus.TUPLES_OK), int(pq.ExecStatus.COMMAND_OK))
+TEXT: Final = int(pq.Format.TEXT)
+BINARY: Final = int(pq.Format.BINARY)
 _BYTES: Final[dict[type, Callable[[Any], bytes | None]]] = {
     str: str.encode,
     int: lambda value: b"%d" % value,
@@ -93,11 +96,19 @@ class PreparedStatements:
 
     def run(self, pgconn: PGconn, sql: str, given: Sequence[Any]) -> PQGen[Rows]:
         """Send the statement and read its rows, as a generator for psycopg's blocking or async ``wait``."""
-        result = yield from self.result(pgconn, sql, written(given))
+        formats = binary(len(given)) if type(given) is Written else None
+        result = yield from self.result(pgconn, sql, written(given), formats)
         return self.rows(self.names[sql], result)
 
-    def result(self, pgconn: PGconn, sql: str, values: list[bytes | None]) -> PQGen[PGresult]:
-        """Do the same, and leave the reading to the caller."""
+    def result(
+        self,
+        pgconn: PGconn,
+        sql: str,
+        values: list[bytes | None],
+        formats: Sequence[int] | None = None,
+        answer: int = TEXT,
+    ) -> PQGen[PGresult]:
+        """Do the same, and leave the reading to the caller. ``answer``: the format of the rows."""
         name = self.names.get(sql)
         if name is None:
             self._made += 1  # a name is never used twice: an old statement of that name might still exist
@@ -105,7 +116,7 @@ class PreparedStatements:
             pgconn.send_prepare(name, numbered(sql))
             yield from _result(pgconn)
             self.names[sql] = name
-        pgconn.send_query_prepared(name, values)
+        pgconn.send_query_prepared(name, values, formats, answer)
         return (yield from _result(pgconn))
 
     def rows(self, name: bytes, result: PGresult) -> Rows:
@@ -151,10 +162,12 @@ class Waiter:
         waiting.register(pgconn.socket, select.POLLIN)
         self._poll = waiting.poll
 
-    def answer(self, name: bytes, params: list[bytes | None]) -> PGresult | None:
+    def answer(
+        self, name: bytes, params: list[bytes | None], formats: Sequence[int] | None = None, answer: int = TEXT
+    ) -> PGresult | None:
         """Return the answer of one statement; None: it did not fit into the socket, and the rest is up to psycopg."""
         pgconn, poll = self._pgconn, self._poll
-        pgconn.send_query_prepared(name, params)
+        pgconn.send_query_prepared(name, params, formats, answer)
         if pgconn.flush():
             return None
         last: PGresult | None = None
@@ -245,6 +258,12 @@ def written(params: Sequence[Any]) -> list[bytes | None]:
     if b"\0" in b"".join([one for one in values if one is not None]):
         return written(clean(params))
     return values
+
+
+@lru_cache(maxsize=64)
+def binary(count: int) -> tuple[int, ...]:
+    """Return the formats of so many values that are sent in binary."""
+    return (BINARY,) * count
 
 
 @lru_cache(maxsize=64)
@@ -340,15 +359,18 @@ class Connection:
         return self.raw.closed
 
     def first_value(self, sql: str, values: list[bytes | None]) -> bytes | None:
-        """Carry out the statement of a step, which is its own transaction; return the first value that it answers."""
-        name, waiter = self.prepared.names.get(sql), self.waiter
+        """Carry out the statement of a step, which is its own transaction; return the first value that it answers.
+
+        The values and the answer are in binary.
+        """
+        name, waiter, formats = self.prepared.names.get(sql), self.waiter, binary(len(values))
         if name is not None and waiter is not None:
             try:
-                result = _checked(self._answer(waiter, name, values))
+                result = _checked(self._answer(waiter, name, values, formats, BINARY))
                 return result.get_value(0, 0) if result.ntuples else None
             except psycopg.errors.InvalidSqlStatementName:
                 self.prepared.forget()  # the statement never started
-        result = self.raw.wait(self.prepared.result(self.raw.pgconn, sql, values))
+        result = self.raw.wait(self.prepared.result(self.raw.pgconn, sql, values, formats, BINARY))
         return result.get_value(0, 0) if result.ntuples else None
 
     def execute_alone(self, sql: str, params: Sequence[Any]) -> Rows:
@@ -360,11 +382,19 @@ class Connection:
         prepared, waiter = self.prepared, self.waiter
         if name is None or waiter is None:
             return self.raw.wait(prepared.run(self.raw.pgconn, sql, params))
-        return prepared.rows(name, _checked(self._answer(waiter, name, written(params))))
+        formats = binary(len(params)) if type(params) is Written else None
+        return prepared.rows(name, _checked(self._answer(waiter, name, written(params), formats)))
 
-    def _answer(self, waiter: Waiter, name: bytes, params: list[bytes | None]) -> PGresult:
+    def _answer(
+        self,
+        waiter: Waiter,
+        name: bytes,
+        params: list[bytes | None],
+        formats: Sequence[int] | None = None,
+        answer: int = TEXT,
+    ) -> PGresult:
         try:
-            result = waiter.answer(name, params)
+            result = waiter.answer(name, params, formats, answer)
         except Exception:
             raise
         except BaseException:  # an interrupt
@@ -457,21 +487,29 @@ class AsyncConnection:
     ) -> bytes | None:
         """Carry out the statement of a step, which is its own transaction, to its end; return the first value.
 
+        The values and the answer are in binary.
         ``stops``: the cancellations that came meanwhile are added here, and are up to the caller.
         """
-        result = await self._carried_out(sql, values, stops)
+        result = await self._carried_out(sql, values, stops, binary(len(values)), BINARY)
         return result.get_value(0, 0) if result.ntuples else None
 
-    async def all_rows(self, sql: str, params: Sequence[Any], stops: list[asyncio.CancelledError]) -> Rows:
+    async def all_rows(self, sql: str, params: Written, stops: list[asyncio.CancelledError]) -> Rows:
         """Do the same with a statement of several steps; return all its rows."""
-        result = await self._carried_out(sql, written(params), stops)
+        result = await self._carried_out(sql, params, stops, binary(len(params)))
         return self.prepared.rows(self.prepared.names[sql], result)
 
-    async def _carried_out(self, sql: str, values: list[bytes | None], stops: list[asyncio.CancelledError]) -> PGresult:
+    async def _carried_out(
+        self,
+        sql: str,
+        values: list[bytes | None],
+        stops: list[asyncio.CancelledError],
+        formats: Sequence[int] | None = None,
+        answer: int = TEXT,
+    ) -> PGresult:
         prepared, pgconn = self.prepared, self.raw.pgconn
         name, result = prepared.names.get(sql) if HAS_POLL else None, None
         if name is not None:
-            pgconn.send_query_prepared(name, values)
+            pgconn.send_query_prepared(name, values, formats, answer)
             if not pgconn.flush():
                 try:
                     result = _checked(await self._answer(pgconn, stops))
@@ -480,7 +518,7 @@ class AsyncConnection:
                     name = None
         if result is None:
             # It is prepared first, or did not fit into the socket.
-            sent = prepared.result(pgconn, sql, values) if name is None else _result(pgconn)
+            sent = prepared.result(pgconn, sql, values, formats, answer) if name is None else _result(pgconn)
             outcome, stop = await to_its_end(uninterrupted(self.raw.wait(sent)))
             stops += [stop] if stop is not None else []
             result = outcome()

@@ -13,7 +13,9 @@ that is still on its way changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from hashlib import sha256
+from struct import Struct
 from typing import Any, Final
 
 import psycopg
@@ -113,7 +115,9 @@ Clock = Callable[[], float] | None
 WAIT_S: Final = 1.0
 """A statement that has waited for its run for longer undoes itself: its event would be so much older than it becomes
 visible, and whoever follows the events may have passed that moment. The flow takes the time when it has the run."""
-_ELAPSED: Final = f"1 / (case when clock_timestamp() > statement_timestamp() + interval '{WAIT_S} s' then 0 else 1 end)"
+_IS_LATE: Final = f"clock_timestamp() > statement_timestamp() + interval '{WAIT_S} s'"
+_ELAPSED: Final = f"1 / (case when {_IS_LATE} then 0 else 1 end)"
+_IN_TIME: Final = f"{{}} / (case when {_IS_LATE} then 0.0::float8 else 1.0 end)"
 _NOW: Final = "coalesce(%s::float8, date_part('epoch', statement_timestamp()))"
 _US: Final = f"round(greatest({_NOW}, %s::float8, (select made_at from amends_mark where name = 'time')) * 1e6::float8)"
 """The time of a step in microseconds: the later of the clock, the newest event of the run, and the ledger's mark."""
@@ -122,7 +126,8 @@ _HASH: Final = "sha256(convert_to(%s::text || {}.us::bigint || %s::text, 'UTF8')
 """The hash of an event; its values: what comes before the time (``Kept.before``) and after it."""
 _OPEN: Final = " and ".join(f"x.{term}" for term in OPEN_ROOT.split(" and "))
 _MINE: Final = "x.no = %s and x.owner = %s and x.epoch = %s and x.touch = %s"
-_LOCKED: Final = f"(select x.no, {_US} as us from amends_run x where {_MINE}{{}} for no key update) r"
+_LOCKED: Final = f"(select x.no, {_US} as us from amends_run x where {_MINE}{{}} offset 0 for no key update) r"
+"""``offset 0``: else PostgreSQL copies the time, and the read of its mark, into every condition that is about it."""
 _INSERT: Final = (
     'insert into amends_call (no, root, "key", gen, n, tool, state,'
     " attempt, ident, digest, args, at, epoch, hash, more)"
@@ -131,7 +136,7 @@ _ADMIT: Final = (
     f"{_INSERT} select %s::bigint, r.no, %s::bytea, 1, %s::bigint, %s::bigint, 'started', 1, %s::bytea, %s::bytea,"
     f" %s::text, {_AT.format('r')}, %s::bigint, {_HASH.format('r')}, %s::text"
     f" from {_LOCKED.format(f' and {_OPEN} and (select halt from amends_ledger) = %s')}"
-    f" where r.us between %s::float8 and %s::float8{{}} returning at, {_ELAPSED}"
+    f" where r.us between %s::float8 and %s::float8{{}} returning {_IN_TIME.format('at')}"
 )
 _ADMIT_FIRST: Final = _ADMIT.format("")
 """In the first epoch of a run its process knows every key that it has asked for; if not, the index refuses the key."""
@@ -142,7 +147,7 @@ _SETTLE: Final = (
     f"update amends_call c set state = 'succeeded', result = %s::text, settled_n = %s::bigint,"
     f" settled_at = {_AT.format('r')}, settled_hash = {_HASH.format('r')}{{}} from {_LOCKED.format('')}"
     " where c.no = %s and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
-    f" and c.more is not distinct from %s::text and r.us <= %s::float8 returning c.settled_at, {_ELAPSED}"
+    f" and c.more is not distinct from %s::text and r.us <= %s::float8 returning {_IN_TIME.format('c.settled_at')}"
 )
 _SETTLE_SEALED: Final = _SETTLE.format(", more = %s::text")
 """The same with an encrypted result, whose digest is kept as well."""
@@ -153,36 +158,41 @@ _BACK: Final = " and x.state = 'rolling_back'"
 _BEGIN: Final = (
     f"update amends_call c set {_BEGUN.format(_AT.format('r'), _HASH.format('r'))}"
     f" from {_LOCKED.format(_BACK)} where c.no = %s and c.root = r.no"
-    f" and {_CAN_BEGIN} and r.us <= %s::float8 returning c.comp_at, {_ELAPSED}"
+    f" and {_CAN_BEGIN} and r.us <= %s::float8 returning {_IN_TIME.format('c.comp_at')}"
 )
 _ENDED_CALL: Final = "state = 'compensated', undone_n = %s::bigint, undone_at = {0}, undone_hash = {1}"
 _CAN_END: Final = "c.state = 'compensating' and c.comp_hash is not null and c.undone_at is null"
 _END: Final = (
     f"update amends_call c set {_ENDED_CALL.format(_AT.format('r'), _HASH.format('r'))} from {_LOCKED.format('')}"
-    f" where c.no = %s and c.root = r.no and {_CAN_END} and r.us <= %s::float8 returning c.undone_at, {_ELAPSED}"
+    f" where c.no = %s and c.root = r.no and {_CAN_END} and r.us <= %s::float8 returning {_IN_TIME.format('c.undone_at')}"
 )
 # Steps of many runs, each of another run. Whoever is missing in the answer was not done. It waits for nobody: whoever has
-# locked one run would stop all.
+# locked one run would stop all. tool: 0 for a settlement. The arrays are sent in binary: to read them as text, with keys
+# and digests as hex, took the server a seventh of all its time for a batch.
 _COLUMNS: Final = (
     ("run", "bigint"), ("epoch", "bigint"), ("touch", "bigint"), ("at", "float8"), ("no", "bigint"), ("n", "bigint"),
-    ("tool", "bigint"), ("key", "text"), ("ident", "text"), ("digest", "text"), ("said", "text"), ("before", "text"),
-    ("after", "text"), ("lo", "float8"), ("hi", "float8"), ("more", "text"), ("was", "text"),
+    ("tool", "bigint"), ("key", "bytea"), ("ident", "bytea"), ("digest", "bytea"), ("said", "text"), ("before", "text"),
+    ("after", "text"), ("more", "text"), ("was", "text"),
 )  # fmt: skip
+SKEW_US: Final = int(SKEW_S * MICROS)
+_MADE: Final = f"(l.no >> {RANDOM_BITS})"
+"""The microseconds in which a call was made, from its number."""
 _TOGETHER: Final = (
     f"with m as materialized (select {_NOW} as now, (select made_at from amends_mark where name = 'time') as mark)"
     f", l as materialized (select v.*, round(greatest(m.now, m.mark, v.at) * 1e6::float8) as us"
     f" from m, unnest({', '.join(f'%s::{kind}[]' for _, kind in _COLUMNS)}) as"
     f" v({', '.join(POSTGRES.name_of(name) for name, _ in _COLUMNS)}), lateral (select from amends_run x"  # run by run,
     f" where x.no = v.run and x.owner = %s and x.epoch = v.epoch and x.touch = v.touch"  # and not all runs of the ledger
-    f" and (v.tool is null or {_OPEN} and (select halt from amends_ledger) = %s) for no key update skip locked) x)"
-    f", c as ({_INSERT} select l.no, l.run, decode(l.\"key\", 'hex'), 1, l.n, l.tool, 'started', 1, decode(l.ident, 'hex'),"
-    f" decode(l.digest, 'hex'), l.said, {_AT.format('l')}, l.epoch, sha256(convert_to(l.before || l.us::bigint || l.after,"
-    " 'UTF8')), l.more from l where l.tool is not null and l.us between l.lo and l.hi and not exists (select 1"
-    ' from amends_call o where o.root = l.run and o."key" = decode(l."key", \'hex\')) returning no, at)'
+    f" and (v.tool = 0 or {_OPEN} and (select halt from amends_ledger) = %s) for no key update skip locked) x)"
+    f", c as ({_INSERT} select l.no, l.run, l.\"key\", 1, l.n, l.tool, 'started', 1, l.ident, l.digest, l.said,"
+    f" {_AT.format('l')}, l.epoch, sha256(convert_to(l.before || l.us::bigint || l.after, 'UTF8')), l.more from l"
+    f" where l.tool > 0 and l.us between {_MADE} - {SKEW_US} and {_MADE} + {SKEW_US} and not exists"
+    ' (select 1 from amends_call o where o.root = l.run and o."key" = l."key") returning no, at)'
     f", u as (update amends_call c set state = 'succeeded', result = l.said, settled_n = l.n, settled_at = {_AT.format('l')},"
     " settled_hash = sha256(convert_to(l.before || l.us::bigint || l.after, 'UTF8')), more = coalesce(l.more, c.more)"
-    " from l where l.tool is null and l.us <= l.hi and c.no = l.no and c.root = l.run and c.state = 'started'"
-    " and c.attempt = 1 and c.settled_n is null and c.more is not distinct from l.was returning c.no, c.settled_at)"
+    f" from l where l.tool = 0 and l.us <= (c.at + {FOLD_WINDOW_S}) * 1e6::float8 and c.no = l.no and c.root = l.run"
+    " and c.state = 'started' and c.attempt = 1 and c.settled_n is null and c.more is not distinct from l.was"
+    " returning c.no, c.settled_at)"
     " select no, at from c union all select no, settled_at from u"
 )
 _TOOL: Final = (
@@ -340,7 +350,14 @@ _LAST: Final = (
     + f" select r.at, 1 / (select count(*) from a), {_ELAPSED}, pg_notify({CHANNEL}, r.uid) from r"
 )
 _FIRST_ATTEMPT: Final = stored.attempt_facts(1)
-SKEW_US: Final = int(SKEW_S * MICROS)
+_int8: Final = Struct("!q").pack
+_float8: Final = Struct("!d").pack
+_of_float8: Final = Struct("!d").unpack
+"""How PostgreSQL writes a bigint and a double precision in binary; text and bytea are the bytes themselves."""
+_HEAD: Final = Struct("!5i").pack
+_size: Final = Struct("!i").pack
+_NULL: Final = _size(-1)
+_OIDS: Final = {"bigint": 20, "float8": 701, "bytea": 17, "text": 25}
 
 
 class Plain:
@@ -467,7 +484,7 @@ class Plain:
     def answered(self, step: Advance, at: bytes | None) -> Started | SettledPlain | None:
         """Return the answer of a step whose statement was carried out, and let go of the chain; None: it was not done."""
         if at is not None:
-            return self.done(step, float(at))
+            return self.done(step, _of_float8(at)[0])
         step.kept.use.release()
         return None
 
@@ -497,29 +514,29 @@ class Plain:
     def values(self, step: Advance) -> list[bytes | None]:
         """Return the values of the statement of a step, as they are sent."""
         op, kept = step.op, step.kept
-        now = None if self._clock is None else repr(self._clock()).encode()
-        n = b"%d" % (kept.n + 1)
+        now = None if self._clock is None else _float8(self._clock())
+        n = kept.n + 1
         mine = kept.mine
         if mine is None:
-            mine = kept.mine = (b"%d" % kept.no, kept.owner.encode(), b"%d" % kept.epoch, b"%d" % kept.touch)
+            mine = kept.mine = (_int8(kept.no), kept.owner.encode(), _int8(kept.epoch), _int8(kept.touch))
         no, owner, epoch, touch = mine
-        before, after, at = b"%b:%b:" % (kept.head.encode(), n), b":" + step.body.encode(), repr(kept.at).encode()
+        before, after = f"{kept.head}:{n}:".encode(), b":" + step.body.encode()
         if type(op) is AdmitPlain:
-            made, key = op.number >> RANDOM_BITS, b"\\x" + key_of(op).hex().encode()
+            made, key, number = op.number >> RANDOM_BITS, key_of(op), _int8(op.number)
             values = [
-                b"%d" % op.number, key, n, b"%d" % self.tools[op.tool], b"\\x" + op.ident.hex().encode(),
-                b"\\x" + op.digest.hex().encode(), _text(op.args), epoch, before, after, _text(more_of(op)), now, at, no,
-                owner, epoch, touch, b"%d" % self.halt, b"%d" % (made - SKEW_US), b"%d" % (made + SKEW_US),
+                number, key, _int8(n), _int8(self.tools[op.tool]), op.ident, op.digest, _text(op.args), epoch, before, after,
+                _text(more_of(op)), now, _float8(kept.at), no, owner, epoch, touch, _int8(self.halt), _float8(made - SKEW_US),
+                _float8(made + SKEW_US),
             ]  # fmt: skip
             if step.sql is _ADMIT_AGAIN:
                 values.append(key)
             return values
         started, first = op.started, op.started.op  # type: ignore[union-attr]
-        hi = repr((started.at + FOLD_WINDOW_S) * MICROS).encode()
-        head: list[bytes | None] = [_text(op.result), n, before, after]  # type: ignore[union-attr]
+        hi = _float8((started.at + FOLD_WINDOW_S) * MICROS)
+        head: list[bytes | None] = [_text(op.result), _int8(n), before, after]  # type: ignore[union-attr]
         if op.proof:
             head.append(_text(more_of(first, op.proof)))
-        return [*head, now, at, no, owner, epoch, touch, b"%d" % first.number, _text(more_of(first)), hi]
+        return [*head, now, _float8(kept.at), no, owner, epoch, touch, _int8(first.number), _text(more_of(first)), hi]
 
     def done(self, step: Advance, at: float) -> Started | SettledPlain:
         """Return the answer of a step that was done, and let go of the chain."""
@@ -535,7 +552,7 @@ class Plain:
         steps = [self.advance(op) for op in ops]
         owner = next((step.kept.owner for step in steps if step is not None), "")
         taken: dict[int, tuple[int, Advance]] = {}
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         for place, step in enumerate(steps):
             if step is None:
                 continue
@@ -547,26 +564,26 @@ class Plain:
             rows.append(row)
         if not rows:
             return None
-        arrays = [f"{{{','.join(column)}}}" for column in zip(*rows, strict=True)]
-        return Together(taken, len(ops), (self._now(), *arrays, owner, self.halt))
+        arrays = [_array(kind, column) for (_, kind), column in zip(_COLUMNS, zip(*rows, strict=True), strict=True)]
+        now = self._now()
+        values = [None if now is None else _float8(now), *arrays, owner.encode(), _int8(self.halt)]
+        return Together(taken, len(ops), Written(values))
 
-    def _row(self, step: Advance) -> tuple[int, tuple[str, ...]]:
+    def _row(self, step: Advance) -> tuple[int, tuple[Any, ...]]:
         """Return the number of the call, and what the statement of a batch has to know, as elements of arrays."""
         op, kept = step.op, step.kept
         n = kept.n + 1
-        own = (f"{kept.no}", f"{kept.epoch}", f"{kept.touch}", repr(kept.at))
-        said = (f'"{kept.head}:{n}:"', f":{step.body}")
+        before, after = f"{kept.head}:{n}:".encode(), b":" + step.body.encode()
         if type(op) is AdmitPlain:
-            made = op.number >> RANDOM_BITS
             return op.number, (
-                *own, f"{op.number}", f"{n}", f"{self.tools[op.tool]}", key_of(op).hex(), op.ident.hex(), op.digest.hex(),
-                _element(op.args), *said, f"{made - SKEW_US}", f"{made + SKEW_US}", _element(more_of(op)), "null",
+                kept.no, kept.epoch, kept.touch, kept.at, op.number, n, self.tools[op.tool], key_of(op), op.ident, op.digest,
+                _text(op.args), before, after, _text(more_of(op)), None,
             )  # fmt: skip
         first = op.started.op  # type: ignore[union-attr]
         more = more_of(first, op.proof) if op.proof else None
         return first.number, (
-            *own, f"{first.number}", f"{n}", "null", "null", "null", "null", _element(op.result), *said, "null",  # type: ignore[union-attr]
-            repr((op.started.at + FOLD_WINDOW_S) * MICROS), _element(more), _element(more_of(first)),  # type: ignore[union-attr]
+            kept.no, kept.epoch, kept.touch, kept.at, first.number, n, 0, None, None, None, _text(op.result),  # type: ignore[union-attr]
+            before, after, _text(more), _text(more_of(first)),
         )  # fmt: skip
 
     def all_done(self, together: Together, found: Sequence[tuple[Any, ...]]) -> list[Started | SettledPlain | None]:
@@ -874,7 +891,7 @@ class Plain:
 
 
 class Written(list[bytes | None]):
-    """Values of a statement that are already as they are sent."""
+    """Values of a statement that are already as they are sent, in binary."""
 
 
 class Advance:
@@ -892,7 +909,7 @@ class Together:
     __slots__ = ("count", "params", "taken")
     sql = _TOGETHER
 
-    def __init__(self, taken: dict[int, tuple[int, Advance]], count: int, params: tuple[Any, ...]) -> None:
+    def __init__(self, taken: dict[int, tuple[int, Advance]], count: int, params: Written) -> None:
         self.taken, self.count, self.params = taken, count, params
 
     def let_go(self, *, is_known: bool) -> None:
@@ -946,13 +963,27 @@ def _text(text: str | None) -> bytes | None:
     return sent if b"\0" not in sent else storable(text).encode()
 
 
-def _element(text: str | None) -> str:
-    """Return a text as an element of an array."""
-    if text is None:
-        return "null"
-    if "\\" in text:
-        text = text.replace("\\", "\\\\")
-    return '"' + text.replace('"', '\\"') + '"'
+def _array(kind: str, column: Sequence[Any]) -> bytes | None:
+    """Return an array as PostgreSQL writes it in binary; None if each of its elements is null, which is the same here."""
+    count = len(column)
+    if kind == "bigint" or kind == "float8":
+        sized = [one for value in column for one in (8, value)]
+        return _head(_OIDS[kind], count, 0) + _packing("iq" if kind == "bigint" else "id", count)(*sized)
+    nulls = None in column
+    if nulls and column.count(None) == count:
+        return None
+    elements = [_NULL if value is None else _size(len(value)) + value for value in column]
+    return _head(_OIDS[kind], count, nulls) + b"".join(elements)
+
+
+def _head(oid: int, count: int, nulls: int) -> bytes:
+    """Return how an array of one dimension begins, whose first element is number 1."""
+    return _HEAD(1, nulls, oid, count, 1)
+
+
+@lru_cache(maxsize=256)
+def _packing(each: str, count: int) -> Callable[..., bytes]:
+    return Struct("!" + each * count).pack
 
 
 def _run_body(run: PlainRun, what: str, frm: str, to: str, by: str, facts: str) -> str:
