@@ -45,10 +45,18 @@ class Ledgers:
 
 
 def grown(store: str, ledgers: Ledgers, effort: Effort) -> Iterator[Row]:
-    """Measure the three rows of a store."""
-    begun = [GROWN, PAGE, CONSOLE]
+    """Measure the three rows of a store.
+
+    The pages come first: they also show what was done in the last minute, which must be the same in both ledgers.
+    """
+    begun = [CONSOLE, GROWN, PAGE]
     try:
         ledgers.make(store)
+        with Side("small", PAGES, store, ledgers.small) as small, Side("large", PAGES, store, ledgers.large) as large:
+            sides = {"small": small, "large": large}
+            found = {name: interleaved(sides, name, effort) for name in small.works}
+        begun.pop(0)
+        yield _slowest(store, ledgers.calls, found)
         with (
             Side("empty", OURS, store, ledgers.empty) as empty,
             Side("small", OURS, store, ledgers.small) as small,
@@ -63,11 +71,6 @@ def grown(store: str, ledgers: Ledgers, effort: Effort) -> Iterator[Row]:
             yield _row(begun.pop(0), store, ledgers.calls, calls, "empty")
             pages = interleaved({"small": small, "large": large}, "page", effort)
             yield _row(begun.pop(0), store, ledgers.calls, pages, "small")
-        with Side("small", PAGES, store, ledgers.small) as small, Side("large", PAGES, store, ledgers.large) as large:
-            sides = {"small": small, "large": large}
-            found = {name: interleaved(sides, name, effort) for name in small.works}
-        begun.pop(0)
-        yield _slowest(store, ledgers.calls, found)
     except Exception as error:
         for work in begun:
             yield _row(work, store, ledgers.calls, Figures(errors={"large": said(error)}), "small")

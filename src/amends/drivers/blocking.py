@@ -166,9 +166,9 @@ class Driver:
         kind = type(op)
         if kind in WORLD:
             return WORLD[kind](self, op)
-        assert issubclass(kind, StoreOp), f"a driver cannot perform {kind.__name__}"
+        assert isinstance(op, StoreOp), f"a driver cannot perform {kind.__name__}"
         try:
-            answer = self.store.perform(op)  # type: ignore[arg-type]  # asserted above
+            answer = self.store.perform(op)
         except LedgerUnavailable:
             answer = self._ask_again(op)
         except LeaseLost as error:

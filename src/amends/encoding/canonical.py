@@ -268,7 +268,7 @@ def _dict_copy(value: dict[Any, Any], levels: int) -> tuple[str, Any] | None:
         if length > CHARS_MAX:
             return None
     if len(stored) == 1:
-        return None if _is_tag(value) else (f"{{{text}}}", copied)
+        return None if _is_tag(value) else (f"{{{stored[0]}}}", copied)
     return f"{{{','.join(stored)}}}", copied
 
 
