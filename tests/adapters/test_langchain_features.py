@@ -1207,7 +1207,8 @@ def _job(shop: Shop, turns: list[Turn], *, resume: bool = False) -> None:
     with runtime(shop) as rt, SqliteSaver.from_conn_string(str(shop.folder / "graph.db")) as saver:
         guard = AmendsMiddleware(rt)
         with guard.turn(CONFIG):
-            agent_of(guard, shop, turns, saver).invoke(None if resume else HELLO, CONFIG)
+            # "sync": otherwise a thread may still have to write the message when the process is killed.
+            agent_of(guard, shop, turns, saver).invoke(None if resume else HELLO, CONFIG, durability="sync")
 
 
 def test_an_idempotent_call_that_was_killed_is_started_again_by_the_resumed_agent(shop: Shop) -> None:
