@@ -8,7 +8,7 @@ from tests.console.browser.site import Site, Visitor
 
 pytestmark = pytest.mark.rest
 AWAY = (
-    *("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE", "ERR_CONNECTION_RESET", "ERR_EMPTY"),
+    *("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE", "ERR_CONNECTION_RESET", "ERR_EMPTY", "ERR_CONTENT_LENGTH_MISMATCH"),
     *("htmx:sse:error", "htmx:error: Failed to fetch"),
 )
 """What a browser says about a server that is away."""
