@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -89,6 +91,54 @@ def test_a_ledger_whose_log_is_being_copied_can_be_closed_and_opened_again(tmp_p
     with Runtime(f"sqlite:///{path}", tools=[charge]) as rt:
         assert rt.verify().ok
         assert len(list(rt.runs())) == 3
+
+
+KILLS = 6
+PROGRAM = """
+import sys
+from amends import Runtime, tool
+
+@tool(key="order")
+def charge(order: str) -> str:
+    with open(sys.argv[2], "a") as world:
+        world.write(f"sent {order}\\n")
+    return order
+
+@charge.compensate
+def refund(order: str) -> None: ...
+
+with Runtime(f"sqlite:///{sys.argv[1]}?synchronous=NORMAL", tools=[charge]) as rt, rt.run(sys.argv[3]):
+    for number in range(100_000):
+        if number == int(sys.argv[4]):
+            print("ready", flush=True)
+        charge(order=f"{sys.argv[3]}-{number}")
+        with open(sys.argv[2], "a") as world:
+            world.write(f"told {sys.argv[3]}-{number}\\n")
+"""
+
+
+def test_a_process_that_is_killed_while_the_log_is_copied_loses_nothing_that_it_was_told(tmp_path: Path) -> None:
+    """It writes all the time, so that a thread copies the log every few hundredths of a second."""
+    path, world = tmp_path / "ledger.db", tmp_path / "world"
+    for number in range(KILLS):
+        args = [sys.executable, "-c", PROGRAM, str(path), str(world), f"run-{number}", str(CALLS)]
+        with subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == b"ready\n"
+            time.sleep(0.011 * number)  # where it is killed is left to chance
+            program.kill()
+    lines = [line.split() for line in world.read_text().splitlines()]
+    sent = [order for what, order in lines if what == "sent"]
+    told = {order for what, order in lines if what == "told"}
+    assert len(sent) == len(set(sent)), "no order was sent twice"
+    assert len(told) >= KILLS * CALLS, "enough that a thread copies the log in each of them"
+    with Runtime(f"sqlite:///{path}", tools=[charge]) as rt:
+        found = rt.verify()
+        assert found.ok, str(found)
+        calls = {call.args["order"]: call.state for number in range(KILLS) for call in rt.report(f"run-{number}").calls}
+    assert set(sent) <= calls.keys(), "what was sent is in the record"
+    assert {calls[order] for order in told} == {"succeeded"}
+    assert len(calls) - sum(state == "succeeded" for state in calls.values()) <= KILLS
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -104,6 +104,8 @@ INLINE_FLUSH_S: Final = 0.0003
 APART_MIN: Final = 8
 """From so many operations on an event loop only writes them, and a thread flushes."""
 COPY_LOG: Final = "pragma wal_checkpoint(passive)"
+NOT_COPIED: Final = "the log of %s was not copied into the file: %s"
+"""Not an error: nothing is lost, and a commit copies the log when it is four times as long."""
 COPY_PAGES: Final = WAL_PAGES * 3 // 4
 """The size of the log at which a thread begins to copy it: it has its full size when the rest is copied."""
 COPY_MIN, COPY_FIRST, COPY_MAX = 100, 400, 4000
@@ -402,11 +404,13 @@ class SqliteStore:
             self._keep_log_short(writer)
 
     def _keep_log_short(self, writer: Connection) -> None:
-        """Let a thread copy the log; when it has, copy the rest. Never raise an error of the file: the next commit does."""
+        """Let a thread copy the log; when it has, copy the rest. Never raise an error of the file: a commit will meet it."""
         if self._is_copied:
             self._is_copied, self._uncopied = False, 0
-            with contextlib.suppress(sqlite3.Error):
+            try:
                 writer.cursor.execute(COPY_LOG).fetchall()
+            except sqlite3.Error as error:
+                log.debug(NOT_COPIED, self.path, error)
         elif not self._is_copying:
             self._is_copying = True
             try:
@@ -428,9 +432,7 @@ class SqliteStore:
                     taken.raw.close()
                 self._readers.give(connection)
         except (sqlite3.Error, LedgerError) as error:
-            log.debug(
-                "the log of %s was not copied: %s", self.path, error
-            )  # a commit copies it when it is four times as long
+            log.debug(NOT_COPIED, self.path, error)
         finally:
             if pages > 0:
                 self._copy_after = max(COPY_MIN, min(COPY_MAX, self._uncopied * COPY_PAGES // pages))
