@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -20,9 +21,10 @@ from amends.encoding.chain import HEADS_MAX, read_heads
 from amends.errors import BadConfig, LedgerBehind, LedgerUnavailable, UsageError
 from amends.host.anchor import Anchor
 from amends.ledger.operations import DraftCheckpoint, ReadCheckpoints, ReadRun, WriteCheckpoint
-from amends.ledger.rows import MarkSealed
+from amends.ledger.rows import CheckpointRow, MarkSealed
 from amends.signing import load_key, new_key
 from amends.stores.memory import MemoryStore
+from amends.stores.sqlite.store import SqliteStore
 from amends.testing import runtime
 from amends.worker import work
 
@@ -418,6 +420,30 @@ def test_more_trees_than_one_checkpoint_names_get_as_many_as_they_need() -> None
     rt.checkpoint()
     assert [len(read_heads(row.heads)) for row in store.checkpoints] == [HEADS_MAX, 1]
     assert (rt.verify().ok, rt.verify().unanchored) == (True, 0)
+
+
+def test_of_all_the_checkpoints_that_a_backlog_takes_only_one_is_in_memory_at_a_time(tmp_path: Path) -> None:
+    alive: list[int] = []
+
+    class Counting(SqliteStore):
+        """Counts the rows of this ledger's checkpoints in memory, each time that one more is drafted."""
+
+        def perform(self, op: Any) -> Any:
+            if isinstance(op, DraftCheckpoint):
+                found = [one for one in gc.get_objects() if type(one) is CheckpointRow and one.ledger == name]
+                alive.append(len(found))
+            return super().perform(op)
+
+    store = Counting(tmp_path / "ledger.db", "NORMAL")
+    told: list[Checkpoint] = []
+    with Runtime(store=store, tools=[note], on_checkpoint=told.append, checkpoint=3_600) as rt:
+        for number in range(3 * HEADS_MAX + 1):
+            rt.open(f"r{number}").commit()
+        name = store.schema().ledger
+        newest = rt.checkpoint()
+        assert alive == [0, 1, 1, 1]
+        assert [one.heads for one in told] == [HEADS_MAX, HEADS_MAX, HEADS_MAX, 1]
+        assert told[-1] == newest
 
 
 def test_a_mark_that_was_moved_ahead_hides_nothing() -> None:

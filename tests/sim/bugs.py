@@ -826,7 +826,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((ledger_checkpoints, "write_checkpoint", "(op.row.n - 1, op.row.prev) != end or not await Add(CHECKPOINTS, op.row, if_absent=True)", "not await Add(CHECKPOINTS, changed(op.row, {'n': end[0] + 1}), if_absent=True)")),
         ("checkpoints_chain",), ("F33",)),
     Bug("C3", "who has nothing to write leaves the anchor as a dead writer left it",
-        lambda: rewritten((checkpoints, "write_checkpoints", "newest = rows[-1:] or await ReadCheckpoints(-1, 1)", "newest = rows[-1:]")),
+        lambda: rewritten((checkpoints, "write_checkpoints", "newest = newest or await ReadCheckpoints(-1, 1)", "pass")),
         ("checkpoints_anchored",), ("F33",)),
     Bug("C4", "a tree is marked as covered beyond the event that the checkpoint names",
         lambda: rewritten((ledger_checkpoints, "write_checkpoint", "Head(*head) for head", "Head(head[0], head[1] + 1, head[2]) for head")),

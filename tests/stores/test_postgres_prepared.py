@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from amends.stores import waiting
 from amends.stores.postgres.connection import (
     FIRST_USES,
     AsyncConnection,
@@ -33,6 +34,11 @@ VALUES: list[tuple[Any, ...]] = [
     (None, None, None, None, None, None),
     ("none", 1, 1.5, True, "", "not null: no row"),
 ]
+
+
+def alone(connection: Connection, sql: str, params: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Carry out a statement that is prepared as soon as it is due; return its rows."""
+    return connection.execute(Execute(sql, params, prepare=True))[0]
 
 
 @pytest.fixture
@@ -122,14 +128,21 @@ def test_parameters_are_numbered_and_written_as_text() -> None:
     assert written(["é", 7, 0.1, True, None]) == ["é".encode(), b"7", b"0.1", b"t", None]
 
 
-def test_an_interrupt_while_a_step_waits_cancels_its_statement(postgres_url: str) -> None:
+@pytest.mark.parametrize("how", ["asleep", "awake"])
+def test_an_interrupt_while_a_step_waits_cancels_its_statement(
+    postgres_url: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As psycopg does it: whoever interrupts does not want that it happens later."""
+    if how == "awake":
+        monkeypatch.setattr(waiting, "FIRST_ASLEEP", 0)
+        monkeypatch.setattr(waiting, "AWAKE_S_MAX", 100.0)
+        monkeypatch.setattr(waiting, "cores", lambda: 2)
     address = read_url(postgres_url)
     connection = connect(address, opened=False)
     other = connect(address, opened=False)
     sql = "select 1 from pg_sleep(%s::float8)"
     for _ in range(FIRST_USES + 1):
-        connection.execute_alone(sql, (0.0,))
+        alone(connection, sql, (0.0,))
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -138,7 +151,7 @@ def test_an_interrupt_while_a_step_waits_cancels_its_statement(postgres_url: str
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(KeyboardInterrupt):
-            connection.execute_alone(sql, (60.0,))
+            alone(connection, sql, (60.0,))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -146,7 +159,7 @@ def test_an_interrupt_while_a_step_waits_cancels_its_statement(postgres_url: str
         Execute("select count(*) from pg_stat_activity where state = 'active' and query like %s", ("%pg_sleep($1%",))
     )
     assert running == 0
-    assert connection.execute_alone("select %s::bigint", (5,)) == [(5,)]
+    assert alone(connection, "select %s::bigint", (5,)) == [(5,)]
     connection.close()
     other.close()
 
@@ -155,9 +168,9 @@ def test_a_step_of_any_size_is_sent_whole(postgres_url: str) -> None:
     connection = connect(read_url(postgres_url), opened=False)
     sql = "select length(%s::text)"
     for size in (*range(FIRST_USES + 1), 30_000_000):
-        assert connection.execute_alone(sql, ("x" * size,)) == [(size,)]
+        assert alone(connection, sql, ("x" * size,)) == [(size,)]
     with pytest.raises(psycopg.errors.DivisionByZero):
         for _ in range(FIRST_USES + 2):
-            connection.execute_alone("select 1 / %s::bigint", (0,))
-    assert connection.execute_alone(sql, ("ab",)) == [(2,)]
+            alone(connection, "select 1 / %s::bigint", (0,))
+    assert alone(connection, sql, ("ab",)) == [(2,)]
     connection.close()

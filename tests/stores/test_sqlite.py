@@ -456,4 +456,4 @@ def test_a_ledger_that_was_replaced_answers_nothing_from_the_old_record(tmp_path
         assert ledger.admit(run).verdict == "replay"
         path.rename(tmp_path / "elsewhere.db")
         with pytest.raises(LedgerUnavailable, match="removed or replaced"):
-            ledger.admit(run)
+            ledger.admit(run)  # a general operation, which looks each time

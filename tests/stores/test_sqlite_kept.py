@@ -1,6 +1,7 @@
 """What the owner of a run remembers of its chain: never more than the file says, whoever else has written meanwhile."""
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +18,7 @@ from amends.ledger.rows import RunRow
 from amends.stores.migrations import migrations, sql_of
 from amends.stores.sqlite.connection import WAL_BYTES, fill_log
 from amends.stores.sqlite.group_commit import Pending
-from amends.stores.sqlite.store import SqliteStore
+from amends.stores.sqlite.store import FILE_CHECK_S, SqliteStore
 from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger, audit
 
 Make = Callable[[], Ledger]
@@ -50,7 +51,7 @@ def warm(ledger: Ledger) -> RunRow:
 
 
 def replace(path: Path, how: str) -> None:
-    """Remove the file, or put a copy of it into its place."""
+    """Remove the file, or put a copy of it into its place; return when every store would notice."""
     copy = path.with_name("copy.db")
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("vacuum into ?", (str(copy),))
@@ -58,6 +59,14 @@ def replace(path: Path, how: str) -> None:
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
     if how == "restored":
         copy.rename(path)
+    wait_for_file_check()
+
+
+def wait_for_file_check() -> None:
+    """Return when every store looks at its file again before the next plain call."""
+    end = time.monotonic() + FILE_CHECK_S
+    while time.monotonic() <= end:
+        pass
 
 
 def folded(path: Path) -> int:

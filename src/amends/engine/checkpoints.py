@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amends.encoding.chain import HEADS_MAX, Anchored, read_heads
+from amends.encoding.chain import HEADS_MAX, Anchored, Checkpoint
 from amends.encoding.dataclass import changed, dataclass
 from amends.engine.session import Session
 from amends.errors import LedgerBehind
@@ -20,7 +20,7 @@ ROUNDS_MAX: Final = 1_000
 class Written:
     """What was written."""
 
-    rows: tuple[CheckpointRow, ...]
+    told: tuple[Checkpoint, ...]
     """The checkpoints that were written here, in order."""
     newest: CheckpointRow | None
     """The end of the chain, whoever wrote it; None: nothing has ever happened in this ledger."""
@@ -33,23 +33,25 @@ async def write_checkpoints(*, ledger: str, key: Any, anchor: Any) -> Written:
 
     ``key`` signs; None: no signature. ``ledger``: the name for the ledger if it has none yet.
     """
-    rows: list[CheckpointRow] = []
+    told: list[Checkpoint] = []
+    newest: list[CheckpointRow] = []  # only one: a row is 25 kB of heads, and a backlog takes many rows
     for _ in range(ROUNDS_MAX):
         draft = await DraftCheckpoint(ledger, "" if key is None else key.name)
         # The same heads again: another transaction holds their runs, so that they could not be marked as covered.
-        if draft is None or (rows and draft.heads == rows[-1].heads):
+        if draft is None or (newest and draft.heads == newest[0].heads):
             break
         row = draft if key is None else changed(draft, {"signature": key.sign(draft.hash)})
         if not await WriteCheckpoint(row):
             continue
-        rows.append(row)
-        if len(read_heads(row.heads)) < HEADS_MAX:
+        newest = [row]
+        told.append(row.told())
+        if told[-1].heads < HEADS_MAX:
             break  # it covers all that there was; what has happened since is for the next time, else this never ends
     # Read it even if nothing was written: its writer may have died before its anchor knew.
-    newest = rows[-1:] or await ReadCheckpoints(-1, 1)
+    newest = newest or await ReadCheckpoints(-1, 1)
     if not newest:
         return Written((), None)
-    return Written(tuple(rows), newest[0], behind=not await _anchored(anchor, newest[0]))
+    return Written(tuple(told), newest[0], behind=not await _anchored(anchor, newest[0]))
 
 
 async def _anchored(anchor: Any, newest: CheckpointRow) -> bool:

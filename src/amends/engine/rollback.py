@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import Any, Final
 
 from amends.encoding.dataclass import changed, dataclass, field
 from amends.encoding.ids import call_id
 from amends.encoding.payloads import load_result, read_text
 from amends.encoding.secret import MARK
-from amends.engine.blocked import NOT_STARTED, accepted_by_plan, accepted_by_rule, fork_obstacle, rollback_obstacles
+from amends.engine.blocked import (
+    NOT_STARTED,
+    accepted_by_plan,
+    accepted_by_rule,
+    fork_obstacle,
+    recorded_causes,
+    rollback_obstacles,
+)
 from amends.engine.checkpoints import check_again
 from amends.engine.compiled import is_exact
 from amends.engine.doubts import (
@@ -684,7 +690,8 @@ def _known_effects(session: Session) -> list[SettledPlain]:
     run, recall = session.plain, session.recall
     if run is None or not run.takes_back or recall.closed or recall.rows or not recall.plain:
         return []
-    for settled in recall.plain.values():
+    effects = recall.settled()
+    for settled in effects:
         op = settled.started.op
         spec = session.specs.get(op.tool.name)
         compensation = None if spec is None else spec.compensate
@@ -692,7 +699,7 @@ def _known_effects(session: Session) -> list[SettledPlain]:
             return []
         if compensation.params != ("result",) and missing(session, spec, settled.row, compensation):
             return []
-    return sorted(recall.plain.values(), key=attrgetter("n"))
+    return effects
 
 
 # ---- Closing

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from json.encoder import encode_basestring_ascii
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 from amends.budgets import Budget
 from amends.encoding.annotations import Shape
@@ -62,7 +63,7 @@ from amends.ledger.budgets import read_charge
 from amends.ledger.flow import Flow
 from amends.ledger.leases import Lease
 from amends.ledger.operations import CountReplays, ReadRun, ReleaseLease, Tree
-from amends.ledger.plain import PlainRun, SettledPlain
+from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, Started
 from amends.ledger.rows import FREE, PUT, PUT_BACK, BudgetDemand, CallCost, CallRow, RunRow, Tell, forked_key, lost_at
 from amends.ledger.world import Await, Flight, LazyCall, LazyCompensation, ReadClocks, Watch
 from amends.model import LOST, Call, Compensation, Order, Phase, Request, without_result
@@ -172,6 +173,11 @@ CHARS_MAX: Final = 8_192
 """The most characters of arguments and result of a cached call: a tree caches eight million characters at most."""
 
 
+KeptPlain: TypeAlias = tuple[int, int, bytes, bytes, str, str, str, int, float, int, float, str, str]
+"""A plain call that has succeeded: number, tool, identity, digest, arguments, ``call_ref`` and their proof, number and time of
+its start, number and time of its end, result and its proof."""
+
+
 @dataclass(slots=True)
 class Recall:
     """Succeeded calls by key, one cache for a run and its descendants. Once closed it stays empty.
@@ -180,8 +186,13 @@ class Recall:
     """
 
     rows: dict[str, CallRow] = field(default_factory=dict)
-    plain: dict[bytes, SettledPlain] = field(default_factory=dict)
-    """Those that were plain: they have a row only if somebody asks for it."""
+    plain: dict[bytes, KeptPlain] = field(default_factory=dict)
+    """Those that were plain: they are made again if somebody asks for one. As plain data they are nothing that the garbage
+    collector has to look at: as objects they took it a twentieth of the time of a call."""
+    tools: list[PlainTool] = field(default_factory=list)
+    """The tools of those, which ``KeptPlain`` has as numbers."""
+    run: PlainRun | None = None
+    """The run of those."""
     closed: bool = False
     record: Callable[[Any, Any], Flow[Any]] | None = None
     """In a replay: answers every request from the record of an earlier run; None: this run is live."""
@@ -196,12 +207,34 @@ class Recall:
 
     def keep_plain(self, settled: SettledPlain) -> None:
         """Cache a plain call that this process has settled as succeeded."""
-        op = settled.started.op
-        if self.closed or op.tool.kind == "read" or len(op.args) + len(settled.result) > CHARS_MAX:
+        started, result = settled.started, settled.result
+        op = started.op
+        tool, args = op.tool, op.args
+        if self.closed or tool.kind == "read" or len(args) + len(result) > CHARS_MAX:
             return
         if len(self.rows) + len(self.plain) >= CALLS_MAX:
             self._make_room()
-        self.plain[op.key] = settled
+        if self.run is not op.run:
+            self.run, self.tools, self.plain = op.run, [], {}
+        tools = self.tools
+        if tool not in tools:
+            tools.append(tool)
+        self.plain[op.key] = (
+            op.number, tools.index(tool), op.ident, op.digest, args, op.call_ref, op.proof, started.n, started.at, settled.n,
+            settled.at, result, settled.proof,
+        )  # fmt: skip
+
+    def _plain_of(self, key: bytes, kept: KeptPlain) -> SettledPlain:
+        """Return a plain call as ``keep_plain`` was given it."""
+        number, tool, ident, digest, args, call_ref, proof, n, at, settled_n, settled_at, result, result_proof = kept
+        assert self.run is not None, "a plain call has a run"
+        op = AdmitPlain(self.run, self.tools[tool], number, key, ident, digest, args, call_ref, proof=proof)
+        return SettledPlain(Started(op, n, at), settled_n, settled_at, result, proof=result_proof)
+
+    def settled(self) -> list[SettledPlain]:
+        """Return the plain calls, in the order of settling."""
+        calls = [self._plain_of(key, kept) for key, kept in self.plain.items()]
+        return sorted(calls, key=attrgetter("n"))
 
     def _make_room(self) -> None:
         if len(self.rows) + len(self.plain) >= CALLS_MAX:
@@ -211,13 +244,15 @@ class Recall:
         """Return the cached call with this key if it was requested with these arguments."""
         row = None if self.closed else self.rows.get(key)
         if row is None and self.plain and not self.closed and len(key) == KEY_DIGITS:
-            settled = self.plain.get(bytes.fromhex(key))
-            row = None if settled is None else settled.row
+            plain = bytes.fromhex(key)
+            kept = self.plain.get(plain)
+            row = None if kept is None else self._plain_of(plain, kept).row
         return None if row is None or row.ident != ident else row
 
     def of_plain(self, key: bytes, ident: bytes) -> SettledPlain | None:
         """Return the cached plain call with this key if it was requested with these arguments."""
-        settled = None if self.closed else self.plain.get(key)
+        kept = None if self.closed else self.plain.get(key)
+        settled = None if kept is None else self._plain_of(key, kept)
         return None if settled is None or settled.started.op.ident != ident else settled
 
     def close(self) -> None:

@@ -107,8 +107,8 @@ class Checkpointer:
             )
         else:
             self._complained = False
-        for row in done.rows:
-            self._tell(row.told())
+        for one in done.told:
+            self._tell(one)
         return None if done.newest is None else done.newest.told()
 
     def _reset_after_fork(self) -> None:

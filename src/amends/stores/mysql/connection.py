@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import select
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from amends.errors import LedgerUnavailable
 from amends.stores.mysql import errors
 from amends.stores.mysql.url import Address
 from amends.stores.sql import Execute, Result
+from amends.stores.waiting import AnswerWait
 
 T = TypeVar("T")
 
@@ -84,6 +87,10 @@ class Connection:
     last: Execute | None = None
     prepared: dict[Prepared, bytes] = field(default_factory=dict)
     """How the packet begins that carries out a statement, for each that the server has prepared for this connection."""
+    wait: AnswerWait = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wait = AnswerWait(_is_readable(self.raw._sock))
 
     def begin(self, first: tuple[str, ...]) -> None:
         """Open a transaction together with its first statement; with (), each statement is its own transaction."""
@@ -120,7 +127,9 @@ class Connection:
         self.begin_at_once(packet)
         try:
             self._send(packet)
+            self.wait.begin()
             answer = self._received()
+            self.wait.end()
             # One packet that says OK: its size, its number, and 0; what is anything else, ``Answers`` understands.
             if len(answer) > 4 and not answer[4] and answer[0] + 4 == len(answer) and not answer[1] | answer[2]:
                 rows, next_ = _number(answer, 5)
@@ -208,7 +217,9 @@ class Connection:
         self.begin_at_once(data)
         try:
             self._send(data)
+            self.wait.begin()
             answer = read(self.raw)
+            self.wait.end()
         except Exception as error:
             self.end_at_once(error)
             raise
@@ -341,6 +352,15 @@ def _open_socket(address: Address) -> socket.socket:
     except OSError as error:
         raise errors.unreachable(error, address.shown) from error
     return opened
+
+
+def _is_readable(sock: socket.socket) -> Callable[[], Any]:
+    """Return the question whether something has come on this connection."""
+    if not hasattr(select, "poll"):  # Windows
+        return partial(select.select, [sock], [], [], 0)
+    asked = select.poll()
+    asked.register(sock, select.POLLIN)
+    return partial(asked.poll, 0)
 
 
 def _read_two_numbers(raw: Any) -> tuple[int, int] | None:

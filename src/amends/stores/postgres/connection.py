@@ -10,7 +10,8 @@ import selectors
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import psycopg
@@ -27,6 +28,7 @@ from amends.stores.postgres.transaction import clean, settings_of
 from amends.stores.postgres.url import Address
 from amends.stores.postgres.wakeup import CHANNEL
 from amends.stores.sql import Execute, Result
+from amends.stores.waiting import AnswerWait
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
@@ -148,35 +150,48 @@ def _checked(result: PGresult) -> PGresult:
     return result
 
 
+def _numbers_and_times(result: PGresult) -> list[tuple[int, float]]:
+    read = result.get_value
+    return [(_INT8(read(row, 0))[0], _FLOAT8(read(row, 1))[0]) for row in range(result.ntuples)]  # type: ignore[arg-type]
+
+
+_INT8: Final = Struct("!q").unpack
+_FLOAT8: Final = Struct("!d").unpack
+
+
 class Waiter:
     """Sends prepared statements on one blocking connection and waits for their answers.
 
     psycopg's own ``wait`` drives a generator and takes a third more of this process's time. Where there is ``epoll``, it
     waits by that: whoever waits by ``poll`` is woken on the core of the server's process, if that is on the same
-    host, and first waits there until the core is free.
+    host, and first waits there until the core is free. It may also wait awake (``amends.stores.waiting``).
     """
 
-    __slots__ = ("_pgconn", "_poll")
+    __slots__ = ("_pgconn", "_poll", "_wait")
 
     def __init__(self, pgconn: PGconn) -> None:
         self._pgconn = pgconn
         waiting = getattr(select, "epoll", select.poll)()
         waiting.register(pgconn.socket, select.POLLIN)  # the same number for both
         self._poll = waiting.poll
+        self._wait = AnswerWait(partial(waiting.poll, 0))
 
     def answer(
         self, name: bytes, params: list[bytes | None], formats: Sequence[int] | None = None, answer: int = TEXT
     ) -> PGresult | None:
         """Return the answer of one statement; None: it did not fit into the socket, and the rest is up to psycopg."""
-        pgconn, poll = self._pgconn, self._poll
+        pgconn, poll, wait = self._pgconn, self._poll, self._wait
         pgconn.send_query_prepared(name, params, formats, answer)
         if pgconn.flush():
             return None
+        wait.begin()
         last: PGresult | None = None
         while True:
             while pgconn.is_busy():
                 poll()
                 pgconn.consume_input()
+            if last is None:
+                wait.end()
             result = pgconn.get_result()
             if result is None:  # all has come: an error of the commit comes after the rows
                 return last
@@ -365,19 +380,21 @@ class Connection:
 
         The values and the answer are in binary.
         """
+        result = self._carried_out(sql, values)
+        return result.get_value(0, 0) if result.ntuples else None
+
+    def numbers_and_times(self, sql: str, values: list[bytes | None]) -> list[tuple[int, float]]:
+        """Do the same with a statement of several steps; return its rows, which have these two columns."""
+        return _numbers_and_times(self._carried_out(sql, values))
+
+    def _carried_out(self, sql: str, values: list[bytes | None]) -> PGresult:
         name, waiter, formats = self.prepared.names.get(sql), self.waiter, binary(len(values))
         if name is not None and waiter is not None:
             try:
-                result = _checked(self._answer(waiter, name, values, formats, BINARY))
-                return result.get_value(0, 0) if result.ntuples else None
+                return _checked(self._answer(waiter, name, values, formats, BINARY))
             except psycopg.errors.InvalidSqlStatementName:
                 self.prepared.forget()  # the statement never started
-        result = self.raw.wait(self.prepared.result(self.raw.pgconn, sql, values, formats, BINARY))
-        return result.get_value(0, 0) if result.ntuples else None
-
-    def execute_alone(self, sql: str, params: Sequence[Any]) -> Rows:
-        """Carry out a plain statement, which is its own transaction; return its rows."""
-        return self.execute(Execute(sql, params, prepare=True))[0]
+        return self.raw.wait(self.prepared.result(self.raw.pgconn, sql, values, formats, BINARY))
 
     def _prepared(self, name: bytes | None, sql: str, params: Sequence[Any]) -> Rows:
         """Carry out a statement by its name; None: it is prepared now."""
@@ -492,26 +509,25 @@ class AsyncConnection:
         The values and the answer are in binary.
         ``stops``: the cancellations that came meanwhile are added here, and are up to the caller.
         """
-        result = await self._carried_out(sql, values, stops, binary(len(values)), BINARY)
+        result = await self._carried_out(sql, values, stops)
         return result.get_value(0, 0) if result.ntuples else None
 
-    async def all_rows(self, sql: str, params: Written, stops: list[asyncio.CancelledError]) -> Rows:
-        """Do the same with a statement of several steps; return all its rows."""
-        result = await self._carried_out(sql, params, stops, binary(len(params)))
-        return self.prepared.rows(self.prepared.names[sql], result)
+    async def numbers_and_times(
+        self, sql: str, values: list[bytes | None], stops: list[asyncio.CancelledError]
+    ) -> list[tuple[int, float]]:
+        """Do the same with a statement of several steps; return its rows, which have these two columns."""
+        return _numbers_and_times(await self._carried_out(sql, values, stops))
 
     async def _carried_out(
         self,
         sql: str,
         values: list[bytes | None],
         stops: list[asyncio.CancelledError],
-        formats: Sequence[int] | None = None,
-        answer: int = TEXT,
     ) -> PGresult:
-        prepared, pgconn = self.prepared, self.raw.pgconn
+        prepared, pgconn, formats = self.prepared, self.raw.pgconn, binary(len(values))
         name, result = prepared.names.get(sql) if HAS_POLL else None, None
         if name is not None:
-            pgconn.send_query_prepared(name, values, formats, answer)
+            pgconn.send_query_prepared(name, values, formats, BINARY)
             if not pgconn.flush():
                 try:
                     result = _checked(await self._answer(pgconn, stops))
@@ -520,7 +536,7 @@ class AsyncConnection:
                     name = None
         if result is None:
             # It is prepared first, or did not fit into the socket.
-            sent = prepared.result(pgconn, sql, values, formats, answer) if name is None else _result(pgconn)
+            sent = prepared.result(pgconn, sql, values, formats, BINARY) if name is None else _result(pgconn)
             outcome, stop = await to_its_end(uninterrupted(self.raw.wait(sent)))
             stops += [stop] if stop is not None else []
             result = outcome()

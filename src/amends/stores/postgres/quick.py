@@ -13,8 +13,9 @@ that is still on its way changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
+from itertools import chain, repeat
 from struct import Struct
 from typing import Any, Final
 
@@ -549,41 +550,47 @@ class Plain:
 
     def together(self, ops: Sequence[AdmitPlain | SettlePlain]) -> Together | None:
         """Return the statement of several steps, for which their chains are taken; None: none of them can be done."""
-        steps = [self.advance(op) for op in ops]
-        owner = next((step.kept.owner for step in steps if step is not None), "")
-        taken: dict[int, tuple[int, Advance]] = {}
+        owner = ""
+        taken: dict[int, tuple[int, AdmitPlain | SettlePlain, Kept, str]] = {}
         rows: list[tuple[Any, ...]] = []
-        for place, step in enumerate(steps):
-            if step is None:
+        for place, op in enumerate(ops):
+            first = op if type(op) is AdmitPlain else op.started.op  # type: ignore[union-attr]
+            run, number = first.run, first.number
+            kept = self._take(run) if first is not op or (first.tool in self.tools and is_plain(first)) else None
+            if kept is None:
                 continue
-            if step.kept.owner != owner:
-                step.kept.use.release()
+            if kept.owner != (owner or kept.owner) or op.repeated:
+                kept.use.release()
                 continue
-            number, row = self._row(step)
-            taken[number] = place, step
+            owner = kept.owner
+            body, row = self._admitting(first, kept) if first is op else self._settling(op, kept)  # type: ignore[arg-type]
+            taken[number] = place, op, kept, body
             rows.append(row)
         if not rows:
             return None
-        arrays = [_array(kind, column) for (_, kind), column in zip(_COLUMNS, zip(*rows, strict=True), strict=True)]
+        arrays = [write(column) for write, column in zip(_ARRAYS, zip(*rows, strict=True), strict=True)]
         now = self._now()
         values = [None if now is None else _float8(now), *arrays, owner.encode(), _int8(self.halt)]
-        return Together(taken, len(ops), Written(values))
+        return Together(taken, len(ops), values)
 
-    def _row(self, step: Advance) -> tuple[int, tuple[Any, ...]]:
-        """Return the number of the call, and what the statement of a batch has to know, as elements of arrays."""
-        op, kept = step.op, step.kept
-        n = kept.n + 1
-        before, after = f"{kept.head}:{n}:".encode(), b":" + step.body.encode()
-        if type(op) is AdmitPlain:
-            return op.number, (
-                kept.no, kept.epoch, kept.touch, kept.at, op.number, n, self.tools[op.tool], key_of(op), op.ident, op.digest,
-                _text(op.args), before, after, _text(more_of(op)), None,
-            )  # fmt: skip
-        first = op.started.op  # type: ignore[union-attr]
-        more = more_of(first, op.proof) if op.proof else None
-        return first.number, (
-            kept.no, kept.epoch, kept.touch, kept.at, first.number, n, 0, None, None, None, _text(op.result),  # type: ignore[union-attr]
-            before, after, _text(more), _text(more_of(first)),
+    def _admitting(self, op: AdmitPlain, kept: Kept) -> tuple[str, tuple[Any, ...]]:
+        """Return the body of the hash of an admission, and what a batch has to know of it, as elements of arrays."""
+        body, n, epoch = op.run.admission_body(op), kept.n + 1, kept.epoch
+        more = _text(more_of(op)) if op.call_ref or op.proof else None
+        return body, (
+            kept.no, epoch, kept.touch, kept.at, op.number, n, self.tools[op.tool], key_of(op), op.ident, op.digest,
+            _text(op.args), f"{kept.head}:{n}:".encode(), f":{body}".encode(), more, None,
+        )  # fmt: skip
+
+    def _settling(self, op: SettlePlain, kept: Kept) -> tuple[str, tuple[Any, ...]]:
+        """Return the same of a settlement."""
+        first = op.started.op
+        body, n = first.run.success_body(op), kept.n + 1
+        was = _text(more_of(first)) if first.call_ref or first.proof else None
+        more = _text(more_of(first, op.proof)) if op.proof else None
+        return body, (
+            kept.no, kept.epoch, kept.touch, kept.at, first.number, n, 0, None, None, None, _text(op.result),
+            f"{kept.head}:{n}:".encode(), f":{body}".encode(), more, was,
         )  # fmt: skip
 
     def all_done(self, together: Together, found: Sequence[tuple[Any, ...]]) -> list[Started | SettledPlain | None]:
@@ -591,8 +598,14 @@ class Plain:
         answers: list[Started | SettledPlain | None] = [None] * together.count
         taken = together.taken
         for number, at in found:
-            place, step = taken.pop(number)
-            answers[place] = self.done(step, at)
+            place, op, kept, body = taken.pop(number)
+            n = kept.n + 1
+            go_on(kept, body, at)
+            answers[place] = (
+                Started(op, n, at)
+                if type(op) is AdmitPlain
+                else SettledPlain(op.started, n, at, op.result, proof=op.proof)  # type: ignore[union-attr]
+            )
         together.let_go(is_known=True)
         return answers
 
@@ -909,13 +922,15 @@ class Together:
     __slots__ = ("count", "params", "taken")
     sql = _TOGETHER
 
-    def __init__(self, taken: dict[int, tuple[int, Advance]], count: int, params: Written) -> None:
+    def __init__(
+        self, taken: dict[int, tuple[int, AdmitPlain | SettlePlain, Kept, str]], count: int, params: list[bytes | None]
+    ) -> None:
         self.taken, self.count, self.params = taken, count, params
 
     def let_go(self, *, is_known: bool) -> None:
         """Let go of the chains of all steps that are still on their way; ``is_known``: those were not done."""
-        for _, step in self.taken.values():
-            let_go(step.kept, is_known=is_known)
+        for _, _, kept, _ in self.taken.values():
+            let_go(kept, is_known=is_known)
         self.taken = {}
 
 
@@ -963,17 +978,27 @@ def _text(text: str | None) -> bytes | None:
     return sent if b"\0" not in sent else storable(text).encode()
 
 
-def _array(kind: str, column: Sequence[Any]) -> bytes | None:
-    """Return an array as PostgreSQL writes it in binary; None if each of its elements is null, which is the same here."""
+def _numbers(kind: str, column: Sequence[Any]) -> bytes | None:
+    """Return an array of bigint or double precision as PostgreSQL writes it in binary."""
     count = len(column)
-    if kind == "bigint" or kind == "float8":
-        sized = [one for value in column for one in (8, value)]
-        return _head(_OIDS[kind], count, 0) + _packing("iq" if kind == "bigint" else "id", count)(*sized)
-    nulls = None in column
-    if nulls and column.count(None) == count:
-        return None
-    elements = [_NULL if value is None else _size(len(value)) + value for value in column]
+    packed = _packing("iq" if kind == "bigint" else "id", count)
+    return _head(_OIDS[kind], count, 0) + packed(*chain.from_iterable(zip(repeat(8), column)))
+
+
+def _strings(kind: str, column: Sequence[Any]) -> bytes | None:
+    """Return an array of text or bytea; None if each of its elements is null, which is the same here."""
+    count, nulls = len(column), None in column
+    if nulls:
+        if column.count(None) == count:
+            return None
+        elements = [_NULL if value is None else _size(len(value)) + value for value in column]
+    else:
+        elements = [part for value in column for part in (_size(len(value)), value)]
     return _head(_OIDS[kind], count, nulls) + b"".join(elements)
+
+
+_ARRAYS: Final = tuple([partial(_numbers if kind in ("bigint", "float8") else _strings, kind) for _, kind in _COLUMNS])
+"""How the columns of a batch are written."""
 
 
 def _head(oid: int, count: int, nulls: int) -> bytes:

@@ -221,7 +221,7 @@ class PostgresStore:
         keep = is_known = False
         try:
             steps = self._plain.together(ops)
-            found = connection.execute_alone(steps.sql, steps.params) if steps is not None else []
+            found = connection.numbers_and_times(steps.sql, steps.params) if steps is not None else []
             keep = True
             return self._plain.all_done(steps, found) if steps is not None else [None] * len(ops)
         except psycopg.Error as error:
@@ -334,7 +334,9 @@ class PostgresStore:
         try:
             steps = self._plain.together(ops)
             if steps is not None:
-                answers = self._plain.all_done(steps, await connection.all_rows(steps.sql, steps.params, stops))
+                answers = self._plain.all_done(
+                    steps, await connection.numbers_and_times(steps.sql, steps.params, stops)
+                )
             keep = True
         except psycopg.Error as error:
             keep, is_known = self._left_by(ops, error), is_certain(error)

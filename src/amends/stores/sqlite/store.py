@@ -97,6 +97,9 @@ INSIDE: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
 """Also those of several statements, which are done inside a transaction only."""
 BEFORE_BODIES: Final = frozenset({AdmitPlain, BeginCompensation})
 """The plain operations after which a body runs: nobody may run it by a record that is in a deleted file."""
+FILE_CHECK_S: Final = 0.01
+"""A file that was removed or replaced is noticed so late at most. Batches and the operations of the general flows look
+each time; to look before each plain call takes a thirtieth of its time."""
 INLINE_MAX: Final = 64
 """The most operations of one turn of an event loop that are written on the loop."""
 INLINE_FLUSH_S: Final = 0.0003
@@ -157,6 +160,8 @@ class SqliteStore:
         self._pool: futures.ThreadPoolExecutor | None = None
         self._flush_s = 1.0
         """How long a flush took lately."""
+        self._checked_until = 0.0
+        """Until when the file of the writer counts as that which the path names."""
         self._kept: dict[str, Kept] = {}
         """The ends of the chains of the runs that this store's process owns, by uid."""
         self._plain = Plain(self._clock, self._kept, STATEMENTS)
@@ -261,7 +266,7 @@ class SqliteStore:
         if writer is None:
             return None
         if kind in BEFORE_BODIES:
-            if inode_of(self._file) != writer.inode:
+            if time.monotonic() > self._checked_until and not self._is_same_file(writer):
                 return None  # the flow says that the file was replaced; what is written to the old one is lost
         elif kind not in PLAIN or (kind is SettleCompensation and op.then is not None):  # type: ignore[attr-defined]
             return self._in_transaction(writer, op, INSIDE[kind]) if kind in INSIDE else None
@@ -284,7 +289,7 @@ class SqliteStore:
         self, writer: Connection, op: StoreOp[Any], inside: Callable[[Plain, sqlite3.Cursor, Any], Any]
     ) -> Any:
         """Do what ``_alone`` does with an operation of several statements."""
-        if inode_of(self._file) != writer.inode:
+        if time.monotonic() > self._checked_until and not self._is_same_file(writer):
             return None
         cursor = writer.cursor
         answer = None
@@ -313,6 +318,13 @@ class SqliteStore:
         except BaseException as error:  # an interrupt, or a mistake of ours; SQLite knows whether it has committed
             self._fail([], LedgerUnavailable(f"not written: {error!r}"))
             raise
+
+    def _is_same_file(self, writer: Connection) -> bool:
+        """Return whether the path still names the file that is written, and remember for a moment that it does."""
+        if inode_of(self._file) != writer.inode:
+            return False
+        self._checked_until = time.monotonic() + FILE_CHECK_S
+        return True
 
     def _is_quick(self, count: int) -> bool:
         """Return whether so many operations may be written on an event loop: a hop to a thread takes longer."""
@@ -543,7 +555,7 @@ class SqliteStore:
             self.open(create=self._create)
             writer = self._writer
             assert writer is not None, "an open ledger has a writer"
-        elif inode_of(self._file) != writer.inode:
+        elif not self._is_same_file(writer):
             # The operating system would let us write on into a file that nobody will ever read.
             self._drop_writer()
             self._readers.drop()
@@ -554,6 +566,7 @@ class SqliteStore:
         return writer
 
     def _drop_writer(self) -> None:
+        self._checked_until = 0.0
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.raw.close()
