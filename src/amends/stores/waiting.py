@@ -3,7 +3,8 @@
 A process that sleeps until its answer comes is woken late: on a virtual machine by a tenth or more of the time that a
 statement of a server nearby takes. So it may ask the socket again and again for at most ``AWAKE_S_MAX`` instead. That is
 slower where the server, or somebody else, needs the core. Nobody can know that beforehand: both ways are timed all the
-time, and the faster one is taken.
+time, and the faster one is taken. A batch is waited for asleep: the callers of the next one need the core and the interpreter
+lock.
 """
 
 from __future__ import annotations

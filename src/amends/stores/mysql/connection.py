@@ -180,7 +180,7 @@ class Connection:
                 pass
             return found.said
 
-        return self._ask_at_once(data, answers)
+        return self._ask_at_once(data, answers, is_batch=True)
 
     def _received(self) -> bytes:
         """Return what has come from the server, waiting for it."""
@@ -209,7 +209,7 @@ class Connection:
 
         return self._ask_at_once("; ".join(("begin", text, *selects, "commit")), answers)
 
-    def _ask_at_once(self, data: bytes | str, read: Callable[[Any], T]) -> T:
+    def _ask_at_once(self, data: bytes | str, read: Callable[[Any], T], *, is_batch: bool = False) -> T:
         """Send a whole transaction, and read its answer packet by packet.
 
         The driver would read what the columns are called, and make a result of each packet: that takes as long as all else.
@@ -217,9 +217,12 @@ class Connection:
         self.begin_at_once(data)
         try:
             self._send(data)
-            self.wait.begin()
-            answer = read(self.raw)
-            self.wait.end()
+            if is_batch:
+                answer = read(self.raw)
+            else:
+                self.wait.begin()
+                answer = read(self.raw)
+                self.wait.end()
         except Exception as error:
             self.end_at_once(error)
             raise

@@ -177,20 +177,30 @@ class Waiter:
         self._wait = AnswerWait(partial(waiting.poll, 0))
 
     def answer(
-        self, name: bytes, params: list[bytes | None], formats: Sequence[int] | None = None, answer: int = TEXT
+        self,
+        name: bytes,
+        params: list[bytes | None],
+        formats: Sequence[int] | None = None,
+        answer: int = TEXT,
+        *,
+        is_batch: bool = False,
     ) -> PGresult | None:
-        """Return the answer of one statement; None: it did not fit into the socket, and the rest is up to psycopg."""
+        """Return the answer of one statement; None: it did not fit into the socket, and the rest is up to psycopg.
+
+        ``is_batch``: of several callers.
+        """
         pgconn, poll, wait = self._pgconn, self._poll, self._wait
         pgconn.send_query_prepared(name, params, formats, answer)
         if pgconn.flush():
             return None
-        wait.begin()
+        if not is_batch:
+            wait.begin()
         last: PGresult | None = None
         while True:
             while pgconn.is_busy():
                 poll()
                 pgconn.consume_input()
-            if last is None:
+            if last is None and not is_batch:
                 wait.end()
             result = pgconn.get_result()
             if result is None:  # all has come: an error of the commit comes after the rows
@@ -385,13 +395,13 @@ class Connection:
 
     def numbers_and_times(self, sql: str, values: list[bytes | None]) -> list[tuple[int, float]]:
         """Do the same with a statement of several steps; return its rows, which have these two columns."""
-        return _numbers_and_times(self._carried_out(sql, values))
+        return _numbers_and_times(self._carried_out(sql, values, is_batch=True))
 
-    def _carried_out(self, sql: str, values: list[bytes | None]) -> PGresult:
+    def _carried_out(self, sql: str, values: list[bytes | None], *, is_batch: bool = False) -> PGresult:
         name, waiter, formats = self.prepared.names.get(sql), self.waiter, binary(len(values))
         if name is not None and waiter is not None:
             try:
-                return _checked(self._answer(waiter, name, values, formats, BINARY))
+                return _checked(self._answer(waiter, name, values, formats, BINARY, is_batch=is_batch))
             except psycopg.errors.InvalidSqlStatementName:
                 self.prepared.forget()  # the statement never started
         return self.raw.wait(self.prepared.result(self.raw.pgconn, sql, values, formats, BINARY))
@@ -411,9 +421,11 @@ class Connection:
         params: list[bytes | None],
         formats: Sequence[int] | None = None,
         answer: int = TEXT,
+        *,
+        is_batch: bool = False,
     ) -> PGresult:
         try:
-            result = waiter.answer(name, params, formats, answer)
+            result = waiter.answer(name, params, formats, answer, is_batch=is_batch)
         except Exception:
             raise
         except BaseException:  # an interrupt
