@@ -360,7 +360,7 @@ def _open_socket(address: Address) -> socket.socket:
 def _is_readable(sock: socket.socket) -> Callable[[], Any]:
     """Return the question whether something has come on this connection."""
     if not hasattr(select, "poll"):  # Windows
-        return partial(select.select, [sock], [], [], 0)
+        return lambda: select.select([sock], [], [], 0)[0]
     asked = select.poll()
     asked.register(sock, select.POLLIN)
     return partial(asked.poll, 0)
