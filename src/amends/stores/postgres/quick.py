@@ -554,17 +554,19 @@ class Plain:
         taken: dict[int, tuple[int, AdmitPlain | SettlePlain, Kept, str]] = {}
         rows: list[tuple[Any, ...]] = []
         for place, op in enumerate(ops):
-            first = op if type(op) is AdmitPlain else op.started.op  # type: ignore[union-attr]
-            run, number = first.run, first.number
-            kept = self._take(run) if first is not op or (first.tool in self.tools and is_plain(first)) else None
+            if isinstance(op, AdmitPlain):
+                first, may_go = op, op.tool in self.tools and is_plain(op)
+            else:
+                first, may_go = op.started.op, not op.repeated
+            kept = self._take(first.run) if may_go else None
             if kept is None:
                 continue
-            if kept.owner != (owner or kept.owner) or op.repeated:
+            if kept.owner != (owner or kept.owner):
                 kept.use.release()
                 continue
             owner = kept.owner
-            body, row = self._admitting(first, kept) if first is op else self._settling(op, kept)  # type: ignore[arg-type]
-            taken[number] = place, op, kept, body
+            body, row = self._admitting(op, kept) if isinstance(op, AdmitPlain) else self._settling(op, kept)
+            taken[first.number] = place, op, kept, body
             rows.append(row)
         if not rows:
             return None
@@ -603,8 +605,8 @@ class Plain:
             go_on(kept, body, at)
             answers[place] = (
                 Started(op, n, at)
-                if type(op) is AdmitPlain
-                else SettledPlain(op.started, n, at, op.result, proof=op.proof)  # type: ignore[union-attr]
+                if isinstance(op, AdmitPlain)
+                else SettledPlain(op.started, n, at, op.result, proof=op.proof)
             )
         together.let_go(is_known=True)
         return answers
