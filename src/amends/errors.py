@@ -198,7 +198,7 @@ class RolledBack(Error):
         state = getattr(self.report, "state", "rolled_back")
         if state != "rolled_back":
             left = [getattr(one.call, "tool", "?") for one in getattr(self.report, "residue", ())]
-            stands = f"; {listed(left)} {'stands' if len(left) == 1 else 'stand'}" if left else ""
+            stands = f"; {_standing(left)}" if left else ""
             how = "was taken back in part" if state == "abandoned" else "is being taken back; that has not ended yet"
             return f"The task {how}: {undone} calls are undone{stands}. Stop and tell the user."
         # A failed call is the reason only if nobody has given another one.
@@ -206,7 +206,7 @@ class RolledBack(Error):
         missing = (
             [shown(one.why) for one in getattr(self.report, "missing", ())] if given.startswith(INCOMPLETE) else []
         )
-        why = f", because it was not finished: {'; '.join(missing)}" if missing else ""
+        why = f", because it was not finished: {'; '.join(some(missing))}" if missing else ""
         what = f"{undone} of {undone} calls undone"
         return f"Everything was taken back: {what}{why}. Tell the user; start again only if asked."
 
@@ -947,17 +947,16 @@ class RunBlocked(ToolError):
         causes: Sequence[str] = (),
         missing: Sequence[Any] = (),
     ) -> None:
-        super().__init__(message, run_id=run_id, hint="; ".join(causes))
+        super().__init__(message, run_id=run_id, hint="; ".join(some(causes, where=listed_in(run_id))))
         self.residue, self.doubts, self.causes = tuple(residue), tuple(doubts), tuple(causes)
         self.missing = tuple(missing)
 
     def for_model(self) -> str:
         left = [getattr(r.call, "tool", "?") for r in self.residue]
         if left:
-            stands = f"{listed(left)} {'stands' if len(left) == 1 else 'stand'}"
-            return f"The task could not be taken back completely; {stands}. {FOR_A_PERSON}"
+            return f"The task could not be taken back completely; {_standing(left)}. {FOR_A_PERSON}"
         if self.missing:
-            what = "; ".join(shown(one.why) for one in self.missing)
+            what = "; ".join(some([shown(one.why) for one in self.missing]))
             return f"The task is not finished: {what}. It cannot be undone. {FOR_A_PERSON}"
         return f"The task cannot go on by itself. {FOR_A_PERSON}"
 
@@ -1384,6 +1383,58 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+NAMED_MAX: Final = 5
+"""How many calls, causes or runs a text names; it says how many more there are. Attributes have all of them."""
+CAUSES_MAX: Final = 20
+"""How many causes of a blocked run are recorded; one more says how many others there are."""
+_MORE: Final = pattern(r"and ([0-9][0-9,]{0,14}) more(?:: .*)?")
+
+
+def some(texts: Sequence[str], *, where: str = "", most: int = NAMED_MAX) -> list[str]:
+    """Return these texts; if they are more than ``most``, the first different ones and how many more there are.
+
+    What ``some`` itself has shortened before is counted, too. ``where``: what lists all of them.
+    """
+    count = how_many(texts)
+    if count <= most:
+        return list(texts)
+    rest = len(texts) - 1 if texts and more_in(texts[-1]) else len(texts)
+    first = list(dict.fromkeys(texts[:rest]))[:most]
+    return [*first, f"and {count - len(first):,} more{where and f': {where}'}"]
+
+
+def some_in_words(names: Iterable[str]) -> str:
+    """Return the names with commas; if they are more than ``NAMED_MAX``, the first of them and how many more there are."""
+    texts = some(list(names))
+    return f"{', '.join(texts[:-1])} {texts[-1]}" if texts and more_in(texts[-1]) else ", ".join(texts)
+
+
+def how_many(texts: Sequence[str]) -> int:
+    """Return how many there are, with those that ``some`` has only counted."""
+    more = more_in(texts[-1]) if texts else 0
+    return len(texts) - 1 + more if more else len(texts)
+
+
+def more_in(text: str) -> int:
+    """Return how many others this text of ``some`` counts; 0: it names one."""
+    found = _MORE.fullmatch(text)
+    return int(found[1].replace(",", "")) if found else 0
+
+
+def listed_in(run_id: str) -> str:
+    """Return where all calls of a run are listed, for a text that names a few of them."""
+    return f"rt.report({run_id!r}) lists them all"
+
+
+def _listed_some(names: Sequence[str]) -> str:
+    return listed(names) if len(names) <= NAMED_MAX else some_in_words(names)
+
+
+def _standing(tools: Sequence[str]) -> str:
+    """Say of which tools effects are left."""
+    return f"{_listed_some(tools)} {'stands' if len(tools) == 1 else 'stand'}"
+
+
 NOT_AGAIN: Final = "Do not call it again or look for another way; go on with other work, or stop."
 """What a model does about a call that waits for a person, if its program continues the run after the decision."""
 
@@ -1468,7 +1519,7 @@ def out_of_order(no: OrderViolation) -> str:
             )
         case "pivot_early":
             return (
-                f"{no.tool} cannot be undone, so it comes last, and {listed(no.unsettled)} "
+                f"{no.tool} cannot be undone, so it comes last, and {_listed_some(no.unsettled)} "
                 f"{'has' if len(no.unsettled) == 1 else 'have'} no result yet. "
                 f"Wait for {'it' if len(no.unsettled) == 1 else 'them'}, then call {no.tool} again with the same arguments."
             )
@@ -1495,7 +1546,7 @@ def what_to_call(no: OrderViolation) -> str:
         case "pivot_early" if no.missing:
             return f"call {listed(no.missing)} first, then {no.tool} again"
         case "pivot_early":
-            return f"wait until {listed(no.unsettled)} is settled (rt.report shows why it is not), then call {no.tool} again"
+            return f"wait until {_listed_some(no.unsettled)} is settled (rt.report shows why it is not), then call {no.tool} again"
         case "pivot_in_flight":
             return (
                 f"wait until {no.pivot or 'the pivot'} is settled, then call {no.tool} again; reads may start meanwhile"

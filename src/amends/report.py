@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from amends.encoding.canonical import canonical
 from amends.encoding.dataclass import dataclass, field
-from amends.errors import LedgerTampered, NotStorable
+from amends.errors import LedgerTampered, NotStorable, how_many
 from amends.model import NOT_LOADED, Approval, Call, Lock, Missing, Residue, RunInfo, plain, plain_fields
 from amends.states import CallState, RunState
 from amends.visible import shortened, visible, visible_value
@@ -404,9 +404,9 @@ class Next:
     def _blocked_by(self) -> str:
         if not self.causes:
             return ""
-        first, *others = self.causes
-        more = f" (and {len(others)} more)" if others else ""
-        return f" until a person decides: {visible(first, prose=True)}{more}"
+        others = how_many(self.causes) - 1
+        more = f" (and {others} more)" if others else ""
+        return f" until a person decides: {visible(self.causes[0], prose=True)}{more}"
 
 
 @dataclass(frozen=True, slots=True)

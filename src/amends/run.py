@@ -61,6 +61,7 @@ from amends.errors import (
     is_a,
     log_error,
     note_on,
+    some_in_words,
     trim,
     trims,
     trims_itself,
@@ -1435,7 +1436,7 @@ class AsyncRun(OpenRun):
         self._pending.clear()
         if not names:
             return None
-        shown = ", ".join(dict.fromkeys(names))
+        shown = some_in_words(dict.fromkeys(names))
         return NotAwaited(
             f"run {self.id} was left, and a call in it was never awaited: {shown}. Nothing of it was done; say `await`.",
             tool=names[0],

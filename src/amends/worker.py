@@ -26,7 +26,7 @@ from typing import Final, Protocol
 
 from amends.drivers.event_loop import shielded
 from amends.engine import recovery
-from amends.errors import LedgerMissing, LedgerUnavailable, UsageError, described
+from amends.errors import LedgerMissing, LedgerUnavailable, UsageError, described, listed_in, some, some_in_words
 from amends.host import runs
 from amends.host.settings import Setting
 from amends.ledger.operations import ListRuns
@@ -375,19 +375,20 @@ class Worker:
             log.warning(
                 "run %s is past its deadline; it has pivoted, so it continues until it is done", visible(report.run_id)
             )
-        for left in report.residue:
-            log.warning(
-                "run %s: left standing: %s (%s): %s",
-                *map(visible, (report.run_id, left.call.tool, left.call.id)),
-                visible(left.why, prose=True),
-            )
-        for cause in report.run.causes:
-            log.warning("run %s: %s", visible(report.run_id), visible(cause, prose=True))
+        id, where = visible(report.run_id), visible(listed_in(report.run_id), prose=True)
+        left = [
+            f"{visible(one.call.tool)} ({visible(one.call.id)}): {visible(one.why, prose=True)}"
+            for one in report.residue
+        ]
+        for words in some(left, where=where):
+            log.warning("run %s: left standing: %s", id, words)
+        for cause in some(report.run.causes, where=where):
+            log.warning("run %s: %s", id, visible(cause, prose=True))
         return report
 
     def _tell_skipped(self, report: Report) -> None:
         if self._is_news(report):
-            missing = ", ".join(report.skipped)
+            missing = some_in_words(report.skipped)
             log.warning("run %s is left to another worker: this one does not have %s", visible(report.run_id), missing)
 
     def _is_news(self, report: Report) -> bool:

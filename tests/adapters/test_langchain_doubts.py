@@ -22,8 +22,8 @@ from langgraph.prebuilt import ToolNode
 
 import amends
 import amends.testing
-from amends import Absent, Happened, RunBlocked, Unknown
-from amends.adapters.langchain import AmendsMiddleware
+from amends import Absent, Answer, Call, Happened, RunBlocked, Unknown
+from amends.adapters.langchain import DOUBT, AmendsMiddleware, Settled, told_of_doubts
 from tests.adapters.test_langchain import config_of
 
 CONFIG = config_of("t1")
@@ -290,3 +290,22 @@ def test_a_bare_tool_node_in_doubt_raises_again_until_a_person_has_settled_it(de
             graph.invoke(None, CONFIG)
             assert rt.report("t1/1").state == "committed"
     assert desk.effects() == ["charge 7"]
+
+
+def test_a_model_is_told_of_many_settled_doubts_in_few_words_and_each_result_is_corrected() -> None:
+    answers = [Answer("done", f"receipt {n}") for n in range(30)]
+    call = Call("t1/1", "charge", "1", {}, id="call_1", state="succeeded")
+    settled = {f"d{n}": Settled(call, one) for n, one in enumerate(answers)}
+    state = {
+        "messages": [ToolMessage(LOST, tool_call_id=id, name="charge", response_metadata={DOUBT: id}) for id in settled]
+    }
+    told = told_of_doubts(state, settled)
+    assert told is not None
+    *corrected, notice = told["messages"]
+    assert [one.content for one in corrected] == [one.text for one in answers]
+    assert "receipt 4" in notice.content
+    assert "receipt 5" not in notice.content
+    assert notice.content.endswith(" The results of 25 more calls were corrected above.")
+    few = told_of_doubts(state, dict(list(settled.items())[:5]))
+    assert few is not None
+    assert few["messages"][-1].content == " ".join(one.text for one in list(settled.values())[:5])

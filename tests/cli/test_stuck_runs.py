@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from amends import InDoubt, RunBlocked, Runtime, tool
+from amends.errors import NAMED_MAX
 from tests.cli.command import PATIENCE_S, environment, run
 from tests.cli.terminal import at_terminal
 from tests.forked import run_python
@@ -128,3 +130,25 @@ def test_a_held_call_is_shown_whole_before_it_may_run(stuck: Path) -> None:
     assert (seen.code, "   candles = 8" in seen.lines, "Sure?" in seen.text) == (0, True, False)
     done = at_terminal("calls", "decide", first, "run", "--why", "two cakes", "--yes", cwd=stuck)
     assert (done.code, "Sure?" in done.text) == (0, False)
+
+
+def test_a_rollback_of_a_run_with_many_doubts_names_a_few_and_the_command_that_lists_all(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+
+    @tool
+    def book(n: int) -> str:
+        raise TimeoutError("the answer was lost")
+
+    @book.compensate
+    def unbook(n: int) -> None: ...
+
+    with Runtime(url, tools=[book]) as rt:
+        with pytest.raises(RunBlocked), rt.run("order-1") as shopping:
+            for n in range(30):
+                with pytest.raises(InDoubt):
+                    shopping.call(book, n=n)
+    shown = run("runs", "show", "order-1", "--url", url, cwd=tmp_path)
+    assert "and 10 more: amends runs show order-1 lists them all" in shown.stdout
+    done = run("rollback", "order-1", "--yes", "--by", "ada", "--why", "wrong order", "--url", url, cwd=tmp_path)
+    assert done.stderr.count("answer it first: amends doubts resolve call_") == NAMED_MAX
+    assert f"and {30 - NAMED_MAX} more: amends doubts list --url {url} lists them all" in done.stderr

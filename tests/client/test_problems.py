@@ -6,7 +6,7 @@ import pytest
 
 from amends import errors
 from amends.client.problems import KNOWN, ServiceError, answer_error, error_of
-from amends.errors import Busy, Error, KeyConflict, ToolFailed
+from amends.errors import CAUSES_MAX, Busy, Error, KeyConflict, RunBlocked, ToolFailed, how_many
 from amends.serve.problems import Problem, problem_of
 
 
@@ -26,6 +26,18 @@ def test_the_facts_of_a_document_are_attributes() -> None:
     assert isinstance(busy, Busy)
     assert (busy.run_id, busy.retry_after, str(busy)) == ("r", 4, "somebody has it")
     Problem.model_validate(problem_of(busy))
+
+
+def test_the_document_of_a_run_with_many_causes_has_as_many_as_are_recorded_and_says_how_many_more_there_are() -> None:
+    causes = [f"book ({n}) may have happened: look" for n in range(300)]
+    document = problem_of(RunBlocked("run r is blocked: book", run_id="r", causes=causes))
+    assert document["causes"] == [*causes[:CAUSES_MAX], "and 280 more: rt.report('r') lists them all"]
+    assert document["hint"].endswith("; and 295 more: rt.report('r') lists them all")
+    made = error_of(document)
+    assert isinstance(made, RunBlocked)
+    assert (how_many(made.causes), made.hint) == (300, document["hint"])
+    few = problem_of(RunBlocked("run r is blocked: book", run_id="r", causes=causes[:CAUSES_MAX]))
+    assert few["causes"] == causes[:CAUSES_MAX]
 
 
 def test_an_error_that_only_the_service_has_is_a_service_error() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from amends.adapters.restate import HOLD_S, _Output
+from amends.adapters.restate import HOLD_S, Ending, RunNotCommitted, _Output
 from tests.adapters.loops import on_a_loop
 
 
@@ -83,3 +83,10 @@ async def test_the_order_stays_if_the_other_side_is_slow() -> None:
     await output.send(body(b"", more=False))
     assert b"".join(text for text, _ in wire.said) == b"".join(b"%d," % number for number in range(30))
     assert [more for _, more in wire.said].count(False) == 1
+
+
+def test_what_stands_of_a_run_that_was_not_committed_is_named_in_part() -> None:
+    error = RunNotCommitted("r", Ending("abandoned", residue=["book"] * 300))
+    assert "left standing: book and 299 more" in str(error)
+    assert len(error.ending.residue) == 300
+    assert "left standing: book, pay" in str(RunNotCommitted("r", Ending("abandoned", residue=["book", "pay"])))

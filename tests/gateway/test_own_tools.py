@@ -19,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, ElicitResult
 
 import amends
+from amends.errors import NAMED_MAX
 from tests.adapters.loops import on_a_loop
 from tests.gateway.desk import Desk
 from tests.gateway.test_first_use import plain, shelf
@@ -97,6 +98,20 @@ async def test_a_rollback_names_the_requests_that_it_withdraws(tmp_path: Path) -
         assert "2 requests for approval were withdrawn" in said
         assert 'shelf.sell(item="lamp")' in said
         assert all(one in said for one in ids)
+        with amends.Runtime(desk.url) as rt:
+            assert list(rt.approvals()) == []
+
+
+@on_a_loop
+async def test_a_rollback_names_a_few_of_many_requests_that_it_withdraws(tmp_path: Path) -> None:
+    desk = shelf(tmp_path)
+    async with desk.client() as client:
+        for n in range(8):
+            await tell(client, "sell", item=f"lamp {n}")
+        said = await tell(client, "amends_rollback", why="not needed")
+        assert "8 requests for approval were withdrawn" in said
+        assert said.count("shelf.sell(item=") == NAMED_MAX
+        assert said.endswith(" and 3 more.")
         with amends.Runtime(desk.url) as rt:
             assert list(rt.approvals()) == []
 

@@ -1038,7 +1038,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: condition_left_out(("TURN_PLAIN",), f" and {sqlite_quick.ONLY_THESE}", " and ? > 0"),
         ("compensation_order", "world_order"), ("F8c", "F7"), "sqlite"),
     Bug("L19", "a whole rollback takes back in the order of doing",
-        lambda: rewritten((rollback, "_known_effects", 'attrgetter("n"))', 'attrgetter("n"), reverse=True)')),
+        lambda: rewritten((rollback, "_known_effects", "return effects", "return effects[::-1]")),
         ("compensation_order", "world_order"), ("F6", "F7"), "sqlite"),
     Bug("L20", "a whole rollback goes on although its compensation has failed",
         lambda: rewritten((rollback, "take_back_plainly", "if ended.error is not None or ended.in_flight:", "if False:")),

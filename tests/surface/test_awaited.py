@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Runtime, current_run, tool
-from amends.errors import NoRun, NotAwaited, RunBlocked, WrongColour
+from amends.errors import NAMED_MAX, NoRun, NotAwaited, RunBlocked, WrongColour
 from tests.world import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
@@ -93,6 +93,31 @@ def test_leaving_the_block_raises_and_takes_it_back(forget: Callable[[Any], Any]
 
     _run(main)
     assert _log == ["1", "undo 1"]
+
+
+def test_many_calls_of_many_tools_are_named_in_part() -> None:
+    def declared(n: int) -> Any:
+        @tool(name=f"tool_{n}")
+        async def body() -> str:
+            return "done"
+
+        @body.compensate
+        async def undo() -> None: ...
+
+        return body
+
+    async def main() -> NotAwaited:
+        tools = [declared(n) for n in range(30)]
+        async with AsyncRuntime("memory:", tools=tools) as rt:
+            with pytest.raises(NotAwaited) as found:
+                async with rt.run("r"):
+                    for one in tools:
+                        one()
+            return found.value
+
+    error = asyncio.run(main())
+    assert f": tool_0, tool_1, tool_2, tool_3, tool_4 and {30 - NAMED_MAX} more. Nothing of it was done" in str(error)
+    assert len(error.tools) == 30
 
 
 def test_a_rollback_that_is_never_awaited_does_not_commit() -> None:

@@ -61,7 +61,7 @@ from amends import (
     current_run,
 )
 from amends.adapters import agents_run_by, in_order
-from amends.errors import NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, Suspended, UnknownTool
+from amends.errors import NAMED_MAX, NOT_FINISHED, ApprovalVoid, Busy, NoRun, RunEnded, Suspended, UnknownTool
 from amends.idempotency import by_schema
 from amends.notify import exact
 from amends.visible import visible_log
@@ -1883,7 +1883,11 @@ def told_of_doubts(state: Any, settled: Mapping[str, Settled]) -> dict[str, Any]
             content, is_error = (known.told.text, known.told.is_error) if known.stands else (known.text, True)
             status = "error" if is_error else "success"
             corrected.append(message.model_copy(update={"content": content, "status": status, "response_metadata": {}}))
-    notice = HumanMessage(" ".join(one.text for one in settled.values()), name=OURS)
+    known_now = [one.text for one in settled.values()]
+    if len(known_now) > NAMED_MAX:
+        others = f"The results of {len(known_now) - NAMED_MAX:,} more calls were corrected above."
+        known_now = [*known_now[:NAMED_MAX], others]
+    notice = HumanMessage(" ".join(known_now), name=OURS)
     return {"messages": [*corrected, notice], "jump_to": "model"}
 
 

@@ -54,7 +54,7 @@ from agents.tool_context import ToolContext
 from pydantic_core import to_json, to_jsonable_python
 
 import amends
-from amends.errors import ApprovalVoid, KeyConflict, NoRun, RunNotFound, Suspended
+from amends.errors import ApprovalVoid, KeyConflict, NoRun, RunNotFound, Suspended, some_in_words
 from amends.idempotency import KEY_META, call_meta, check_result
 
 log = logging.getLogger("amends")
@@ -282,7 +282,7 @@ class AmendsRunner:
     async def _unknown(self, state: RunState[Any]) -> amends.UsageError:
         """Return the error for a state of which the ledger has no call: it has only asked agents, which are no calls."""
         names = {getattr(item.raw_item, "name", None) for item in state._generated_items}
-        asked = ", ".join(sorted(name for name in names if isinstance(name, str)))
+        asked = some_in_words(sorted(name for name in names if isinstance(name, str)))
         stopped = [one.run_id for one in await self._rt.inbox() if one.what == "suspended" and one.run_id is not None]
         shown = ", ".join([*stopped[:SHOWN_MAX], *(["…"] if len(stopped) > SHOWN_MAX else [])])
         return amends.UsageError(
@@ -306,7 +306,7 @@ class AmendsRunner:
 def _only(found: set[str]) -> str:
     if len(found) != 1:
         raise amends.UsageError(
-            f"{len(found)} runs wait for what this state waits for: {', '.join(sorted(found)) or 'none known'}",
+            f"{len(found)} runs wait for what this state waits for: {some_in_words(sorted(found)) or 'none known'}",
             hint="name the run: run(agent, state, run_id=...)",
         )
     return found.pop()
@@ -1078,7 +1078,7 @@ class _Pausing:
 
     def because(self, run_id: str, interruptions: list[ToolApprovalItem]) -> amends.Waiting:
         """Return the exception to raise inside the run's block: a pause is not an end."""
-        names = ", ".join(sorted({item.tool_name or "a tool" for item in interruptions}))
+        names = some_in_words(sorted({item.tool_name or "a tool" for item in interruptions}))
         self._because = amends.Waiting(f"the agent waits for a decision about {names}", run_id=run_id)
         return self._because
 

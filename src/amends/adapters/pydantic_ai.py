@@ -45,7 +45,7 @@ from pydantic_core import to_json, to_jsonable_python
 
 import amends
 from amends.adapters import agents_run_by
-from amends.errors import ApprovalVoid, NoRun, RunNotFound, Suspended
+from amends.errors import ApprovalVoid, NoRun, RunNotFound, Suspended, some_in_words
 
 log = logging.getLogger("amends")
 
@@ -404,7 +404,7 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             most = {info.id for info in open_}
         if len(most) > 1:
             raise amends.UsageError(
-                f"{len(most)} runs have the calls of this history: {', '.join(sorted(most))}",
+                f"{len(most)} runs have the calls of this history: {some_in_words(sorted(most))}",
                 hint="name the run: AmendsCapability(rt, run_id=...)",
             )
         return most.pop() if most else None

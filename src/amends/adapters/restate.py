@@ -50,7 +50,7 @@ from amends.adapters.durable_runs import (
     Outcome,
     PendingApproval,
 )
-from amends.errors import UsageError, described
+from amends.errors import UsageError, described, some_in_words
 from amends.visible import visible, visible_log
 
 __all__ = [
@@ -129,7 +129,7 @@ class RunNotCommitted(TerminalError):
 
     def __init__(self, run_id: str, ending: Ending) -> None:
         """For ``DurableRun.commit``."""
-        left = f"; left standing: {', '.join(ending.residue)}" if ending.residue else ""
+        left = f"; left standing: {some_in_words(ending.residue)}" if ending.residue else ""
         why = f": {ending.text}" if ending.text else ""
         super().__init__(f"run {run_id} is {ending.state}{left}{why}", 500)
         self.ending = ending

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from amends import AsyncRuntime, Runtime
 from amends.cli.output import RED, iso_time, put, say
-from amends.errors import Error, LedgerMissing, NotFound, UsageError
+from amends.errors import Error, LedgerMissing, NotFound, UsageError, some_in_words
 from amends.places import HINT, load_module
 from amends.visible import printable, visible
 
@@ -182,7 +182,7 @@ def say_unloaded(rt: Runtime, tools: Iterable[str], command: str) -> None:
         return
     code = "its code" if len(names) == 1 else "their code"
     say(
-        f"not loaded here: {', '.join(map(visible, names))}. Without {code}, amends shows what is recorded, and not what "
+        f"not loaded here: {some_in_words(map(visible, names))}. Without {code}, amends shows what is recorded, and not what "
         f"would be done next. To see that, name your program: {command} --app APP:RT"
     )
 

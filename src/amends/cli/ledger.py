@@ -23,6 +23,7 @@ from amends.cli.output import (
     say,
     say_how_many,
 )
+from amends.errors import some_in_words
 from amends.visible import shortened, visible
 
 SETTING_CHARS_MAX: Final = 200
@@ -248,7 +249,7 @@ def locks(
 
 
 def _lock_row(lock: Lock) -> tuple[str, ...]:
-    waiting = ", ".join(map(visible, lock.waiting))
+    waiting = some_in_words(map(visible, lock.waiting))
     held = duration(lock.held_s)
     return (visible(lock.name), visible(lock.run_id), lock.run_state, held, visible(lock.tool), waiting)
 

@@ -79,7 +79,7 @@ from amends.cli.output import (
     say_how_many,
 )
 from amends.cli.wording import in_commands, worded
-from amends.errors import StalePlan, UsageError
+from amends.errors import NAMED_MAX, StalePlan, UsageError
 from amends.visible import visible, visible_call, visible_log, visible_value
 from amends.worker import CONCURRENCY_MAX, DRAIN_S, work, work_once
 
@@ -655,9 +655,11 @@ def _put_rolled_back(report: Report, as_json: bool, given: Given) -> int:
         return DONE
     if report.skipped:
         say(f"recorded; {_who_goes_on(report.run.tags, 'rolls it back', given)}")
-        for call in report.doubts:
+        for call in report.doubts[:NAMED_MAX]:
             answer = f"amends doubts resolve {visible(call.id)} happened|absent|unknown --why ...{given}"
             say(f"{visible(call.tool)} may have happened; unless its probe settles that, answer it first: {answer}")
+        if len(report.doubts) > NAMED_MAX:
+            say(f"and {len(report.doubts) - NAMED_MAX:,} more: amends doubts list{given} lists them all")
         return DONE
     if report.doubts:
         return IN_DOUBT

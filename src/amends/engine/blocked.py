@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final
 
 from amends.encoding.dataclass import dataclass
+from amends.encoding.patterns import pattern
 from amends.engine.doubts import (
     doubt_question,
     probe_failure,
@@ -20,6 +21,7 @@ from amends.engine.session import (
     lacking,
     lacking_words,
 )
+from amends.errors import CAUSES_MAX, listed_in, some
 from amends.ledger.locks import is_held_back
 from amends.ledger.operations import (
     Tree,
@@ -34,6 +36,7 @@ NOT_STARTED: Final = "NotStarted"
 NOT_YET: Final = "it has not been compensated yet"
 DOUBTS_NAMED_MAX: Final = 3
 """How many doubts are named by a call that waits for them."""
+_VERB: Final = pattern(r"\brt\.(\w+)\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,32 @@ def _doubts_first(found: list[Obstacle]) -> list[Obstacle]:
     ]
 
 
-def accepted_by_rule(left: list[Obstacle]) -> str:
+def recorded_causes(run_id: str, causes: Sequence[str]) -> tuple[str, ...]:
+    """Return the causes that are recorded of a blocked run: at most ``CAUSES_MAX``, and how many more there are.
+
+    Each verb that removes one of them is named, so that people are offered it.
+    """
+    if len(causes) <= CAUSES_MAX:
+        return tuple(causes)
+    told: set[str] = set()
+    chosen: list[int] = []
+    for place, cause in enumerate(causes):
+        verbs = set(_VERB.findall(cause))
+        if not verbs <= told:
+            told |= verbs
+            chosen.append(place)
+    others = (place for place in range(len(causes)) if place not in chosen)
+    first = sorted([*chosen, *others][:CAUSES_MAX])
+    rest = [place for place in range(len(causes)) if place not in first]
+    return tuple(some([causes[place] for place in (*first, *rest)], where=listed_in(run_id), most=CAUSES_MAX))
+
+
+def accepted_by_rule(run_id: str, left: list[Obstacle]) -> str:
     """Return the accepted residue if rules accepted all of it beforehand; empty: a person must be asked."""
     if not all(one.row.accepts and not one.doubtful for one in left):
         return ""
-    return "; ".join(dict.fromkeys(f"{one.row.tool} stands: {one.row.accepts}" for one in left))
+    stays = dict.fromkeys(f"{one.row.tool} stands: {one.row.accepts}" for one in left)
+    return "; ".join(some(list(stays), where=listed_in(run_id)))
 
 
 def accepted_by_plan(run: RunRow, left: list[Obstacle]) -> str:
@@ -247,7 +271,8 @@ def commit_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
         around = _runs_around(runs, row, tree.run)
         kept = next((run for run in around if _waits_for_forks(run)), None)
         if row.state == "succeeded" and kept is not None:
-            found.append(Obstacle(row, "a fork depends on it", "; ".join(json.loads(kept.causes))))
+            forks = some(json.loads(kept.causes), where=listed_in(kept.id))
+            found.append(Obstacle(row, "a fork depends on it", "; ".join(forks)))
             continue
         if any(run.phase == "rolling_back" for run in around):
             left = _rollback_obstacle(session, row, runs[row.run], tree.run)  # a child that cannot be rolled back

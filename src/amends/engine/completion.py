@@ -12,7 +12,19 @@ from amends.encoding.dataclass import dataclass, field
 from amends.encoding.payloads import decode
 from amends.engine.before import UNREAD
 from amends.engine.session import Session, call_of, error_parts, error_text, scrubbed
-from amends.errors import INCOMPLETE, NOT_FINISHED, NotStorable, UnknownTool, UsageError, cut, described, listed, shown
+from amends.errors import (
+    INCOMPLETE,
+    NOT_FINISHED,
+    NotStorable,
+    UnknownTool,
+    UsageError,
+    cut,
+    described,
+    listed,
+    listed_in,
+    shown,
+    some,
+)
 from amends.ledger.operations import Tree
 from amends.ledger.rows import CallRow, RunRow
 from amends.model import Missing, ToolCall
@@ -304,9 +316,16 @@ def why_incomplete(run_id: str, missing: Sequence[Missing]) -> tuple[str, str]:
     """Return why the run is rolled back, and what blocks it after its pivot, with the verbs that help; empty: complete."""
     if not missing:
         return "", ""
-    why = INCOMPLETE + "; ".join(dict.fromkeys(one.why for one in missing))
+    why = INCOMPLETE + "; ".join(_whys(missing, lambda text: text, where=listed_in(run_id)))
     verbs = f"open run {run_id!r} again and finish it, or close it with rt.finish({run_id!r}, by=..., why=...)"
     return why, f"{why}: {verbs}"
+
+
+def _whys(missing: Sequence[Missing], worded: Callable[[str], str], *, where: str = "") -> list[str]:
+    """Return a few of the failures, and all that is required: that has a limit of its own, and the record is read for it."""
+    failed = dict.fromkeys(worded(one.why) for one in missing if one.call is not None)
+    required = dict.fromkeys(worded(one.why) for one in missing if one.call is None)
+    return list(dict.fromkeys([*some(list(failed), where=where), *required]))
 
 
 def cause_unchecked(run_id: str, names: Sequence[str], *, pivoted: bool) -> str:
@@ -322,7 +341,7 @@ def told_before_end(missing: Sequence[Missing], *, pivoted: bool) -> str:
     """Return what a model is told that is about to stop; empty if nothing is missing."""
     if not missing:
         return ""
-    what = "; ".join(dict.fromkeys(shown(one.why) for one in missing))
+    what = "; ".join(_whys(missing, shown))
     end = (
         "This task has made its irreversible call, so nothing is taken back: if you stop now, a person is asked to finish it."
         if pivoted

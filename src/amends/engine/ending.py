@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from amends.encoding.lazy_import import import_on_use
 from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected, request_of_call, terms_for
 from amends.engine.before import reads_first
-from amends.engine.blocked import Obstacle, commit_obstacles, rollback_obstacles
+from amends.engine.blocked import Obstacle, commit_obstacles, recorded_causes, rollback_obstacles
 from amends.engine.call import Done, guarded_admission, run_attempts, settle_outcome
 from amends.engine.costs import exceeded
 from amends.engine.doubts import is_repeatable, probe_failure, probed_seldom
@@ -67,7 +67,10 @@ from amends.errors import (
     clean,
     described,
     is_a,
+    listed_in,
     only_waits,
+    some,
+    some_in_words,
 )
 from amends.ledger.leases import work_left_s
 from amends.ledger.operations import (
@@ -147,7 +150,7 @@ async def _leave_doubtful(session: Session, error: BaseException) -> str:
     tree = await read_tree(session)
     if tree.run.goal == "rollback" or tree.run.phase not in ("open", "pivoted"):
         return ""
-    names = ", ".join(dict.fromkeys(row.tool for row in tree.calls if row.state == "in_doubt"))
+    names = some_in_words(dict.fromkeys(row.tool for row in tree.calls if row.state == "in_doubt"))
     again_s, lost = await doubts_due(session, tree), lost_answer(error)
     if again_s is None and lost is None:
         return ""
@@ -310,7 +313,7 @@ def forward_note(session: Session, tree: Tree, *, messages: bool = True) -> str:
     """
     mine = [row for row in tree.calls if row.run == session.uid and _pending(row)]
     words = [_left_in_words(row, tree.now, messages=messages) for row in mine]
-    left = "; ".join(words) or "its recorded calls are being run"
+    left = "; ".join(some(words, where=listed_in(session.id))) or "its recorded calls are being run"
     return f"amends: run {session.id} has pivoted and goes on: {left}"
 
 
@@ -431,7 +434,7 @@ def _incomplete(session: Session, run: RunRow, missing: list[Missing]) -> RunRow
     if run.state != "blocked":
         return run
     causes = list(json.loads(run.causes))
-    words = f"run {session.id} is blocked: {'; '.join(causes)}"
+    words = f"run {session.id} is blocked: {'; '.join(some(causes, where=listed_in(session.id)))}"
     raise RunBlocked(words, run_id=session.id, causes=causes, missing=missing)
 
 
@@ -680,7 +683,7 @@ async def _close_child(session: Session, child: RunRow) -> float | None:
 
 
 async def _block(session: Session, blocking: list[Obstacle], *, again_s: float | None = None) -> RunRow:
-    causes = tuple(left.cause for left in blocking)
+    causes = recorded_causes(session.id, [left.cause for left in blocking])
     if again_s is None:
         again_s = await _look_again(session, await read_tree(session))
     return await CloseRun(
@@ -709,7 +712,7 @@ async def interrupted(session: Session, *, asked: str = "") -> RunRow:
     if asked:
         ended = f"a rollback was asked for ({asked}), and the pivot cannot be undone"
     cause = f"{ended}: open run {session.id!r} again, or close it with rt.finish({session.id!r}, by=..., why=...)"
-    causes = (cause, *(one.cause for one in commit_obstacles(session, tree)))
+    causes = recorded_causes(session.id, [cause, *(one.cause for one in commit_obstacles(session, tree))])
     lease, again_s = session.lease, await _look_again(session, tree)
     return await CloseRun(
         session.uid, lease.owner, lease.epoch, "blocked", causes=causes, interrupted=True, wake_s=again_s
@@ -739,16 +742,16 @@ def _will_continue(session: Session, row: CallRow) -> bool:
 
 
 def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> None:
-    """Raise ``RunBlocked`` if the run is blocked, naming everything that is left."""
+    """Raise ``RunBlocked`` if the run is blocked; its attributes have everything that is left, its texts name a part."""
     if tree.run.state != "blocked":
         return
     left = rollback_obstacles(session, tree) if tree.run.phase == "rolling_back" else commit_obstacles(session, tree)
     doubts = [call_of(one.row, session.spec(one.row.tool)) for one in left if one.doubtful]
     residue = [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in left if not one.doubtful]
-    names = ", ".join(dict.fromkeys(one.row.tool for one in left)) or "nothing amends can name"
+    names = some_in_words(dict.fromkeys(one.row.tool for one in left)) or "nothing amends can name"
     # It has not begun to roll back: forks depend on it.
     if tree.run.phase == "open" and tree.run.goal == "rollback" and not left:
-        names = "; ".join(json.loads(tree.run.causes))
+        names = "; ".join(some(json.loads(tree.run.causes), where=listed_in(session.id)))
     raise RunBlocked(
         f"run {session.id} is blocked: {names}",
         run_id=session.id,

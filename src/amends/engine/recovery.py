@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from amends.encoding.dataclass import dataclass
-from amends.engine.blocked import commit_obstacles
+from amends.engine.blocked import commit_obstacles, recorded_causes
 from amends.engine.checkpoints import check_anchor
 from amends.engine.doubts import probed_seldom, waits_for_request
 from amends.engine.ending import commit, interrupted
@@ -188,7 +188,7 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
     if tree.run.phase == "pivoted":
         return await _go_forward(session, tree.run)  # the doubt was about its pivot, which had happened
     if later is None and doubtful and tree.run.state != "blocked":
-        causes = tuple(left.cause for left in commit_obstacles(session, tree))
+        causes = recorded_causes(session.id, [left.cause for left in commit_obstacles(session, tree)])
         again_s, lease = probed_seldom(session, tree), session.lease
         run = await CloseRun(session.uid, lease.owner, lease.epoch, "blocked", causes=causes, wake_s=again_s)
         return Recovered("done", run)

@@ -710,7 +710,7 @@ async def _close(session: Session, tree: Tree) -> RollbackProgress:
     if left:
         stays, by = "", "rule"
         if session.uid == session.root:
-            stays = accepted_by_rule(left)
+            stays = accepted_by_rule(session.id, left)
             stays, by = (stays, by) if stays else (accepted_by_plan(tree.run, left), "plan")
         if not stays:
             return await _block(session, tree)
@@ -751,7 +751,7 @@ async def _close_at_once(
 
 
 async def _block(session: Session, tree: Tree) -> RollbackProgress:
-    causes = tuple(left.cause for left in rollback_obstacles(session, tree))
+    causes = recorded_causes(session.id, [left.cause for left in rollback_obstacles(session, tree)])
     again_s, lease = probed_seldom(session, tree), session.lease
     run = await CloseRun(session.uid, lease.owner, lease.epoch, "blocked", causes=causes, wake_s=again_s)
     return RollbackProgress(run, await read_tree(session))
@@ -762,7 +762,7 @@ async def _wait_for_forks(session: Session, tree: Tree, forks: Iterable[RunRow])
     later = await settle_doubts(session, tree, back=False)
     if later is None:
         later = probed_seldom(session, await read_tree(session))
-    causes = tuple(fork_obstacle(fork, tree.run) for fork in forks)
+    causes = recorded_causes(session.id, [fork_obstacle(fork, tree.run) for fork in forks])
     lease = session.lease
     run = await CloseRun(session.uid, lease.owner, lease.epoch, "blocked", causes=causes, wake_s=later)
     return RollbackProgress(run, await read_tree(session))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcp_types import CallToolRequestParams, CallToolResult, TextContent, Tool, ToolAnnotations
 
 from amends import Call, Report
-from amends.errors import Error, Forbidden, Refused, UsageError
+from amends.errors import Error, Forbidden, Refused, UsageError, listed_in, some, some_in_words
 from amends.gateway.runs import Work, ended_words
 from amends.idempotency import check_arguments
 from amends.visible import visible, visible_call
@@ -121,7 +121,8 @@ class OwnTools:
         head = f"Run {visible(report.run_id)}: {', '.join([report.state, count, *filter(None, of_which)])}."
         shown = found[-CALLS_SHOWN_MAX:]
         lines = [f"{visible_call(call.tool, call.args)}: {_state_words(call, request)}" for call, request in shown]
-        causes = [f"It is blocked: {visible(one, prose=True)}" for one in report.run.causes]
+        left = some(report.run.causes, where=listed_in(report.run_id))
+        causes = [f"It is blocked: {visible(one, prose=True)}" for one in left]
         calls = [
             {"tool": call.tool, "state": call.state, "id": call.id} | ({"approval": request} if request else {})
             for call, request in shown
@@ -183,8 +184,8 @@ def _check_undoable(report: Report) -> None:
 
 def _withdrawn_words(asked: Sequence[tuple[Call, str]]) -> str:
     one = len(asked) == 1
-    named = ", ".join(f"{visible_call(call.tool, call.args)} ({request})" for call, request in asked)
-    return f"{len(asked)} request{'' if one else 's'} for approval {'was' if one else 'were'} withdrawn: {named}."
+    words = some_in_words(f"{visible_call(call.tool, call.args)} ({request})" for call, request in asked)
+    return f"{len(asked)} request{'' if one else 's'} for approval {'was' if one else 'were'} withdrawn: {words}."
 
 
 def _refusal(error: Error) -> str:

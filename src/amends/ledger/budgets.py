@@ -17,7 +17,7 @@ from typing import Any, Final
 from amends.budgets import ONE, amount_in, decimal_of, text_of
 from amends.encoding.canonical import digest
 from amends.encoding.dataclass import dataclass, field
-from amends.errors import limit_words
+from amends.errors import limit_words, some_in_words
 from amends.ledger.events import goal_facts, write_event
 from amends.ledger.operations import Admission, AdmitCall, ListBudgets, ReadSlices, SettleCall
 from amends.ledger.queries import list_calls, page_events, page_slices, slices_named
@@ -451,7 +451,7 @@ def _named(charges: Iterable[tuple[CallRow, Charge]]) -> list[tuple[str, tuple[B
 
 def _tools_of(over: Overrun, asked: Iterable[tuple[str, tuple[BudgetDemand, ...]]]) -> str:
     """Return the tools that need something of this budget."""
-    return ", ".join(dict.fromkeys(tool for tool, wants in asked if is_of(over, wants)))
+    return some_in_words(dict.fromkeys(tool for tool, wants in asked if is_of(over, wants)))
 
 
 def is_of(over: Overrun, wants: Iterable[BudgetDemand]) -> bool:

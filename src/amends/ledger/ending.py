@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from amends.errors import LeaseLost, TransitionRefused
+from amends.errors import NAMED_MAX, LeaseLost, TransitionRefused, some_in_words
 from amends.ledger.admission import calls_within, make_ready, not_succeeded
 from amends.ledger.approvals import make_new_request, replace_request, request_more, undecided_staged, use_staged
 from amends.ledger.budgets import (
@@ -418,7 +418,7 @@ async def close_run(op: CloseRun) -> RunRow:
         calls, children = await calls_within(run)
         left = [call.tool for call in calls if call.run == run.uid and call.state in UNSETTLED]
         if left or children:
-            raise TransitionRefused(f"run {run.id} has unsettled calls: {left}", frm=run.state, to="committed")
+            raise TransitionRefused(f"run {run.id} has unsettled calls: {_few(left)}", frm=run.state, to="committed")
         return await move_run(run, "committed", at=now, by=op.owner, epoch=root.epoch)
     assert op.to == "blocked", f"a run is not closed as {op.to}"
     wake = now if await forks_are_gone(run) else None if op.wake_s is None else now + op.wake_s
@@ -474,6 +474,10 @@ async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
     return run
 
 
+def _few(tools: list[str]) -> str:
+    return str(tools) if len(tools) <= NAMED_MAX else some_in_words(tools)
+
+
 async def abandon_run(op: AbandonRun) -> RunRow:
     """Abandon a run (``AbandonRun``). Its owner is fenced off."""
     root = await Find(RUNS, op.run)
@@ -486,7 +490,7 @@ async def abandon_run(op: AbandonRun) -> RunRow:
     live = [call.tool for call in calls if call.state in ("started", "compensating")]
     if live:
         raise TransitionRefused(
-            f"run {root.id} has calls in flight ({', '.join(live)}); wait for them, or for their owner's lease",
+            f"run {root.id} has calls in flight ({some_in_words(live)}); wait for them, or for their owner's lease",
             frm=root.state,
             to="abandoned",
         )
@@ -535,7 +539,7 @@ async def finish_run(op: FinishRun) -> RunRow:
     calls, children = await calls_within(run)
     left = [call.tool for call in calls if call.state in UNSETTLED]
     if left or children:
-        raise TransitionRefused(f"run {run.id} still has unsettled calls: {left}", frm=run.state, to="committed")
+        raise TransitionRefused(f"run {run.id} still has unsettled calls: {_few(left)}", frm=run.state, to="committed")
     now = await Now(run.root)
     root = await find_run(run.root)
     run = await move_run(run, "pivoted", at=now, by=op.by, epoch=root.epoch, came_from="", causes="[]")

@@ -6,7 +6,7 @@ Each public function is a verb of the runtime (see ``amends.host.verbs``).
 from __future__ import annotations
 
 from amends.engine.halts import halt_of
-from amends.errors import UsageError
+from amends.errors import UsageError, some
 from amends.host.host import Host, View
 from amends.ledger.operations import Halt as HaltLedger
 from amends.ledger.operations import ListHalts, Unhalt
@@ -53,7 +53,7 @@ async def unhalt(
     whose = view.only(tenant)
     standing = [halt_of(row).extent for row in await ListHalts() if _is_seen(whose, row)]
     raise UsageError(
-        "there is no such halt" + (f"; halted now: {'; '.join(standing)}" if standing else "; nothing is halted"),
+        "there is no such halt" + (f"; halted now: {'; '.join(some(standing))}" if standing else "; nothing is halted"),
         hint="name the same tenant, agent and tool as the halt did; rt.halts() lists those that stand",
     )
 

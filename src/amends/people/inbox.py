@@ -10,7 +10,7 @@ from typing import Any, Final, get_args, get_type_hints
 from amends.engine.approvals import approval_of
 from amends.engine.doubts import probe_failure
 from amends.engine.session import call_of, moment
-from amends.errors import UsageError
+from amends.errors import UsageError, listed_in, more_in, some
 from amends.host.filters import INBOX_FIELDS, Filter, parse_filter
 from amends.host.host import Host, View
 from amends.host.listing import PAGE
@@ -57,7 +57,8 @@ async def inbox(host: Host, view: View, filter: str = "", *, newest: int | None 
     named = {item.id for item in items} | {item.call.id for item in items if item.call is not None}
     for run in blocked:
         causes = [cause for cause in json.loads(run.causes) if not any(name in cause for name in named)]
-        if causes or not json.loads(run.causes):
+        # The text that counts the other causes says nothing by itself: the doubts among them are listed as well.
+        if any(not more_in(cause) for cause in causes) or not json.loads(run.causes):
             items.append(await _blocked(run, causes))
     # A run with another reason to wait is not listed as suspended, too; a staged call is no such reason.
     waiting = {row.root for row in (*held, *doubtful) if row.reason != "order"} | {
@@ -138,8 +139,9 @@ def _doubts(host: Host, rows: list[CallRow], stuck: Collection[str]) -> list[Inb
 
 
 async def _blocked(run: RunRow, causes: list[str]) -> InboxItem:
-    why = "; ".join(causes)
-    verbs = tuple(verb for verb in ("finish", "retry", "rollback", "accept", "abandon") if f"rt.{verb}(" in why)
+    whole = "; ".join(causes)
+    verbs = tuple(verb for verb in ("finish", "retry", "rollback", "accept", "abandon") if f"rt.{verb}(" in whole)
+    why = "; ".join(some(causes, where=listed_in(run.id)))
     return _run_item(run, "blocked", await _blocked_at(run), why=why, verbs=verbs or ("abandon",))
 
 

@@ -20,7 +20,7 @@ from amends.encoding.secret import MARK
 from amends.engine.blocked import rollback_obstacles
 from amends.engine.rollback import roll_back
 from amends.engine.session import Session, call_of, read_tree
-from amends.errors import RunEnded, StalePlan, UsageError
+from amends.errors import NAMED_MAX, RunEnded, StalePlan, UsageError, some_in_words
 from amends.host.host import Host, View
 from amends.host.runs import found
 from amends.ledger.ending import IN_THE_WAY
@@ -181,8 +181,8 @@ def _check_loaded(plan: RollbackPlan) -> None:
     """
     if plan.unloaded:
         raise UsageError(
-            f"the plan of run {plan.run_id} was made without the code of {', '.join(plan.unloaded)}: a process that has it would "
-            "compensate what the plan shows as staying",
+            f"the plan of run {plan.run_id} was made without the code of {some_in_words(plan.unloaded)}: a process that has it "
+            "would compensate what the plan shows as staying",
             hint="make the plan where these tools are loaded",
             run_id=plan.run_id,
         )
@@ -192,14 +192,15 @@ def _check_accepted(plan: RollbackPlan, accept: tuple[str, ...]) -> None:
     """Raise ``UsageError`` unless exactly what stays of a committed run is accepted."""
     must = {call.id: call.tool for call in plan.must_accept}
     if missing := [f"{tool} ({id})" for id, tool in must.items() if id not in accept]:
+        ids = f"pass in accept= the id of every call that stays: rt.plan_rollback({plan.run_id!r}) names them"
         raise UsageError(
-            f"run {plan.run_id} cannot be taken back completely: {', '.join(missing)} would stay",
-            hint=f"accept what stays: accept={list(must)!r}",
+            f"run {plan.run_id} cannot be taken back completely: {some_in_words(missing)} would stay",
+            hint=ids if len(must) > NAMED_MAX else f"accept what stays: accept={list(must)!r}",
             run_id=plan.run_id,
         )
     if others := [id for id in accept if id not in must]:
         raise UsageError(
-            f"nothing is to be accepted about {', '.join(map(repr, others))} in run {plan.run_id}",
+            f"nothing is to be accepted about {some_in_words(map(repr, others))} in run {plan.run_id}",
             hint="accept= names the calls of plan.must_accept, and no others",
             run_id=plan.run_id,
         )

@@ -18,7 +18,18 @@ from amends.engine.compiled import IDENT, NOT_AGAIN, Bound, Compiled, is_exact, 
 from amends.engine.costs import exceeded
 from amends.engine.halts import halted_in
 from amends.engine.session import Ask, Session, call_of, error_parts
-from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunBlocked, RunEnded, ToolFailed, type_name
+from amends.errors import (
+    Error,
+    KeyConflict,
+    OutOfOrder,
+    RuleRefused,
+    RunBlocked,
+    RunEnded,
+    ToolFailed,
+    more_in,
+    some_in_words,
+    type_name,
+)
 from amends.ledger.budgets import overrun_in
 from amends.ledger.rows import FINAL_NO, CallRow, EventRow, lost_at
 from amends.ledger.world import Sleep
@@ -510,25 +521,25 @@ def refusal_of(replay: Replay, session: Session, ask: Ask, entry: Entry) -> Exce
 def blocked_by(replay: Replay, session: Session, move: EventRow) -> RunBlocked:
     """Return the error of a blocked run, from the event that recorded it."""
     causes = [str(cause) for cause in json.loads(move.facts).get("causes", ())]
-    doubts, residue, names, named = [], [], [], []
+    doubts, residue, names, about = [], [], [], []
     for cause in causes:
         found = _CALL.search(cause)
         # Among all calls of the tree: a call that was rolled back answers no request, but may be a cause.
         row = next((one for one in replay.record.tree.calls if found is not None and one.id == found.group(1)), None)
         if row is None or (move.frm != "rolling_back" and replay.may_stand(row, move.run)):
             continue
-        named.append(cause)
+        about.append(cause)
         call, why = call_of(row, session.spec(row.tool)), cause.partition(": ")[0]
         names.append(row.tool)
         if "may have happened" in cause:
             doubts.append(call)
         else:
             residue.append(Residue(call, why))
-    left = ", ".join(dict.fromkeys(names)) or "nothing amends can name"
+    left = some_in_words(dict.fromkeys(names)) or "nothing amends can name"
     return RunBlocked(
         f"run {session.id} is blocked: {left}",
         run_id=session.id,
         residue=residue,
         doubts=doubts,
-        causes=named or causes,
+        causes=[*about, *filter(more_in, causes)] if about else causes,
     )

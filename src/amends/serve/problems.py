@@ -197,6 +197,8 @@ def problem_of(error: Error) -> dict[str, Any]:
             found[name] = value
         elif isinstance(value, list | tuple) and value:
             found[name] = [str(one) for one in value]
+    if isinstance(error, errors.RunBlocked) and error.causes:
+        found["causes"] = errors.some(error.causes, where=errors.listed_in(error.run_id or ""), most=errors.CAUSES_MAX)
     for name in ("call", "approval"):
         about = getattr(getattr(error, name, None), "id", "")
         if about:

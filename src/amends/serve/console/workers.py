@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from amends import InboxItem, RunInfo
+from amends.errors import some
 from amends.serve.console.doubts import place_of
 from amends.serve.console.html import path
 from amends.serve.console.run import plain_error, without_ids
@@ -106,9 +107,9 @@ def _stuck(run: RunInfo) -> dict[str, Any]:
     """Return why a run does not go on by itself, who can change that, and the page where."""
     now = run.now
     waits = None if now is None else now.waits_for
-    why, who, order = "; ".join(run.causes) or "it waits", waits or "", 2
+    why, who, order = "; ".join(some(run.causes)) or "it waits", waits or "", 2
     if run.state == "blocked":
-        why, who, order = "; ".join(map(_cause, run.causes)) or "a person must decide", "a person", 0
+        why, who, order = "; ".join(some([_cause(one) for one in run.causes])) or "a person must decide", "a person", 0
     elif now is not None and now.what == "orphaned":
         why, who, order = "its process gave no sign of life in time", "a worker takes it over", 1
     elif waits in ("a lock", "a retry", "a probe", "a worker", "its program"):
