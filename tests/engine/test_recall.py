@@ -15,6 +15,7 @@ from amends import AsyncRuntime, Runtime, tool
 from amends.engine.session import CALLS_MAX, CHARS_MAX, Recall
 from amends.errors import InDoubt, KeyConflict, LeaseLost, RolledBack
 from amends.ledger.operations import StoreOp
+from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettledPlain, Started
 from amends.ledger.rows import CallRow
 from amends.stores.memory import MemoryStore
 from amends.testing import TestRuntime
@@ -327,6 +328,31 @@ def test_memory_is_bounded_in_calls_and_in_size() -> None:
     assert recall.of(f"k{CALLS_MAX * 2}", "i") is not None
     recall.keep(_row("large", result="x" * (CHARS_MAX + 1)))
     assert recall.of("large", "i") is None
+
+
+def test_plain_calls_come_back_as_they_were_kept() -> None:
+    run, other = (PlainRun(uid, "r", "t", "agent", "ann", "owner", 1) for uid in ("u", "v"))
+    tools = [PlainTool(name, "1", "compensatable", 0, 1) for name in ("reserve", "pay", "ship")]
+    recall, kept = Recall(), []
+    for number in reversed(range(30)):
+        one = bytes([number]) * 32
+        op = AdmitPlain(run, tools[number % 3], number, one, one, one, f"[{number}]", "ref" * (number % 2), proof="p")
+        kept.append(SettledPlain(Started(op, 2 * number, 1.0), 2 * number + 1, 2.0, f'"{number}"', proof="q"))
+        recall.keep_plain(kept[-1])
+    for settled in kept:
+        op = settled.started.op
+        found = recall.of_plain(op.key, op.ident)
+        assert found is not None and found.started.op == op and found.started.op.tool is op.tool
+        assert found.row == settled.row and found.proof == settled.proof
+        assert recall.of_plain(op.key, b"other arguments") is None
+        assert recall.of_plain(op.key, op.ident) is found, "what was asked for once is not made again"
+        assert recall.of(op.key.hex(), op.ident.hex()) == settled.row
+    assert [one.n for one in recall.settled()] == sorted(one.n for one in kept)
+    strange = AdmitPlain(other, tools[0], 99, b"x" * 32, b"y" * 32, b"z" * 32, "[]")
+    recall.keep_plain(SettledPlain(Started(strange, 1, 1.0), 2, 2.0, "1"))
+    assert recall.of_plain(strange.key, strange.ident) is None, "a cache is of one tree"
+    recall.close()
+    assert recall.settled() == []
 
 
 def _row(key: str, result: str = '"ok"') -> CallRow:

@@ -186,13 +186,13 @@ class Recall:
     """
 
     rows: dict[str, CallRow] = field(default_factory=dict)
-    plain: dict[bytes, KeptPlain] = field(default_factory=dict)
-    """Those that were plain: they are made again if somebody asks for one. As plain data they are nothing that the garbage
+    plain: dict[bytes, KeptPlain | SettledPlain] = field(default_factory=dict)
+    """Those that were plain: they are made again when somebody asks for one. As plain data they are nothing that the garbage
     collector has to look at: as objects they took it a twentieth of the time of a call."""
     tools: list[PlainTool] = field(default_factory=list)
     """The tools of those, which ``KeptPlain`` has as numbers."""
     run: PlainRun | None = None
-    """The run of those."""
+    """The run of those: the root of the tree."""
     closed: bool = False
     record: Callable[[Any, Any], Flow[Any]] | None = None
     """In a replay: answers every request from the record of an earlier run; None: this run is live."""
@@ -215,25 +215,32 @@ class Recall:
         if len(self.rows) + len(self.plain) >= CALLS_MAX:
             self._make_room()
         if self.run is not op.run:
-            self.run, self.tools, self.plain = op.run, [], {}
+            if self.run is not None:
+                return
+            self.run = op.run
         tools = self.tools
         if tool not in tools:
-            tools.append(tool)
+            tools.append(tool)  # and never removed: other threads have its place
         self.plain[op.key] = (
             op.number, tools.index(tool), op.ident, op.digest, args, op.call_ref, op.proof, started.n, started.at, settled.n,
             settled.at, result, settled.proof,
         )  # fmt: skip
 
-    def _plain_of(self, key: bytes, kept: KeptPlain) -> SettledPlain:
-        """Return a plain call as ``keep_plain`` was given it."""
-        number, tool, ident, digest, args, call_ref, proof, n, at, settled_n, settled_at, result, result_proof = kept
+    def _plain_of(self, key: bytes, kept: KeptPlain | SettledPlain) -> SettledPlain:
+        """Return a plain call as ``keep_plain`` was given it, and keep it so: what is asked for once is asked for again."""
+        if type(kept) is SettledPlain:
+            return kept
+        number, tool, ident, digest, args, call_ref, proof, n, at, settled_n, settled_at, result, result_proof = kept  # type: ignore[misc]
         assert self.run is not None, "a plain call has a run"
         op = AdmitPlain(self.run, self.tools[tool], number, key, ident, digest, args, call_ref, proof=proof)
-        return SettledPlain(Started(op, n, at), settled_n, settled_at, result, proof=result_proof)
+        settled = SettledPlain(Started(op, n, at), settled_n, settled_at, result, proof=result_proof)
+        if not self.closed:
+            self.plain[key] = settled
+        return settled
 
     def settled(self) -> list[SettledPlain]:
         """Return the plain calls, in the order of settling."""
-        calls = [self._plain_of(key, kept) for key, kept in self.plain.items()]
+        calls = [self._plain_of(key, kept) for key, kept in list(self.plain.items())]
         return sorted(calls, key=attrgetter("n"))
 
     def _make_room(self) -> None:
