@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-AWAKE_S_MAX: Final = 0.0005
+AWAKE_S_MAX: Final = 0.001
 """How long a statement is waited for awake. Where sleeping takes longer than this, nobody tries: the server is far away,
 its disk is slow, or it is busy."""
 FIRST_ASLEEP: Final = 64
