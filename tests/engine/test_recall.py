@@ -342,8 +342,11 @@ def test_plain_calls_come_back_as_they_were_kept() -> None:
     for settled in kept:
         op = settled.started.op
         found = recall.of_plain(op.key, op.ident)
-        assert found is not None and found.started.op == op and found.started.op.tool is op.tool
-        assert found.row == settled.row and found.proof == settled.proof
+        assert found is not None
+        assert found.started.op == op
+        assert found.started.op.tool is op.tool
+        assert found.row == settled.row
+        assert found.proof == settled.proof
         assert recall.of_plain(op.key, b"other arguments") is None
         assert recall.of_plain(op.key, op.ident) is found, "what was asked for once is not made again"
         assert recall.of(op.key.hex(), op.ident.hex()) == settled.row
