@@ -20,6 +20,7 @@ from amends.stores.postgres.connection import (
     numbered,
     written,
 )
+from amends.stores.postgres.transaction import Preamble
 from amends.stores.postgres.url import read_url
 from amends.stores.sql import Execute
 from tests.stores.pg import ends_sessions, fails, works_again
@@ -174,3 +175,22 @@ def test_a_step_of_any_size_is_sent_whole(postgres_url: str) -> None:
             alone(connection, "select 1 / %s::bigint", (0,))
     assert alone(connection, sql, ("ab",)) == [(2,)]
     connection.close()
+
+
+def test_plain_statements_are_planned_once_and_general_ones_for_their_values(postgres_url: str) -> None:
+    # The server would choose by costs that it estimated when the tables were empty. Then a rollback was planned anew each
+    # time once the tables had been analyzed: three times as long.
+    link = connect(read_url(postgres_url), opened=False)
+    pairs = "select %s::bigint + %s::bigint"
+    for _ in range(USES):
+        alone(link, pairs, (1, 2))
+    [(generic, custom)] = link.raw.execute("select generic_plans, custom_plans from pg_prepared_statements").fetchall()
+    assert custom == 0
+    assert generic > 0
+    preamble = Preamble(read_url(postgres_url))
+    for begin in (preamble.writing, preamble.reading):
+        link.command(begin)
+        assert link.raw.execute("show plan_cache_mode").fetchone() == ("auto",)
+        link.command("rollback")
+        assert link.raw.execute("show plan_cache_mode").fetchone() == ("force_generic_plan",)
+    link.close()

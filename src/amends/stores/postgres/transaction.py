@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from amends.encoding.chain import storable
 from amends.ledger.dispatch import READS, intent
-from amends.ledger.operations import ListRuns, ReadCall, SearchCalls, StoreOp
+from amends.ledger.operations import ReadCall, StoreOp
 from amends.stores.postgres import errors
 from amends.stores.postgres.quick import QUICK, Plain
 from amends.stores.postgres.url import Address
@@ -27,8 +27,12 @@ PAUSE_S: Final = 0.01
 WRITING: Final = Statements(POSTGRES)
 READING: Final = Statements(replace(POSTGRES, lock="", skip=""))
 """A transaction that only reads may not lock, and need not: it reads one snapshot."""
-ALONE: Final = (ReadCall, ListRuns, SearchCalls)
-"""Reads of one statement, which is a snapshot of its own."""
+PLANNED_ONCE: Final = "plan_cache_mode = force_generic_plan"
+"""A plain statement finds every row by its number: one plan serves all values. Left to itself, the server compares that plan
+with plans for the values, by costs that it estimated when the tables were empty, and may then plan a statement anew each
+time, which takes longer than to carry it out."""
+PLANNED_AGAIN: Final = "plan_cache_mode = auto"
+"""The general statements have values that matter, such as a rare state, which has an index of its own."""
 
 
 class Preamble:
@@ -38,11 +42,11 @@ class Preamble:
     """
 
     def __init__(self, address: Address) -> None:
-        own = f"; {settings_of(address, 'set local')}" if address.pooler == "transaction" else ""
-        self.writing = f"begin isolation level read committed{own}"
-        self.reading = f"begin isolation level repeatable read read only{own}"
-        self.needed = bool(own)
+        self.needed = address.pooler == "transaction"
         """Whether even a single statement needs it."""
+        own = settings_of(address, "set local") if self.needed else f"set local {PLANNED_AGAIN}"
+        self.writing = f"begin isolation level read committed; {own}"
+        self.reading = f"begin isolation level repeatable read read only; {own}"
 
 
 def settings_of(address: Address, verb: str) -> str:
@@ -55,6 +59,8 @@ def settings_of(address: Address, verb: str) -> str:
     ]
     if address.schema:
         settings.append(f"{verb} search_path = {quoted(address.schema)}")
+    if verb == "set":
+        settings.append(f"set {PLANNED_ONCE}")
     return "; ".join(settings)
 
 
@@ -132,7 +138,7 @@ class Attempts:
 
 
 async def _read(op: StoreOp[T], preamble: Preamble, clock: Callable[[], float] | None) -> T:
-    if isinstance(op, ALONE) and not preamble.needed:
+    if isinstance(op, ReadCall) and not preamble.needed:  # one statement, which finds its row by a number
         alone: T = await as_sql(intent(op), Transaction(READING, clock))
         return alone
     await Command(preamble.reading)
