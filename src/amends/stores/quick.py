@@ -15,7 +15,7 @@ from amends.encoding.chain import body_of, proof
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import number_of
 from amends.ledger.events import call_facts, proof_of, settlement_facts, written_facts
-from amends.ledger.opening import opening_facts
+from amends.ledger.opening import OPENED, new_run, opening_facts
 from amends.ledger.operations import (
     Admission,
     AdmitCall,
@@ -30,7 +30,7 @@ from amends.ledger.operations import (
     Settled,
 )
 from amends.ledger.plain import AdmitPlain, FailPlain, PlainRun, SettlePlain
-from amends.ledger.rows import AddEvent, CallRow, RunRow
+from amends.ledger.rows import RUN_COLUMNS, AddEvent, CallRow, RunRow
 from amends.states import CALL_STATES, NEW, STANDING, UNSETTLED
 from amends.stores.calls import (
     RootFacts,
@@ -251,6 +251,16 @@ NOTHING_LEFT: Final = has_no_call(STANDING | UNSETTLED | {"residue"}, but_reads=
 """The condition that nothing keeps a run from being rolled back."""
 NOTHING_UNSETTLED: Final = has_no_call(UNSETTLED | {"residue"})
 """The condition that nothing keeps a run from being committed; what is residue may be a pivot that nobody can know."""
+
+
+def _literal(value: str | float | None) -> str:
+    assert "'" not in str(value), "a literal needs no quotes"
+    return "null" if value is None else f"'{value}'" if isinstance(value, str) else repr(value)
+
+
+_NEW_RUN: Final = new_run(OpenRun("", "", "", "", "", 0.0, "", "", "", 0.0), 1, 0.0)
+COMMON_COLUMNS: Final = {name: _literal(getattr(_NEW_RUN, name)) for name in RUN_COLUMNS if name not in OPENED}
+"""The columns of a run that are the same in all new runs, as SQL."""
 
 
 def opening_event(op: OpenRun, row: RunRow, at: float) -> AddEvent:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import chain, repeat
+from operator import attrgetter
 from struct import Struct
 from typing import Any, Final
 
@@ -62,6 +63,7 @@ from amends.stores import calls as stored
 from amends.stores.postgres.errors import fate_of
 from amends.stores.postgres.wakeup import CHANNEL
 from amends.stores.quick import (
+    COMMON_COLUMNS,
     ENDED,
     NOTHING_DROPPED,
     NOTHING_LEFT,
@@ -103,7 +105,6 @@ from amends.stores.sql import (
     EVENT_COLUMNS,
     FOLD_WINDOW_S,
     POSTGRES,
-    RUN_VALUES,
     SKEW_S,
     Execute,
     Kept,
@@ -208,8 +209,18 @@ _ANSWER: Final = answer_sql(Statements(POSTGRES))
 
 _EVENT_COLUMNS: Final = ", ".join(map(POSTGRES.name_of, EVENT_COLUMNS))
 _TYPES: Final = {"int": "bigint", "float": "float8", "float | None": "float8"}
+_OPENED: Final = attrgetter(
+    *[name for name in RUN_COLUMNS if name not in COMMON_COLUMNS and name not in ("created_at", "deadline_at")]
+)
 _LATER: Final = {"created_at": "h_at", "lease_until": "h_at + %s::float8", "wake_at": "h_at + %s::float8"}
 """The columns of a new run that depend on the time."""
+
+
+def _opened(name: str) -> str:
+    """Return a column of a new run: what all new runs have in common is written out, which takes less than to send it."""
+    if name in COMMON_COLUMNS or name == "deadline_at":
+        return COMMON_COLUMNS.get(name, "null")
+    return _LATER.get(name, f"%s::{_TYPES.get(str(RunRow.__dataclass_fields__[name].type), 'text')}")
 
 
 def _hashes(count: int) -> str:
@@ -265,10 +276,7 @@ def _moving(count: int, sets: str, guard: str, *, columns: str = "", calls: str 
 _OPEN_RUN: Final = (
     _hashes(1)
     + f", r as (insert into amends_run ({', '.join(RUN_COLUMNS)}, owners, n, head, at, touch, unsealed) select "
-    + ", ".join(
-        _LATER.get(name, f"%s::{_TYPES.get(str(RunRow.__dataclass_fields__[name].type), 'text')}")
-        for name in RUN_COLUMNS
-    )
+    + ", ".join([_opened(name) for name in RUN_COLUMNS])
     + ", %s::text, 1, h_1, h_at, 1, 1 from (select *, us / 1e6::float8 as h_at from h1) h where not exists"
     " (select 1 from amends_run where tenant = %s and id = %s) on conflict do nothing"
     " returning no, uid, id, tenant, at, head as h_1)" + _events(1, "r") + f" select r.at, {_ELAPSED}, r.no from r"
@@ -669,11 +677,7 @@ class Plain:
             return None  # its first event proves it, and only the server knows the time; or it names a token
         row = new_run(op, 1, 0.0)
         event = opening_event(op, row, 0.0)
-        values = [
-            op.lease_s if name in ("lease_until", "wake_at") else value
-            for name, value in zip(RUN_COLUMNS, RUN_VALUES(row), strict=True)
-            if name != "created_at"
-        ]
+        values = _OPENED(row)  # ``lease_until`` and ``wake_at`` as if it were opened at 0: the server adds the time
         kept = Kept(0, 0, GENESIS, 0.0, 0, op.owner, 1)
         kept.use.acquire()
         found = await self._stepped(

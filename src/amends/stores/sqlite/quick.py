@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Final
@@ -18,7 +18,7 @@ from amends.encoding.canonical import quoted
 from amends.encoding.chain import GENESIS, MICROS, body_of
 from amends.encoding.dataclass import changed
 from amends.encoding.ids import RANDOM_BITS, call_id, number_of
-from amends.ledger.opening import OPENED, new_run, opening_text
+from amends.ledger.opening import new_run, opening_text
 from amends.ledger.operations import (
     BeginCompensation,
     BeginRollback,
@@ -51,6 +51,7 @@ from amends.ledger.rows import RUN_COLUMNS, AddEvent, CallRow, RunRow
 from amends.states import NEW
 from amends.stores.calls import RootFacts, attempt_facts, join, written_owners
 from amends.stores.quick import (
+    COMMON_COLUMNS,
     ENDED,
     NOTHING_DROPPED,
     NOTHING_LEFT,
@@ -158,6 +159,12 @@ CLOSE_PLAIN: Final = (
     f" where {_OWNED} and state = 'rolling_back' and {PLAIN_ROOT} and {NOTHING_LEFT} and {_IN_TIME}"
 )
 CLOSE: Final = f"{CLOSE_PLAIN} returning {_COLUMNS}"
+OPEN: Final = (
+    f"insert into amends_run ({_COLUMNS}, owners, n, head, at, touch, unsealed)"
+    f" select {', '.join([COMMON_COLUMNS.get(name, '?') for name in RUN_COLUMNS])}, ?, 1, ?, ?, 1, 1"
+    f" where not exists (select 1 from amends_run where tenant = ? and id = ?) and {_IN_TIME}"
+)
+"""What all new runs have in common is written out, which takes less than to bind it."""
 COMMIT: Final = (
     "update amends_run set state = 'committed', goal = 'commit', goal_by = 'self', output = coalesce(?, output),"
     f" closed_at = ?, {ENDED}, {_TOUCHED} where {_OWNED} and {OPEN_ROOT} and goal_why = '' and completion = '' and {PLAIN_ROOT}"
@@ -342,7 +349,7 @@ class Plain:
         row = new_run(op, 1, at)
         whose = (root, op.id, op.tenant)
         event, head = _event(whose, GENESIS, 1, at, micros, "run", NEW, "open", owner, 1, opening_text(op, row))
-        cursor.execute(_open_sql(), (*_OPENED(row), _first_owner(owner), event[-1], at, op.tenant, op.id, at))
+        cursor.execute(OPEN, (*_OPENED(row), _first_owner(owner), event[-1], at, op.tenant, op.id, at))
         if cursor.rowcount != 1:
             return None
         kept.no = cursor.lastrowid or 0
@@ -587,24 +594,7 @@ def _link(head: str, n: int, micros: int, body: str) -> bytes:
     return sha256(f"{head}:{n}:{micros}:{body}".encode("ascii")).digest()
 
 
-@cache
-def _open_sql() -> str:
-    """Return the insert of a new run: what all new runs have in common is written out, which takes less than to bind it."""
-    common = new_run(OpenRun("", "", "", "", "", 0.0, "", "", "", 0.0), 1, 0.0)
-    values = ["?" if name in OPENED else _literal(getattr(common, name)) for name in RUN_COLUMNS]
-    return (
-        f"insert into amends_run ({_COLUMNS}, owners, n, head, at, touch, unsealed)"
-        f" select {', '.join(values)}, ?, 1, ?, ?, 1, 1"
-        f" where not exists (select 1 from amends_run where tenant = ? and id = ?) and {_IN_TIME}"
-    )
-
-
-def _literal(value: str | float | None) -> str:
-    assert "'" not in str(value), "a literal needs no quotes"
-    return "null" if value is None else f"'{value}'" if isinstance(value, str) else repr(value)
-
-
-_OPENED: Final = attrgetter(*[name for name in RUN_COLUMNS if name in OPENED])
+_OPENED: Final = attrgetter(*[name for name in RUN_COLUMNS if name not in COMMON_COLUMNS])
 
 
 @lru_cache(maxsize=64)
