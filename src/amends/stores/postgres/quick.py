@@ -350,14 +350,14 @@ _LAST: Final = (
         2,
         2,
         _CLOSED,
-        f"x.state = 'rolling_back' and us <= %s::float8 and {PLAIN_ROOT} and"
-        f" {NOTHING_LEFT.replace('where c.root', 'where c.no <> %s and c.root')}",
+        "x.state = 'rolling_back' and us <= %s::float8",
     )
     + f", a as (update amends_call c set {_ENDED_CALL.format('r.at', 'r.h_1')} from r where c.no = %s"
     f" and c.root = r.no and {_CAN_END} returning 1)"
     + _events(1, "r").replace("r.h_1)", "r.h_2)")
     + f" select r.at, 1 / (select count(*) from a), {_ELAPSED}, pg_notify({CHANNEL}, r.uid) from r"
 )
+"""With the same ``touch`` nobody has changed anything since ``_TURN_PLAIN``: it does not look at the other calls."""
 _FIRST_ATTEMPT: Final = stored.attempt_facts(1)
 _int8: Final = Struct("!q").pack
 _float8: Final = Struct("!d").pack
@@ -889,7 +889,7 @@ class Plain:
         if then is None:
             bodies = (body, _run_body(run, "run", "rolling_back", "rolled_back", run.owner, "{}"))
             values: tuple[Any, ...] = (
-                n + 2, *_mine(kept), hi, number, n + 1, number, run.owner, run.epoch, n + 2, "run", "rolling_back",
+                n + 2, *_mine(kept), hi, n + 1, number, run.owner, run.epoch, n + 2, "run", "rolling_back",
                 "rolled_back", "{}",
             )  # fmt: skip
         else:

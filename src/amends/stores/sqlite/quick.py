@@ -154,11 +154,13 @@ FIRST: Final = (
     "update amends_call set state = 'compensating', comp_n = ?, comp_at = ?, comp_epoch = ?, comp_hash = ? where no = ?"
 )
 """The first compensation, whose condition ``TURN_PLAIN`` has."""
-CLOSE_PLAIN: Final = (
+CLOSE_LAST: Final = (
     f"update amends_run set state = 'rolled_back', closed_at = ?, {ENDED}, {_TOUCHED}"
-    f" where {_OWNED} and state = 'rolling_back' and {PLAIN_ROOT} and {NOTHING_LEFT} and {_IN_TIME}"
+    f" where {_OWNED} and state = 'rolling_back' and {_IN_TIME}"
 )
-CLOSE: Final = f"{CLOSE_PLAIN} returning {_COLUMNS}"
+"""The end of a rollback that ``TURN_PLAIN`` began. With the same ``touch`` nobody has changed anything else since: no statement
+has to look at the calls."""
+CLOSE: Final = f"{CLOSE_LAST} and {PLAIN_ROOT} and {NOTHING_LEFT} returning {_COLUMNS}"
 OPEN: Final = (
     f"insert into amends_run ({_COLUMNS}, owners, n, head, at, touch, unsealed)"
     f" select {', '.join([COMMON_COLUMNS.get(name, '?') for name in RUN_COLUMNS])}, ?, 1, ?, ?, 1, 1"
@@ -566,7 +568,7 @@ class Plain:
         n, at, owner, epoch, root = kept.n + 1, kept.at, run.owner, run.epoch, run.root
         whose, states = (root, run.run_id, run.tenant), ("run", "rolling_back", "rolled_back")
         closed, head = _event(whose, kept.head, n, at, micros, *states, owner, epoch, "{}")
-        cursor.execute(CLOSE_PLAIN, (at, n, closed[-1], at, kept.no, owner, epoch, kept.touch, at))
+        cursor.execute(CLOSE_LAST, (at, n, closed[-1], at, kept.no, owner, epoch, kept.touch, at))
         if cursor.rowcount != 1:
             return False
         cursor.execute(self._insert_event, closed)

@@ -438,6 +438,8 @@ class SqliteStore:
             taken = self._readers.take()
             try:
                 _, pages, _ = taken.cursor.execute(COPY_LOG).fetchone()
+                # Once more: what was written meanwhile would be the next writer's to copy and to flush.
+                taken.cursor.execute(COPY_LOG).fetchone()
                 connection = taken
             finally:
                 if connection is None:

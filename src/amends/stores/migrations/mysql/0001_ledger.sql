@@ -577,6 +577,7 @@ end
 $$;
 
 -- A compensation of such a rollback is done, and the next one begins; next_: null if there is none, and the run is closed.
+-- With the same touch nobody has changed anything since amends_turn_1: it does not look at the other calls.
 create procedure amends_undo_1(
     run_ bigint, owner_ varbinary(512), epoch_ bigint, touch_ bigint, n_ bigint, head_ varchar(64) character set ascii,
     low_ bigint, given_ bigint, body_ varchar(64) character set ascii, no_ bigint, high_ bigint,
@@ -609,13 +610,7 @@ begin
                 comp_hash = next_hash_
             where no = next_ and root = run_ and state = 'succeeded' and settled_n = settled_ and comp_at is null;
             set done_ = row_count();
-        elseif done_ = 1 and not exists (select 1 from amends_run k where k.root = uid_ and k.uid <> uid_)
-            and not exists (
-                select 1 from amends_call c join amends_tool t on t.no = c.tool where c.root = run_ and t.kind <> 'read'
-                    and c.state in ('held', 'ready', 'started', 'succeeded', 'backing_off', 'in_doubt', 'compensating',
-                    'compensation_failed', 'compensation_in_doubt', 'residue')
-            )
-        then
+        elseif done_ = 1 then
             insert into amends_event (
                 root, n, at, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts, hash
             ) values (
@@ -624,10 +619,7 @@ begin
             );
             update amends_run set state = 'rolled_back', n = n_ + 1, at = at_, head = next_hash_, touch = touch_ + 1,
                 closed_at = at_, owner = '', lease_until = 0e0, wake_at = null, suspended = 0, causes = '[]'
-            where no = run_ and locked = 0 and origin = '' and forked_from = '';
-            set done_ = row_count();
-        else
-            set done_ = 0;
+            where no = run_;
         end if;
     end if;
     if done_ = 1 then
