@@ -90,7 +90,7 @@ from amends.ledger.world import Ended, Flight
 from amends.model import Answer, Approval, Call, Once, OnOpenFailure, ToolCall
 from amends.report import Report
 from amends.states import CallState, RunState
-from amends.tools.scope import Options, Pending, Scope, enter_block, leave_scope
+from amends.tools.scope import Begun, Options, Pending, Scope, enter_block, leave_scope
 from amends.tools.signature import is_async_function
 from amends.tools.spec import Declaration, KeyRule
 from amends.tools.tool import Tool, as_coroutine_function
@@ -198,11 +198,12 @@ class awaited(Generic[P, T]):  # noqa: N801
 
 def _tracked(fn: F) -> F:
     """Record each call of this method in the run until it is awaited."""
+    own, is_named = f"run.{fn.__name__}", fn.__name__ != "rollback"  # whose argument is the reason
 
-    async def begin(begun: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def begin(begun: Begun, run: AsyncRun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         begun()
         try:
-            return await fn(*args, **kwargs)
+            return await fn(run, *args, **kwargs)
         except BaseException as error:
             trim(error)
             raise
@@ -210,11 +211,11 @@ def _tracked(fn: F) -> F:
     @trims_itself
     @functools.wraps(fn)
     def call(self: AsyncRun, *args: Any, **kwargs: Any) -> Any:
-        what = args[0] if args else kwargs.get("tool")
-        name = what if isinstance(what, str) else getattr(what, "name", f"run.{fn.__name__}")
-        if fn.__name__ == "rollback":
-            name = "run.rollback"  # its argument is the reason
-        return self._pending.add(name, lambda begun: begin(begun, (self, *args), kwargs))
+        name = own
+        if is_named:
+            what = args[0] if args else kwargs.get("tool")
+            name = what if isinstance(what, str) else getattr(what, "name", own)
+        return self._pending.add(name, begin, self, args, kwargs)
 
     return as_coroutine_function(call)  # type: ignore[return-value]
 

@@ -49,7 +49,7 @@ class AsyncDriver:
         self._threads: ThreadPoolExecutor | None = None
         self.blocking = Driver(store, live, lease_s)
         """For threads that have no event loop."""
-        self._bodies: dict[str, list[_Body]] = {}
+        self._bodies: dict[_Body, None] = {}
 
     async def run(self, flow: Flow[T]) -> T:
         """Drive a flow to its end.
@@ -194,11 +194,8 @@ class AsyncDriver:
         task, lease = asyncio.current_task(), op.lease
         if lease is None or task is None:
             return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
-        body = _Body(task.get_loop(), task, task.cancelling())
-        bodies = self._bodies.get(lease.root)
-        if bodies is None:
-            bodies = self._bodies[lease.root] = []
-        bodies.append(body)
+        body = _Body(lease.root, task, task.cancelling())
+        self._bodies[body] = None
         try:
             if op.timeout is not None:
                 return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
@@ -209,15 +206,14 @@ class AsyncDriver:
             raise
         finally:
             body.over()
-            bodies.remove(body)
-            if not bodies:
-                self._bodies.pop(lease.root, None)
+            del self._bodies[body]
 
     def lose(self, root: str) -> None:
         """Cancel the running coroutines of a run tree whose lease was lost; from any thread."""
-        for body in list(self._bodies.get(root, ())):
-            with contextlib.suppress(RuntimeError):  # its loop is closed, so it no longer runs
-                body.loop.call_soon_threadsafe(body.stop)
+        for body in list(self._bodies):
+            if body.root == root:
+                with contextlib.suppress(RuntimeError):  # its loop is closed, so it no longer runs
+                    body.task.get_loop().call_soon_threadsafe(body.stop)
 
     async def _in_thread(self, op: Invoke) -> Ended:
         if self._threads is None:
@@ -280,7 +276,7 @@ async def _probed(op: Invoke, body: Coroutine[Any, Any, Ended]) -> Ended:
 class _Body:
     """A coroutine that runs in this task; stopped as ``asyncio.timeout`` does it, so that the task goes on."""
 
-    loop: asyncio.AbstractEventLoop
+    root: str
     task: asyncio.Task[Any]
     cancelling: int
     running: bool = True

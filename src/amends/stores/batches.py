@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from amends.encoding.lazy_import import import_on_use
 from amends.ledger.plain import AdmitPlain, PlainRun, SettlePlain
 from amends.ledger.store import OUTCOME
+from amends.stores.waiter import Waiter, wake_all
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,22 +52,20 @@ def root_of(op: Any) -> str:
     return run.root
 
 
-class Queued:
+class Queued(Waiter):
     """One step, and then its answer. ``op``: an operation, with ``repeated``."""
 
-    __slots__ = ("after", "answer", "future", "gate", "is_over", "op", "others", "root", "sends")
+    answer: Any = None
+    sends = False
+    """Its caller is a sender."""
+    gate: threading.Lock | None = None
+    after: Queued | None = None
+    """Whose caller this one wakes when it was woken."""
 
     def __init__(self, op: Any, root: str) -> None:
         self.op, self.root = op, root
-        self.answer: Any = None
-        self.sends = self.is_over = False
-        """Its caller is a sender. The step is over."""
         self.others: list[Queued] = []
         """The steps that its caller has taken along."""
-        self.gate: threading.Lock | None = None
-        self.after: Queued | None = None
-        """Whose caller this one wakes when it was woken."""
-        self.future: asyncio.Future[None] | None = None
 
 
 class _Queue:
@@ -258,13 +257,13 @@ class LoopBatches:
         A cancellation is raised when the step is over: whoever cancels must be able to rely on the record.
         """
         step = Queued(op, root)
+        step.loop = self._loop
         self._queue.steps.append(step)
         self._end_turn_soon()
         cancelled: asyncio.CancelledError | None = None
         while not step.is_over:
-            step.future = self._loop.create_future()
             try:
-                await step.future
+                await step
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is None:
@@ -342,8 +341,7 @@ class LoopBatches:
         for step in batch:
             self._queue.roots.discard(step.root)
             step.is_over = True
-            if step.future is not None and not step.future.done():
-                step.future.set_result(None)
+        self._loop.call_soon(wake_all, batch)  # later: what they do next must find this queue in order
 
 
 class Loops:

@@ -9,16 +9,15 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from itertools import count
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias
 
 from amends.encoding.dataclass import dataclass
 from amends.errors import NoRun
 from amends.tools.spec import (
     Declaration,
 )
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +219,10 @@ class BareUse:
 # ---- Calls of an async run that are not awaited yet
 
 
+Begun: TypeAlias = Callable[[], object]
+"""What a coroutine calls first: from then on it counts as awaited."""
+
+
 class Pending:
     """The guarded calls of one async run that have not been awaited yet.
 
@@ -229,17 +232,12 @@ class Pending:
     def __init__(self) -> None:
         self._made: dict[int, tuple[str, Coroutine[Any, Any, Any]]] = {}
 
-    def add(self, tool: str, make: Callable[[Callable[[], None]], T]) -> T:
-        """Return the coroutine that ``make`` creates; it calls the function it is given as soon as it is awaited."""
-        number = next(_numbers)
-
-        def begun() -> None:
-            self._made.pop(number, None)
-
-        coroutine: Any = make(begun)
-        self._made[number] = (tool, coroutine)
-        made: T = coroutine
-        return made
+    def add(self, tool: str, make: Callable[..., Any], *args: Any) -> Any:
+        """Return the coroutine that ``make`` creates from a ``Begun`` and the arguments; it calls that as soon as it is awaited."""
+        number, made = next(_numbers), self._made
+        coroutine = make(partial(made.pop, number, None), *args)
+        made[number] = tool, coroutine
+        return coroutine
 
     def __bool__(self) -> bool:
         return bool(self._made)

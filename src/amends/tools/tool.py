@@ -20,6 +20,7 @@ from amends.tools.checks import bad, check_seconds
 from amends.tools.declarations import declare, declared_target, specs_of
 from amends.tools.scope import (
     BareUse,
+    Begun,
     Caller,
     Options,
     Pending,
@@ -343,7 +344,7 @@ def _blocking_call(declared: Declaration, options: Options, fn: Callable[..., An
 
 def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any]) -> Callable[..., Any]:
     async def guarded(
-        begun: Callable[[], None] | None,
+        begun: Begun | None,
         use: BareUse | None,
         replayed: Caller | None,
         args: tuple[Any, ...],
@@ -375,7 +376,7 @@ def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any])
         pending: Pending | None = getattr(caller, "_pending", None)
         if pending is None:
             return guarded(None, use, replayed, args, kwargs)
-        return pending.add(declared.name, lambda begun: guarded(begun, use, replayed, args, kwargs))
+        return pending.add(declared.name, guarded, use, replayed, args, kwargs)
 
     return as_coroutine_function(call)
 

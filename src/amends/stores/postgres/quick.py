@@ -987,8 +987,10 @@ def _text(text: str | None) -> bytes | None:
 def _numbers(kind: str, column: Sequence[Any]) -> bytes | None:
     """Return an array of bigint or double precision as PostgreSQL writes it in binary."""
     count = len(column)
-    packed = _packing("iq" if kind == "bigint" else "id", count)
-    return _head(_OIDS[kind], count, 0) + packed(*chain.from_iterable(zip(repeat(8), column)))
+    each = "iq" if kind == "bigint" else "id"
+    if column.count(column[0]) == count:  # as many are: epochs, tools, numbers of runs that go side by side
+        return _head(_OIDS[kind], count, 0) + _packing(each, 1)(8, column[0]) * count
+    return _head(_OIDS[kind], count, 0) + _packing(each, count)(*chain.from_iterable(zip(repeat(8), column)))
 
 
 def _strings(kind: str, column: Sequence[Any]) -> bytes | None:
@@ -998,6 +1000,9 @@ def _strings(kind: str, column: Sequence[Any]) -> bytes | None:
         if column.count(None) == count:
             return None
         elements = [_NULL if value is None else _size(len(value)) + value for value in column]
+    elif len(set(map(len, column))) == 1:  # as those of digests
+        size = _size(len(column[0]))
+        return _head(_OIDS[kind], count, 0) + size + size.join(column)
     else:
         elements = [part for value in column for part in (_size(len(value)), value)]
     return _head(_OIDS[kind], count, nulls) + b"".join(elements)

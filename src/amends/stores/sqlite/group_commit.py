@@ -23,6 +23,7 @@ from amends.encoding.lazy_import import import_on_use
 from amends.errors import LedgerUnavailable
 from amends.ledger.operations import StoreOp
 from amends.ledger.store import OUTCOME
+from amends.stores.waiter import Waiter, wake_all
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,7 +47,7 @@ class WouldWait(Exception):
     """Another process has the lock: the batch must be written by a thread that may wait."""
 
 
-class Pending:
+class Pending(Waiter):
     """One queued operation, and then its answer."""
 
     answer: Any = None
@@ -54,9 +55,6 @@ class Pending:
     leads = False
     gate: threading.Lock | None = None
     """Of a caller that waits in its thread: released when the answer is there, or the lead."""
-    future: asyncio.Future[None] | None = None
-    is_over = False
-    """Of a caller on an event loop: the answer is there."""
     after: Pending | None = None
     """Of a caller that waits in its thread: whom it wakes when it was woken."""
     is_gone = False
@@ -195,9 +193,8 @@ class GroupCommit:
         turn.pending.append(pending)
         cancelled: asyncio.CancelledError | None = None
         while not pending.is_over:
-            pending.future = loop.create_future()
             try:
-                await pending.future
+                await pending
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:
@@ -297,7 +294,8 @@ class GroupCommit:
             except LedgerUnavailable as error:
                 for pending in turn[place:]:
                     pending.error = type(error)(str(error), hint=error.hint)
-        _wake(turn[place:])
+        if place < len(turn):
+            loop.call_soon(_wake, turn[place:])
         self._lead_queued(loop)
 
     def _lead_queued(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -523,7 +521,8 @@ def _answer(batch: list[Pending], loop: asyncio.AbstractEventLoop | None = None)
             here.append(pending)
         else:
             loops.setdefault(pending.loop, []).append(pending)
-    _wake(here)
+    if here and loop is not None:
+        loop.call_soon(_wake, here)  # later: they may ask for the lead, which this caller still has
     for other, some in loops.items():
         try:
             other.call_soon_threadsafe(_wake, some)
@@ -534,5 +533,4 @@ def _answer(batch: list[Pending], loop: asyncio.AbstractEventLoop | None = None)
 def _wake(batch: list[Pending]) -> None:
     for pending in batch:
         pending.is_over = True
-        if pending.future is not None and not pending.future.done():
-            pending.future.set_result(None)
+    wake_all(batch)

@@ -1,0 +1,79 @@
+"""What a task waits for while its operation is queued, woken without a detour through the event loop.
+
+A future schedules its task for the next turn of the loop, one by one. Here whoever has the answers of a batch wakes all of
+its tasks in one callback of the loop, each by the function that a future would have scheduled. A task only needs the
+protocol of futures for that: ``_asyncio_future_blocking``, ``add_done_callback``, ``cancel`` and ``result``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from amends.encoding.lazy_import import import_on_use
+
+if TYPE_CHECKING:
+    import asyncio
+    from contextvars import Context
+else:
+    import_on_use(globals(), asyncio="asyncio")
+
+
+class Waiter:
+    """What one task awaits until ``is_over``; a cancellation is raised where it is awaited, and it may be awaited again."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    is_over = False
+    _asyncio_future_blocking = False
+    _is_cancelled = False
+    _callback: Callable[[Any], object] | None = None
+    _context: Context
+
+    def __await__(self) -> Generator[Any, None, None]:
+        self._is_cancelled = False
+        self._asyncio_future_blocking = True
+        yield self
+
+    def wake(self) -> None:
+        """Continue the task, if one waits, until it waits again. Only for callbacks of its loop, in which no task runs."""
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            self._context.run(callback, self)
+
+    # ---- The protocol of futures, of which a task uses this much
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop of the task."""
+        assert self.loop is not None, "a task has an event loop"
+        return self.loop
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context) -> None:
+        """Remember how the task is continued."""
+        self._callback, self._context = callback, context
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 (a task hands it over)
+        """Raise ``CancelledError`` in the task, in the next turn of the loop."""
+        if self._callback is None or self._is_cancelled:
+            return False
+        self._is_cancelled = True
+        self.get_loop().call_soon(self.wake)
+        return True
+
+    def result(self) -> None:
+        """Raise the cancellation, if there was one: the task asks when it is continued."""
+        if self._is_cancelled:
+            self._is_cancelled = False
+            raise asyncio.CancelledError
+
+
+def wake_all(waiters: Iterable[Waiter]) -> None:
+    """Continue these tasks of one event loop, one after another; a callback of that loop."""
+    left: Iterator[Waiter] = iter(waiters)
+    try:
+        for waiter in left:
+            waiter.wake()
+    except BaseException:  # an interrupt in one of them: the others are continued all the same
+        rest = list(left)
+        if rest:
+            rest[0].get_loop().call_soon(wake_all, rest)
+        raise

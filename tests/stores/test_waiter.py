@@ -1,0 +1,151 @@
+"""What a task awaits until its operation is over: tasks are continued as by a future, cancelled as by a future."""
+
+import asyncio
+import contextvars
+
+import pytest
+
+from amends.stores.waiter import Waiter, wake_all
+
+place: contextvars.ContextVar[str] = contextvars.ContextVar("place", default="")
+
+
+def waiter() -> Waiter:
+    made = Waiter()
+    made.loop = asyncio.get_running_loop()
+    return made
+
+
+async def until_over(one: Waiter, heard: list[str]) -> str:
+    """Await as the stores do: a cancellation is noted, and raised when the waiter is over."""
+    cancelled: asyncio.CancelledError | None = None
+    while not one.is_over:
+        try:
+            await one
+        except asyncio.CancelledError as error:
+            cancelled = error
+            heard.append("cancelled")
+    if cancelled is not None:
+        raise cancelled
+    heard.append(place.get())
+    return "over"
+
+
+def end(waiters: list[Waiter]) -> None:
+    for one in waiters:
+        one.is_over = True
+    wake_all(waiters)
+
+
+async def turns(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_tasks_continue_in_order_and_in_their_own_contexts() -> None:
+    async def program() -> list[str]:
+        heard: list[str] = []
+        waiters, tasks = [waiter() for _ in range(3)], []
+        for number, one in enumerate(waiters):
+            place.set(f"task {number}")  # which the task copies
+            tasks.append(asyncio.create_task(until_over(one, heard)))
+        place.set("main")
+        await turns()
+        asyncio.get_running_loop().call_soon(end, waiters)
+        assert await asyncio.gather(*tasks) == ["over"] * 3
+        return heard
+
+    assert asyncio.run(program()) == ["task 0", "task 1", "task 2"]
+
+
+@pytest.mark.parametrize("order", ["cancelled first", "ended first", "cancelled twice"])
+def test_a_cancellation_is_raised_once_the_waiter_is_over(order: str) -> None:
+    async def program() -> list[str]:
+        heard: list[str] = []
+        one = waiter()
+        task = asyncio.create_task(until_over(one, heard))
+        await turns()
+        loop = asyncio.get_running_loop()
+        if order == "ended first":
+            loop.call_soon(end, [one])
+            task.cancel()  # scheduled after the end, asked for before it
+        else:
+            task.cancel()
+            await turns()
+            assert not task.done(), "a cancelled task waits for its operation"
+            if order == "cancelled twice":
+                task.cancel()
+                await turns()
+            loop.call_soon(end, [one])
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await turns()
+        return heard
+
+    assert asyncio.run(program()) == ["cancelled"] * (2 if order == "cancelled twice" else 1)
+
+
+def test_a_cancellation_before_the_first_wait_is_raised_there() -> None:
+    async def program() -> list[str]:
+        heard: list[str] = []
+        one = waiter()
+
+        async def late() -> str:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()  # while it runs: the next await raises it
+            return await until_over(one, heard)
+
+        task = asyncio.create_task(late())
+        await turns()
+        assert not task.done()
+        asyncio.get_running_loop().call_soon(end, [one])
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return heard
+
+    assert asyncio.run(program()) == ["cancelled"]
+
+
+def test_an_interrupt_in_one_task_leaves_the_others_to_the_loop() -> None:
+    heard: list[str] = []
+
+    async def interrupted(one: Waiter) -> None:
+        await until_over(one, heard)
+        raise KeyboardInterrupt
+
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> tuple[list[Waiter], list[asyncio.Task[str] | asyncio.Task[None]]]:
+        waiters = [waiter() for _ in range(3)]
+        tasks: list[asyncio.Task[str] | asyncio.Task[None]] = [
+            asyncio.create_task(interrupted(waiters[0])),
+            *(asyncio.create_task(until_over(one, heard)) for one in waiters[1:]),
+        ]
+        await turns()
+        return waiters, tasks
+
+    try:
+        waiters, tasks = loop.run_until_complete(begin())
+        loop.call_soon(end, waiters)
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_forever()
+        assert heard == [""]
+        loop.run_until_complete(asyncio.gather(*tasks[1:]))
+        with pytest.raises(KeyboardInterrupt):
+            tasks[0].result()
+    finally:
+        loop.close()
+    assert heard == ["", "", ""]
+
+
+def test_a_wait_outside_of_its_loop_is_refused_by_the_task() -> None:
+    async def elsewhere(one: Waiter) -> None:
+        await one
+
+    async def make() -> Waiter:
+        return waiter()
+
+    one = asyncio.run(make())
+    with pytest.raises(RuntimeError, match="different loop"):
+        asyncio.run(elsewhere(one))
