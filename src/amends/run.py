@@ -1022,8 +1022,8 @@ class Run(OpenRun):
 
     def _plainly(self, call: PlainCall) -> Any:
         """Do one plain call, as ``_watched`` does any."""
-        live, uid = self._host.live, self._session.uid
-        live.enter_root(uid)
+        plain, number = self._host.live.plain, id(call)
+        plain[number] = self._session.uid
         try:
             return self._driver.run(plain_call(call))
         except Exception:
@@ -1032,7 +1032,7 @@ class Run(OpenRun):
             finish(self._stop(call))
             raise
         finally:
-            live.leave_root(uid)
+            del plain[number]
 
     answer = blocking(answer)
     approval_for = blocking(approval_for)
@@ -1226,8 +1226,8 @@ class AsyncRun(OpenRun):
         if call is None or self._pid != process.pid:
             ask = direct_ask(self._host, self._session, declared, options, args, kwargs)
             return await self._result(ask)
-        live, uid = self._host.live, self._session.uid
-        live.enter_root(uid)
+        plain, number = self._host.live.plain, id(call)
+        plain[number] = self._session.uid
         try:  # as ``_watched`` does it for any call
             return await self._driver.run(plain_call(call))
         except Exception:
@@ -1236,7 +1236,7 @@ class AsyncRun(OpenRun):
             await self._stop(call)
             raise
         finally:
-            live.leave_root(uid)
+            del plain[number]
 
     answer = awaited(answer, tracked=True)
     approval_for = awaited(approval_for)

@@ -69,6 +69,9 @@ class Live:
     def __init__(self, store: Store | None = None) -> None:
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
+        self.plain: dict[int, str] = {}
+        """The runs of the plain calls that are running, all of them roots, by the identity of the call: nearly every flow is
+        one, and whoever adds or removes one needs no lock."""
         self.wakeup = Wakeup(store)
         self.around: Callable[[Invoke], Invoke] | None = None
         """Wraps every body; None if nothing does."""
@@ -77,7 +80,7 @@ class Live:
 
     def count(self, run: str) -> int:
         """Return how many flows of this run are running."""
-        return self._counts.get(run, 0)
+        return self._counts.get(run, 0) + list(self.plain.values()).count(run)
 
     def block(self, uid: str) -> AbstractContextManager[None]:
         """Return the context manager around the block of this run."""
@@ -88,22 +91,6 @@ class Live:
         with self._lock:
             for run in lineage:
                 self._counts[run] = self._counts.get(run, 0) + 1
-
-    def enter_root(self, run: str) -> None:
-        """Count a flow that begins in a root run."""
-        with self._lock:
-            counts = self._counts
-            counts[run] = counts.get(run, 0) + 1
-
-    def leave_root(self, run: str) -> None:
-        """Count a flow of a root run that has ended."""
-        with self._lock:
-            counts = self._counts
-            left = counts[run] - 1
-            if left:
-                counts[run] = left
-            else:
-                del counts[run]
 
     def leave(self, lineage: Sequence[str]) -> None:
         """Count a flow that has ended."""

@@ -51,7 +51,7 @@ class Waiter:
         """Remember how the task is continued."""
         self._callback, self._context = callback, context
 
-    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 (a task hands it over)
+    def cancel(self, msg: object = None) -> bool:
         """Raise ``CancelledError`` in the task, in the next turn of the loop."""
         if self._callback is None or self._is_cancelled:
             return False

@@ -238,7 +238,8 @@ class PostgresStore:
             return await self._in_thread(op)
         if not self._opened:
             await asyncio.get_running_loop().run_in_executor(None, self._ready, op)
-        self._ready(op)
+        if self._closed or type(op) not in STEPS:
+            self._ready(op)
         if type(op) not in STEPS or self._preamble.needed or op.repeated:
             return await uninterrupted(self._performed(op))
         try:

@@ -476,7 +476,7 @@ class GroupCommit:
                         pass
                 self._leader = successor
                 if successor is not None:
-                    self.queue.popleft()
+                    del self.queue[0]
                 elif self._held or self._closed:
                     self._still.notify_all()
             if successor is not None:
@@ -484,7 +484,7 @@ class GroupCommit:
         except BaseException:  # an interrupt: whoever was chosen waits for the lead
             with self._mutex:
                 if successor is not None and self.queue and self.queue[0] is successor:
-                    self.queue.popleft()
+                    del self.queue[0]
                 if self._leader is None:
                     self._still.notify_all()
             if successor is not None and self._leader is successor and not successor.leads:
