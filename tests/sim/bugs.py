@@ -286,7 +286,7 @@ def touch_ignored() -> Iterator[None]:
     """A plain statement is done whatever ``touch`` is."""
     with contextlib.ExitStack() as planted:
         steps = ("ADMIT", "SETTLE", "SETTLE_SEALED", "FAIL", "BEGIN", "END", "TURN", "CLOSE", "COMMIT")
-        for name in (*steps, "TURN_PLAIN", "CLOSE_PLAIN"):
+        for name in (*steps, "TURN_PLAIN", "CLOSE_LAST"):
             text = getattr(sqlite_quick, name)
             assert "touch = ?" in text, f"{name} no longer compares touch"
             mutant = text.replace("touch = ?", "? is not null")

@@ -261,16 +261,16 @@ def test_what_was_done_long_ago_is_left_to_the_flow(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)  # elsewhere the rollback is one statement
-@pytest.mark.parametrize("name", ["TURN_PLAIN", "FIRST", "END", "BEGIN", "CLOSE_PLAIN"])
+@pytest.mark.parametrize("name", ["TURN_PLAIN", "FIRST", "END", "BEGIN", "CLOSE_LAST"])
 def test_a_step_that_breaks_leaves_nothing_behind(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     run = ledger.run()
     plain = plainly(run)
     left = done(ledger, run, plain, 2)
     steps: list[Any] = [TurnPlain(plain, "a", WHY, tuple(left))]
-    if name in ("END", "BEGIN", "CLOSE_PLAIN"):
+    if name in ("END", "BEGIN", "CLOSE_LAST"):
         begun = ledger.raw(steps[0])
         steps = [UndonePlain(begun, left[0], WHY)]
-    if name == "CLOSE_PLAIN":
+    if name == "CLOSE_LAST":
         begun = ledger.raw(steps[0])
         steps = [UndonePlain(begun, None, WHY)]
     before = ledger.everything()
