@@ -132,12 +132,13 @@ def test_a_row_that_is_asked_for_is_the_row_of_the_ledger(ledger: Ledger) -> Non
     assert after.row == ledger.look(left[1].row)
 
 
+@pytest.mark.parametrize("call_ref", ["", "ref"])
 @pytest.mark.parametrize("error", ['["ValueError", "no"]', "", "\N{SNOWMAN} '%s'"])
-def test_a_failure_before_it_needs_no_row(ledger: Ledger, error: str) -> None:
+def test_a_failure_before_it_needs_no_row(ledger: Ledger, error: str, call_ref: str) -> None:
     run = ledger.run()
     plain = PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, "a", 1)
     done(ledger, run, plain, 1)
-    op = ledger.plain_op(run, args="[9]")
+    op = ledger.plain_op(run, args="[9]", call_ref=call_ref)
     op.run = plain
     started = ledger.raw(op)
     assert plain.fails, "so the engine asks for it"
