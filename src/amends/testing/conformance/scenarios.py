@@ -276,14 +276,14 @@ def admit_after_failure(ledger: Ledger) -> ops.StoreOp[Any]:
 
 
 def open_after_failure(ledger: Ledger) -> ops.StoreOp[Any]:
-    """The failure is the last event when another process takes the run over."""
+    """Take over a run whose last event is a failure."""
     _failed_plainly(ledger, ledger.run())
     ledger.clock.now += LEASE_S + 1
     return ledger.open_op(owner="b")
 
 
 def evidence_of_failed(ledger: Ledger) -> ops.StoreOp[Any]:
-    """A call that counts as failed has had its effect after all."""
+    """Learn that a call that counts as failed has had its effect after all."""
     call = _failed_plainly(ledger, ledger.run())
     return ops.NoteEvidence(call.id, 1, True, '"late"', "", "boot", 700.0, "late return")
 
@@ -305,7 +305,7 @@ def collect_failed(ledger: Ledger) -> ops.StoreOp[Any]:
 
 
 def erase_failed(ledger: Ledger) -> ops.StoreOp[Any]:
-    """What its event says of why is erased as well."""
+    """Erase why a call failed, which its event says too."""
     run = ledger.run(principal="alice")
     _failed_plainly(ledger, run, why="final no")
     ledger.commit(run)
