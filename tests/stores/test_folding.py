@@ -188,15 +188,25 @@ def test_after_a_failure_the_same_request_is_another_call(ledger: Ledger) -> Non
     audit(ledger)
 
 
-def test_a_call_that_was_not_made_about_when_its_number_says_is_failed_by_the_flow(ledger: Ledger, edit: Edit) -> None:
+@pytest.mark.parametrize("to", ["failed", "succeeded"])
+def test_nothing_is_folded_into_a_call_that_was_not_made_when_its_number_says(
+    ledger: Ledger, edit: Edit, to: str
+) -> None:
     """Feeds look for folded events near the time in the number of their call."""
     run = ledger.run()
     done(ledger, run, args="[0]")
     op = ledger.plain_op(run, args="[1]")
-    op.number -= int((SKEW_S + 5.0) * 1e6) << RANDOM_BITS
+    op.number -= int((SKEW_S * 3) * 1e6) << RANDOM_BITS
     call = ledger(op.general()).call
-    ledger(ledger.settle_op(call, "failed", error=ERROR))
+    settled = ledger(ledger.settle_op(call, to, error=ERROR if to == "failed" else "")).call
+    ledger.clock.now += 1.0
+    ledger.roll_back(run)
+    if to == "succeeded":
+        ledger.compensate(settled)
     assert edit(f"{FOLDED} where no = ?", number_of(call.id)) == [(0, 0, 0, 0)]
+    events = ledger.events()
+    for place, event in enumerate(events):
+        assert ledger(ops.ReadEvents(None, None, event.place, 100)) == events[place + 1 :]
     audit(ledger)
 
 

@@ -85,15 +85,20 @@ def more_of(op: AdmitPlain, result_proof: str = "") -> str | None:
 def is_plain_failure(op: SettleCall, seen: CallRow) -> bool:
     """Return whether a plain call failed for good, and nothing but the call and the end of the chain changes.
 
-    Its event is folded: so it is of the epoch in which the call was made, and the number of the call says about when.
+    Its event is folded, and so it is of the epoch in which the call was made.
     """
     if op.to != "failed" or op.repeated or op.attempt != 1 or op.doom or op.spent or op.wants or op.retry_s is not None:
         return False
     plain = seen.id == op.call_id and seen.state == "started" and seen.attempt == 1 and seen.run == seen.root
     plain = plain and seen.kind != "pivot" and not seen.cost and not seen.evidence and op.result is None and not op.loss
     plain = plain and seen.settled_at is None and seen.result is None and not op.proof and not op.token
-    number = number_of(seen.id) if plain and seen.created_epoch == op.epoch else None
-    return number is not None and abs(made_at(number) - seen.created_at) <= SKEW_S
+    return plain and seen.created_epoch == op.epoch and is_dated(seen)
+
+
+def is_dated(call: CallRow) -> bool:
+    """Return whether the number of a call says about when it was made: only near that, feeds look for its folded events."""
+    number = number_of(call.id)
+    return number is not None and abs(made_at(number) - call.created_at) <= SKEW_S
 
 
 def failed(op: SettleCall, seen: CallRow, root: RootFacts) -> tuple[dict[str, Any], str | None, str | None]:
@@ -184,7 +189,7 @@ def is_plain_beginning(op: BeginCompensation, undo: Undo | None) -> bool:
         and not seen.locks
         and not seen.grp
         and seen.lost_at is None
-        and number_of(seen.id) is not None
+        and is_dated(seen)
     )
     if not plain or not undo.left or undo.left[-1][1] != seen.id:
         return False
