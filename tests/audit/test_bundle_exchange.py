@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from amends import Absent, AsyncRuntime, Runtime, UsageError
+from amends import Absent, AsyncRuntime, Runtime, UsageError, tool
 from amends.audit.bundles import unpack
-from amends.errors import BadBundle, RunIsRecord, RunTaken
+from amends.errors import BadBundle, RunIsRecord, RunTaken, ToolFailed
 from tests.audit.trips import RUNS, TOOLS, book, pay, runtime, travel, wire
 from tests.cli.command import environment
 from tests.scenarios.stores import STORES, fresh
@@ -67,6 +67,46 @@ def test_there_and_back_it_is_the_same_record(
         assert back.load(mine) == ["mine"]
         assert back.report("mine").state == "committed"
         assert back.verify().ok, str(back.verify())
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_failure_that_is_folded_is_exported_loaded_and_replayed(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    bodies: list[str] = []
+
+    @tool
+    def reserve(what: str) -> str:
+        bodies.append(what)
+        if what == "gone":
+            raise ValueError("no such thing")
+        return f"reserved {what}"
+
+    @reserve.compensate
+    def release(what: str) -> None: ...
+
+    def agent() -> str:
+        reserve("one")
+        with pytest.raises((ValueError, ToolFailed), match="no such thing"):
+            reserve("gone")
+        return reserve("two")
+
+    with Runtime(fresh(kind, tmp_path, request), tools=[reserve], checkpoint="off") as rt:
+        with rt.run("r") as run:
+            run.output = agent()
+        moves = [(event.frm, event.to, event.facts) for event in rt.events("r")]
+        assert [to for _, to, _ in moves].count("failed") == 1
+        made = rt.export("r")
+        assert rt.replay("r", agent) == "reserved two"
+        assert rt.verify().ok
+    with Runtime(f"sqlite:///{tmp_path}/back.db", tools=[reserve], checkpoint="off") as back:
+        assert back.replay(made, agent) == "reserved two"
+        back.load(made)
+        assert [(event.frm, event.to, event.facts) for event in back.events("r")] == moves
+        assert back.verify().ok
+        [there], [here] = unpack(made), unpack(back.export("r"))
+        assert [event.hash for event in here.events] == [event.hash for event in there.events]
+    assert bodies == ["one", "gone", "two"], "a replay starts nothing"
 
 
 def test_loaded_twice_or_where_it_came_from_nothing_changes(bundle: bytes, audit: Runtime, tmp_path: Path) -> None:

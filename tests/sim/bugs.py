@@ -76,7 +76,8 @@ from amends.people import rollback as rollback_plans
 from amends.people import tokens as people_tokens
 from amends.replay import answers
 from amends.states import UNSETTLED
-from amends.stores import memory, quick, sql
+from amends.stores import audited, memory, quick, sql
+from amends.stores import calls as stored_calls
 from amends.stores.memory import _ROWS, QUICK, MemoryStore
 from amends.stores.sqlite import quick as sqlite_quick
 from amends.stores.sqlite import store as sqlite_store
@@ -142,6 +143,8 @@ MODULES = (
     payloads,
     tool_module,
     sql,
+    stored_calls,
+    audited,
     quick,
     sqlite_quick,
     sqlite_store,
@@ -286,7 +289,7 @@ def touch_ignored() -> Iterator[None]:
     """A plain statement is done whatever ``touch`` is."""
     with contextlib.ExitStack() as planted:
         steps = ("ADMIT", "SETTLE", "SETTLE_SEALED", "FAIL", "BEGIN", "END", "TURN", "CLOSE", "COMMIT")
-        for name in (*steps, "TURN_PLAIN", "CLOSE_PLAIN"):
+        for name in (*steps, "TURN_PLAIN", "CLOSE_LAST"):
             text = getattr(sqlite_quick, name)
             assert "touch = ?" in text, f"{name} no longer compares touch"
             mutant = text.replace("touch = ?", "? is not null")
@@ -981,6 +984,12 @@ BUGS: tuple[Bug, ...] = (
     Bug("S5", "the digest of a folded payload is not kept when gc removes the payload",
         lambda: rewritten((sql, "_unfold", "if folded.hash and new.args != old.args and", "if False and"), (sql, "_unfold", "if kept.settled_hash and new.result != old.result and", "if False and")),
         ("record_is_whole",), ("F25", "F25b"), "sqlite"),
+    Bug("S23", "the digest of the error of a folded failure is not kept when gc removes its message",
+        lambda: rewritten((sql, "_unfold", 'if kept.settled_hash and old.state == "failed" and', "if False and")),
+        ("record_is_whole",), ("F25", "F25b"), "sqlite"),
+    Bug("S24", "the number of a folded failure is a place in the order of settling",
+        lambda: rewritten((stored_calls, "join", "failed_n, settled_n = settled_n or 0, None", "failed_n = settled_n or 0")),
+        ("record_is_whole",), ("F1", "F6"), "sqlite"),
     Bug("P16", "an idempotent call whose body came with its request is left to a person",
         lambda: rewritten((call, "_keep_body", "session.handlers[row.id] = (ask.fn, ask.is_async)", "pass")),
         ("answers_true",), ("F70", "F70b")),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amends.encoding.dataclass import changed
 from amends.encoding.ids import call_id, number_of
 from amends.ledger.rows import CallRow
 from amends.stores.calls import (
@@ -63,6 +64,8 @@ def columns_of(row: CallRow, folded: Folded = NOT_FOLDED, no: int = 5) -> list[A
     text = more(row, values, ROOT, folded)
     hashes = ("hash", "settled_hash", "comp_hash", "undone_hash")
     of_call = values | {name: getattr(folded, name) or None for name in (*hashes, "comp_n", "comp_epoch", "undone_n")}
+    if folded.settled_n:
+        of_call["settled_n"] = folded.settled_n
     of = {
         "c": of_call | {"more": text},
         "r": {"uid": ROOT.uid, "id": ROOT.id, "tenant": ROOT.tenant, "agent": ROOT.agent, "principal": ROOT.principal},
@@ -94,6 +97,20 @@ def test_folded_events_come_back_from_their_columns(row: CallRow, which: set[str
         assert {event.hash for event in events_of(back, folded, {})} == {getattr(given, name).hex() for name in which}
     else:
         assert (folded.args_proof, folded.hash) == (digest, b"")
+
+
+@settings(max_examples=100, deadline=None)
+@given(call_rows(), st.integers(0, 2**40), HEX | st.just(""))
+def test_a_folded_failure_comes_back_from_its_columns(row: CallRow, n: int, digest: str) -> None:
+    """Its number is not the place of the call in the order of settling, which a call that failed does not have."""
+    failed = changed(row, {"state": "failed", "settled_seq": 0})
+    given = Folded(settled_hash=b"1" * DIGEST, error_proof=digest, settled_n=n)
+    back, folded = join(columns_of(failed, given))
+    assert (back, folded) == (failed, given)
+    [event] = events_of(back, folded, {})
+    assert (event.to_state, event.n, event.hash) == ("failed", n, (b"1" * DIGEST).hex())
+    doubted = changed(failed, {"settled_seq": 7})  # it was in doubt first: that event is a row, and so is its failure
+    assert join(columns_of(doubted)) == (doubted, NOT_FOLDED)
 
 
 def test_more_is_a_json_text_that_every_database_can_keep() -> None:

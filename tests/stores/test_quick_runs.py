@@ -16,9 +16,9 @@ from amends.ledger.rows import RunRow
 from amends.testing.conformance.ledger import Clock, Ledger, audit
 
 STORES = {
-    "sqlite": ("amends.stores.sqlite.store", "INSIDE"),
-    "postgres": ("amends.stores.postgres.quick", "QUICK"),
-    "mysql": ("amends.stores.mysql.quick", "QUICK"),
+    "sqlite": ("amends.stores.sqlite.store", ("PLAIN", "INSIDE")),
+    "postgres": ("amends.stores.postgres.quick", ("QUICK",)),
+    "mysql": ("amends.stores.mysql.quick", ("QUICK",)),
 }
 WATCHED = (ops.OpenRun, ops.SettleCall, ops.BeginRollback, ops.CloseRun, ops.DecideCommit)
 Made = tuple[Ledger, Counter[type]]
@@ -27,11 +27,12 @@ Made = tuple[Ledger, Counter[type]]
 @pytest.fixture(params=STORES)
 def made(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     """A ledger, and how many operations of each kind were carried out by plain statements."""
-    module, name = STORES[request.param]
+    module, names = STORES[request.param]
     clock, counts = Clock(), Counter[type]()
-    plain: dict[type, Callable[..., Any]] = getattr(import_module(module), name)
-    for kind in WATCHED:
-        monkeypatch.setitem(plain, kind, counted(plain[kind], kind, counts, is_async=request.param == "postgres"))
+    for name in names:
+        plain: dict[type, Callable[..., Any]] = getattr(import_module(module), name)
+        for kind in set(WATCHED) & plain.keys():
+            monkeypatch.setitem(plain, kind, counted(plain[kind], kind, counts, is_async=request.param == "postgres"))
     if request.param == "sqlite":
         store: Any = import_module(module).SqliteStore(tmp_path / "ledger.db", "NORMAL", clock)
     else:

@@ -139,7 +139,7 @@ def committing(ledger: Ledger) -> StoreOp[Any]:
     return ops.DecideCommit(run.uid, "a", 1, '"out"', plain=plainly(run))
 
 
-@pytest.mark.parametrize("asked", [opening, failing, failing_plainly, turning, closing_run, committing])
+@pytest.mark.parametrize("asked", [opening, turning, closing_run, committing])
 def test_what_breaks_at_its_event_leaves_nothing(
     request: pytest.FixtureRequest, broken: tuple[Ledger, Callable[[list[str]], Any]], asked: Asked
 ) -> None:
@@ -161,7 +161,7 @@ def test_what_breaks_at_its_event_leaves_nothing(
 FOLDED = "select count(hash), count(settled_hash), count(comp_hash), count(undone_hash) from amends_call"
 
 
-@pytest.mark.parametrize("asked", [admitting, settling, beginning, ending])
+@pytest.mark.parametrize("asked", [admitting, settling, failing, failing_plainly, beginning, ending])
 def test_what_breaks_in_the_middle_leaves_nothing(
     request: pytest.FixtureRequest, broken: tuple[Ledger, Callable[[list[str]], Any]], asked: Asked
 ) -> None:

@@ -361,8 +361,8 @@ def test_calls_of_a_tenant_are_read_from_the_calls_on(database: sqlite3.Connecti
 PLAIN = {
     "calls.find": STATEMENTS.calls.find, "events.folded_tail": STATEMENTS.events.folded_tail,
     "events.folded_of_root": STATEMENTS.events.folded_of_root, "load": quick.LOAD, "admit": quick.ADMIT,
-    "settle": quick.SETTLE, "settle sealed": quick.SETTLE_SEALED, "begin": quick.BEGIN, "end": quick.END,
-    "find tool": quick.FIND_TOOL, "touch": STATEMENTS.touch, "turn": quick.TURN_PLAIN, "close": quick.CLOSE_PLAIN,
+    "settle": quick.SETTLE, "settle sealed": quick.SETTLE_SEALED, "fail": quick.FAIL, "begin": quick.BEGIN, "end": quick.END,
+    "find tool": quick.FIND_TOOL, "touch": STATEMENTS.touch, "turn": quick.TURN_PLAIN, "close": quick.CLOSE_LAST,
 }  # fmt: skip
 
 

@@ -132,12 +132,13 @@ def test_a_row_that_is_asked_for_is_the_row_of_the_ledger(ledger: Ledger) -> Non
     assert after.row == ledger.look(left[1].row)
 
 
+@pytest.mark.parametrize("call_ref", ["", "ref"])
 @pytest.mark.parametrize("error", ['["ValueError", "no"]', "", "\N{SNOWMAN} '%s'"])
-def test_a_failure_before_it_needs_no_row(ledger: Ledger, error: str) -> None:
+def test_a_failure_before_it_needs_no_row(ledger: Ledger, error: str, call_ref: str) -> None:
     run = ledger.run()
     plain = PlainRun(run.uid, run.id, run.tenant, run.agent, run.principal, "a", 1)
     done(ledger, run, plain, 1)
-    op = ledger.plain_op(run, args="[9]")
+    op = ledger.plain_op(run, args="[9]", call_ref=call_ref)
     op.run = plain
     started = ledger.raw(op)
     assert plain.fails, "so the engine asks for it"
@@ -261,16 +262,16 @@ def test_what_was_done_long_ago_is_left_to_the_flow(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("ledger", ["sqlite"], indirect=True)  # elsewhere the rollback is one statement
-@pytest.mark.parametrize("name", ["TURN_PLAIN", "FIRST", "END", "BEGIN", "CLOSE_PLAIN"])
+@pytest.mark.parametrize("name", ["TURN_PLAIN", "FIRST", "END", "BEGIN", "CLOSE_LAST"])
 def test_a_step_that_breaks_leaves_nothing_behind(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     run = ledger.run()
     plain = plainly(run)
     left = done(ledger, run, plain, 2)
     steps: list[Any] = [TurnPlain(plain, "a", WHY, tuple(left))]
-    if name in ("END", "BEGIN", "CLOSE_PLAIN"):
+    if name in ("END", "BEGIN", "CLOSE_LAST"):
         begun = ledger.raw(steps[0])
         steps = [UndonePlain(begun, left[0], WHY)]
-    if name == "CLOSE_PLAIN":
+    if name == "CLOSE_LAST":
         begun = ledger.raw(steps[0])
         steps = [UndonePlain(begun, None, WHY)]
     before = ledger.everything()

@@ -1,9 +1,10 @@
 """How a call is stored: a few hot columns, its ordinary events folded into them, and everything else as JSON.
 
 The ledger's flows see a ``CallRow`` and ``EventRow``s. Here they are taken apart and put together again. An ordinary
-call has four events: admitted, settled, compensation begun, compensated. A plain statement writes each of them into the
-row of the call (number, time and hash, set once), so that it is one write and not two. The content of such an event is
-made again from the columns; a change of one of them changes the hash that it must have, which an audit finds.
+call has four events: admitted, settled, compensation begun, compensated; one that fails has two. A plain statement writes
+each of them into the row of the call (number, time and hash, set once), so that it is one write and not two. The content
+of such an event is made again from the columns; a change of one of them changes the hash that it must have, which an audit
+finds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from amends.encoding.canonical import quoted
 from amends.encoding.chain import proof
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id, number_of
-from amends.ledger.events import call_columns_digest
+from amends.ledger.events import call_columns_digest, written_facts
 from amends.ledger.rows import CallRow, EventRow
 from amends.states import NEW
 
@@ -108,13 +109,11 @@ _TYPES: Final = {
     "str": (str,), "int": (int,), "float": (float, int), "float | None": (float, int, type(None)),
     "str | None": (str, type(None)),
 }  # fmt: skip
-_MAY_BE: Final = {name: _TYPES[str(_FIELDS[name].type)] for name in _MORE} | dict.fromkeys(
-    ("id", "args_proof", "result_proof"), (str,)
-)
+PROOFS: Final = ("args_proof", "result_proof", "error_proof")
+"""Also in ``more``: the digest of a payload that was encrypted or removed, which the folded event proves."""
+_MAY_BE: Final = {name: _TYPES[str(_FIELDS[name].type)] for name in _MORE} | dict.fromkeys(("id", *PROOFS), (str,))
 UNREADABLE: Final = "unreadable"
 """The state and the key of a call whose ``more`` was changed to something that amends never writes."""
-PROOFS: Final = ("args_proof", "result_proof")
-"""Also in ``more``: the digest of a payload that was encrypted or removed, which the folded event proves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +141,9 @@ class Folded:
     undone_hash: bytes = b""
     args_proof: str = ""
     result_proof: str = ""
+    error_proof: str = ""
+    settled_n: int = 0
+    """The number of a failure. That of a success is its place in the order of settling, which the row of the call has."""
 
 
 def _derived(values: Mapping[str, Any], root: RootFacts) -> dict[str, Any]:
@@ -245,7 +247,10 @@ def join(values: Sequence[Any]) -> tuple[CallRow, Folded]:
         text, hash, settled_hash, comp_n, comp_epoch, comp_hash, undone_n, undone_hash,
     ) = values  # fmt: skip
     started = at if attempt else None
-    args_proof = result_proof = ""
+    args_proof = result_proof = error_proof = ""
+    failed_n = 0
+    if state == "failed" and settled_hash is not None:
+        failed_n, settled_n = settled_n or 0, None
     if text is None:
         # In the order of the fields: naming 67 of them costs more than making the row.
         row = CallRow(
@@ -258,7 +263,7 @@ def join(values: Sequence[Any]) -> tuple[CallRow, Folded]:
         said = read_more(text)
         if said is None:
             said, state, key = {}, UNREADABLE, pack(UNREADABLE)
-        args_proof, result_proof = said.pop("args_proof", ""), said.pop("result_proof", "")
+        args_proof, result_proof, error_proof = [said.pop(name, "") for name in PROOFS]
         fields: dict[str, Any] = {
             "id": call_id(no), "run": uid, "run_id": id, "tenant": tenant, "agent": agent, "principal": principal,
             "asked_epoch": epoch, "first_at": started, "started_at": started, "comp_attempt": 0 if comp_at is None else 1,
@@ -273,12 +278,12 @@ def join(values: Sequence[Any]) -> tuple[CallRow, Folded]:
         hash is None and settled_hash is None and comp_hash is None and undone_hash is None
         and comp_n is None and comp_epoch is None and undone_n is None
     ):  # fmt: skip
-        return row, NOT_FOLDED if not args_proof and not result_proof else Folded(
-            args_proof=args_proof, result_proof=result_proof
-        )
+        if not args_proof and not result_proof and not error_proof:
+            return row, NOT_FOLDED
+        return row, Folded(args_proof=args_proof, result_proof=result_proof, error_proof=error_proof)
     return row, Folded(
         bytes(hash or b""), bytes(settled_hash or b""), comp_n or 0, comp_epoch or 0, bytes(comp_hash or b""),
-        undone_n or 0, bytes(undone_hash or b""), args_proof, result_proof,
+        undone_n or 0, bytes(undone_hash or b""), args_proof, result_proof, error_proof, failed_n,
     )  # fmt: skip
 
 
@@ -299,6 +304,11 @@ def success_facts(attempt: int, result_proof: str) -> str:
     return f'{{"attempt": {attempt}, "result": "{result_proof}"}}'
 
 
+def failure_facts(attempt: int, why: str, error_proof: str) -> str:
+    """Return the facts of the event of a plain failure; ``error_proof``: empty if there is no error."""
+    return written_facts({"why": why, "attempt": attempt, "failure": error_proof})
+
+
 def attempt_facts(attempt: int) -> str:
     """Return the facts of the events of a plain compensation."""
     return f'{{"attempt": {attempt}}}'
@@ -314,12 +324,14 @@ def events_of(row: CallRow, folded: Folded, owners: Mapping[int, str]) -> Iterat
         facts = admission_facts(row, folded.args_proof)
         yield _event(row, row.created_at, NEW, "started", row.created_epoch, owners, facts, row.seq, folded.hash)
     if folded.settled_hash:
-        result = folded.result_proof or proof(row.result or "")
-        facts = success_facts(row.attempt, result)
+        if row.state == "failed":
+            error = folded.error_proof or (proof(row.error) if row.error else "")
+            to, n, facts = "failed", folded.settled_n, failure_facts(row.attempt, row.why, error)
+        else:
+            result = folded.result_proof or proof(row.result or "")
+            to, n, facts = "succeeded", row.settled_seq, success_facts(row.attempt, result)
         at = row.settled_at or 0.0
-        yield _event(
-            row, at, "started", "succeeded", row.created_epoch, owners, facts, row.settled_seq, folded.settled_hash
-        )
+        yield _event(row, at, "started", to, row.created_epoch, owners, facts, n, folded.settled_hash)
     facts = attempt_facts(row.comp_attempt)
     if folded.comp_hash or folded.comp_n or (folded.comp_epoch and not folded.undone_hash):
         yield _event(
@@ -348,6 +360,17 @@ COVERED: Final = (
     ("undone_hash", ("comp_attempt", "comp_settled_at")),
 )
 """The columns that a folded event was made from: before one of them changes, the event becomes a row."""
+
+
+def covered(row: CallRow) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the columns that the folded events of this call were made from, by hash.
+
+    Of payloads the event has digests, which are kept in ``PROOFS``: a text that is not there has none.
+    """
+    if row.state != "failed":
+        return COVERED
+    (name, columns), *others = COVERED
+    return (name, (*columns, "state", "why", *(() if row.error else ("error",)))), *others
 
 
 def only(folded: Folded, name: str) -> Folded:

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from amends.encoding.chain import body_of, proof
 from amends.encoding.dataclass import changed, dataclass
-from amends.encoding.ids import number_of
-from amends.ledger.events import call_facts, proof_of, settlement_facts, written_facts
+from amends.encoding.ids import made_at, number_of
+from amends.ledger.events import proof_of, written_facts
 from amends.ledger.opening import OPENED, new_run, opening_facts
 from amends.ledger.operations import (
     Admission,
@@ -35,13 +35,14 @@ from amends.states import CALL_STATES, NEW, STANDING, UNSETTLED
 from amends.stores.calls import (
     RootFacts,
     attempt_facts,
+    failure_facts,
     join,
     pack,
     unsaid,
     with_changes,
     written_more,
 )
-from amends.stores.sql import Statements, among
+from amends.stores.sql import SKEW_S, Statements, among
 
 OPEN_ROOT: Final = "state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''"
 """The condition of a run that admits a compensatable call or a read without further checks."""
@@ -82,12 +83,22 @@ def more_of(op: AdmitPlain, result_proof: str = "") -> str | None:
 
 
 def is_plain_failure(op: SettleCall, seen: CallRow) -> bool:
-    """Return whether a plain call failed for good, and nothing but the call and the end of the chain changes."""
+    """Return whether a plain call failed for good, and nothing but the call and the end of the chain changes.
+
+    Its event is folded, and so it is of the epoch in which the call was made.
+    """
     if op.to != "failed" or op.repeated or op.attempt != 1 or op.doom or op.spent or op.wants or op.retry_s is not None:
         return False
     plain = seen.id == op.call_id and seen.state == "started" and seen.attempt == 1 and seen.run == seen.root
     plain = plain and seen.kind != "pivot" and not seen.cost and not seen.evidence and op.result is None and not op.loss
-    return plain and seen.settled_at is None and seen.result is None and number_of(seen.id) is not None
+    plain = plain and seen.settled_at is None and seen.result is None and not op.proof and not op.token
+    return plain and seen.created_epoch == op.epoch and is_dated(seen)
+
+
+def is_dated(call: CallRow) -> bool:
+    """Return whether the number of a call says about when it was made: only near that, feeds look for its folded events."""
+    number = number_of(call.id)
+    return number is not None and abs(made_at(number) - call.created_at) <= SKEW_S
 
 
 def failed(op: SettleCall, seen: CallRow, root: RootFacts) -> tuple[dict[str, Any], str | None, str | None]:
@@ -105,34 +116,31 @@ def failed_row(seen: CallRow, learned: Mapping[str, Any], at: float) -> CallRow:
     return changed(seen, {"state": "failed", "settled_at": at, **learned})
 
 
-def failure_event(op: SettleCall, seen: CallRow, at: float) -> AddEvent:
-    """Return the event of a plain failure, as the flow writes it."""
-    facts = written_facts({**call_facts("failed", {"why": op.why}), **settlement_facts(op)})
-    return AddEvent(
-        at,
-        seen.root,
-        seen.run,
-        seen.run_id,
-        seen.tenant,
-        seen.id,
-        "call",
-        "started",
-        "failed",
-        op.owner,
-        op.epoch,
-        facts,
+def failed_body(op: SettleCall, seen: CallRow) -> str:
+    """Return the body of the hash of the event of a plain failure."""
+    facts = failure_facts(op.attempt, op.why, proof(op.error) if op.error else "")
+    return body_of(
+        seen.root, seen.run, seen.run_id, seen.tenant, seen.id, "call", "started", "failed", op.owner, op.epoch, facts
     )
 
 
-def failure_facts(op: FailPlain) -> str:
-    """Return the facts of the event of a plain failure, as ``failure_event`` has them."""
-    return f'{{"attempt": 1, "failure": "{proof(op.error)}"}}' if op.error else attempt_facts(1)
+def fails_plainly(op: FailPlain) -> bool:
+    """Return whether a call that this process has started fails plainly."""
+    return not (op.repeated or op.token or op.proof or op.started.op.proof)
+
+
+def failure_body(op: FailPlain) -> str:
+    """Return the same as ``failed_body`` for a call that this process has started."""
+    first = op.started.op
+    facts = failure_facts(1, "", proof(op.error) if op.error else "")
+    return first.run.body(first.number, "started", "failed", facts)
 
 
 def more_of_failure(op: FailPlain) -> str | None:
     """Return what the hot columns do not say of a call that has failed plainly, as ``amends.stores.calls`` writes it."""
+    call_ref = op.started.op.call_ref
     said = {"quiet_boot": op.boot, "quiet_mono": op.mono, "error": op.error}
-    return written_more(with_changes({}, said))
+    return written_more(with_changes({"call_ref": call_ref} if call_ref else {}, said))
 
 
 # ---- Plain compensations
@@ -181,7 +189,7 @@ def is_plain_beginning(op: BeginCompensation, undo: Undo | None) -> bool:
         and not seen.locks
         and not seen.grp
         and seen.lost_at is None
-        and number_of(seen.id) is not None
+        and is_dated(seen)
     )
     if not plain or not undo.left or undo.left[-1][1] != seen.id:
         return False

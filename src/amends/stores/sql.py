@@ -1000,6 +1000,8 @@ async def _changed_call(tx: Transaction, row: CallRow, changes: Changes) -> tupl
                  if getattr(folded, name) and not getattr(kept, name)}  # fmt: skip
         sets |= {name: None for name in ("comp_n", "comp_epoch", "undone_n")
                  if getattr(folded, name) and not getattr(kept, name)}  # fmt: skip
+        if folded.settled_n and not kept.settled_n:
+            sets["settled_n"] = after["settled_n"]
     was, text = stored.more(old, before, root, folded), stored.more(new, after, root, kept)
     if text != was:
         sets["more"] = text
@@ -1040,7 +1042,7 @@ async def _unfold(tx: Transaction, old: CallRow, new: CallRow, folded: Folded) -
     kept = folded
     if folded.hash and new.args != old.args and not folded.args_proof:
         kept = replace(kept, args_proof=proof(old.args))
-    for name, columns in stored.COVERED:
+    for name, columns in stored.covered(old):
         if not getattr(folded, name) or all(getattr(new, column) == getattr(old, column) for column in columns):
             continue
         tail = await tail_of(tx, old.root)
@@ -1049,14 +1051,14 @@ async def _unfold(tx: Transaction, old: CallRow, new: CallRow, folded: Folded) -
             if not event.hash:
                 continue
             await Execute(tx.statements.events.insert, (*EVENT_VALUES(event), bytes.fromhex(event.hash)))
-        gone: dict[str, Any] = {name: b""}
-        if name != "settled_hash":
-            gone["comp_n" if name == "comp_hash" else "undone_n"] = 0
-        kept = changed(kept, gone)
+        gone: dict[str, Any] = {name: b"", name.replace("_hash", "_n"): 0}
+        kept = changed(kept, gone | ({"error_proof": ""} if name == "settled_hash" else {}))
     if not kept.comp_hash and not kept.undone_hash:
         kept = replace(kept, comp_epoch=0)
     if kept.settled_hash and new.result != old.result and not folded.result_proof:
         kept = replace(kept, result_proof=proof(old.result or ""))
+    if kept.settled_hash and old.state == "failed" and new.error != old.error and not folded.error_proof:
+        kept = replace(kept, error_proof=proof(old.error))
     return kept
 
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from amends.encoding.canonical import quoted as json_quoted
 from amends.encoding.chain import GENESIS, MICROS, body_of
-from amends.encoding.ids import RANDOM_BITS, call_id, number_of
+from amends.encoding.ids import RANDOM_BITS, number_of
 from amends.ledger.opening import new_run
 from amends.ledger.operations import (
     Admission,
@@ -72,9 +72,10 @@ from amends.stores.quick import (
     commit_events,
     compensation_body,
     failed,
+    failed_body,
     failed_row,
-    failure_event,
-    failure_facts,
+    fails_plainly,
+    failure_body,
     is_plain,
     is_plain_beginning,
     is_plain_close,
@@ -130,16 +131,24 @@ _TOUCH: Final = "update amends_run set touch = touch + 1 where uid = %s and root
 _END: Final = f"select no, n, head, at, touch, {OPEN_ROOT}, id, tenant, agent, principal from amends_run where uid = %s"
 
 
-def _alone(now: str) -> tuple[Prepared, Prepared, Prepared]:
-    """Return the statements of an admission, of a settlement, and of one whose result is encrypted and has a digest.
+def _alone(now: str) -> tuple[Prepared, Prepared, Prepared, Prepared]:
+    """Return the statements of an admission, a settlement, one whose result is encrypted and has a digest, and a failure.
 
     The condition with the time comes last, and sets the insert id that the columns are made from.
     """
+    hash = "settled_hash=unhex(sha2(concat(?,last_insert_id(),?),256))"
+    is_running = "no = ? and root = ? and state = 'started' and attempt = 1 and settled_n is null"
+    is_mine = (
+        "more <=> ? and exists (select 1 from amends_run where no = ?"
+        f" and epoch = ? and touch = ? lock in share mode) and last_insert_id(greatest(?,{now},{_MARK})) <= ?"
+    )
     settle = (
         "update amends_call set state='succeeded',settled_n=?,settled_at=last_insert_id()/1e6,result=?,"
-        "settled_hash=unhex(sha2(concat(?,last_insert_id(),?),256)){} where no = ? and root = ? and state = 'started'"
-        " and attempt = 1 and settled_n is null and more <=> ? and exists (select 1 from amends_run where no = ?"
-        f" and epoch = ? and touch = ? lock in share mode) and last_insert_id(greatest(?,{now},{_MARK})) <= ?"
+        f"{hash}{{}} where {is_running} and {is_mine}"
+    )
+    fail = (
+        f"update amends_call set state='failed',settled_n=?,settled_at=last_insert_id()/1e6,{hash},more=?"
+        f" where {is_running} and settled_at is null and result is null and {is_mine}"
     )
     return (
         Prepared(
@@ -152,6 +161,7 @@ def _alone(now: str) -> tuple[Prepared, Prepared, Prepared]:
         ),
         Prepared(settle.format(""), "qtttqqtqqqqq"),
         Prepared(settle.format(",more=?"), "qttttqqtqqqqq"),
+        Prepared(fail, "qtttqqtqqqqq"),
     )
 
 
@@ -161,6 +171,7 @@ _AT: Final = _alone("0")
 # Which values are null, a bit for each: what the hot columns do not say of a call, after and before.
 _MORE_SAID, _MORE_NULL = bytes(3), bytes((0, 1 << 3, 0))
 _WAS_SAID, _WAS_NULL = (bytes(2), bytes(2)), (bytes((1 << 6, 0)), bytes((1 << 7, 0)))
+_FAILED_MORE, _FAILED_WAS = 1 << 3, 1 << 6
 _ONE: Final = Struct("<q").pack
 _TWO: Final = Struct("<2q").pack
 _FIVE: Final = Struct("<5q").pack
@@ -412,9 +423,9 @@ class Plain:
     def statement(self, step: Move) -> tuple[Prepared, bytes]:
         """Return the statement that does this step alone, and its values."""
         op, kept, n, low = step.op, step.kept, step.n, step.low
-        admit, settle, settle_sealed = _ALONE
+        admit, settle, settle_sealed, _ = _ALONE
         if self._clock is not None:
-            admit, settle, settle_sealed = _AT
+            admit, settle, settle_sealed, _ = _AT
             low = max(low, round(self._clock() * MICROS))
         head, body = sized(f"{kept.head}:{n}:".encode("ascii")), sized(f":{step.body}".encode("ascii"))
         if isinstance(op, AdmitPlain):
@@ -552,7 +563,7 @@ class Plain:
 
     def fail(self, op: SettleCall, connection: Connection) -> Settled | None:
         """Settle a plain call as failed; return None if nothing was changed and the flow must decide."""
-        seen, quoted = op.seen, connection.quoted
+        seen = op.seen
         if seen is None or not is_plain_failure(op, seen):
             return None
         kept = self.ends.take(seen.root, op.owner, op.epoch)
@@ -560,38 +571,53 @@ class Plain:
             return None
         root = RootFacts(kept.no, seen.root, seen.run_id, seen.tenant, seen.agent, seen.principal)
         learned, before, after = failed(op, seen, root)
-        event = failure_event(op, seen, 0.0)
-        said = self._call(
-            connection, "amends_fail_1", seen.root, kept,
-            f"'{event.body}',{number_of(seen.id)},{quoted(seen.id)},{quoted(event.facts)},{_or_null(after, quoted)},"
-            f"{_or_null(before, quoted)}",
-        )  # fmt: skip
-        if said is None:
-            return None
-        _extend(kept, said[1], event.body, touch=1)
-        self.ends.give(seen.root, kept)
-        return Settled(failed_row(seen, learned, kept.at))
+        number = number_of(seen.id) or 0
+        at = self._fail(connection, seen.root, kept, failed_body(op, seen), seen.created_at, number, after, before)
+        return None if at is None else Settled(failed_row(seen, learned, at))
 
     def fail_plainly(self, op: FailPlain, connection: Connection) -> FailedPlain | None:
         """Do what ``fail`` does for a call that this process has started, without rows."""
-        first, quoted = op.started.op, connection.quoted
-        run, number = first.run, first.number
-        if op.repeated or op.token or first.call_ref or first.proof or op.proof:
-            return None
-        kept = self.ends.take(run.root, run.owner, run.epoch)
+        started = op.started
+        first = started.op
+        run = first.run
+        kept = self.ends.take(run.root, run.owner, run.epoch) if fails_plainly(op) else None
         if kept is None:
             return None
-        facts = failure_facts(op)
-        body = run.body(number, "started", "failed", facts)
-        said = self._call(
-            connection, "amends_fail_1", run.root, kept,
-            f"'{body}',{number},'{call_id(number)}',{quoted(facts)},{_or_null(more_of_failure(op), quoted)},null",
-        )  # fmt: skip
-        if said is None:
+        at = self._fail(
+            connection, run.root, kept, failure_body(op), started.at, first.number, more_of_failure(op), more_of(first)
+        )
+        return None if at is None else FailedPlain(op, at)
+
+    def _fail(
+        self, connection: Connection, root: str, kept: Kept, body: str, since: float, number: int, more: str | None,
+        was: str | None,
+    ) -> float | None:  # fmt: skip
+        """Settle a call as failed, for which the end of the chain was taken; return when. None: nothing was changed.
+
+        ``body``: of its event. ``since``: when the call was admitted. ``more``, ``was``: what its hot columns do not say,
+        after and before.
+        """
+        if more is not None and len(more) > STEP_MAX:
+            self.ends.give(root, kept)
             return None
-        _extend(kept, said[1], body, touch=1)
-        self.ends.give(run.root, kept)
-        return FailedPlain(op, kept.at)
+        *_, fail = _ALONE if self._clock is None else _AT
+        n, low = kept.n + 1, round(kept.at * MICROS)
+        if self._clock is not None:
+            low = max(low, round(self._clock() * MICROS))
+        nulls = (_FAILED_MORE if more is None else 0) | (_FAILED_WAS if was is None else 0)
+        values = b"".join((
+            bytes((nulls, 0)), fail.types, _ONE(n), sized(f"{kept.head}:{n}:".encode("ascii")), sized(f":{body}".encode("ascii")),
+            b"" if more is None else sized(more.encode()), _TWO(number, kept.no),
+            b"" if was is None else sized(was.encode()),
+            _FIVE(kept.no, kept.epoch, kept.touch, low, round(since * MICROS) + WINDOW_US),
+        ))  # fmt: skip
+        with self._given_back(root, kept):
+            said = connection.carry_out(fail, values, root)
+        if said is None or said[0] != 1:
+            return None
+        _extend(kept, said[1], body)
+        self.ends.give(root, kept)
+        return kept.at
 
     def open(self, op: OpenRun, connection: Connection) -> Opened | None:
         """Open a run that there was not; return None if nothing was changed and the flow must decide."""

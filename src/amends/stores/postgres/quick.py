@@ -25,7 +25,7 @@ from psycopg.errors import DivisionByZero, UniqueViolation
 
 from amends.encoding.canonical import quoted
 from amends.encoding.chain import GENESIS, MICROS, body_of, storable
-from amends.encoding.ids import RANDOM_BITS, call_id, number_of
+from amends.encoding.ids import RANDOM_BITS, number_of
 from amends.ledger.opening import new_run
 from amends.ledger.operations import (
     Admission,
@@ -79,9 +79,10 @@ from amends.stores.quick import (
     commit_events,
     compensation_body,
     failed,
+    failed_body,
     failed_row,
-    failure_event,
-    failure_facts,
+    fails_plainly,
+    failure_body,
     is_plain,
     is_plain_beginning,
     is_plain_close,
@@ -154,6 +155,13 @@ _SETTLE: Final = (
 _SETTLE_SEALED: Final = _SETTLE.format(", more = %s::text")
 """The same with an encrypted result, whose digest is kept as well."""
 _SETTLE_PLAIN: Final = _SETTLE.format("")
+_FAIL: Final = (
+    "update amends_call c set state = 'failed', settled_n = %s::bigint,"
+    f" settled_at = {_AT.format('r')}, settled_hash = {_HASH.format('r')}, more = %s::text from {_LOCKED.format('')}"
+    " where c.no = %s and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
+    " and c.settled_at is null and c.result is null and c.more is not distinct from %s::text and r.us <= %s::float8"
+    f" returning {_IN_TIME.format('c.settled_at')}"
+)
 _BEGUN: Final = "state = 'compensating', comp_n = %s::bigint, comp_at = {0}, comp_epoch = %s::bigint, comp_hash = {1}"
 _CAN_BEGIN: Final = "c.state = 'succeeded' and c.settled_n = %s and c.comp_at is null"
 _BACK: Final = " and x.state = 'rolling_back'"
@@ -239,14 +247,14 @@ def _hashes(count: int) -> str:
     return text
 
 
-def _events(count: int, of: str, call: str = "''") -> str:
+def _events(count: int, of: str) -> str:
     """Return the insert of the events of a step; ``of``: the row of its run, with the hashes."""
     values = ", ".join(
         [f"(%s::bigint, %s::text, %s::text, %s::text, %s::text, {of}.h_{k})" for k in range(1, count + 1)]
     )
     return (
         f", e as (insert into amends_event ({_EVENT_COLUMNS}) select {of}.uid, v.n, {of}.at, {of}.uid, {of}.id,"
-        f" {of}.tenant, {call}, v.what, v.frm, v.to_state, %s::text, %s::bigint, v.facts, v.hash"
+        f" {of}.tenant, '', v.what, v.frm, v.to_state, %s::text, %s::bigint, v.facts, v.hash"
         f" from {of}, lateral (values {values}) v(n, what, frm, to_state, facts, hash))"
     )
 
@@ -280,19 +288,6 @@ _OPEN_RUN: Final = (
     + ", %s::text, 1, h_1, h_at, 1, 1 from (select *, us / 1e6::float8 as h_at from h1) h where not exists"
     " (select 1 from amends_run where tenant = %s and id = %s) on conflict do nothing"
     " returning no, uid, id, tenant, at, head as h_1)" + _events(1, "r") + f" select r.at, {_ELAPSED}, r.no from r"
-)
-_CAN_FAIL: Final = (
-    "{0}.root = {1}.no and {0}.state = 'started' and {0}.attempt = 1 and {0}.settled_n is null and {0}.settled_at is null"
-    " and {0}.result is null and {0}.more is not distinct from %s::text"
-)
-_FAIL: Final = (
-    _hashes(1)
-    + f", r as (update amends_run x set n = %s::bigint, at = us / 1e6::float8, head = h_1, touch = x.touch + 1 from h1"
-    f" where {_MINE} returning x.no, x.uid, x.id, x.tenant, x.at, h_1)"
-    ", u as (update amends_call c set state = 'failed', settled_at = r.at, more = %s::text from r where c.no = %s"
-    f" and {_CAN_FAIL.format('c', 'r')} returning 1)"
-    + _events(1, "r", "%s::text")
-    + f" select r.at, 1 / (select count(*) from u), {_ELAPSED} from r"
 )
 _CALLS: Final = ", ".join(f"{one[:2]}{POSTGRES.name_of(one[2:])}" for one in stored.READ)
 _TURN: Final = _moving(
@@ -629,45 +624,40 @@ class Plain:
             return None
         root = stored.RootFacts(0, seen.root, seen.run_id, seen.tenant, seen.agent, seen.principal)
         learned, before, after = failed(op, seen, root)
-        number, event, n = number_of(seen.id), failure_event(op, seen, 0.0), kept.n + 1
-        found = await self._stepped(
-            kept,
-            _FAIL,
-            (
-                *self._linked(kept, [event.body]), n, *_mine(kept), after, number, before, seen.id, op.owner, op.epoch, n,
-                *_said(event),
-            ),
-        )  # fmt: skip
-        if not found:
-            return None
-        at = found[0][0]
-        self._moved_on(kept, [event.body], at)
-        return Settled(failed_row(seen, learned, at))
+        at = await self._fail(kept, failed_body(op, seen), seen.created_at, number_of(seen.id), after, before)
+        return None if at is None else Settled(failed_row(seen, learned, at))
 
     async def fail_plainly(self, op: FailPlain) -> FailedPlain | None:
         """Do what ``fail`` does for a call that this process has started, without rows."""
-        first = op.started.op
-        run, number = first.run, first.number
-        if op.repeated or op.token or first.call_ref or first.proof or op.proof:
-            return None
-        kept = self._take(run)
+        started = op.started
+        first = started.op
+        kept = self._take(first.run) if fails_plainly(op) else None
         if kept is None:
             return None
-        facts, n = failure_facts(op), kept.n + 1
-        body = run.body(number, "started", "failed", facts)
+        at = await self._fail(kept, failure_body(op), started.at, first.number, more_of_failure(op), more_of(first))
+        return None if at is None else FailedPlain(op, at)
+
+    async def _fail(
+        self, kept: Kept, body: str, since: float, number: int | None, more: str | None, was: str | None
+    ) -> float | None:
+        """Settle a call as failed, for which the chain is taken; return when. None: nothing was changed.
+
+        ``body``: of its event. ``since``: when the call was admitted. ``more``, ``was``: what its hot columns do not say,
+        after and before.
+        """
+        n, hi = kept.n + 1, (since + FOLD_WINDOW_S) * MICROS
         found = await self._stepped(
             kept,
             _FAIL,
             (
-                *self._linked(kept, [body]), n, *_mine(kept), more_of_failure(op), number, None, call_id(number), run.owner,
-                run.epoch, n, "call", "started", "failed", facts,
+                n, f"{kept.head}:{n}:", f":{body}", more, self._now(), kept.at, *_mine(kept), number, was, hi,
             ),
         )  # fmt: skip
         if not found:
             return None
         at: float = found[0][0]
-        self._moved_on(kept, [body], at)
-        return FailedPlain(op, at)
+        go_on(kept, body, at)
+        return at
 
     # ---- Plain runs
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from amends.encoding.canonical import quoted
 from amends.encoding.chain import GENESIS, MICROS, body_of
 from amends.encoding.dataclass import changed
-from amends.encoding.ids import RANDOM_BITS, call_id, number_of
+from amends.encoding.ids import RANDOM_BITS, number_of
 from amends.ledger.opening import new_run, opening_text
 from amends.ledger.operations import (
     BeginCompensation,
@@ -66,9 +66,10 @@ from amends.stores.quick import (
     commit_events,
     compensation_body,
     failed,
+    failed_body,
     failed_row,
-    failure_event,
-    failure_facts,
+    fails_plainly,
+    failure_body,
     is_plain,
     is_plain_beginning,
     is_plain_close,
@@ -118,14 +119,14 @@ BEGIN: Final = (
     " where no = ? and root = ? and state = 'succeeded' and settled_n = ? and comp_at is null"
     f" and exists (select 1 from amends_run where {_OWNED} and state = 'rolling_back')"
 )
-FAIL: Final = (
-    "update amends_call set state = 'failed', settled_at = ?, more = ?"
+_FAIL: Final = (
+    "update amends_call set state = 'failed', settled_n = ?, settled_at = ?, settled_hash = ?, more = ?"
     " where no = ? and root = ? and state = 'started' and attempt = 1 and settled_n is null and settled_at is null"
-    f" and result is null and more is ? and exists (select 1 from amends_run where {_OWNED})"
+    f" and result is null and more is {{}} and exists (select 1 from amends_run where {_OWNED})"
 )
-FAIL_PLAIN: Final = FAIL.replace("more is ?", "more is null")
+FAIL: Final = _FAIL.format("null")
+FAIL_MORE: Final = _FAIL.format("?")
 _TOUCHED: Final = "n = ?, head = ?, at = ?, touch = touch + 1"
-TOUCH: Final = f"update amends_run set {_TOUCHED} where no = ?"
 END: Final = (
     "update amends_call set state = 'compensated', undone_n = ?, undone_at = ?, undone_hash = ?"
     " where no = ? and root = ? and state = 'compensating' and comp_at = ? and comp_hash is not null and undone_at is null"
@@ -293,53 +294,56 @@ class Plain:
         return SettledPlain(started, n, at, op.result, proof=op.proof)
 
     def fail(self, cursor: sqlite3.Cursor, op: SettleCall) -> Settled | None:
-        """Settle a plain call as failed, inside a transaction; return None if nothing was changed and the flow must decide.
-
-        Its event is a row. Nothing is read: the first statement has the whole condition.
-        """
+        """Settle a plain call as failed; return None if nothing was changed and the flow must decide."""
         seen = op.seen
         kept = None if seen is None else self._kept.get(seen.root)
         if seen is None or kept is None or kept.touch < 0 or not is_plain_failure(op, seen):
             return None
-        _, at, _ = self._next(kept)
         root = RootFacts(kept.no, seen.root, seen.run_id, seen.tenant, seen.agent, seen.principal)
         learned, before, after = failed(op, seen, root)
-        cursor.execute(
-            FAIL,
-            (at, after, number_of(seen.id), kept.no, before, kept.no, op.owner, op.epoch, kept.touch),
+        at = self._fail(
+            cursor, kept, failed_body(op, seen), seen.created_at, number_of(seen.id), after, before, op.owner, op.epoch
         )
-        if cursor.rowcount != 1:
-            return None
-        values = self._linked(kept, (failure_event(op, seen, at),))
-        cursor.execute(TOUCH, (values[0][1], values[0][-1], at, kept.no))
-        self._continue(cursor, kept, values)
-        return Settled(failed_row(seen, learned, at))
+        return None if at is None else Settled(failed_row(seen, learned, at))
 
     def fail_plainly(self, cursor: sqlite3.Cursor, op: FailPlain) -> FailedPlain | None:
         """Do what ``fail`` does for a call that this process has started, without rows."""
-        first = op.started.op
-        run, number = first.run, first.number
+        started = op.started
+        first = started.op
+        run = first.run
         kept: Kept | None = run.kept
-        if kept is None or kept.touch < 0 or op.repeated or op.token or first.call_ref or first.proof or op.proof:
+        if kept is None or kept.touch < 0 or not fails_plainly(op):
             return None
-        n, at, micros = self._next(kept)
-        facts = failure_facts(op)
-        hash = _link(kept.head, n, micros, run.body(number, "started", "failed", facts))
-        no, owner, epoch, raw = kept.no, run.owner, run.epoch, bytearray(hash)
-        cursor.execute(FAIL_PLAIN, (at, more_of_failure(op), number, no, no, owner, epoch, kept.touch))
-        if cursor.rowcount != 1:
-            return None
-        cursor.execute(TOUCH, (n, raw, at, no))
-        cursor.execute(
-            self._insert_event,
-            (
-                run.root, n, at, run.root, run.run_id, run.tenant, call_id(number), "call", "started", "failed", owner, epoch,
-                facts, raw,
-            ),
+        at = self._fail(
+            cursor, kept, failure_body(op), started.at, first.number, more_of_failure(op), more_of(first), run.owner,
+            run.epoch,
         )  # fmt: skip
-        kept.n, kept.head, kept.at, kept.touch = n, hash.hex(), at, kept.touch + 1
-        kept.undo = kept.left = None
-        return FailedPlain(op, at)
+        return None if at is None else FailedPlain(op, at)
+
+    def _fail(
+        self, cursor: sqlite3.Cursor, kept: Kept, body: str, since: float, number: int | None, more: str | None,
+        was: str | None, owner: str, epoch: int,
+    ) -> float | None:  # fmt: skip
+        """Settle a call as failed; return when. None: nothing was changed.
+
+        ``body``: of its event. ``since``: when the call was admitted. ``more``, ``was``: what its hot columns do not say,
+        after and before.
+        """
+        n, at, micros = self._next(kept)
+        if at - since > FOLD_WINDOW_S:
+            return None
+        hash = _link(kept.head, n, micros, body)
+        no = kept.no
+        guard = (no, owner, epoch, kept.touch)
+        if was is None:
+            cursor.execute(FAIL, (n, at, bytearray(hash), more, number, no, *guard))
+        else:
+            cursor.execute(FAIL_MORE, (n, at, bytearray(hash), more, number, no, was, *guard))
+        if cursor.rowcount != 1:
+            kept.touch = -1
+            return None
+        kept.n, kept.head, kept.at = n, hash.hex(), at
+        return at
 
     def open(self, cursor: sqlite3.Cursor, op: OpenRun) -> Opened | None:
         """Open a run that there was not; return None if nothing was changed and the flow must decide."""

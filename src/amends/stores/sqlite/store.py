@@ -79,14 +79,14 @@ STATEMENTS: Final = Statements(SQLITE)
 PLAIN: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
     AdmitPlain: Plain.admit,
     SettlePlain: Plain.settle,
+    SettleCall: Plain.fail,
+    FailPlain: Plain.fail_plainly,
     BeginCompensation: Plain.begin,
     SettleCompensation: Plain.end_alone,
 }
 INSIDE: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
     **PLAIN,
     SettleCompensation: Plain.end,
-    SettleCall: Plain.fail,
-    FailPlain: Plain.fail_plainly,
     OpenRun: Plain.open,
     BeginRollback: Plain.turn,
     CloseRun: Plain.close,

@@ -20,7 +20,7 @@ ROWS_MAX: Final = 100
 
 # These carry nothing that tells a repetition from a second request. A repetition goes one step further: to the next
 # recorded generation, the next count of probes, the next trees for gc. It starts no body and changes no state.
-ONE_FURTHER: Final = ("admit_recorded_failure", "probe", "collect")
+ONE_FURTHER: Final = ("admit_recorded_failure", "probe", "collect", "collect_failed")
 
 
 READS: Final = (

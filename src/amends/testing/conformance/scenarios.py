@@ -245,6 +245,84 @@ def fail_plain_fenced(ledger: Ledger) -> ops.StoreOp[Any]:
     return FailPlain(started, '["ValueError", "no"]', "boot", 5.0)
 
 
+def fail_plain_referred(ledger: Ledger) -> ops.StoreOp[Any]:
+    return FailPlain(ledger.start_plain(ledger.run(), call_ref="ref"), '["ValueError", "no"]', "boot", 5.0)
+
+
+def fail_plain_late(ledger: Ledger) -> ops.StoreOp[Any]:
+    """Long after its admission a failure is not plain."""
+    started = ledger.start_plain(ledger.run())
+    ledger.clock.now += 100.0
+    return FailPlain(started, '["ValueError", "no"]', "boot", 5.0)
+
+
+def settle_failed_for_good(ledger: Ledger) -> ops.StoreOp[Any]:
+    row = ledger.start_plain(ledger.run(), args="[1]").row
+    return ledger.settle_op(row, "failed", error='["NoEffect", "no"]', why="final no")
+
+
+def _failed_plainly(ledger: Ledger, run: RunRow, **given: Any) -> CallRow:
+    """Let a plain call fail after another of its tool has succeeded."""
+    ledger(SettlePlain(ledger.start_plain(run, args="[0]"), '"ok"'))
+    started = ledger.start_plain(run, args="[1]")
+    failed: CallRow = ledger(ledger.settle_op(started.row, "failed", error='["E", "words"]', **given)).call
+    return failed
+
+
+def admit_after_failure(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    _failed_plainly(ledger, run)
+    return ledger.plain_op(run, args="[1]")
+
+
+def open_after_failure(ledger: Ledger) -> ops.StoreOp[Any]:
+    """Take over a run whose last event is a failure."""
+    _failed_plainly(ledger, ledger.run())
+    ledger.clock.now += LEASE_S + 1
+    return ledger.open_op(owner="b")
+
+
+def evidence_of_failed(ledger: Ledger) -> ops.StoreOp[Any]:
+    """Learn that a call that counts as failed has had its effect after all."""
+    call = _failed_plainly(ledger, ledger.run())
+    return ops.NoteEvidence(call.id, 1, True, '"late"', "", "boot", 700.0, "late return")
+
+
+def compensate_failed(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    call = _failed_plainly(ledger, run)
+    ledger(ops.NoteEvidence(call.id, 1, True, '"late"', "", "boot", 700.0, "late return"))
+    ledger.roll_back(run)
+    return ledger.compensate_op(ledger.look(call))
+
+
+def collect_failed(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    _failed_plainly(ledger, run)
+    ledger.commit(run)
+    ledger.clock.now += 10
+    return ops.CollectGarbage(1.0)
+
+
+def erase_failed(ledger: Ledger) -> ops.StoreOp[Any]:
+    """Erase why a call failed, which its event says too."""
+    run = ledger.run(principal="alice")
+    _failed_plainly(ledger, run, why="final no")
+    ledger.commit(run)
+    return ops.EraseTree(run.uid, "ann", "request 1", "wrk_1", scrubs=True)
+
+
+def erase_collected(ledger: Ledger) -> ops.StoreOp[Any]:
+    ledger(collect_failed(ledger))
+    [run] = ledger.runs()
+    return ops.EraseTree(run.uid, "ann", "request 1", "wrk_1", scrubs=True)
+
+
+def rewrite_failed(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = _failed_plainly(ledger, ledger.run())
+    return RewriteTexts(call.id, True, {"error": call.error}, {"error": "sealed:e"})
+
+
 def settle_pivot(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.settle_op(ledger.start(ledger.run(), "wire", kind="pivot"))
 
@@ -1012,7 +1090,9 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         admit_recorded_failure, admit_reading, prepare, start_with_before, drop, claim_reading, admit_next_value,
         admit_beside_put, compensate_held_back, start, start_staged, settle,
         admit_plain, admit_plain_read, admit_plain_late, settle_plain,
-        settle_plain_fenced, fail_plain, fail_plain_fenced, settle_pivot, settle_doomed, settle_fenced, evidence,
+        settle_plain_fenced, fail_plain, fail_plain_fenced, fail_plain_referred, fail_plain_late, settle_failed_for_good,
+        admit_after_failure, open_after_failure, evidence_of_failed, compensate_failed, collect_failed, erase_failed,
+        erase_collected, rewrite_failed, settle_pivot, settle_doomed, settle_fenced, evidence,
         report_late, report_late_failure, report_late_compensation, admit_remote, compensate_remote, let_go_to_client,
         claim_clients, open_wanted, let_go_wanted, renew_doubt,
         probe, watch, resolve_by_probe, resolve_by_person, asked_by_person, accept, decide, retry, roll_back, roll_back_by_person,
