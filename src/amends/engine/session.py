@@ -167,6 +167,8 @@ class Memory:
 
 CALLS_MAX: Final = 1_000
 """The most calls that one tree remembers; with one more the cache starts anew."""
+AS_OBJECTS: Final = 8
+"""So many calls are kept as objects: few runs have more calls to take back, for which objects are needed."""
 KEY_DIGITS: Final = 64
 """The length of a key that a request has; those of reads and of held conflicts are longer."""
 CHARS_MAX: Final = 8_192
@@ -187,8 +189,8 @@ class Recall:
 
     rows: dict[str, CallRow] = field(default_factory=dict)
     plain: dict[bytes, KeptPlain | SettledPlain] = field(default_factory=dict)
-    """Those that were plain: they are made again when somebody asks for one. As plain data they are nothing that the garbage
-    collector has to look at: as objects they took it a twentieth of the time of a call."""
+    """Those that were plain: behind the first ``AS_OBJECTS`` they are made again when somebody asks for one. As plain data they
+    are nothing that the garbage collector has to look at: as objects they took it a twentieth of the time of a call."""
     tools: list[PlainTool] = field(default_factory=list)
     """The tools of those, which ``KeptPlain`` has as numbers."""
     run: PlainRun | None = None
@@ -218,6 +220,9 @@ class Recall:
             if self.run is not None:
                 return
             self.run = op.run
+        if len(self.plain) < AS_OBJECTS:
+            self.plain[op.key] = settled
+            return
         tools = self.tools
         if tool not in tools:
             tools.append(tool)  # and never removed: other threads have its place

@@ -127,9 +127,7 @@ def _plain_call(
         return None
     given, text, named, meaning, whole = bound
     tool = compiled.tool
-    first = run.heads.get(tool)
-    if first is None:
-        first = run.heads[tool] = key_head(run.tenant, run.root, tool.name)
+    first = run.head + tool.part
     return PlainCall(
         session, compiled, given,
         AdmitPlain(

@@ -9,9 +9,9 @@ for whatever is not plain after all. The answer then is that of the general oper
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
-from amends.encoding.canonical import quoted
+from amends.encoding.canonical import head, quoted
 from amends.encoding.chain import GENESIS, body_of, move_text, proof, run_text
 from amends.encoding.dataclass import changed, dataclass
 from amends.encoding.ids import call_id
@@ -31,12 +31,17 @@ from amends.ledger.operations import (
 from amends.ledger.rows import CallRow
 from amends.states import NEW
 
+_ROW: Final = '", "row": "'
+_END: Final = '"}'
+_SUCCESS: Final = "success"
+"""No state of a call: a plain success, whose facts begin always alike."""
+
 
 class PlainRun:
     """The root run of a session, as its plain calls name it."""
 
     __slots__ = (
-        "_admissions", "_moves", "agent", "epoch", "fails", "heads", "kept", "owner", "principal", "root", "run_id",
+        "_first", "_moves", "agent", "epoch", "fails", "head", "kept", "owner", "principal", "root", "run_id",
         "takes_back", "tenant",
     )  # fmt: skip
 
@@ -50,25 +55,23 @@ class PlainRun:
         """Whether the store of this run has a short way for ``TurnPlain`` and ``UndonePlain``: only then are they asked."""
         self.fails = False
         """The same for ``FailPlain``."""
-        self.heads: dict[PlainTool, bytes] = {}
-        """The beginning of the text whose digest is the key of a call, by tool."""
-        self._moves: dict[str, tuple[str, str]] = {}
-        """The parts that the texts of all events with the same new state share, before and after the id of the call."""
-        self._admissions: dict[PlainTool | None, tuple[str, str]] = {}
-        """The same for the admissions of a tool and, under None, for successes: up to the first digest of the facts."""
+        self.head = head("call", tenant, root)
+        """What the texts whose digests are the keys of its calls begin with; ``PlainTool.part`` comes next."""
+        self._first: str | None = None
+        """What the texts of all events of its calls begin with, up to the digits of the call; empty: some of it must be written as
+        ``body_of`` does."""
+        self._moves: dict[str | PlainTool, str] = {}
+        """What they go on with, by the new state, up to the length of the facts; of admissions, by the tool, and of plain
+        successes up to the first digest in the facts."""
 
     def body(self, number: int, frm: str, to: str, facts: str) -> str:
         """Return ``body_of`` an event of a call of this run."""
-        shared = self._moves.get(to)
-        if shared is None:
-            whose, moved = run_text(self.root, self.root, self.run_id, self.tenant), (frm, to, self.owner, self.epoch)
-            shared = self._moves[to] = f"{whose}str{len(call_id(number))}:", f"{move_text('call', *moved)}str"
-        text = f"{shared[0]}call_{number:016x}{shared[1]}{len(facts)}:{facts}"
-        if "\x00" not in text:
-            try:
-                return sha256(text.encode("ascii")).hexdigest()
-            except UnicodeEncodeError:
-                pass
+        first = self._begun()
+        if first and facts.isascii() and "\x00" not in facts:
+            moved = self._moves.get(to)
+            if moved is None:
+                moved = self._moves[to] = self._moved(frm, to)
+            return sha256(f"{first}{number:016x}{moved}{len(facts)}:{facts}".encode("ascii")).hexdigest()
         return body_of(
             self.root,
             self.root,
@@ -86,38 +89,47 @@ class PlainRun:
     def admission_body(self, op: AdmitPlain) -> str:
         """Return ``body`` of the event of an admission, with the facts of ``admission_facts``."""
         tool, number = op.tool, op.number
-        shared = self._admissions.get(tool)
-        if shared is None:
-            shared = self._shared(tool, NEW, "started", f'{{"tool": {tool.quoted}, "args": "', '", "row": "')
-        if not shared[0] or op.call_ref or op.proof or tool.kind == "read":
+        moved = self._moves.get(tool)
+        if moved is None:
+            facts = f'{{"tool": {tool.quoted}, "args": "'
+            moved = self._moves[tool] = self._with_digests(NEW, "started", facts, len(_ROW) + 2 * len(GENESIS))
+        first = self._first
+        if not (first and moved) or op.call_ref or op.proof or tool.kind == "read":
             return self.body(number, NEW, "started", admission_facts(op, op.row_key))
         columns = (
             f"({tool.columns_first}, '{op.key.hex()}', 1, '{op.ident.hex()}', '{op.digest.hex()}', {tool.columns_rest})"
         )
         row = sha256(columns.encode("ascii")).hexdigest()
-        text = f'{shared[0]}{number:016x}{shared[1]}{proof(op.args)}", "row": "{row}"}}'
-        return sha256(text.encode("ascii")).hexdigest()
+        return sha256(f'{first}{number:016x}{moved}{proof(op.args)}{_ROW}{row}"}}'.encode("ascii")).hexdigest()
 
     def success_body(self, op: SettlePlain) -> str:
         """Return ``body`` of the event of a success, with the facts of ``settlement_facts``."""
-        number, shared = op.started.op.number, self._admissions.get(None)
-        if shared is None:
-            shared = self._shared(None, "started", "succeeded", '{"attempt": 1, "result": "', "")
-        if not shared[0] or op.proof:
+        number, moved = op.started.op.number, self._moves.get(_SUCCESS)
+        if moved is None:
+            moved = self._with_digests("started", "succeeded", '{"attempt": 1, "result": "', len(GENESIS))
+            self._moves[_SUCCESS] = moved
+        first = self._first
+        if not first or op.proof:
             return self.body(number, "started", "succeeded", settlement_facts(op.result, op.proof))
-        return sha256(f'{shared[0]}{number:016x}{shared[1]}{proof(op.result)}"}}'.encode("ascii")).hexdigest()
+        return sha256(f'{first}{number:016x}{moved}{proof(op.result)}"}}'.encode("ascii")).hexdigest()
 
-    def _shared(self, tool: PlainTool | None, frm: str, to: str, first: str, second: str) -> tuple[str, str]:
-        """Keep what the texts of events with these facts share; empty if some of it must be written as ``body_of`` does."""
-        self.body(0, frm, to, "")  # makes the parts
-        before, after = self._moves[to]
-        digests = 2 if second else 1
-        length = len(first) + len(second) + digests * len(GENESIS) + len('"}')
-        shared = f"{before}call_", f"{after}{length}:{first}"
-        if not "".join(shared).isascii() or "\x00" in "".join(shared):
-            shared = "", ""
-        self._admissions[tool] = shared
-        return shared
+    def _begun(self) -> str:
+        first = self._first
+        if first is None:
+            first = f"{run_text(self.root, self.root, self.run_id, self.tenant)}str{len(call_id(0))}:call_"
+            if not (first + self.owner).isascii() or "\x00" in first + self.owner:
+                first = ""
+            self._first = first
+        return first
+
+    def _moved(self, frm: str, to: str) -> str:
+        return f"{move_text('call', frm, to, self.owner, self.epoch)}str"
+
+    def _with_digests(self, frm: str, to: str, facts: str, rest: int) -> str:
+        """Return the same with the beginning of the facts, which have so many characters more and ``"}``; empty: not ASCII."""
+        self._begun()
+        text = f"{self._moved(frm, to)}{len(facts) + rest + len(_END)}:{facts}"
+        return text if text.isascii() and "\x00" not in text else ""
 
     def __repr__(self) -> str:
         return f"PlainRun({self.root!r}, {self.run_id!r}, owner={self.owner!r}, epoch={self.epoch})"
@@ -127,8 +139,8 @@ class PlainTool:
     """A tool, as its plain calls name it: one object per tool and runtime, compared by identity."""
 
     __slots__ = (
-        "advise", "columns_first", "columns_rest", "declared", "kind", "name", "on_conflict", "quoted", "result_kinds",
-        "undoable", "version",
+        "advise", "columns_first", "columns_rest", "declared", "kind", "name", "on_conflict", "part", "quoted",
+        "result_kinds", "undoable", "version",
     )  # fmt: skip
 
     def __init__(
@@ -139,6 +151,8 @@ class PlainTool:
         self.name, self.version, self.kind = name, version, kind
         self.declared, self.undoable = declared, undoable
         self.on_conflict, self.advise = on_conflict, advise
+        self.part = head(name)
+        """The name as a part of a digest."""
         self.quoted = quoted(name)
         """The name as JSON, for the facts of an event."""
         self.result_kinds: Any = {}
