@@ -77,6 +77,37 @@ SEEDS: list[tuple[str, str, Variant, Schedule]] = [
         Variant(),
         Schedule(recovery=(Fault(0, "after"),), later=(Fault(8, "lost"),), same_host=False, seed=1),
     ),
+    (
+        "the probe of a compensation could not be asked about a call without a result, and every worker failed for ever",
+        "F7p probed, request lost",
+        Variant(False, "idempotent", "absent_ok"),
+        Schedule(
+            (Fault(5, "pause after"),),
+            (Fault(7, "body no effect"),),
+            same_host=False,
+            seed=714552450,
+            later=(Fault(18, "body raise"),),
+            rivals=True,
+        ),
+    ),
+    (
+        "the same, where the compensation wins over a late effect",
+        "F7p probed, answer lost",
+        Variant(False, "idempotent", "wins"),
+        Schedule(
+            (Fault(4, "pause after"),),
+            (Fault(22, "body raise"), Fault(1, "after")),
+            same_host=False,
+            seed=83227991,
+            rivals=True,
+        ),
+    ),
+    (
+        "a rollback did not end over a child's pivot whose next start was due although it had had no effect",
+        "F14d child passed over",
+        Variant(True, "idempotent", "wins"),
+        Schedule((Fault(15, "before"), Fault(7, "body request lost")), seed=897873586),
+    ),
 ]
 
 
