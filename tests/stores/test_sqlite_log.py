@@ -58,7 +58,7 @@ def test_the_file_has_what_was_written_although_no_commit_had_to_copy_the_log(tm
         _pay(rt, "first", 1)
         before = path.stat().st_size
         _pay(rt, "second", CALLS)
-        assert _log_bytes(path) < WAL_PAGES_MAX * FRAME_BYTES
+        assert _log_bytes(path) < WAL_PAGES_MAX[synchronous] * FRAME_BYTES
         assert _wait_until(lambda: path.stat().st_size > before + 100 * CALLS)
         _pay(rt, "third", 10)
         assert rt.verify().ok
@@ -69,7 +69,7 @@ def test_a_long_run_does_not_make_the_log_longer_than_its_maximum(tmp_path: Path
     with Runtime(f"sqlite:///{path}?synchronous=NORMAL", tools=[charge]) as rt:
         for number in range(6):
             _pay(rt, f"run-{number}", CALLS)
-        assert _log_bytes(path) <= (WAL_PAGES_MAX + 1000) * FRAME_BYTES
+        assert _log_bytes(path) <= (WAL_PAGES_MAX["NORMAL"] + 1000) * FRAME_BYTES
         report = rt.verify()
         assert report.ok, str(report)
 

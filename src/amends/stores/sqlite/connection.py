@@ -34,11 +34,14 @@ UNDECODABLE: Final = "Could not decode to UTF-8"
 """The message of Python's sqlite3 for bytes that are not text; it has no code for that."""
 PAGE_BYTES: Final = 2048
 """Every commit writes whole pages to the log: with 4096 a call takes a twentieth longer, with 1024 no less than with 2048."""
-WAL_PAGES: Final = 2000
-"""The size of the log (4 MB) at which it is copied into the database."""
-WAL_BYTES: Final = PAGE_BYTES * WAL_PAGES
-WAL_PAGES_MAX: Final = 4 * WAL_PAGES
+WAL_PAGES: Final = {"FULL": 2000, "NORMAL": 8000}
+"""The size of the log at which it is copied into the database: 4 MB if each commit is flushed, else 16 MB. Copying flushes the
+log and the database, and whoever waits for that waits longer than for anything else. Where each commit is flushed a
+longer log gains nothing, and it would have to be filled first."""
+WAL_PAGES_MAX: Final = {"FULL": 8000, "NORMAL": 16_000}
 """The size at which whoever commits copies it, if no thread has done that before (``SqliteStore._copy_log``)."""
+WAL_BYTES: Final = PAGE_BYTES * WAL_PAGES["FULL"]
+"""The size that the log of a new ledger is given."""
 
 # All processes that use the file share the log's index in memory: two hosts share no memory.
 NETWORK: Final = frozenset(
@@ -95,7 +98,7 @@ def connect(path: Path, *, create: bool, synchronous: str, wait_s: float) -> sql
     try:
         connection.execute(f"pragma page_size = {PAGE_BYTES}")  # of a new file; an existing one keeps its size
         connection.execute(f"pragma synchronous = {synchronous}")
-        connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES}")
+        connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES[synchronous]}")
         if synchronous == "FULL":
             connection.execute("pragma fullfsync = 1")  # macOS: a plain fsync stops at the drive's cache
     except BaseException:

@@ -108,10 +108,8 @@ APART_MIN: Final = 8
 """From so many operations on an event loop only writes them, and a thread flushes."""
 COPY_LOG: Final = "pragma wal_checkpoint(passive)"
 NOT_COPIED: Final = "the log of %s was not copied into the file: %s"
-"""Not an error: nothing is lost, and a commit copies the log when it is four times as long."""
-COPY_PAGES: Final = WAL_PAGES * 3 // 4
-"""The size of the log at which a thread begins to copy it: it has its full size when the rest is copied."""
-COPY_MIN, COPY_FIRST, COPY_MAX = 100, 400, 4000
+"""Not an error: nothing is lost, and a commit copies the log when it has its greatest size."""
+COPY_MIN, COPY_FIRST, COPY_MAX = 100, 400, 16_000
 """After how many operations that is: at least, as long as nothing is known of their size, and at most."""
 STATEMENTS_INSIDE: Final = 3
 """What a transaction of several statements counts for."""
@@ -193,7 +191,7 @@ class SqliteStore:
             if made:
                 fill_log(raw, self.path)
             raw.execute("pragma busy_timeout = 0")  # an event loop may not wait; callers that may wait use patiently()
-            raw.execute(f"pragma wal_autocheckpoint = {WAL_PAGES_MAX}")  # ``_copy_log`` comes before that
+            raw.execute(f"pragma wal_autocheckpoint = {WAL_PAGES_MAX[self.synchronous]}")  # ``_copy_log`` comes before that
             # From now on the ledger exists: if its file vanishes, it must not be created again, empty.
             self._create = False
             return made
@@ -449,7 +447,9 @@ class SqliteStore:
             log.debug(NOT_COPIED, self.path, error)
         finally:
             if pages > 0:
-                self._copy_after = max(COPY_MIN, min(COPY_MAX, self._uncopied * COPY_PAGES // pages))
+                # The thread begins when the log has three quarters of its size: it has all of it when the rest is copied.
+                begins_at = WAL_PAGES[self.synchronous] * 3 // 4
+                self._copy_after = max(COPY_MIN, min(COPY_MAX, self._uncopied * begins_at // pages))
             self._is_copied, self._is_copying = True, False
 
     def _begin(self, writer: Connection, may_wait: bool) -> None:
