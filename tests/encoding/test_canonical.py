@@ -32,7 +32,16 @@ from pydantic import BaseModel, Field, HttpUrl, RootModel, field_validator
 from typing_extensions import TypedDict
 
 from amends.encoding import canonical as subject
-from amends.encoding.canonical import PAYLOAD_BYTES_MAX, canonical, digest, encode, parse, plain_copy, plain_texts
+from amends.encoding.canonical import (
+    PAYLOAD_BYTES_MAX,
+    canonical,
+    digest,
+    encode,
+    flat_copy,
+    parse,
+    plain_copy,
+    plain_texts,
+)
 from amends.encoding.payloads import Stored, decode, load_result, round_trip, store_result
 from amends.errors import LedgerCorrupt, NotStorable, TooLarge
 
@@ -531,6 +540,24 @@ def test_the_quick_way_writes_what_the_rules_write(value: object) -> None:
         assert repr(twin) == repr(decode(text)) == repr(value)
 
 
+SINGLE = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
+
+
+@given(st.dictionaries(st.text(max_size=4), SINGLE, max_size=3), st.none() | st.sets(st.sampled_from((str, int, bool))))
+@settings(max_examples=400)
+def test_a_flat_dict_is_copied_as_any_plain_data_is(value: dict[str, object], kinds: set[type] | None) -> None:
+    copied = flat_copy(value, kinds)
+    if copied is not None:
+        assert repr(copied) == repr(plain_copy(value))
+        assert copied[1] is not value
+        assert kinds is None or {type(item) for item in value.values()} <= kinds
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b"]), st.booleans() | st.integers(0, 9), min_size=1))
+def test_a_flat_dict_of_the_types_is_copied(value: dict[str, object]) -> None:
+    assert flat_copy(value, {bool, int}) is not None
+
+
 @given(st.floats())
 def test_the_quick_way_names_a_number_as_the_rules_do(value: float) -> None:
     texts = plain_texts(value)
@@ -559,6 +586,7 @@ def test_the_quick_way_names_a_number_as_the_rules_do(value: float) -> None:
 def test_what_is_not_plain_is_left_to_the_rules(value: object) -> None:
     assert plain_texts(value) is None
     assert plain_copy(value) is None or value == 1e300
+    assert not isinstance(value, dict) or flat_copy(value, None) is None
 
 
 def test_a_copy_is_nobody_elses() -> None:

@@ -11,7 +11,7 @@ from amends.errors import NoRun, UsageError
 from amends.ledger.flow import Flow
 from amends.ledger.world import Invoked, LazyCall
 from amends.model import Call
-from amends.tools.scope import Options, Scope, caller_here, enter_scope, is_of, leave_scope, scope_here
+from amends.tools.scope import Options, Scope, caller_here, enter_scope, enter_scope_of, is_of, leave_scope, scope_here
 from amends.tools.spec import Declaration
 
 
@@ -165,9 +165,7 @@ def refuse_own(key: str, ident: str, tool: str) -> None:
 def enter_body(run: Any, call: Call | LazyCall, phase: Invoked, *, is_async: bool) -> Scope:
     """Enter the context of a body: the run for nested calls, the call for its key. ``leave_scope`` leaves it."""
     is_in_run = phase == "execute" and run is not None  # a worker performs bodies of runs that it does not have
-    scope = enter_scope(run if is_in_run else _Nowhere(phase, call, is_async))
-    scope.call, scope.use = call, None
-    return scope
+    return enter_scope_of(call, run if is_in_run else _Nowhere(phase, call, is_async))
 
 
 def inside(run: Any, call: Call | LazyCall, phase: Invoked, *, is_async: bool) -> _Inside:
@@ -185,8 +183,7 @@ class _Inside:
         self._caller, self._call = caller, call
 
     def __enter__(self) -> None:
-        self._scope = scope = enter_scope(self._caller)
-        scope.call, scope.use = self._call, None
+        self._scope = enter_scope_of(self._call, self._caller)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         leave_scope(self._scope)

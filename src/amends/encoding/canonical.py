@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -270,6 +270,30 @@ def _dict_copy(value: dict[Any, Any], levels: int) -> tuple[str, Any] | None:
     if len(stored) == 1:
         return None if _is_tag(value) else (f"{{{stored[0]}}}", copied)
     return f"{{{','.join(stored)}}}", copied
+
+
+def flat_copy(value: dict[Any, Any], kinds: Collection[type] | None) -> tuple[str, Any] | None:
+    """Return what ``plain_copy`` does for a dict of single values of these types, in a third of the time; None for anything else.
+
+    ``kinds``: None: any type. An empty dict is left to ``plain_copy`` as well: no value in it shows its type.
+    """
+    parts: list[str] = []
+    for name, item in value.items():
+        kind = type(item)
+        if type(name) is not str or not name.isascii() or not (kinds is None or kind in kinds):
+            return None
+        if kind is bool or item is None:
+            parts.append(f"{quoted(name)}:{_WORDS[item]}")
+        elif kind is str and item.isascii():
+            parts.append(f"{quoted(name)}:{quoted(item)}")
+        elif kind is int and -SAFE_INT <= item <= SAFE_INT:
+            parts.append(f"{quoted(name)}:{item}")
+        else:
+            return None
+    text = f"{{{','.join(parts)}}}"
+    if not parts or len(text) > CHARS_MAX or (len(parts) == 1 and text.startswith('{"$')):  # as ``_is_tag``
+        return None
+    return text, value.copy()
 
 
 def _list_copy(value: list[Any], levels: int) -> tuple[str, Any] | None:

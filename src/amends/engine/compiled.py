@@ -35,7 +35,7 @@ Kinds: TypeAlias = Mapping[type, "Kinds | None"]
 class Compiled:
     """One tool of one runtime, ready for plain calls."""
 
-    __slots__ = ("bind", "digest_head", "fn", "is_async", "result_kinds", "spec", "tool")
+    __slots__ = ("bind", "digest_head", "flat_kinds", "fn", "is_async", "result_kinds", "spec", "tool")
 
     def __init__(self, spec: Spec, tool: PlainTool, bind: Callable[..., Bound | None]) -> None:
         assert spec.fn is not None, "a compiled tool has a body"
@@ -44,6 +44,8 @@ class Compiled:
         self.digest_head = head("digest", spec.name, spec.version)
         self.result_kinds = tool.result_kinds = result_kinds(spec.result_type)
         """The types of plain results that need no validation; None: any."""
+        self.flat_kinds = flat_kinds(self.result_kinds)
+        """The same for the values of a dict."""
 
 
 def compiled(spec: Spec, *, advise: bool) -> Compiled | None:
@@ -291,6 +293,12 @@ def _container(hint: Any) -> tuple[Any, Kinds | None]:
     if origin is list:
         return list, result_kinds(args[0])
     return (NoneType if hint is None else hint), None
+
+
+def flat_kinds(kinds: Kinds | None) -> frozenset[type] | None:
+    """Return the types that the values of a dict may have that is such a result and has no further values inside; None: any."""
+    items = None if kinds is None else kinds.get(dict, {})
+    return None if items is None else frozenset(kind for kind, inner in items.items() if inner is None)
 
 
 def is_exact(value: Any, kinds: Kinds) -> bool:

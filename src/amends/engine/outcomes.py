@@ -654,7 +654,7 @@ def error_in(value: object, call: Call | LazyCall | None) -> Exception | None:
     """
     if value is None or isinstance(value, _SCALARS):
         return None
-    if type(value) is dict and _SAYING.isdisjoint(value):
+    if type(value) is dict and SAYING.isdisjoint(value):
         return None  # as the rest would find
     said = _outcome_in(value, _DEPTH_MAX)
     if said is None:
@@ -671,7 +671,7 @@ def error_in(value: object, call: Call | LazyCall | None) -> Exception | None:
 
 _FROM_TEXT: Final = "amends/from-text"
 _SCALARS: Final = (bool, int, float, bytes)
-_SAYING: Final = frozenset({OUTCOME, "structured_content", "text"})
+SAYING: Final = frozenset({OUTCOME, "structured_content", "text"})
 """Keys of a dict under which a client may have put what a guarded server says."""
 
 
@@ -687,7 +687,7 @@ def _outcome_in(value: object, depth: int) -> Mapping[str, Any] | None:
         said = value.get(OUTCOME)
         if isinstance(said, dict):
             return said
-        parts = [value[name] for name in ("structured_content", "text") if name in value]  # see ``_SAYING``
+        parts = [value[name] for name in ("structured_content", "text") if name in value]  # see ``SAYING``
     elif isinstance(value, list | tuple):
         parts = list(value[:OUTCOMES_MAX])
     elif _is_result(value):

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amends.encoding.canonical import plain_copy
+from amends.encoding.canonical import flat_copy, plain_copy
 from amends.encoding.ids import call_id
 from amends.encoding.payloads import load_result
 from amends.encoding.redaction import NO_SECRETS
 from amends.engine.call import Done, after_attempt, after_settlement, compare_again, guarded_call, run_attempts
 from amends.engine.compiled import Compiled, is_exact
 from amends.engine.doubts import note_late
-from amends.engine.outcomes import heard, judge
+from amends.engine.outcomes import SAYING, heard, judge
 from amends.engine.session import Ask, Session, call_of, describe_error, secrets_of
 from amends.errors import LeaseLost
 from amends.ledger.flow import Flow
@@ -151,10 +151,15 @@ async def plain_call(call: PlainCall) -> Any:
     finally:
         bodies.pop(id, None)
         call.is_over = True
-    ended = heard(ended, call)
+    value = ended.value
+    if type(value) is dict and SAYING.isdisjoint(value):  # nearly all are: ``heard`` finds nothing in it
+        kept = flat_copy(value, compiled.flat_kinds)
+    else:
+        ended, kept = heard(ended, call), None
     if ended.error is None and not ended.in_flight and call.spent is None and not session.memory.known:
-        kinds = compiled.result_kinds
-        kept = plain_copy(ended.value) if kinds is None or is_exact(ended.value, kinds) else None
+        if kept is None:
+            kinds = compiled.result_kinds
+            kept = plain_copy(ended.value) if kinds is None or is_exact(ended.value, kinds) else None
         if kept is not None:
             settled = await SettlePlain(started, kept[0])
             call.flying = None

@@ -53,13 +53,13 @@ class Scope:
 
     __slots__ = ("call", "caller", "is_left", "is_over", "outer", "place", "use")
 
-    def __init__(self, caller: Any, outer: Scope | None, place: _Place | None = None) -> None:
+    def __init__(
+        self, caller: Any, outer: Scope | None, place: _Place | None, call: Any = None, use: BareUse | None = None
+    ) -> None:
         self.caller, self.outer, self.place = caller, outer, place
-        self.call: Any = None
+        self.call = call
         """The call whose body this code is part of, if any."""
-        self.use: BareUse | None = None
-        if outer is not None:
-            self.call, self.use = outer.call, outer.use
+        self.use = use
         self.is_left = self.is_over = False
         """Left: nothing starts in it any more. Over: its run has also been committed, rolled back or released."""
 
@@ -70,8 +70,16 @@ _scope: ContextVar[Scope | None] = ContextVar("amends.scope", default=None)
 
 
 def enter_scope(caller: Any) -> Scope:
-    """Enter a scope that the same function leaves: a body, or a function bound to a run."""
-    scope = Scope(caller, scope_here())
+    """Enter a scope that the same function leaves: a function bound to a run."""
+    outer = scope_here()
+    scope = Scope(caller, outer, None) if outer is None else Scope(caller, outer, None, outer.call, outer.use)
+    _scope.set(scope)
+    return scope
+
+
+def enter_scope_of(call: Any, caller: Any) -> Scope:
+    """Enter the scope of the body of a call; the same function leaves it."""
+    scope = Scope(caller, scope_here(), None, call)
     _scope.set(scope)
     return scope
 
@@ -90,10 +98,9 @@ def enter_block(caller: Any) -> Scope:
     """Enter the scope of a block, which may be left in any context."""
     outer = scope_here()
     scope = Scope(caller, outer, _place())
-    if outer is not None and _runtime_of(outer.caller) is not _runtime_of(caller):
-        scope.call = scope.use = (
-            None  # the body around it is that of another runtime, whose calls this one does not know
-        )
+    # If the body around it is that of another runtime, this one does not know its calls.
+    if outer is not None and _runtime_of(outer.caller) is _runtime_of(caller):
+        scope.call, scope.use = outer.call, outer.use
     _scope.set(scope)
     return scope
 

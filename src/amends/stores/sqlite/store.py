@@ -191,7 +191,9 @@ class SqliteStore:
             if made:
                 fill_log(raw, self.path)
             raw.execute("pragma busy_timeout = 0")  # an event loop may not wait; callers that may wait use patiently()
-            raw.execute(f"pragma wal_autocheckpoint = {WAL_PAGES_MAX[self.synchronous]}")  # ``_copy_log`` comes before that
+            raw.execute(
+                f"pragma wal_autocheckpoint = {WAL_PAGES_MAX[self.synchronous]}"
+            )  # ``_copy_log`` comes before that
             # From now on the ledger exists: if its file vanishes, it must not be created again, empty.
             self._create = False
             return made
@@ -263,13 +265,13 @@ class SqliteStore:
         writer = self._writer
         if writer is None:
             return None
-        if kind in BEFORE_BODIES:
-            if time.monotonic() > self._checked_until and not self._is_same_file(writer):
-                return None  # the flow says that the file was replaced; what is written to the old one is lost
-        elif kind not in PLAIN or (kind is SettleCompensation and op.then is not None):  # type: ignore[attr-defined]
+        plain = PLAIN.get(kind)
+        if plain is None or (kind is SettleCompensation and op.then is not None):  # type: ignore[attr-defined]
             return self._in_transaction(writer, op, INSIDE[kind]) if kind in INSIDE else None
+        if kind in BEFORE_BODIES and time.monotonic() > self._checked_until and not self._is_same_file(writer):
+            return None  # the flow says that the file was replaced; what is written to the old one is lost
         try:
-            answer = PLAIN[kind](self._plain, writer.cursor, op)
+            answer = plain(self._plain, writer.cursor, op)
             self._uncopied += 1
             if self._uncopied >= self._copy_after:
                 self._keep_log_short(writer)
