@@ -2,6 +2,9 @@
 
 import asyncio
 import contextvars
+import itertools
+import sys
+from types import FrameType
 
 import pytest
 
@@ -105,6 +108,61 @@ def test_a_cancellation_before_the_first_wait_is_raised_there() -> None:
         return heard
 
     assert asyncio.run(program()) == ["cancelled"]
+
+
+@pytest.mark.parametrize("said", [(), ("shutting down",), (None,)])
+def test_a_cancellation_keeps_its_message(said: tuple[str, ...]) -> None:
+    """By the message a library that cancels knows whether the cancellation is its own."""
+
+    async def program() -> tuple[object, ...]:
+        one, heard = waiter(), list[str]()
+        task = asyncio.create_task(until_over(one, heard))
+        await turns()
+        task.cancel(*said)
+        await turns()
+        asyncio.get_running_loop().call_soon(end, [one])
+        with pytest.raises(asyncio.CancelledError) as raised:
+            await task
+        return raised.value.args
+
+    assert asyncio.run(program()) == (() if said == (None,) else said)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_an_interrupt_as_a_task_is_about_to_be_continued_loses_no_task(number: int) -> None:
+    """Python runs the handlers of signals as it enters a function; here an exception is raised there."""
+    heard: list[str] = []
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> tuple[list[Waiter], list[asyncio.Task[str]]]:
+        waiters = [waiter() for _ in range(3)]
+        tasks = [asyncio.create_task(until_over(one, heard)) for one in waiters]
+        await turns()
+        return waiters, tasks
+
+    def end_interrupted() -> None:
+        entered = itertools.count()
+
+        def trace(frame: FrameType, event: str, _: object) -> None:
+            if event == "call" and frame.f_code is Waiter.wake.__code__ and next(entered) == number:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            wake_all(waiters)
+        finally:
+            sys.settrace(before)
+
+    try:
+        waiters, tasks = loop.run_until_complete(begin())
+        loop.call_soon(end_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_forever()
+        assert loop.run_until_complete(asyncio.wait_for(asyncio.gather(*tasks), 10)) == ["over"] * 3
+    finally:
+        loop.close()
 
 
 def test_an_interrupt_in_one_task_leaves_the_others_to_the_loop() -> None:

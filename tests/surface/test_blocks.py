@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from amends import Retry, RunBlocked, UsageError
 from amends.errors import Busy, Held, InDoubt, LedgerUnavailable, RunEnded, Suspended
+from amends.tools import scope
 from tests.world import ONCE, World, expire, runtime, states, until
 
 
@@ -424,3 +428,28 @@ def test_a_child_passes_the_stop_on_to_its_root() -> None:
         pay(x="1")
         raise Suspended("stop")
     assert (rt.report("r").state, world.standing, rt.recover()) == ("open", ["pay:1"], [])
+
+
+def test_an_interrupt_as_a_body_begins_does_not_leave_the_thread_inside_the_run() -> None:
+    """Between the entry into the scope of a body and the memory of it a signal can arrive; a REPL goes on after it."""
+    world = World()
+    reserve = world.compensatable()
+    rt = runtime(reserve)
+
+    def interrupt(frame: FrameType, event: str, _: object) -> Any:
+        if event == "return" and frame.f_code is scope.enter_scope_of.__code__:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    before = sys.gettrace()
+    with pytest.raises(KeyboardInterrupt), rt.run("r"):
+        sys.settrace(interrupt)
+        try:
+            reserve()
+        finally:
+            sys.settrace(before)
+    assert scope.scope_here() is None
+    with rt.run("next"):
+        assert reserve(x="7") == "reserve:7"
+    assert rt.report("next").state == "committed"

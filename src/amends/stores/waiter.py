@@ -26,6 +26,8 @@ class Waiter:
     is_over = False
     _asyncio_future_blocking = False
     _is_cancelled = False
+    _message: object = None
+    """What the cancellation was told: by it whoever cancels knows its own cancellation again."""
     _callback: Callable[[Any], object] | None = None
     _context: Context
 
@@ -55,7 +57,7 @@ class Waiter:
         """Raise ``CancelledError`` in the task, in the next turn of the loop."""
         if self._callback is None or self._is_cancelled:
             return False
-        self._is_cancelled = True
+        self._is_cancelled, self._message = True, msg
         self.get_loop().call_soon(self.wake)
         return True
 
@@ -63,17 +65,21 @@ class Waiter:
         """Raise the cancellation, if there was one: the task asks when it is continued."""
         if self._is_cancelled:
             self._is_cancelled = False
-            raise asyncio.CancelledError
+            message, self._message = self._message, None
+            raise asyncio.CancelledError() if message is None else asyncio.CancelledError(message)
 
 
 def wake_all(waiters: Iterable[Waiter]) -> None:
-    """Continue these tasks of one event loop, one after another; a callback of that loop."""
+    """Continue these tasks of one event loop, which have nothing more to wait for; a callback of that loop."""
     left: Iterator[Waiter] = iter(waiters)
+    waiter: Waiter | None = None
     try:
         for waiter in left:
+            waiter.is_over = True
             waiter.wake()
-    except BaseException:  # an interrupt in one of them: the others are continued all the same
-        rest = list(left)
-        if rest:
-            rest[0].get_loop().call_soon(wake_all, rest)
+    except (
+        BaseException
+    ):  # an interrupt: this one may not have been continued yet, the others are continued all the same
+        if waiter is not None:
+            waiter.get_loop().call_soon(wake_all, [waiter, *left])
         raise

@@ -295,7 +295,7 @@ class GroupCommit:
                 for pending in turn[place:]:
                     pending.error = type(error)(str(error), hint=error.hint)
         if place < len(turn):
-            loop.call_soon(_wake, turn[place:])
+            loop.call_soon(wake_all, turn[place:])
         self._lead_queued(loop)
 
     def _lead_queued(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -522,15 +522,9 @@ def _answer(batch: list[Pending], loop: asyncio.AbstractEventLoop | None = None)
         else:
             loops.setdefault(pending.loop, []).append(pending)
     if here and loop is not None:
-        loop.call_soon(_wake, here)  # later: they may ask for the lead, which this caller still has
+        loop.call_soon(wake_all, here)  # later: they may ask for the lead, which this caller still has
     for other, some in loops.items():
         try:
-            other.call_soon_threadsafe(_wake, some)
+            other.call_soon_threadsafe(wake_all, some)
         except RuntimeError:  # the loop is closed: nobody waits there any more
             continue
-
-
-def _wake(batch: list[Pending]) -> None:
-    for pending in batch:
-        pending.is_over = True
-    wake_all(batch)
