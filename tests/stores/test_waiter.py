@@ -111,7 +111,7 @@ def test_a_cancellation_before_the_first_wait_is_raised_there() -> None:
 
 
 @pytest.mark.parametrize("said", [(), ("shutting down",), (None,)])
-def test_a_cancellation_keeps_its_message(said: tuple[str, ...]) -> None:
+def test_a_cancellation_keeps_its_message(said: tuple[str | None, ...]) -> None:
     """By the message a library that cancels knows whether the cancellation is its own."""
 
     async def program() -> tuple[object, ...]:
