@@ -108,6 +108,18 @@ SEEDS: list[tuple[str, str, Variant, Schedule]] = [
         Variant(True, "idempotent", "wins"),
         Schedule((Fault(15, "before"), Fault(7, "body request lost")), seed=897873586),
     ),
+    (
+        "a run was blocked, and what it had done stayed, although its pivot had certainly had no effect",
+        "F9 staged, pivot",
+        Variant(True, "idempotent", "wins"),
+        Schedule((Fault(14, "before"), Fault(6, "body request lost")), seed=1),
+    ),
+    (
+        "the same, and nothing said why",
+        "F9b beside the pivot",
+        Variant(True, "idempotent", "wins"),
+        Schedule((Fault(11, "before"), Fault(3, "body request lost")), seed=1),
+    ),
 ]
 
 

@@ -252,11 +252,13 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
         return NoAnswer("what it would be asked with was removed")
     if why := missing(session, spec, row, probe):
         return NoAnswer(why)
-    kwargs, call = companion_args(session, spec, probe, row, call=revealed_call(session, spec, row, phase="probe"))
+    made = revealed_call(session, spec, row, phase="probe")
+    kwargs, call = companion_args(session, spec, probe, row, call=made)
     if spec.compensate is not None and probe is spec.compensate.probe:
         # As in the compensation: ``call`` is what is compensated, ``current_call()`` the compensation, with the key that
-        # its destination was given.
-        call = replace(call, key=compensation_key(row), attempt=row.comp_attempt)
+        # its destination was given. Made from the whole call: one whose result is lost cannot be copied.
+        undoing = replace(made, key=compensation_key(row), attempt=row.comp_attempt)
+        _, call = companion_args(session, spec, probe, row, call=undoing)
     ended = await Invoke(
         fn=probe.fn,
         kwargs=kwargs,

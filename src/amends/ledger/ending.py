@@ -100,12 +100,22 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
     if op.epoch is None:
         await unblock(run, at=now, by=op.by, epoch=root.epoch)
         return Rollback("deferred", await find_run(op.run))
+    run = await _give_up_pivot(run, op, root.epoch, now)
     if run.pivot and run.phase == "open":
         return Rollback("deferred", run)
     if forks and not any(one.goal == "rollback" and one.goal_by == "person" for one in (run, root)):
         return Rollback("forked", run, forks=tuple(forks))
     tree = await _close_subtree(run, op, root.epoch, now, changes)
     return Rollback("rolling", tree.run, tree)
+
+
+async def _give_up_pivot(run: RunRow, op: BeginRollback, epoch: int, now: float) -> RunRow:
+    """End a pivot that certainly had no effect and was to be started again: it failed, and the rollback is followed."""
+    pivot = await Find(CALLS, run.pivot) if run.pivot and run.phase == "open" else None
+    if pivot is None or pivot.state != "backing_off":
+        return run
+    await move_call(run, pivot, "failed", at=now, by=op.by, epoch=epoch, settled_at=now)
+    return await Change(RUNS, run, {"pivot": "", "staged_pivot": "" if run.staged_pivot == pivot.id else run.staged_pivot})
 
 
 async def _take_back_committed(run: RunRow, op: BeginRollback) -> Rollback:
@@ -131,6 +141,8 @@ async def _close_subtree(run: RunRow, op: BeginRollback, epoch: int, now: float,
     runs: dict[str, RunRow] = {}
     back: set[str] = set()
     for one in await subtree(run):
+        if one.uid != run.uid:
+            one = await _give_up_pivot(one, op, epoch, now)
         runs[one.uid] = one
         if one.uid != run.uid and (one.phase == "pivoted" or one.pivot or one.parent not in back):
             continue  # a child's pivot stays, or may: it is residue, or a doubt to settle first

@@ -377,6 +377,8 @@ def blocked_for_a_person(store: MemoryStore, world: World) -> Iterator[str]:
             later = call.comp_retry_at is not None and not call.comp_gave_up and call.state == "compensation_failed"
             if call.root == run.uid and later:
                 yield f"run {run.id} is blocked although {call.tool} is to be compensated again"
+            if call.id == run.pivot and call.state == "backing_off" and run.goal == "rollback":
+                yield f"run {run.id} is blocked although its pivot {call.tool} certainly had no effect"
 
 
 @checker
