@@ -115,7 +115,9 @@ async def _give_up_pivot(run: RunRow, op: BeginRollback, epoch: int, now: float)
     if pivot is None or pivot.state != "backing_off":
         return run
     await move_call(run, pivot, "failed", at=now, by=op.by, epoch=epoch, settled_at=now)
-    return await Change(RUNS, run, {"pivot": "", "staged_pivot": "" if run.staged_pivot == pivot.id else run.staged_pivot})
+    return await Change(
+        RUNS, run, {"pivot": "", "staged_pivot": "" if run.staged_pivot == pivot.id else run.staged_pivot}
+    )
 
 
 async def _take_back_committed(run: RunRow, op: BeginRollback) -> Rollback:

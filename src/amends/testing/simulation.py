@@ -620,7 +620,10 @@ class Inside:
         try:
             done = await recovered._ending(recovery.recover_tree(session, row, has_agent=row.agent in agents))
         except LedgerError:
-            return  # taken over meanwhile
+            now = self.sim.store.runs[lease.root]
+            if (now.owner, now.epoch) == (lease.owner, lease.epoch) and not self.sim.disturbed:
+                raise
+            return  # taken over meanwhile, or the ledger was away
         if done.how == "resume":
             session.waits_for_doubts = True
             await _to_its_end(lambda: agents[row.agent](_With(self, recovered)))
