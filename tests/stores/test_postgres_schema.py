@@ -1,5 +1,6 @@
 """PostgreSQL's migrations say what ``rows.py``, ``calls.py`` and ``states.py`` say; every question has its index."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -13,8 +14,10 @@ from amends.ledger.flow import run_flow
 from amends.states import CALL_STATES, RUN_STATES
 from amends.stores import calls
 from amends.stores.migrations import migrations
+from amends.stores.postgres import quick
 from amends.stores.postgres.store import PostgresStore
-from amends.stores.postgres.transaction import READING, WRITING
+from amends.stores.postgres.transaction import READING, WRITING, settings_of
+from amends.stores.postgres.url import read_url
 from amends.stores.sql import EVENT_COLUMNS, OPEN, Execute, Result, Transaction, as_sql
 from tests.servers.databases import create_database, drop_database
 from tests.servers.fixtures import server_url
@@ -247,3 +250,40 @@ def test_no_statement_of_a_plain_call_has_to_parse_a_condition_of_the_schema(
         f"select column_name from information_schema.columns where is_generated <> 'NEVER' and table_name in {hot}"
     )
     assert connection.execute(f"{checks} union all {generated}".encode()).fetchall() == []
+
+
+# ---- a plan is kept while the ledger grows ------------------------------------------------
+
+PLAIN_STATEMENTS = [
+    "_ADMIT_FIRST", "_ADMIT_AGAIN", "_SETTLE_PLAIN", "_SETTLE_SEALED", "_FAIL", "_BEGIN", "_END", "_TOGETHER", "_TURN_PLAIN", "_NEXT",
+    "_LAST", "_TURN", "_COMMIT", "_CLOSE", "_OPEN_RUN",
+]  # fmt: skip
+READS = re.compile(r"(?:Scan|Scan using \w+) on amends_(?:call|run)\b")
+
+
+@pytest.mark.parametrize("calls", [0, 50])
+@pytest.mark.parametrize("name", PLAIN_STATEMENTS)
+def test_a_plain_statement_that_is_planned_in_a_small_ledger_looks_its_rows_up(
+    postgres_url: str, name: str, calls: int
+) -> None:
+    """The server keeps its plan: one that reads the whole table would do so when it has a million rows."""
+    store = PostgresStore(postgres_url)
+    store.open(create=True)
+    store.close()
+    numbers = itertools.count(1)
+    sql = re.sub("%s", lambda _: f"${next(numbers)}", getattr(quick, name))
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute(
+            'insert into amends_call (no, root, "key", gen, n, tool, state, attempt, ident, digest, args, at, epoch)'
+            " select n, 1, n::text::bytea, 1, n, 1, 'started', 1, '', '', '', 0, 1 from generate_series(1, %s) n",
+            (calls,),
+        )
+        db.execute("analyze")
+        for statement in settings_of(read_url(postgres_url), "set").split("; "):
+            db.execute(statement.encode())
+        db.execute(f"prepare planned as {sql}".encode())
+        nulls = ", ".join(["null"] * (next(numbers) - 1))
+        plan = [line for (line,) in db.execute(f"explain execute planned({nulls})".encode()).fetchall()]
+    for place, line in enumerate(plan):
+        if READS.search(line):
+            assert "Index Cond" in plan[place + 1] or "Recheck Cond" in plan[place + 1], "\n".join(plan)

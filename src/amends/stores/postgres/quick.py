@@ -127,6 +127,8 @@ _US: Final = f"round(greatest({_NOW}, %s::float8, (select made_at from amends_ma
 _AT: Final = "{}.us / 1e6::float8"
 _HASH: Final = "sha256(convert_to(%s::text || {}.us::bigint || %s::text, 'UTF8'))"
 """The hash of an event; its values: what comes before the time (``Kept.before``) and after it."""
+# ``root + 0``: a call is found by its number, never by the index of its root. The two cost the same as long as the table is
+# small, and a plan is kept while it grows.
 _OPEN: Final = " and ".join(f"x.{term}" for term in OPEN_ROOT.split(" and "))
 _MINE: Final = "x.no = %s and x.owner = %s and x.epoch = %s and x.touch = %s"
 _LOCKED: Final = f"(select x.no, {_US} as us from amends_run x where {_MINE}{{}} offset 0 for no key update) r"
@@ -138,7 +140,7 @@ _INSERT: Final = (
 _ADMIT: Final = (
     f"{_INSERT} select %s::bigint, r.no, %s::bytea, 1, %s::bigint, %s::bigint, 'started', 1, %s::bytea, %s::bytea,"
     f" %s::text, {_AT.format('r')}, %s::bigint, {_HASH.format('r')}, %s::text"
-    f" from {_LOCKED.format(f' and {_OPEN} and (select halt from amends_ledger) = %s')}"
+    f" from {_LOCKED.format(f' and {_OPEN} and (select halt from amends_ledger where no = 1) = %s')}"
     f" where r.us between %s::float8 and %s::float8{{}} returning {_IN_TIME.format('at')}"
 )
 _ADMIT_FIRST: Final = _ADMIT.format("")
@@ -149,7 +151,7 @@ _ADMIT_AGAIN: Final = _ADMIT.format(
 _SETTLE: Final = (
     f"update amends_call c set state = 'succeeded', result = %s::text, settled_n = %s::bigint,"
     f" settled_at = {_AT.format('r')}, settled_hash = {_HASH.format('r')}{{}} from {_LOCKED.format('')}"
-    " where c.no = %s and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
+    " where c.no = %s and c.root + 0 = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
     f" and c.more is not distinct from %s::text and r.us <= %s::float8 returning {_IN_TIME.format('c.settled_at')}"
 )
 _SETTLE_SEALED: Final = _SETTLE.format(", more = %s::text")
@@ -158,7 +160,7 @@ _SETTLE_PLAIN: Final = _SETTLE.format("")
 _FAIL: Final = (
     "update amends_call c set state = 'failed', settled_n = %s::bigint,"
     f" settled_at = {_AT.format('r')}, settled_hash = {_HASH.format('r')}, more = %s::text from {_LOCKED.format('')}"
-    " where c.no = %s and c.root = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
+    " where c.no = %s and c.root + 0 = r.no and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
     " and c.settled_at is null and c.result is null and c.more is not distinct from %s::text and r.us <= %s::float8"
     f" returning {_IN_TIME.format('c.settled_at')}"
 )
@@ -167,17 +169,18 @@ _CAN_BEGIN: Final = "c.state = 'succeeded' and c.settled_n = %s and c.comp_at is
 _BACK: Final = " and x.state = 'rolling_back'"
 _BEGIN: Final = (
     f"update amends_call c set {_BEGUN.format(_AT.format('r'), _HASH.format('r'))}"
-    f" from {_LOCKED.format(_BACK)} where c.no = %s and c.root = r.no"
+    f" from {_LOCKED.format(_BACK)} where c.no = %s and c.root + 0 = r.no"
     f" and {_CAN_BEGIN} and r.us <= %s::float8 returning {_IN_TIME.format('c.comp_at')}"
 )
 _ENDED_CALL: Final = "state = 'compensated', undone_n = %s::bigint, undone_at = {0}, undone_hash = {1}"
 _CAN_END: Final = "c.state = 'compensating' and c.comp_hash is not null and c.undone_at is null"
 _END: Final = (
     f"update amends_call c set {_ENDED_CALL.format(_AT.format('r'), _HASH.format('r'))} from {_LOCKED.format('')}"
-    f" where c.no = %s and c.root = r.no and {_CAN_END} and r.us <= %s::float8 returning {_IN_TIME.format('c.undone_at')}"
+    f" where c.no = %s and c.root + 0 = r.no and {_CAN_END} and r.us <= %s::float8 returning {_IN_TIME.format('c.undone_at')}"
 )
 # Steps of many runs, each of another run. Whoever is missing in the answer was not done. It waits for nobody: whoever has
-# locked one run would stop all. tool: 0 for a settlement. The arrays are sent in binary: to read them as text, with keys
+# locked one run would stop all. ``any`` and ``offset 0``: for each step its row is looked up; planned as a join while the table
+# of calls is empty, the statement would read all of it for ever. tool: 0 for a settlement. The arrays are sent in binary: to read them as text, with keys
 # and digests as hex, took the server a seventh of all its time for a batch.
 _COLUMNS: Final = (
     ("run", "bigint"), ("epoch", "bigint"), ("touch", "bigint"), ("at", "float8"), ("no", "bigint"), ("n", "bigint"),
@@ -193,14 +196,14 @@ _TOGETHER: Final = (
     f" from m, unnest({', '.join(f'%s::{kind}[]' for _, kind in _COLUMNS)}) as"
     f" v({', '.join(POSTGRES.name_of(name) for name, _ in _COLUMNS)}), lateral (select from amends_run x"  # run by run,
     f" where x.no = v.run and x.owner = %s and x.epoch = v.epoch and x.touch = v.touch"  # and not all runs of the ledger
-    f" and (v.tool = 0 or {_OPEN} and (select halt from amends_ledger) = %s) for no key update skip locked) x)"
+    f" and (v.tool = 0 or {_OPEN} and (select halt from amends_ledger where no = 1) = %s) for no key update skip locked) x)"
     f", c as ({_INSERT} select l.no, l.run, l.\"key\", 1, l.n, l.tool, 'started', 1, l.ident, l.digest, l.said,"
     f" {_AT.format('l')}, l.epoch, sha256(convert_to(l.before || l.us::bigint || l.after, 'UTF8')), l.more from l"
     f" where l.tool > 0 and l.us between {_MADE} - {SKEW_US} and {_MADE} + {SKEW_US} and not exists"
-    ' (select 1 from amends_call o where o.root = l.run and o."key" = l."key") returning no, at)'
+    ' (select 1 from amends_call o where o.root = l.run and o."key" = l."key" offset 0) returning no, at)'
     f", u as (update amends_call c set state = 'succeeded', result = l.said, settled_n = l.n, settled_at = {_AT.format('l')},"
     " settled_hash = sha256(convert_to(l.before || l.us::bigint || l.after, 'UTF8')), more = coalesce(l.more, c.more)"
-    f" from l where l.tool = 0 and l.us <= (c.at + {FOLD_WINDOW_S}) * 1e6::float8 and c.no = l.no and c.root = l.run"
+    f" from l where l.tool = 0 and l.us <= (c.at + {FOLD_WINDOW_S}) * 1e6::float8 and c.no = any (array[l.no]) and c.root + 0 = l.run"
     " and c.state = 'started' and c.attempt = 1 and c.settled_n is null and c.more is not distinct from l.was"
     " returning c.no, c.settled_at)"
     " select no, at from c union all select no, settled_at from u"
@@ -259,13 +262,30 @@ def _events(count: int, of: str) -> str:
     )
 
 
+def _looked_up(guard: str) -> str:
+    """Return a condition whose subqueries are carried out for the one run; ``offset 0`` keeps the server from making joins of them.
+
+    A join that is planned while the tables are small reads all runs, and goes on doing so.
+    """
+    first, *parts = guard.split("exists (")
+    for part in parts:
+        depth = 1
+        for place, char in enumerate(part):
+            depth += (char == "(") - (char == ")")
+            if depth == 0:
+                first += f"exists ({part[:place]} offset 0{part[place:]}"
+                break
+    return first
+
+
 def _move(hashes: int, events: int, sets: str, guard: str, *, own: str = "") -> str:
     """Return the beginning of a statement that changes a run by so many events, which are the first of its hashes."""
+    guard = _looked_up(guard.replace("amends_run.", "x."))
     names = ", ".join(f"h_{k}" for k in range(1, hashes + 1))
     return (
         _hashes(hashes)
         + f", r as (update amends_run x set {sets}, n = %s::bigint, at = us / 1e6::float8, head = h_{events},"
-        f" touch = x.touch + 1 from h{hashes} where {_MINE} and {guard.replace('amends_run.', 'x.')}"
+        f" touch = x.touch + 1 from h{hashes} where {_MINE} and {guard}"
         f" returning {own}x.no, x.uid, x.id, x.tenant, x.agent, x.principal, x.at, {names})"
     )
 
@@ -289,13 +309,15 @@ _OPEN_RUN: Final = (
     " (select 1 from amends_run where tenant = %s and id = %s) on conflict do nothing"
     " returning no, uid, id, tenant, at, head as h_1)" + _events(1, "r") + f" select r.at, {_ELAPSED}, r.no from r"
 )
-_CALLS: Final = ", ".join(f"{one[:2]}{POSTGRES.name_of(one[2:])}" for one in stored.READ)
+_IN_ROWS: Final = {"c.": "(k.c).", "t.": "(k.t).", "r.": "r."}
+_CALLS: Final = ", ".join(f"{_IN_ROWS[one[:2]]}{POSTGRES.name_of(one[2:])}" for one in stored.READ)
 _TURN: Final = _moving(
     2,
     "state = 'rolling_back', goal = %s, goal_by = %s, goal_why = %s",
     f"{OPEN_ROOT} and {PLAIN_ROOT} and {UNSHARED} and {NOTHING_DROPPED}",
     columns=f", {_CALLS}",
-    calls=" left join (amends_call c join amends_tool t on t.no = c.tool) on c.root = r.no order by c.n",
+    calls=" left join lateral (select c, t from amends_call c join amends_tool t on t.no = c.tool where c.root = r.no offset 0) k"
+    " on true order by (k.c).n",
 )
 _CLOSED: Final = f"state = 'rolled_back', closed_at = us / 1e6::float8, {ENDED}"
 _CLOSE: Final = _moving(1, _CLOSED, f"x.state = 'rolling_back' and {PLAIN_ROOT} and {NOTHING_LEFT}")
@@ -314,7 +336,7 @@ _WIDTH: Final = len(RUN_COLUMNS)
 _ONLY_THESE: Final = (
     "(select count(*) filter (where c.state <> 'succeeded' or t.kind <> 'read') from amends_call c join amends_tool t"
     " on t.no = c.tool where c.root = x.no and c.state not in ('failed', 'refused', 'dropped')) = %s"
-    " and exists (select 1 from amends_call c where c.no = %s and c.root = x.no"
+    " and exists (select 1 from amends_call c where c.no = %s and c.root + 0 = x.no"
     f" and {_CAN_BEGIN})"
 )
 """The condition that so many calls of the run have an effect, and nothing else in it is to be settled or taken back; and that
@@ -335,9 +357,9 @@ _NEXT: Final = (
     + f", r as materialized (select x.no, h_1, h_2, us from amends_run x, h2 where {_MINE} and x.state = 'rolling_back'"
     " and us <= %s::float8 for no key update of x)"
     f", a as (update amends_call c set {_ENDED_CALL.format(_AT.format('r'), 'r.h_1')} from r where c.no = %s"
-    f" and c.root = r.no and {_CAN_END} returning 1)"
+    f" and c.root + 0 = r.no and {_CAN_END} returning 1)"
     f", b as (update amends_call c set {_BEGUN.format(_AT.format('r'), 'r.h_2')} from r where c.no = %s"
-    f" and c.root = r.no and {_CAN_BEGIN} returning 1)"
+    f" and c.root + 0 = r.no and {_CAN_BEGIN} returning 1)"
     f" select {_AT.format('r')}, 1 / (select count(*) from a), 1 / (select count(*) from b), {_ELAPSED} from r"
 )
 _LAST: Final = (
@@ -348,7 +370,7 @@ _LAST: Final = (
         "x.state = 'rolling_back' and us <= %s::float8",
     )
     + f", a as (update amends_call c set {_ENDED_CALL.format('r.at', 'r.h_1')} from r where c.no = %s"
-    f" and c.root = r.no and {_CAN_END} returning 1)"
+    f" and c.root + 0 = r.no and {_CAN_END} returning 1)"
     + _events(1, "r").replace("r.h_1)", "r.h_2)")
     + f" select r.at, 1 / (select count(*) from a), {_ELAPSED}, pg_notify({CHANNEL}, r.uid) from r"
 )

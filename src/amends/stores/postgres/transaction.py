@@ -27,11 +27,16 @@ PAUSE_S: Final = 0.01
 WRITING: Final = Statements(POSTGRES)
 READING: Final = Statements(replace(POSTGRES, lock="", skip=""))
 """A transaction that only reads may not lock, and need not: it reads one snapshot."""
-PLANNED_ONCE: Final = "plan_cache_mode = force_generic_plan"
-"""A plain statement finds every row by its number: one plan serves all values. Left to itself, the server compares that plan
-with plans for the values, by costs that it estimated when the tables were empty, and may then plan a statement anew each
-time, which takes longer than to carry it out."""
-PLANNED_AGAIN: Final = "plan_cache_mode = auto"
+PLANNED_ONCE: Final = {
+    "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
+}  # fmt: skip
+"""A plain statement finds every row by its number: one plan serves all values, and as long as the ledger lives. Left to
+itself, the server compares that plan with plans for the values, by costs that it estimated when the tables were empty, and may
+then plan a statement anew each time, which takes longer than to carry it out. Or it reads a table from its beginning to
+its end, which is cheapest while the table has few rows, and goes on with that plan when it has a million."""
+PLANNED_AGAIN: Final = "set local plan_cache_mode = auto; " + "; ".join(
+    f"set local {name} to default" for name in PLANNED_ONCE if name.startswith("enable_")
+)
 """The general statements have values that matter, such as a rare state, which has an index of its own."""
 
 
@@ -44,7 +49,7 @@ class Preamble:
     def __init__(self, address: Address) -> None:
         self.needed = address.pooler == "transaction"
         """Whether even a single statement needs it."""
-        own = settings_of(address, "set local") if self.needed else f"set local {PLANNED_AGAIN}"
+        own = settings_of(address, "set local") if self.needed else PLANNED_AGAIN
         self.writing = f"begin isolation level read committed; {own}"
         self.reading = f"begin isolation level repeatable read read only; {own}"
 
@@ -60,7 +65,8 @@ def settings_of(address: Address, verb: str) -> str:
     if address.schema:
         settings.append(f"{verb} search_path = {quoted(address.schema)}")
     if verb == "set":
-        settings.append(f"set {PLANNED_ONCE}")
+        settings += [f"set {name} = {value}" for name, value in PLANNED_ONCE.items()]
+        settings.append("set jit = off")  # no statement of ours runs long enough to be worth compiling
     return "; ".join(settings)
 
 

@@ -102,7 +102,8 @@ create table amends_run (
 
 create unique index amends_run_id on amends_run (tenant, id, generation);
 
-create index amends_run_root on amends_run (root, no);
+-- Without the number: the server would take this index to find a run by its number as long as there are few runs.
+create index amends_run_root on amends_run (root);
 
 create index amends_run_created on amends_run (created_at, uid);
 
@@ -158,7 +159,7 @@ create table amends_call (
     check (state in (
         'held', 'ready', 'started', 'succeeded', 'failed', 'backing_off', 'in_doubt', 'compensating', 'compensated', 'compensation_failed', 'compensation_in_doubt', 'refused', 'dropped', 'residue'
     ))
-) with (fillfactor = 80);
+) with (fillfactor = 50);
 
 -- The key of a call, and the list of the calls of a tree.
 create unique index amends_call_key on amends_call (root, "key", gen);
