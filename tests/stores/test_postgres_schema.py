@@ -255,8 +255,8 @@ def test_no_statement_of_a_plain_call_has_to_parse_a_condition_of_the_schema(
 # ---- a plan is kept while the ledger grows ------------------------------------------------
 
 PLAIN_STATEMENTS = [
-    "_ADMIT_FIRST", "_ADMIT_AGAIN", "_SETTLE_PLAIN", "_SETTLE_SEALED", "_FAIL", "_BEGIN", "_END", "_TOGETHER", "_TURN_PLAIN", "_NEXT",
-    "_LAST", "_TURN", "_COMMIT", "_CLOSE", "_OPEN_RUN",
+    "_ADMIT_FIRST", "_ADMIT_AGAIN", "_SETTLE_PLAIN", "_SETTLE_SEALED", "_FAIL", "_BEGIN", "_END", "_TOGETHER", "_TURN_PLAIN",
+    "_NEXT", "_LAST", "_TURN", "_COMMIT", "_CLOSE", "_OPEN_RUN",
 ]  # fmt: skip
 READS = re.compile(r"(?:Scan|Scan using \w+) on amends_(?:call|run)\b")
 

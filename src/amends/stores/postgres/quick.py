@@ -179,9 +179,9 @@ _END: Final = (
     f" where c.no = %s and c.root + 0 = r.no and {_CAN_END} and r.us <= %s::float8 returning {_IN_TIME.format('c.undone_at')}"
 )
 # Steps of many runs, each of another run. Whoever is missing in the answer was not done. It waits for nobody: whoever has
-# locked one run would stop all. ``any`` and ``offset 0``: for each step its row is looked up; planned as a join while the table
-# of calls is empty, the statement would read all of it for ever. tool: 0 for a settlement. The arrays are sent in binary: to read them as text, with keys
-# and digests as hex, took the server a seventh of all its time for a batch.
+# locked one run would stop all. ``any`` and ``offset 0``: for each step its row is looked up; planned as a join while the
+# table of calls is empty, the statement would read all of it for ever. tool: 0 for a settlement. The arrays are sent in
+# binary: to read them as text, with keys and digests as hex, took the server a seventh of all its time for a batch.
 _COLUMNS: Final = (
     ("run", "bigint"), ("epoch", "bigint"), ("touch", "bigint"), ("at", "float8"), ("no", "bigint"), ("n", "bigint"),
     ("tool", "bigint"), ("key", "bytea"), ("ident", "bytea"), ("digest", "bytea"), ("said", "text"), ("before", "text"),
@@ -203,8 +203,8 @@ _TOGETHER: Final = (
     ' (select 1 from amends_call o where o.root = l.run and o."key" = l."key" offset 0) returning no, at)'
     f", u as (update amends_call c set state = 'succeeded', result = l.said, settled_n = l.n, settled_at = {_AT.format('l')},"
     " settled_hash = sha256(convert_to(l.before || l.us::bigint || l.after, 'UTF8')), more = coalesce(l.more, c.more)"
-    f" from l where l.tool = 0 and l.us <= (c.at + {FOLD_WINDOW_S}) * 1e6::float8 and c.no = any (array[l.no]) and c.root + 0 = l.run"
-    " and c.state = 'started' and c.attempt = 1 and c.settled_n is null and c.more is not distinct from l.was"
+    f" from l where l.tool = 0 and l.us <= (c.at + {FOLD_WINDOW_S}) * 1e6::float8 and c.no = any (array[l.no])"
+    " and c.root + 0 = l.run and c.state = 'started' and c.attempt = 1 and c.settled_n is null and c.more is not distinct from l.was"
     " returning c.no, c.settled_at)"
     " select no, at from c union all select no, settled_at from u"
 )
