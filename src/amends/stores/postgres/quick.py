@@ -204,8 +204,8 @@ _TOGETHER: Final = (
     f", u as (update amends_call c set state = 'succeeded', result = l.said, settled_n = l.n, settled_at = {_AT.format('l')},"
     " settled_hash = sha256(convert_to(l.before || l.us::bigint || l.after, 'UTF8')), more = coalesce(l.more, c.more)"
     f" from l where l.tool = 0 and l.us <= (c.at + {FOLD_WINDOW_S}) * 1e6::float8 and c.no = any (array[l.no])"
-    " and c.root + 0 = l.run and c.state = 'started' and c.attempt = 1 and c.settled_n is null and c.more is not distinct from l.was"
-    " returning c.no, c.settled_at)"
+    " and c.root + 0 = l.run and c.state = 'started' and c.attempt = 1 and c.settled_n is null"
+    " and c.more is not distinct from l.was returning c.no, c.settled_at)"
     " select no, at from c union all select no, settled_at from u"
 )
 _TOOL: Final = (
