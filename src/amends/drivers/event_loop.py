@@ -66,9 +66,7 @@ class AsyncDriver:
                     kind = type(op)
                     if kind not in WORLD:
                         assert isinstance(op, StoreOp), f"a driver cannot perform {kind.__name__}"
-                        if self._instant:
-                            answer = self.store.perform(op)
-                        elif kind in PLAIN and self._keeps_outcome:
+                        if kind in PLAIN and self._keeps_outcome:
                             stopped: LedgerUnavailable | asyncio.CancelledError | None = None
                             try:  # without a task: this store finishes an operation before it is cancelled
                                 answer = await self.store.perform_async(op)
@@ -78,6 +76,8 @@ class AsyncDriver:
                                 outcome, cancelled = await self._after(op, stopped)
                                 pending = pending or cancelled
                                 answer = outcome()
+                        elif self._instant:
+                            answer = self.store.perform(op)
                         else:
                             asked, cancelled = await self._ask_ledger(op)
                             pending = pending or cancelled

@@ -184,7 +184,7 @@ class GroupCommit:
             loop.call_soon(self._end_turn, loop)
         elif not turn.is_crowded:
             turn.is_crowded = turn.task is not asyncio.current_task(loop)
-        if self._lonely >= LONELY_TURNS and turn.at_once < AT_ONCE_MAX and not (turn.is_crowded or turn.pending):
+        if not turn.is_crowded and self._lonely >= LONELY_TURNS and turn.at_once < AT_ONCE_MAX and not turn.pending:
             turn.at_once += 1
             answer = self._at_once(op)
             if answer is not None:
@@ -288,6 +288,9 @@ class GroupCommit:
             try:
                 if self._closed:
                     self._may_lead(turn[0])  # raises
+                if len(self.queue) + len(turn) < QUEUE_MAX:  # as ``_enqueue``, for all of them
+                    self.queue.extend(turn)
+                    place = len(turn)
                 while place < len(turn):
                     self._enqueue(turn[place])
                     place += 1
@@ -309,7 +312,11 @@ class GroupCommit:
             if is_here and not self._closed:
                 share = self._share(self.queue)
             count = share or (BATCH_MAX if is_quick else 1)
-            batch = [self.queue.popleft() for _ in range(min(count, len(self.queue)))]
+            if count >= len(self.queue):
+                batch = list(self.queue)
+                self.queue.clear()
+            else:
+                batch = [self.queue.popleft() for _ in range(count)]
         first.leads = True
         if share:
             self._lead_apart(batch, loop)

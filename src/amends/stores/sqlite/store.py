@@ -515,20 +515,22 @@ class SqliteStore:
 
         ``joins``: also the operations that are queued by now, and those that come meanwhile.
         """
+        plain, cursor = self._plain, writer.cursor
         if joins:
             self._commits.join(batch)
         while place < len(batch):
-            pending = batch[place]
-            plain = PLAIN.get(type(pending.op))
-            if plain is not None:  # one statement, which does all or nothing
-                pending.answer = plain(self._plain, writer.cursor, pending.op)
-            if pending.answer is None:
-                writer.cursor.execute("savepoint op")
-                if not self._carry_out(pending, writer):
-                    writer.cursor.execute("rollback to op")
-                writer.cursor.execute("release op")
-            place += 1
-            if joins and place == len(batch):
+            for pending in batch[place:]:
+                op = pending.op
+                quick = PLAIN.get(type(op))
+                if quick is not None:  # one statement, which does all or nothing
+                    pending.answer = quick(plain, cursor, op)
+                if pending.answer is None:
+                    cursor.execute("savepoint op")
+                    if not self._carry_out(pending, writer):
+                        cursor.execute("rollback to op")
+                    cursor.execute("release op")
+                place += 1
+            if joins:
                 self._commits.join(batch)
 
     def _fail(self, batch: list[Pending], error: Exception) -> None:
