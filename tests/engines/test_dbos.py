@@ -104,6 +104,7 @@ def test_a_kill_in_a_step_repeats_no_effect(shop: Shop) -> None:
     assert shop.bank == ["charge 7", "wire 7"]
 
 
+@pytest.mark.rest
 def test_a_kill_in_a_step_that_only_a_person_can_judge_repeats_nothing(shop: Shop) -> None:
     shop.killed("start", "7", "500", at="wire")
     assert "DBOS: RunBlocked\nledger: blocked\n" in shop.said("result", "7")
@@ -112,6 +113,7 @@ def test_a_kill_in_a_step_that_only_a_person_can_judge_repeats_nothing(shop: Sho
     assert shop.bank == ["charge 7", "wire 7"]
 
 
+@pytest.mark.rest
 def test_a_kill_in_a_compensation_repeats_no_compensation(shop: Shop) -> None:
     shop.killed("start", "8", "500", "0", at="refund")
     assert "ledger: rolled_back" in shop.said("result", "8")
@@ -120,12 +122,14 @@ def test_a_kill_in_a_compensation_repeats_no_compensation(shop: Shop) -> None:
     assert shop.bank == ["charge 8", "refund 8"]
 
 
+@pytest.mark.rest
 def test_a_fork_repeats_no_effect(shop: Shop) -> None:
     assert "ledger: committed" in shop.said("start", "7", "500")
     assert "DBOS: w_7" in shop.said("fork", "7")
     assert shop.bank == ["charge 7", "wire 7"]
 
 
+@pytest.mark.rest
 def test_without_amends_a_killed_step_and_a_fork_repeat_the_effect(shop: Shop) -> None:
     assert shop.run("bare.py", die="charge").returncode == -signal.SIGKILL
     assert shop.run("bare.py").returncode == 0

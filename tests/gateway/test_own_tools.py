@@ -24,7 +24,7 @@ from tests.adapters.loops import on_a_loop
 from tests.gateway.desk import Desk
 from tests.gateway.test_first_use import plain, shelf
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.rest, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
 def sells(tmp_path: Path) -> Desk:

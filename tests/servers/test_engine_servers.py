@@ -56,6 +56,7 @@ def test_a_restate_server_keeps_its_data_over_a_kill(restate_server: RestateServ
         assert add(restate_server, 3) == 5
 
 
+@pytest.mark.rest
 def test_a_restate_server_of_three_nodes_answers_without_one(restate_cluster: RestateServer) -> None:
     with AsgiServer("tests.servers.counting:app") as service:
         restate_cluster.register(service.url)
