@@ -77,11 +77,18 @@ class _Queue:
 
     def move(self, batch: list[Queued], limit: int) -> None:
         """Move steps of different runs from the queue to the batch; after an interrupt, one may be in both."""
-        for step in list(self.steps):
-            if step.root not in self.roots:
+        steps, roots = self.steps, self.roots
+        while steps and (root := steps[0].root) not in roots:  # nearly always all of them
+            batch.append(steps[0])
+            roots.add(root)
+            del steps[0]
+            if len(batch) == limit:
+                return
+        for step in list(steps):
+            if step.root not in roots:
                 batch.append(step)
-                self.roots.add(step.root)
-                self.steps.remove(step)
+                roots.add(step.root)
+                steps.remove(step)
                 if len(batch) == limit:
                     return
 

@@ -575,22 +575,24 @@ class Plain:
 
     def together(self, ops: Sequence[AdmitPlain | SettlePlain]) -> Together | None:
         """Return the statement of several steps, for which their chains are taken; None: none of them can be done."""
-        owner = ""
+        owner, tools, take = "", self.tools, self._take
         taken: dict[int, tuple[int, AdmitPlain | SettlePlain, Kept, str]] = {}
         rows: list[tuple[Any, ...]] = []
         for place, op in enumerate(ops):
-            if isinstance(op, AdmitPlain):
-                first, may_go = op, op.tool in self.tools and is_plain(op)
+            if type(op) is AdmitPlain:
+                first = op
+                kept = take(op.run) if op.tool in tools and is_plain(op) else None
             else:
-                first, may_go = op.started.op, not op.repeated
-            kept = self._take(first.run) if may_go else None
+                first = op.started.op  # type: ignore[union-attr]
+                kept = None if op.repeated else take(first.run)
             if kept is None:
                 continue
-            if kept.owner != (owner or kept.owner):
+            if not owner:
+                owner = kept.owner
+            elif kept.owner != owner:
                 kept.use.release()
                 continue
-            owner = kept.owner
-            body, row = self._admitting(op, kept) if isinstance(op, AdmitPlain) else self._settling(op, kept)
+            body, row = self._admitting(op, kept) if first is op else self._settling(op, kept)  # type: ignore[arg-type]
             taken[first.number] = place, op, kept, body
             rows.append(row)
         if not rows:
@@ -628,12 +630,12 @@ class Plain:
             place, op, kept, body = taken.pop(number)
             n = kept.n + 1
             go_on(kept, body, at)
-            answers[place] = (
-                Started(op, n, at)
-                if isinstance(op, AdmitPlain)
-                else SettledPlain(op.started, n, at, op.result, proof=op.proof)
-            )
-        together.let_go(is_known=True)
+            if type(op) is AdmitPlain:
+                answers[place] = Started(op, n, at)
+            else:
+                answers[place] = SettledPlain(op.started, n, at, op.result, proof=op.proof)  # type: ignore[union-attr]
+        if taken:
+            together.let_go(is_known=True)
         return answers
 
     async def fail(self, op: SettleCall) -> Settled | None:

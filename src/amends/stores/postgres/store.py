@@ -234,14 +234,8 @@ class PostgresStore:
 
     async def perform_async(self, op: StoreOp[T]) -> T:
         """Do the same on an event loop; a cancellation is raised when the operation is over."""
-        if self._lent is not None:
-            return await self._in_thread(op)
-        if not self._opened:
-            await asyncio.get_running_loop().run_in_executor(None, self._ready, op)
-        if self._closed or type(op) not in STEPS:
-            self._ready(op)
-        if type(op) not in STEPS or self._preamble.needed or op.repeated:
-            return await uninterrupted(self._performed(op))
+        if self._closed or not self._opened or type(op) not in STEPS or self._preamble.needed or op.repeated:
+            return await self._generally_async(op)
         try:
             batches, root = self._loops_batches.here(), root_of(op)
             answer: T
@@ -257,6 +251,14 @@ class PostgresStore:
                 outcome, _ = await to_its_end(uninterrupted(self._performed(op)))
                 setattr(stop, OUTCOME, outcome)
             raise
+
+    async def _generally_async(self, op: StoreOp[T]) -> T:
+        if self._lent is not None:
+            return await self._in_thread(op)
+        if not self._opened:
+            await asyncio.get_running_loop().run_in_executor(None, self._ready, op)
+        self._ready(op)
+        return await uninterrupted(self._performed(op))
 
     async def _in_thread(self, op: StoreOp[T]) -> T:
         try:

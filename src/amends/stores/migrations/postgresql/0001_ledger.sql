@@ -159,7 +159,7 @@ create table amends_call (
     check (state in (
         'held', 'ready', 'started', 'succeeded', 'failed', 'backing_off', 'in_doubt', 'compensating', 'compensated', 'compensation_failed', 'compensation_in_doubt', 'refused', 'dropped', 'residue'
     ))
-) with (fillfactor = 50);
+) with (fillfactor = 80);
 
 -- The key of a call, and the list of the calls of a tree.
 create unique index amends_call_key on amends_call (root, "key", gen);
