@@ -24,7 +24,7 @@ VALUE: Final = r"(?:\$\d+(?:::\w+)?|r\.no|r\.uid|x\.no|x\.uid|l\.run|v\.run|r\.o
 NAMES_RUN: Final = {
     # The run itself: by its number, its uid, its root, or by tenant and id, under which callers know it.
     "amends_run": rf'(?:\b\w+\.)?"?(?:no|uid|root|id)"? = (?:{VALUE}|\(select root from amends_(?:run|call) where )',
-    "amends_call": rf'(?:\b\w+\.)?"?root"? = {VALUE}|c\.root (?:\+ 0 )?= (?:r\.no|l\.run)|insert into amends_call \("?no"?, "?root"?',
+    "amends_call": rf'(?:\b\w+\.)?"?root"?(?: \+ 0)? = {VALUE}|insert into amends_call \("?no"?, "?root"?',
     "amends_event": rf'(?:\b\w+\.)?"?root"? = {VALUE}|insert into amends_event \("?root"?',
     "amends_approval": rf'(?:\b\w+\.)?"?root"? = {VALUE}',
     "amends_answer": rf'(?:\b\w+\.)?"?root"? = {VALUE}|"?call"? = {VALUE}',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from types import FrameType
@@ -428,6 +429,24 @@ def test_a_child_passes_the_stop_on_to_its_root() -> None:
         pay(x="1")
         raise Suspended("stop")
     assert (rt.report("r").state, world.standing, rt.recover()) == ("open", ["pay:1"], [])
+
+
+def test_a_bound_function_that_leaves_its_own_block_does_not_call_into_the_run_around() -> None:
+    world = World()
+    reserve = world.compensatable()
+    rt = runtime(reserve)
+    with rt.run("outer") as run:
+        block = contextlib.ExitStack()
+        child = block.enter_context(run.child("inner"))
+
+        def leave_and_call() -> None:
+            block.close()
+            reserve(x="7")
+
+        with pytest.raises(RunEnded):
+            child.bind(leave_and_call)()
+    assert world.log == []
+    assert rt.report("outer").calls == ()
 
 
 def test_an_interrupt_as_a_body_begins_does_not_leave_the_thread_inside_the_run() -> None:

@@ -143,7 +143,7 @@ async def _close_subtree(run: RunRow, op: BeginRollback, epoch: int, now: float,
     runs: dict[str, RunRow] = {}
     back: set[str] = set()
     for one in await subtree(run):
-        if one.uid != run.uid:
+        if one.parent in back:  # a run whose parent stays is none of this rollback's business
             one = await _give_up_pivot(one, op, epoch, now)
         runs[one.uid] = one
         if one.uid != run.uid and (one.phase == "pivoted" or one.pivot or one.parent not in back):

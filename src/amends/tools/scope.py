@@ -117,7 +117,7 @@ def leave_scope(scope: Scope, *, is_over: bool = True) -> None:
         while here is not scope and here is not None:
             here = here.outer  # a block that a body entered but did not leave ends with the body
     else:
-        while here is not scope and here is not None and here.place is None:
+        while here is not scope and here is not None and here.place is None and here.call is not scope.call:
             here = here.outer  # a body that was interrupted as it began has left its scope behind
     if here is scope:
         _scope.set(scope.outer)
