@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from bench import parts
 from bench.alone import (
     MEMORY_S_MAX,
     VERIFIED_EVENTS,
@@ -227,6 +228,8 @@ class Bench:
 def main(argv: list[str] | None = None) -> int:
     """Measure what was requested. A row that cannot be measured is reported with the reason."""
     said_ = asked(argv)
+    if said_.parts:
+        return parts.show([store for store in said_.stores if store in parts.ROWS], said_.repeats or Effort().repeats)
     logging.getLogger("amends").setLevel(logging.ERROR)  # do not log that a ledger was created
     effort = QUICK if said_.quick else Effort()
     effort = Effort(said_.repeats or effort.repeats, said_.calls or effort.calls, effort.limit_s, effort.warm_s)
@@ -254,6 +257,7 @@ def asked(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--calls", type=int, default=0, metavar="N", help="calls in one turn, at most")
     parser.add_argument("--large", type=int, default=-1, metavar="N", help="calls in the large ledger; 0: none")
     parser.add_argument("--minutes", type=float, default=MINUTES, metavar="M", help="for everything (%(default)g)")
+    parser.add_argument("--parts", action="store_true", help="instead: what a call is made of, next to its floor")
     parser.add_argument("--no-peers", action="store_true", help="install and measure no peers")
     parser.add_argument(
         "--out", type=Path, default=ROOT / "build", metavar="FOLDER", help="for bench.json, bench.svg and bench.md"

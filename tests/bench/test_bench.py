@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from amends import Runtime
-from bench import against, environments
+from bench import against, environments, parts
 from bench.bars import (
     AGAINST_FLOOR,
     CONSOLE,
@@ -39,6 +40,7 @@ from bench.bars import (
 from bench.chart import chart
 from bench.fill import CALLS_PER_RUN, PATTERN_RUNS, fill
 from bench.measure import FLOOR, OURS, Figures, against_floor
+from bench.sides.bare import Bare
 from bench.sides.ours import pay
 from bench.sides.timing import args_of, many, plain, timed
 
@@ -243,6 +245,28 @@ def test_two_checkouts_are_measured_in_turn() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"memory +\d+ µs there, +\d+ µs here, ratio \d+\.\d\d\n", done.stdout)
+
+
+def test_the_parts_of_a_call_are_measured_next_to_its_floor() -> None:
+    command = [sys.executable, "-m", "bench", "--parts", "--stores", "sqlite-normal", "--repeats", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=BENCH_S_MAX, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if "SQLite NORMAL" in line]
+    assert [row[0].removeprefix("| ") for row in rows] == list(parts.TITLES.values())
+    for row in rows:
+        measured = [cell for cell in row[3:] if "(" in cell]
+        assert len(measured) >= 2, row
+        assert float(row[2]) > 0, row
+
+
+@pytest.mark.parametrize("work", ["fresh", "saga", "many_async"])
+def test_recorded_statements_do_the_same_to_a_copy_of_the_ledger(work: str, tmp_path: Path) -> None:
+    bare = Bare(str(tmp_path / "bare.db"), "NORMAL")
+    got = bare.works()[work](64, 1.0)
+    figures = asyncio.run(got) if asyncio.iscoroutine(got) else got  # raises if the copy is another one afterwards
+    assert figures["count"] >= 60
+    assert figures["seconds"] > 0
+    assert sqlite3.connect.__name__ == "connect", "nothing is recorded any more"
 
 
 def test_sixty_four_callers_are_counted_until_the_time_is_over() -> None:
