@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amends import Happened, Retry, RolledBack, RunBlocked, Runtime, UsageError, tool
+from amends import Happened, Retry, RolledBack, RunBlocked, Runtime, Tool, UsageError, tool
 from amends.errors import (
     CAUSES_MAX,
     NAMED_MAX,
@@ -206,6 +206,77 @@ def test_a_replay_raises_the_same_hint() -> None:
     with pytest.raises(RunBlocked):
         rt.replay("r", program)
     assert [(str(one), one.hint) for one in raised] == [(str(error), error.hint)]
+
+
+def many_tools(count: int) -> list[Tool]:
+    """Return tools whose compensations fail."""
+
+    def made(n: int) -> Tool:
+        @tool(name=f"tool_{n:02}")
+        def act() -> str:
+            return "done"
+
+        @act.compensate(retry=Retry(attempts=1))
+        def undo(result: str) -> None:
+            raise ValueError("not possible")
+
+        return act
+
+    return [made(n) for n in range(count)]
+
+
+def test_a_replay_has_every_call_that_blocked_the_run_also_those_that_the_record_only_counts() -> None:
+    tools = many_tools(CAUSES_MAX + 10)
+    rt = Runtime(tools=tools, store=MemoryStore())
+    raised: list[RunBlocked] = []
+
+    def program() -> None:
+        try:
+            with rt.run("r") as run:
+                for one in tools:
+                    one()
+                run.rollback("wrong order")
+        except RunBlocked as error:
+            raised.append(error)
+            raise
+
+    def facts(error: RunBlocked) -> tuple[object, ...]:
+        left = [(one.call.id, one.why) for one in error.residue]
+        return str(error), error.hint, left, [call.id for call in error.doubts], list(error.causes)
+
+    with pytest.raises(RunBlocked):
+        program()
+    with pytest.raises(RunBlocked):
+        rt.replay("r", program)
+    live, again = raised
+    assert len(live.residue) == len(tools)
+    assert facts(again) == facts(live)
+    rt.retry(live.residue[0].call.id, by="anna", why="mended")  # what people do later changes no replay
+    with pytest.raises(RunBlocked):
+        rt.replay("r", program)
+    assert len(raised[-1].residue) == len(tools)
+
+
+def test_a_child_with_many_causes_is_replayed_with_all_of_them() -> None:
+    tools = many_tools(CAUSES_MAX + 5)
+    rt = Runtime(tools=tools, store=MemoryStore())
+    counts: list[int] = []
+
+    def program() -> None:
+        with rt.run("r") as run:
+            try:
+                with run.child("c") as child:
+                    for one in tools:
+                        one()
+                    child.rollback("wrong order")
+            except RunBlocked as error:
+                counts.append(len(error.residue))
+            raise KeyError("stop")
+
+    for play in (program, lambda: rt.replay("r", program)):
+        with pytest.raises(Exception):  # noqa: B017 (the end of the parent does not matter here)
+            play()
+    assert counts == [len(tools), len(tools)]
 
 
 def test_a_run_that_many_forks_depend_on_names_a_few_of_them() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from amends.budgets import Budget
 from amends.engine.keys import provider_key
-from amends.errors import Busy, Refused, RunBlocked, UsageError
+from amends.errors import Busy, InDoubt, Refused, RunBlocked, UsageError
 from amends.host.host import Host
 from amends.ledger.operations import ReadRun, Tree
 from amends.ledger.world import RunTogether, Sleep
@@ -491,6 +491,22 @@ def f14d_passed_over(v: Variant) -> Scenario:
     return Scenario("F14d child passed over", program, [a, p], _rest("a", "p", variant=v))
 
 
+def f14e_only_a_lost_pivot(v: Variant) -> Scenario:
+    """A run whose only call is a child's pivot, which is found out not to have happened while the run is taken back."""
+    p = make("p", "pivot", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            child = await run.child("inner")
+            if not child.over:
+                with suppress(InDoubt):
+                    await do(child, p, n=1)
+            raise Fails("the parent")
+
+    lost = {"p": ["request lost"]}
+    return Scenario("F14e only a lost pivot", program, [p], _rest("p", variant=v), script=lost, unknown_probes=2)
+
+
 def f15_child_left_open(v: Variant) -> Scenario:
     a, b = make("a", variant=v), make("b", variant=v)
 
@@ -779,6 +795,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f12_outage(v),
         *(f13_raises_after_pivot(v, interrupted) for interrupted in ("block", "commit")),
         *(f14_child(v, pivot) for pivot in (False, True)),
+        f14e_only_a_lost_pivot(v),
         f14d_passed_over(v),
         f15_child_left_open(v),
         f16_child_again(v),

@@ -11,6 +11,12 @@ from tests.sim.sweep import scenarios_of
 
 SEEDS: list[tuple[str, str, Variant, Schedule]] = [
     (
+        "a rollback did not end when the pivot of a child turned out not to have happened since it began",
+        "F14e only a lost pivot",
+        Variant(probe=True),
+        Schedule((Fault(2, "after"),)),
+    ),
+    (
         "a rollback did not end while the pivot of a child was in doubt",
         "F14 child with pivot",
         Variant(),

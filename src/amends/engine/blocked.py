@@ -21,14 +21,14 @@ from amends.engine.session import (
     lacking,
     lacking_words,
 )
-from amends.errors import CAUSES_MAX, listed_in, some
+from amends.errors import CAUSES_MAX, RunBlocked, listed_in, some, some_in_words
 from amends.ledger.locks import is_held_back
 from amends.ledger.operations import (
     Tree,
 )
 from amends.ledger.rows import CallRow, RunRow, lost_at
 from amends.ledger.trees import accepted_in, unknown_pivots
-from amends.model import NOT_LOADED
+from amends.model import NOT_LOADED, Residue
 from amends.states import UNSETTLED
 
 NOT_STARTED: Final = "NotStarted"
@@ -80,6 +80,22 @@ def _doubts_first(found: list[Obstacle]) -> list[Obstacle]:
     return doubts + [
         Obstacle(one.row, why, f"{one.row.tool} ({one.row.id}): {why}") if one.why == NOT_YET else one for one in rest
     ]
+
+
+def blocked(session: Session, left: Sequence[Obstacle], *, named: str = "", causes: Sequence[str] = ()) -> RunBlocked:
+    """Return the error of a blocked run: its attributes have everything that is left, its texts name a part.
+
+    ``named``, ``causes``: what is said where nothing is left.
+    """
+    calls = [call_of(one.row, session.spec(one.row.tool)) for one in left]
+    names = named or some_in_words(dict.fromkeys(one.row.tool for one in left)) or "nothing amends can name"
+    return RunBlocked(
+        f"run {session.id} is blocked: {names}",
+        run_id=session.id,
+        residue=[Residue(call, one.why) for call, one in zip(calls, left, strict=True) if not one.doubtful],
+        doubts=[call for call, one in zip(calls, left, strict=True) if one.doubtful],
+        causes=[one.cause for one in left] or list(causes),
+    )
 
 
 def recorded_causes(run_id: str, causes: Sequence[str]) -> tuple[str, ...]:

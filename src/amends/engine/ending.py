@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from amends.encoding.lazy_import import import_on_use
 from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected, request_of_call, terms_for
 from amends.engine.before import reads_first
-from amends.engine.blocked import Obstacle, commit_obstacles, recorded_causes, rollback_obstacles
+from amends.engine.blocked import Obstacle, blocked, commit_obstacles, recorded_causes, rollback_obstacles
 from amends.engine.call import Done, guarded_admission, run_attempts, settle_outcome
 from amends.engine.costs import exceeded
 from amends.engine.doubts import is_repeatable, probe_failure, probed_seldom
@@ -89,7 +89,7 @@ from amends.ledger.operations import (
 )
 from amends.ledger.rows import CallRow, Contention, DirectiveRow, Overrun, RunRow, TermsByCall, Unapproved
 from amends.ledger.world import Ended, Flight, LiveCalls, ReadClocks, Sleep
-from amends.model import Missing, Residue
+from amends.model import Missing
 from amends.states import LIVE, RUN_FINAL, UNSETTLED
 from amends.visible import visible
 
@@ -746,19 +746,11 @@ def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> 
     if tree.run.state != "blocked":
         return
     left = rollback_obstacles(session, tree) if tree.run.phase == "rolling_back" else commit_obstacles(session, tree)
-    doubts = [call_of(one.row, session.spec(one.row.tool)) for one in left if one.doubtful]
-    residue = [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in left if not one.doubtful]
-    names = some_in_words(dict.fromkeys(one.row.tool for one in left)) or "nothing amends can name"
-    # It has not begun to roll back: forks depend on it.
-    if tree.run.phase == "open" and tree.run.goal == "rollback" and not left:
-        names = "; ".join(some(json.loads(tree.run.causes), where=listed_in(session.id)))
-    raise RunBlocked(
-        f"run {session.id} is blocked: {names}",
-        run_id=session.id,
-        residue=residue,
-        doubts=doubts,
-        causes=[one.cause for one in left] or list(json.loads(tree.run.causes)),
-    ) from cause_of(session, cause)
+    causes = json.loads(tree.run.causes)
+    forks = ""
+    if tree.run.phase == "open" and tree.run.goal == "rollback" and not left:  # it has not begun to roll back
+        forks = "; ".join(some(causes, where=listed_in(session.id)))
+    raise blocked(session, left, named=forks, causes=causes) from cause_of(session, cause)
 
 
 async def stop_call(session: Session, flight: Flight) -> None:

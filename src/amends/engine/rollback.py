@@ -91,6 +91,8 @@ from amends.tools.spec import CompensationSpec, Spec
 
 PASSES_MAX: Final = 1_000
 """A rollback that still finds work after so many passes is a bug of ours, not progress."""
+REFUSALS_MAX: Final = 10
+"""So often at most does the ledger find that something is left where this process found nothing."""
 LOOK_AGAIN: Final = -1.0
 _IN_DOUBT: Final = ("in_doubt", "compensation_in_doubt")
 _COMPENSATED_FROM: Final = frozenset({"succeeded", "in_doubt", "compensation_failed", "compensation_in_doubt"})
@@ -132,6 +134,7 @@ async def roll_back(
     session.recall.close()  # for the whole tree: what is requested again after a child was rolled back is a new call
     if not has_waited:
         await wait_if_live(session)
+    refusals = 0
     for _ in range(PASSES_MAX):
         lease = session.lease
         began, first = (
@@ -161,7 +164,15 @@ async def roll_back(
         ahead = _Ahead()
         again = await _one_pass(session, tree, done, ahead)
         if again is None:
-            return await _close(session, tree)
+            try:
+                return await _close(session, tree)
+            except TransitionRefused:
+                # A child is open although nothing stands in it: its pivot turned out not to have happened since the rollback
+                # began. The next beginning takes it in.
+                refusals += 1
+                if refusals == REFUSALS_MAX:
+                    raise
+                continue
         if again > 0:
             return await _stop(session, tree, again)
         closed = await _close_at_once(session, tree, done, ahead)

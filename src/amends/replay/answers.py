@@ -13,6 +13,7 @@ from amends.encoding.canonical import CLASS_MARK, UNSET_MARK
 from amends.encoding.dataclass import changed
 from amends.encoding.payloads import read_text
 from amends.engine.approvals import held_for, rejected
+from amends.engine.blocked import Obstacle, blocked, commit_obstacles, rollback_obstacles
 from amends.engine.call import Done, conflict, ended, failure, in_doubt, recorded_done
 from amends.engine.compiled import IDENT, NOT_AGAIN, Bound, Compiled, is_exact, key_head
 from amends.engine.costs import exceeded
@@ -26,12 +27,13 @@ from amends.errors import (
     RunBlocked,
     RunEnded,
     ToolFailed,
+    how_many,
     more_in,
     some_in_words,
     type_name,
 )
 from amends.ledger.budgets import overrun_in
-from amends.ledger.rows import FINAL_NO, CallRow, EventRow, lost_at
+from amends.ledger.rows import FINAL_NO, CallRow, EventRow, RunRow, lost_at
 from amends.ledger.world import Sleep
 from amends.model import Residue
 from amends.replay.divergence import is_same, missing_at_end, other_end, out_of_turn, unlike, unrecorded
@@ -521,6 +523,10 @@ def refusal_of(replay: Replay, session: Session, ask: Ask, entry: Entry) -> Exce
 def blocked_by(replay: Replay, session: Session, move: EventRow) -> RunBlocked:
     """Return the error of a blocked run, from the event that recorded it."""
     causes = [str(cause) for cause in json.loads(move.facts).get("causes", ())]
+    if causes and more_in(causes[-1]):
+        left = _obstacles_at(replay, session, move)
+        if len(left) == how_many(causes):
+            return blocked(session, left)
     doubts, residue, names, about = [], [], [], []
     for cause in causes:
         found = _CALL.search(cause)
@@ -535,11 +541,34 @@ def blocked_by(replay: Replay, session: Session, move: EventRow) -> RunBlocked:
             doubts.append(call)
         else:
             residue.append(Residue(call, why))
-    left = some_in_words(dict.fromkeys(names)) or "nothing amends can name"
+    named = some_in_words(dict.fromkeys(names)) or "nothing amends can name"
     return RunBlocked(
-        f"run {session.id} is blocked: {left}",
+        f"run {session.id} is blocked: {named}",
         run_id=session.id,
         residue=residue,
         doubts=doubts,
         causes=[*about, *filter(more_in, causes)] if about else causes,
     )
+
+
+def _obstacles_at(replay: Replay, session: Session, move: EventRow) -> list[Obstacle]:
+    """Return what kept the run from its end when it was blocked: the recorded causes name a part of it."""
+    record, uid = replay.record, session.uid
+    runs = [_run_at(record, row, move) for row in record.tree.runs if row.uid == uid or record.is_inside(row.uid, uid)]
+    inside = {row.uid for row in runs}
+    calls = []
+    for row in record.tree.calls:
+        entry = record.by_call.get(row.id)
+        if row.run in inside and entry is not None:
+            calls.append(changed(row, {"state": entry.state_at(move.n, move.n)}))
+    run = next(row for row in runs if row.uid == uid)
+    tree = changed(record.tree, {"run": run, "runs": tuple(runs), "calls": tuple(calls)})
+    return rollback_obstacles(session, tree) if move.frm == "rolling_back" else commit_obstacles(session, tree)
+
+
+def _run_at(record: Record, row: RunRow, move: EventRow) -> RunRow:
+    """Return a run as it was at the time of this event."""
+    before = [one for one in record.moves.get(row.uid, ()) if one.n <= move.n]
+    if not before:
+        return row
+    return changed(row, {"state": before[-1].to_state, "came_from": before[-1].frm})
