@@ -160,6 +160,32 @@ def test_a_batch_that_was_not_committed_is_not_remembered(make: Make, path: Path
     audit(ledger)
 
 
+@pytest.mark.parametrize("how", ["plain", "batched"])
+@pytest.mark.parametrize("what", ["commit", "close"])
+def test_the_end_of_a_run_whose_commit_fails_is_not_remembered(make: Make, what: str, how: str) -> None:
+    """Whoever has the run may keep the end of its chain for longer than the store does."""
+    ledger = make()
+    store: Any = ledger.store
+    opened = ledger.run()
+    run = ledger.plain_op(opened).run
+    end: ops.StoreOp[Any] = ops.DecideCommit(opened.uid, "a", 1, plain=run)
+    if what == "close":
+        ledger(ops.BeginRollback(opened.uid, "a", "why", False, owner="a", epoch=1, plain=run))
+        end = ops.CloseRun(opened.uid, "a", 1, "rolled_back", plain=run)
+    before = ledger.everything()
+    store._writer.cursor = Failing(store._writer.cursor)
+    if how == "batched":
+        store._flush([Pending(end)], True)
+    else:
+        with pytest.raises(LedgerUnavailable):
+            ledger(end)
+    assert ledger.everything() == before
+    assert run.kept is not None
+    assert run.kept.touch < 0, "it is read again"
+    ledger(end)
+    audit(ledger)
+
+
 def test_a_plain_step_inside_a_batch_that_fails_is_not_remembered(make: Make) -> None:
     ledger = make()
     store: Any = ledger.store

@@ -500,7 +500,7 @@ class SqliteStore:
             kept = self._kept.get(root)
             run = tx.runs.get(root)
             if run is not None and not run.owner:
-                self._kept.pop(root, None)
+                self._plain.forget(root)
             elif kept is not None and tail.is_longer:
                 kept.n, kept.head, kept.at, kept.touch = tail.n, tail.head, tail.at, tail.touch + 1
                 kept.owner, kept.epoch = (run.owner, run.epoch) if run is not None else (kept.owner, kept.epoch)
