@@ -50,8 +50,8 @@ def warm(ledger: Ledger) -> RunRow:
     return run
 
 
-def replace(path: Path, how: str) -> None:
-    """Remove the file, or put a copy of it into its place; return when every store would notice."""
+def replace(path: Path, how: str, *, waits: bool = True) -> None:
+    """Remove the file, or put a copy of it into its place; return when every store would notice, if it ``waits``."""
     copy = path.with_name("copy.db")
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("vacuum into ?", (str(copy),))
@@ -59,7 +59,8 @@ def replace(path: Path, how: str) -> None:
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
     if how == "restored":
         copy.rename(path)
-    wait_for_file_check()
+    if waits:
+        wait_for_file_check()
 
 
 def wait_for_file_check() -> None:
@@ -292,6 +293,26 @@ def test_a_plain_failure_changes_nothing_if_anything_else_changed(make: Make, pa
     before = ledger.everything()
     assert store._plain.fail(store._writer.cursor, failure) is None
     assert ledger.everything() == before
+
+
+@pytest.mark.parametrize("how", ["removed", "restored"])
+@pytest.mark.parametrize("what", ["open", "roll back", "commit"])
+def test_a_run_is_neither_opened_nor_ended_in_a_file_that_was_just_replaced(
+    make: Make, path: Path, monkeypatch: pytest.MonkeyPatch, what: str, how: str
+) -> None:
+    monkeypatch.setattr("amends.stores.sqlite.store.FILE_CHECK_S", 3600.0)
+    ledger = make()
+    run = warm(ledger)
+    plain = ledger.plain_op(run).run
+    replace(path, how, waits=False)
+    with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+        match what:
+            case "open":
+                ledger.run("another")
+            case "roll back":
+                ledger(ops.BeginRollback(run.uid, "a", "why", False, owner="a", epoch=1, plain=plain))
+            case _:
+                ledger(ops.DecideCommit(run.uid, "a", 1, plain=plain))
 
 
 @pytest.mark.parametrize("how", ["removed", "restored"])
