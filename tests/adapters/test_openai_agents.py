@@ -42,7 +42,7 @@ from pydantic import BaseModel, Field
 import amends
 from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
 from amends.errors import NOT_FINISHED, NoRun, Suspended
-from amends.stores.waiter import Waiter, wake_all
+from amends.stores.waiter import Waiter
 from tests.adapters.cells import Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
@@ -1309,6 +1309,10 @@ async def test_a_tool_that_fails_beside_one_that_waits_for_the_ledger_is_what_th
     waits = Waiter()
     waits.loop = asyncio.get_running_loop()
 
+    def over() -> None:
+        waits.is_over = True
+        waits.wake()
+
     @function_tool
     async def slow() -> None:
         while not waits.is_over:
@@ -1318,7 +1322,7 @@ async def test_a_tool_that_fails_beside_one_that_waits_for_the_ledger_is_what_th
     @function_tool(failure_error_function=None)
     async def failing() -> None:
         await asyncio.sleep(0)
-        waits.get_loop().call_later(0.1, wake_all, [waits])
+        waits.get_loop().call_later(0.1, over)
         raise ValueError("the failure of the tool")
 
     both = [function_call("slow", {}, call_id="1"), function_call("failing", {}, call_id="2")]

@@ -171,7 +171,7 @@ def test_an_interrupt_as_a_task_is_about_to_be_continued_loses_no_task(number: i
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            wake_all(waiters)
+            end(waiters)
         finally:
             sys.settrace(before)
 
@@ -288,7 +288,7 @@ def test_a_task_that_runs_its_loop_again_finds_the_others_continued(count: int) 
         first = asyncio.create_task(nested(waiters[0], others))
         others.extend(asyncio.create_task(until_over(one, heard)) for one in waiters[1:])
         await turns()
-        loop.call_soon(wake_all, waiters)
+        loop.call_soon(end, waiters)
         return await asyncio.wait_for(asyncio.gather(first, *others), 10)
 
     try:

@@ -80,11 +80,9 @@ class Waiter:
 
 
 def wake_all(waiters: Iterable[Waiter]) -> None:
-    """Continue these tasks of one event loop, which have nothing more to wait for; a callback of that loop."""
+    """Continue these tasks of one event loop, which are over; a callback of that loop."""
     left: deque[Waiter] = deque(waiters)
     try:
-        for waiter in left:
-            waiter.is_over = True
         if len(left) > 1:  # one of them may run the loop again, and wait there for another of them
             left[0].get_loop().call_soon(_wake_left, left)
     except BaseException:  # an interrupt
