@@ -29,6 +29,7 @@ from agents import (
     SQLiteSession,
     StopAtTools,
     ToolOutputText,
+    UserError,
     WebSearchTool,
     function_tool,
     handoff,
@@ -41,6 +42,7 @@ from pydantic import BaseModel, Field
 import amends
 from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
 from amends.errors import NOT_FINISHED, NoRun, Suspended
+from amends.stores.waiter import Waiter
 from tests.adapters.cells import Cells, Tested
 from tests.adapters.conformance import (
     Conformance,
@@ -1299,3 +1301,30 @@ async def test_a_stop_while_a_sub_agent_works_suspends_both_and_they_go_on(shop:
         report = await rt.report("r")
         assert [report.state, *(child.state for child in report.children)] == ["committed", "committed"]
     assert shop.effects() == ["charge A1 5", "mail ann"]
+
+
+@on_a_loop
+async def test_a_tool_that_fails_beside_one_that_waits_for_the_ledger_is_what_the_program_learns() -> None:
+    """The SDK asks what the other tool waits for."""
+    waits = Waiter()
+    waits.loop = asyncio.get_running_loop()
+
+    def over() -> None:
+        waits.is_over = True
+        waits.wake()
+
+    @function_tool
+    async def slow() -> None:
+        while not waits.is_over:
+            with suppress(asyncio.CancelledError):  # as the stores do: it is raised when the operation is over
+                await waits
+
+    @function_tool(failure_error_function=None)
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        waits.get_loop().call_later(0.1, over)
+        raise ValueError("the failure of the tool")
+
+    both = [function_call("slow", {}, call_id="1"), function_call("failing", {}, call_id="2")]
+    with pytest.raises(UserError, match="the failure of the tool"):
+        await Runner.run(Agent(name="clerk", model=ScriptedModel([both]), tools=[slow, failing]), "please")

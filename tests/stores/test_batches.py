@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, Final
 
 import pytest
@@ -494,7 +495,7 @@ def on_loop(play: Callable[[LoopServer, LoopBatches], Any], **given: Any) -> Non
         batches = LoopBatches(loop, server.together)
         await asyncio.wait_for(play(server, batches), PATIENCE_S)
         await asyncio.sleep(0)
-        assert (batches._out, batches._queue.roots, len(batches._queue.steps)) == (0, set(), 0)
+        assert (batches._out, batches._queue.roots, len(batches._queue.steps)) == ({}, set(), 0)
         assert unhandled == []
 
     asyncio.run(main())
@@ -657,3 +658,60 @@ def test_a_cancellation_is_not_lost_when_the_step_fails_alone() -> None:
             getattr(cancelled.value, OUTCOME)()
 
     on_loop(play)
+
+
+@pytest.mark.parametrize("begun", ["crowd", "lone"])
+def test_an_interrupt_at_any_line_on_a_loop_loses_no_step(begun: str) -> None:
+    """Whoever is cancelled then is told, as ``asyncio.run`` does it; others go on, and no step is done twice."""
+    moment = 1
+    while is_interrupted_on_loop(begun, moment):
+        moment += 1
+        assert moment < 1000
+    assert moment > 20
+
+
+def is_interrupted_on_loop(begun: str, moment: int) -> bool:
+    """Perform steps on a loop that is interrupted there; return whether it has so many lines."""
+    done, tasks, loop = list[str](), list[asyncio.Task[Any]](), asyncio.new_event_loop()
+
+    async def together(sent: Sequence[Any]) -> list[str]:
+        await asyncio.sleep(0)
+        done.extend(sent)
+        return [f"together {op}" for op in sent]
+
+    async def alone(op: Any) -> str:
+        if not op.repeated:
+            done.append(op)
+        return f"alone {op}"
+
+    async def lone(op: Op) -> str:
+        if batches.may_go("run lone"):
+            with closing(alone(op)) as step:  # an interrupt may come before it is awaited
+                return await batches.alone("run lone", step)
+        answer: str = await batches.perform(op, "run lone", alone)
+        return answer
+
+    async def ask() -> None:
+        if begun == "lone":
+            tasks.append(asyncio.create_task(lone(Op("lone"))))
+        tasks.extend(asyncio.create_task(batches.perform(Op(f"op {n}"), f"run {n}", alone)) for n in range(3))
+        await asyncio.wait(tasks)
+
+    async def after() -> None:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, waiting = await asyncio.wait(tasks, timeout=PATIENCE_S)
+            assert not waiting, f"interrupted at line {moment}, a step waits for ever"
+        for root in ("lone", "0", "1", "2"):  # also those runs that had a step on its way
+            await asyncio.wait_for(batches.perform(Op(f"late {root}"), f"run {root}", alone), PATIENCE_S)
+        await asyncio.sleep(0)
+        assert (batches._out, batches._queue.roots, len(batches._queue.steps)) == ({}, set(), 0)
+
+    batches = LoopBatches(loop, together)
+    loop.set_exception_handler(lambda *_: None)  # nobody asks the tasks that were interrupted
+    with closing(loop):
+        is_interrupted = interrupted(moment, lambda: loop.run_until_complete(ask()))
+        loop.run_until_complete(after())
+    assert len(set(done)) == len(done), f"interrupted at line {moment}, a step was done twice"
+    return is_interrupted

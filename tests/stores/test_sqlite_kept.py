@@ -50,8 +50,8 @@ def warm(ledger: Ledger) -> RunRow:
     return run
 
 
-def replace(path: Path, how: str) -> None:
-    """Remove the file, or put a copy of it into its place; return when every store would notice."""
+def replace(path: Path, how: str, *, waits: bool = True) -> None:
+    """Remove the file, or put a copy of it into its place; return when every store would notice, if it ``waits``."""
     copy = path.with_name("copy.db")
     with closing(sqlite3.connect(path)) as raw:
         raw.execute("vacuum into ?", (str(copy),))
@@ -59,7 +59,8 @@ def replace(path: Path, how: str) -> None:
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
     if how == "restored":
         copy.rename(path)
-    wait_for_file_check()
+    if waits:
+        wait_for_file_check()
 
 
 def wait_for_file_check() -> None:
@@ -157,6 +158,32 @@ def test_a_batch_that_was_not_committed_is_not_remembered(make: Make, path: Path
     store._drop_writer()
     assert ledger(SettlePlain(started, '"ok"')).call.state == "succeeded"
     assert isinstance(ledger.raw(ledger.plain_op(run, args="[2]")), Started)
+    audit(ledger)
+
+
+@pytest.mark.parametrize("how", ["plain", "batched"])
+@pytest.mark.parametrize("what", ["commit", "close"])
+def test_the_end_of_a_run_whose_commit_fails_is_not_remembered(make: Make, what: str, how: str) -> None:
+    """Whoever has the run may keep the end of its chain for longer than the store does."""
+    ledger = make()
+    store: Any = ledger.store
+    opened = ledger.run()
+    run = ledger.plain_op(opened).run
+    end: ops.StoreOp[Any] = ops.DecideCommit(opened.uid, "a", 1, plain=run)
+    if what == "close":
+        ledger(ops.BeginRollback(opened.uid, "a", "why", False, owner="a", epoch=1, plain=run))
+        end = ops.CloseRun(opened.uid, "a", 1, "rolled_back", plain=run)
+    before = ledger.everything()
+    store._writer.cursor = Failing(store._writer.cursor)
+    if how == "batched":
+        store._flush([Pending(end)], True)
+    else:
+        with pytest.raises(LedgerUnavailable):
+            ledger(end)
+    assert ledger.everything() == before
+    assert run.kept is not None
+    assert run.kept.touch < 0, "it is read again"
+    ledger(end)
     audit(ledger)
 
 
@@ -266,6 +293,26 @@ def test_a_plain_failure_changes_nothing_if_anything_else_changed(make: Make, pa
     before = ledger.everything()
     assert store._plain.fail(store._writer.cursor, failure) is None
     assert ledger.everything() == before
+
+
+@pytest.mark.parametrize("how", ["removed", "restored"])
+@pytest.mark.parametrize("what", ["open", "roll back", "commit"])
+def test_a_run_is_neither_opened_nor_ended_in_a_file_that_was_just_replaced(
+    make: Make, path: Path, monkeypatch: pytest.MonkeyPatch, what: str, how: str
+) -> None:
+    monkeypatch.setattr("amends.stores.sqlite.store.FILE_CHECK_S", 3600.0)
+    ledger = make()
+    run = warm(ledger)
+    plain = ledger.plain_op(run).run
+    replace(path, how, waits=False)
+    with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+        match what:
+            case "open":
+                ledger.run("another")
+            case "roll back":
+                ledger(ops.BeginRollback(run.uid, "a", "why", False, owner="a", epoch=1, plain=plain))
+            case _:
+                ledger(ops.DecideCommit(run.uid, "a", 1, plain=plain))
 
 
 @pytest.mark.parametrize("how", ["removed", "restored"])

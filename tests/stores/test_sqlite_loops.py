@@ -1,14 +1,16 @@
 """One file, many event loops: no loop waits for the disk, and a cancellation waits for its operation."""
 
 import asyncio
+import linecache
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -16,13 +18,17 @@ from amends import AsyncRuntime, current_call, tool
 from amends.errors import LeaseLost, LedgerUnavailable
 from amends.ledger import operations as ops
 from amends.ledger.plain import Started
+from amends.stores import waiter
 from amends.stores.memory import MemoryStore
+from amends.stores.sqlite import group_commit
 from amends.stores.sqlite import store as sqlite_store
 from amends.stores.sqlite.connection import BUSY_S_MAX
 from amends.stores.sqlite.group_commit import AT_ONCE_MAX
 from amends.stores.sqlite.store import APART_MIN, INLINE_MAX, SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.stores.many import CALLERS, Gate, commits, in_line, numbered, stored, wait_for
+
+PATIENCE_S: Final = 20.0
 
 
 @pytest.fixture
@@ -453,3 +459,130 @@ def test_closing_serves_a_crowd_that_a_thread_flushes(tmp_path: Path) -> None:
 
     answers = asyncio.run(main())
     assert all(isinstance(answer, Started) or answer.verdict == "start" for answer in answers)
+
+
+# ---- interrupts ---------------------------------------------------------------------------
+
+MODULES: Final = (group_commit.__file__, waiter.__file__)
+POINTS_MAX: Final = 1000
+HELD: Final = ("try:", "finally:", "with self._mutex")
+"""Lines that do nothing, and the end of a block that has a lock: Python takes no interrupt there."""
+CALLED_BY_ASYNCIO: Final = ("get_loop", "add_done_callback")
+"""As a task begins to wait: an interrupt there loses the task, whatever it waits for."""
+
+
+class Interrupt:
+    """Raise a KeyboardInterrupt at one line, or one call or return of a C function, counted, of the modules."""
+
+    def __init__(self, point: int) -> None:
+        self.left = point
+
+    def at_line(self, frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename not in MODULES or frame.f_code.co_name in (*CALLED_BY_ASYNCIO, "wake"):
+            return None  # in ``wake`` nothing is called between the lines, and Python takes no interrupt there
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if event == "line" and not line.startswith(HELD) and line not in ("return", "return None"):
+            self.count()
+        return self.at_line
+
+    def at_call(self, frame: Any, event: str, _: Any) -> None:
+        is_ours = frame.f_code.co_filename in MODULES and frame.f_code.co_name not in CALLED_BY_ASYNCIO
+        if is_ours and event in ("call", "c_return"):
+            self.count()
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("place", ["line", "call"])
+@pytest.mark.parametrize("how", ["on the loop", "apart", "in a thread", "locked"])
+def test_an_interrupt_at_any_point_of_an_event_loop_loses_neither_the_lead_nor_an_operation(
+    how: str, place: str
+) -> None:
+    """Whoever is cancelled then is told, as ``asyncio.run`` does it; nothing is done twice, and others go on."""
+    with ThreadPoolExecutor(1) as pool:
+        for point in range(1, POINTS_MAX):
+            if not is_interrupted(pool, how, place, point):
+                assert point > 20, "the interrupts came inside"
+                return
+    raise AssertionError("every point was passed")
+
+
+def is_interrupted(pool: ThreadPoolExecutor, how: str, place: str, point: int) -> bool:
+    """Perform two operations on a loop that is interrupted there; return whether it has so many points."""
+    interrupt, done, written = Interrupt(point), list[object](), list[object]()
+
+    def flush(batch: list[group_commit.Pending], may_wait: bool) -> None:
+        if how == "locked" and not may_wait:
+            raise group_commit.WouldWait
+        queue.join(batch)
+        for one in batch:
+            done.append(one.op)
+            one.answer = one.op
+
+    def write(batch: list[group_commit.Pending]) -> bool:
+        for one in batch:
+            written.append(one.op)
+            one.answer = one.op
+        return True
+
+    def commit(batch: list[group_commit.Pending]) -> None:
+        done.extend(one.op for one in batch)
+
+    queue = group_commit.GroupCommit(
+        flush,
+        lambda op: None,
+        lambda: pool,
+        lambda count: how in ("on the loop", "locked"),
+        (lambda queued: len(queued)) if how == "apart" else lambda _: 0,
+        write,
+        commit,
+    )
+    asked = [ops.ReadRun(name) for name in ("one", "two")]
+
+    async def ask() -> None:
+        tasks.extend(asyncio.create_task(queue.perform_async(op)) for op in asked)
+        await asyncio.wait(tasks)
+
+    async def cancel() -> None:
+        for task in tasks:
+            task.cancel()
+        _, waiting = await asyncio.wait(tasks, timeout=PATIENCE_S)
+        assert not waiting, f"interrupted at {place} {point}, a task waits for ever"
+
+    async def perform(op: ops.ReadRun) -> None:
+        assert await asyncio.wait_for(queue.perform_async(op), PATIENCE_S) is op
+
+    tasks = list[asyncio.Task[Any]]()
+    loop = asyncio.new_event_loop()
+    before = sys.gettrace(), sys.getprofile()
+    with closing(loop):
+        try:
+            if place == "line":
+                sys.settrace(interrupt.at_line)
+            else:
+                sys.setprofile(interrupt.at_call)
+            loop.run_until_complete(ask())
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before[0])
+            sys.setprofile(before[1])
+        if tasks:
+            loop.run_until_complete(cancel())
+        loop.run_until_complete(perform(ops.ReadRun("late")))
+        late = threading.Thread(target=lambda: queue.perform(ops.ReadRun("later")), daemon=True)
+        late.start()
+        late.join(PATIENCE_S)
+        assert not late.is_alive(), f"interrupted at {place} {point}, nobody leads"
+    for op, task in zip(asked, tasks, strict=False):
+        assert done.count(op) <= 1, f"interrupted at {place} {point}, an operation was done twice"
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            assert task.result() is op
+            assert done.count(op) == 1, f"interrupted at {place} {point}, what was not committed was reported"
+    wait_for(lambda: queue._leader is None)
+    assert (list(queue.queue), queue._turns) == ([], {})
+    return interrupt.left <= 0

@@ -2,10 +2,13 @@
 
 import asyncio
 import contextvars
+import io
 import itertools
 import sys
 from types import FrameType
+from typing import Any
 
+import anyio
 import pytest
 
 from amends.stores.waiter import Waiter, wake_all
@@ -38,6 +41,23 @@ def end(waiters: list[Waiter]) -> None:
     for one in waiters:
         one.is_over = True
     wake_all(waiters)
+
+
+class Again(asyncio.SelectorEventLoop):
+    """A loop that one of its callbacks can run again, as nest_asyncio and dialogs of notebooks do."""
+
+    def run_inside(self, task: "asyncio.Task[Any]") -> None:
+        """Run the loop until the task is done; called by a task of this loop."""
+        outer = asyncio.current_task(self)
+        assert outer is not None
+        asyncio.tasks._leave_task(self, outer)
+        turns_left = 1000
+        while not task.done() and turns_left:
+            turns_left -= 1
+            self.call_soon(int)  # so that it does not wait for its files
+            self._run_once()  # type: ignore[attr-defined]
+        asyncio.tasks._enter_task(self, outer)
+        assert task.done(), "the loop does not continue the task"
 
 
 async def turns(count: int = 3) -> None:
@@ -151,7 +171,7 @@ def test_an_interrupt_as_a_task_is_about_to_be_continued_loses_no_task(number: i
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            wake_all(waiters)
+            end(waiters)
         finally:
             sys.settrace(before)
 
@@ -207,3 +227,72 @@ def test_a_wait_outside_of_its_loop_is_refused_by_the_task() -> None:
     one = asyncio.run(make())
     with pytest.raises(RuntimeError, match="different loop"):
         asyncio.run(elsewhere(one))
+
+
+def test_whether_it_is_done_is_answered_as_by_a_future() -> None:
+    """anyio and the OpenAI Agents SDK ask what a task waits for."""
+
+    async def program() -> None:
+        one, loop = waiter(), asyncio.get_running_loop()
+        task: Any = asyncio.create_task(until_over(one, []))
+        await turns()
+        assert task._fut_waiter is one
+        try:
+            assert (one.done(), one.cancelled()) == (False, False)
+            assert "wait_for=" in repr(task)
+            task.print_stack(file=io.StringIO())
+            task.cancel()
+            assert (one.done(), one.cancelled()) == (True, True), "the task is about to be told"
+            await turns()
+            assert (one.done(), one.cancelled()) == (False, False), "it was told, and waits again"
+        finally:
+            loop.call_soon(end, [one])
+            await asyncio.wait([task])
+        assert task.cancelled()
+        assert (one.done(), one.cancelled()) == (True, False)
+
+    asyncio.run(program(), debug=True)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_anyio_finds_a_task_that_waits_for_the_ledger_blocked(is_cancelled: bool) -> None:
+    async def program() -> None:
+        one = waiter()
+        task = asyncio.create_task(until_over(one, []))
+        await turns()
+        if is_cancelled:
+            task.cancel()
+        try:
+            with anyio.fail_after(10):
+                await anyio.wait_all_tasks_blocked()
+            assert not task.done()
+        finally:
+            asyncio.get_running_loop().call_soon(end, [one])
+            await asyncio.wait([task])
+
+    asyncio.run(program())
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_task_that_runs_its_loop_again_finds_the_others_continued(count: int) -> None:
+    heard: list[str] = []
+    loop = Again()
+
+    async def nested(one: Waiter, others: list[asyncio.Task[str]]) -> str:
+        await until_over(one, heard)
+        loop.run_inside(others[-1])
+        return "nested"
+
+    async def program() -> list[str]:
+        waiters, others = [waiter() for _ in range(count)], list[asyncio.Task[str]]()
+        first = asyncio.create_task(nested(waiters[0], others))
+        others.extend(asyncio.create_task(until_over(one, heard)) for one in waiters[1:])
+        await turns()
+        loop.call_soon(end, waiters)
+        return await asyncio.wait_for(asyncio.gather(first, *others), 10)
+
+    try:
+        assert loop.run_until_complete(program()) == ["nested", *["over"] * (count - 1)]
+    finally:
+        loop.close()
+    assert len(heard) == count, "each was continued once"

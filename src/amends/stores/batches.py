@@ -250,13 +250,13 @@ class LoopBatches:
     ) -> None:
         self._loop, self._together = loop, together
         self._queue = _Queue()
-        self._out = 0
+        self._out: dict[asyncio.Task[None], list[Queued]] = {}
+        """The batches that are on their way."""
         self._is_due = False
         self._is_one_out = False
         """Whether a step is on its way that did not wait for the end of its turn. It is no sender: it may wait for its run."""
         self._ready = 1
         """How many steps were ready in the last turn."""
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def perform(self, op: Any, root: str, alone: Callable[[Any], Awaitable[Any]]) -> Any:
         """Carry out the step with whatever else is ready in this turn of the loop.
@@ -273,6 +273,7 @@ class LoopBatches:
                 await step
             except asyncio.CancelledError as error:
                 cancelled = error
+                self._loop.call_soon(self._look)
         if cancelled is None:
             return await alone(op) if step.answer is None else step.answer
         from amends.stores.cancellation import to_its_end  # here: a blocking program needs no asyncio
@@ -290,43 +291,71 @@ class LoopBatches:
 
     async def alone(self, root: str, step: Awaitable[T]) -> T:
         """Await a step that may go; those who come meanwhile are queued, and gather."""
-        self._is_one_out = True
-        self._queue.roots.add(root)
         try:
+            self._is_one_out = True
+            self._queue.roots.add(root)
             return await step
         finally:
-            self._is_one_out = False
-            self._queue.roots.discard(root)
-            if self._queue.steps:
-                self._end_turn_soon()
+            try:
+                self._one_is_over(root)
+            except BaseException:  # an interrupt in the middle of it
+                self._one_is_over(root)
+                raise
+
+    def _one_is_over(self, root: str) -> None:
+        self._is_one_out = False
+        self._queue.roots.discard(root)
+        if self._queue.steps:
+            self._end_turn_soon()
 
     def _end_turn_soon(self) -> None:
         if not self._is_due:
-            self._is_due = True
             self._loop.call_soon(self._end_turn)
+            self._is_due = True  # last: an interrupt must not keep the turn from being ended
 
     def _end_turn(self) -> None:
-        self._is_due = False
-        queue = self._queue
-        self._ready = len(queue.steps)
-        while queue.steps and self._out < SENDERS_MAX:
-            batch: list[Queued] = []
-            ready = len(queue.steps)
-            queue.move(batch, (ready + 1) // 2 if not self._out and SPLIT_MIN <= ready <= BATCH_MAX else BATCH_MAX)
-            if not batch:
-                return
-            if len(batch) == 1:
-                self._over(batch)  # alone, by its own caller
-                continue
-            self._out += 1
-            task = self._loop.create_task(self._send(batch))
-            self._tasks.add(task)
-            # Here, and not in the task: one that is cancelled before its first step never runs.
-            task.add_done_callback(lambda task, batch=batch: self._sent(task, batch))  # type: ignore[misc]
+        """Send what is queued. May come twice."""
+        batch: list[Queued] = []
+        try:
+            self._is_due = False
+            queue = self._queue
+            self._ready = len(queue.steps)
+            while queue.steps and len(self._out) < SENDERS_MAX:
+                batch = []
+                ready = len(queue.steps)
+                is_split = not self._out and SPLIT_MIN <= ready <= BATCH_MAX
+                queue.move(batch, (ready + 1) // 2 if is_split else BATCH_MAX)
+                if not batch:
+                    return
+                if len(batch) == 1:
+                    self._over(batch)  # alone, by its own caller
+                    continue
+                task = self._loop.create_task(self._send(batch))
+                # Here, and not in the task: one that is cancelled before its first step never runs.
+                task.add_done_callback(self._sent)
+                self._out[task] = batch
+        except BaseException:  # an interrupt: a task that was made has not begun, and finds nothing to send
+            left = batch[:]
+            batch.clear()
+            for step in left:
+                self._queue.remove(step)
+            self._over(left)  # each alone, by its own caller
+            self._is_due = False
+            self._end_turn_soon()
+            raise
+
+    def _look(self) -> None:
+        """Do what a callback would have done that an interrupt has lost, before its first line or in the loop itself."""
+        for task in list(self._out):
+            if task.done():
+                self._sent(task)
+        self._end_turn()
 
     async def _send(self, batch: Sequence[Queued]) -> None:
         from amends.stores.cancellation import to_its_end
 
+        if not batch:  # an interrupt has left its steps to their callers
+            return
         try:
             # Whoever cancels this task cancels all tasks of the loop, and those who wait for an answer learn it themselves.
             outcome, _ = await to_its_end(self._together([one.op for one in batch]))
@@ -337,12 +366,21 @@ class LoopBatches:
             if not isinstance(error, Exception):
                 raise
 
-    def _sent(self, task: asyncio.Task[None], batch: Sequence[Queued]) -> None:
-        self._tasks.discard(task)
-        self._out -= 1
-        self._over(batch)
-        if self._queue.steps:
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        """End a batch that was sent. May come twice."""
+        batch = self._out.get(task)
+        if batch is None:
+            return
+        try:
+            self._over(batch)
+            del self._out[task]
+            if self._queue.steps:
+                self._end_turn_soon()
+        except BaseException:  # an interrupt
+            self._loop.call_soon(self._sent, task)
+            self._is_due = False
             self._end_turn_soon()
+            raise
 
     def _over(self, batch: Sequence[Queued]) -> None:
         for step in batch:

@@ -2,12 +2,14 @@
 
 A future schedules its task for the next turn of the loop, one by one. Here whoever has the answers of a batch wakes all of
 its tasks in one callback of the loop, each by the function that a future would have scheduled. A task only needs the
-protocol of futures for that: ``_asyncio_future_blocking``, ``add_done_callback``, ``cancel`` and ``result``.
+protocol of futures for that: ``_asyncio_future_blocking``, ``get_loop``, ``add_done_callback``, ``cancel`` and ``result``.
+Libraries look at what a task waits for, and ask it whether it is ``done``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from amends.encoding.lazy_import import import_on_use
@@ -42,7 +44,7 @@ class Waiter:
         if callback is not None:
             self._context.run(callback, self)
 
-    # ---- The protocol of futures, of which a task uses this much
+    # ---- The protocol of futures, of which tasks and libraries use this much
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """Return the loop of the task."""
@@ -68,18 +70,37 @@ class Waiter:
             message, self._message = self._message, None
             raise asyncio.CancelledError() if message is None else asyncio.CancelledError(message)
 
+    def done(self) -> bool:
+        """Return whether the task is about to continue: the operation is over, or a cancellation is on its way."""
+        return self.is_over or self._is_cancelled
+
+    def cancelled(self) -> bool:
+        """Return whether a cancellation is on its way."""
+        return self._is_cancelled
+
 
 def wake_all(waiters: Iterable[Waiter]) -> None:
-    """Continue these tasks of one event loop, which have nothing more to wait for; a callback of that loop."""
-    left: Iterator[Waiter] = iter(waiters)
+    """Continue these tasks of one event loop, which are over; a callback of that loop."""
+    left: deque[Waiter] = deque(waiters)
+    try:
+        if len(left) > 1:  # one of them may run the loop again, and wait there for another of them
+            left[0].get_loop().call_soon(_wake_left, left)
+    except BaseException:  # an interrupt
+        left[0].get_loop().call_soon(wake_all, left)
+        raise
+    _wake_left(left)
+
+
+def _wake_left(left: deque[Waiter]) -> None:
+    """Continue those who are left, each by whoever takes it."""
     waiter: Waiter | None = None
     try:
-        for waiter in left:
-            waiter.is_over = True
+        while left:
+            waiter = left[0]
+            del left[0]
             waiter.wake()
-    except (
-        BaseException
-    ):  # an interrupt: this one may not have been continued yet, the others are continued all the same
+    except BaseException:  # an interrupt: this one may not have been continued yet; to continue it twice does nothing
         if waiter is not None:
-            waiter.get_loop().call_soon(wake_all, [waiter, *left])
+            left.appendleft(waiter)
+            waiter.get_loop().call_soon(_wake_left, left)
         raise

@@ -57,6 +57,11 @@ class Pending(Waiter):
     """Of a caller that waits in its thread: released when the answer is there, or the lead."""
     after: Pending | None = None
     """Of a caller that waits in its thread: whom it wakes when it was woken."""
+    is_written = False
+    """The batch that it leads is in an open transaction, which a thread commits."""
+    is_begun = False
+    """Somebody leads with it: a thread, or the event loop that was interrupted as it left the lead to a thread. Whoever
+    comes second does nothing. Changed with the mutex."""
     is_gone = False
     """Its thread was interrupted: nobody waits for the answer."""
 
@@ -180,8 +185,8 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         turn = self._turns.get(loop)
         if turn is None:
+            loop.call_soon(self._end_turn, loop)  # first: after an interrupt, it finds no turn
             turn = self._turns[loop] = _Turn(asyncio.current_task(loop))
-            loop.call_soon(self._end_turn, loop)
         elif not turn.is_crowded:
             turn.is_crowded = turn.task is not asyncio.current_task(loop)
         if not turn.is_crowded and self._lonely >= LONELY_TURNS and turn.at_once < AT_ONCE_MAX and not turn.pending:
@@ -197,6 +202,7 @@ class GroupCommit:
                 await pending
             except asyncio.CancelledError as error:
                 cancelled = error
+                loop.call_soon(self._end_turn, loop)  # once more: an interrupt may have lost the callback that does it
         if cancelled is not None:
             setattr(cancelled, OUTCOME, pending.outcome)
             raise cancelled
@@ -228,8 +234,14 @@ class GroupCommit:
         """Add the operations that are queued by now to the leader's batch."""
         if self.queue:
             with self._mutex:
-                while self.queue and len(batch) < BATCH_MAX:
-                    batch.append(self.queue.popleft())
+                try:
+                    while self.queue and len(batch) < BATCH_MAX:
+                        batch.append(self.queue[0])
+                        del self.queue[0]
+                except BaseException:  # an interrupt
+                    if self.queue and batch[-1] is self.queue[0]:
+                        del self.queue[0]
+                    raise
 
     def hold(self, timeout_s: float) -> bool:
         """Let nobody lead until ``release``; return False if the present leader is not done in time."""
@@ -276,89 +288,122 @@ class GroupCommit:
             pending.gate.acquire()
         self.queue.append(pending)
 
+    # Python raises an interrupt between two lines of whatever the event loop runs: the batch that is on its way is ended
+    # there, the lead is passed on, and what was not queued yet is queued by a new callback. Nobody can catch one that
+    # is raised before the first line of a callback, or in the loop itself: then whoever is cancelled ends the turn. One
+    # at the entry of a method that asyncio calls as a task begins to wait (``Waiter``) loses that task, as it would with
+    # a future that is written in Python.
+
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Write what was asked for in one turn of the loop: here if that is quick, else in a thread."""
-        ended = self._turns.pop(loop)
-        self._lonely = 0 if ended.is_crowded else self._lonely + 1
-        turn, _batch = ended.pending, list[Pending]()
-        if not turn:
-            return
-        place = 0
+        """Write what was asked for in one turn of the loop: here if that is quick, else in a thread. May come twice."""
+        try:
+            turn = self._turns.get(loop)
+            if turn is not None:
+                self._lonely = 0 if turn.is_crowded else self._lonely + 1
+                if turn.pending:
+                    self._enqueue_turn(turn, loop)
+                else:
+                    del self._turns[loop]
+            if self.queue:
+                self._lead_queued(loop)
+        except BaseException:
+            loop.call_soon(self._end_turn, loop)
+            raise
+
+    def _enqueue_turn(self, turn: _Turn, loop: asyncio.AbstractEventLoop) -> None:
+        """Queue all of a turn, and end it; tell those for whom there is no room."""
+        pending, error = turn.pending, None
         with self._mutex:
             try:
                 if self._closed:
-                    self._may_lead(turn[0])  # raises
-                if len(self.queue) + len(turn) < QUEUE_MAX:  # as ``_enqueue``, for all of them
-                    self.queue.extend(turn)
-                    place = len(turn)
-                while place < len(turn):
-                    self._enqueue(turn[place])
-                    place += 1
-            except LedgerUnavailable as error:
-                for pending in turn[place:]:
-                    pending.error = type(error)(str(error), hint=error.hint)
-        if place < len(turn):
-            loop.call_soon(wake_all, turn[place:])
-        self._lead_queued(loop)
+                    self._may_lead(turn)  # raises
+                if len(self.queue) + len(pending) < QUEUE_MAX:  # as ``_enqueue``, for all of them
+                    self.queue.extend(pending)
+                    del self._turns[loop]
+                    return
+                while turn.pending:
+                    self._enqueue(turn.pending[0])
+                    del turn.pending[0]
+            except LedgerUnavailable as refused:
+                error = refused
+            except BaseException:  # an interrupt: nothing is queued twice
+                last = self.queue[-1] if self.queue else None
+                if last is not None and last in turn.pending:
+                    del turn.pending[: turn.pending.index(last) + 1]
+                raise
+        if error is not None:
+            for one in turn.pending:
+                one.error = type(error)(str(error), hint=error.hint)
+            _answer(turn.pending, loop)
+        del self._turns[loop]
 
     def _lead_queued(self, loop: asyncio.AbstractEventLoop) -> None:
         """Write what is queued, if nobody leads; called on this event loop."""
-        with self._mutex:
-            if self._leader is not None or self._held or not self.queue:
-                return
-            first = self._leader = self.queue[0]
-            is_here, share = first.loop is loop, 0
-            is_quick = is_here and not self._closed and self._is_quick(len(self.queue))
-            if is_here and not self._closed:
-                share = self._share(self.queue)
-            count = share or (BATCH_MAX if is_quick else 1)
-            if count >= len(self.queue):
-                batch = list(self.queue)
-                self.queue.clear()
+        first: Pending | None = None
+        batch: list[Pending] = []
+        try:
+            with self._mutex:
+                if self._leader is not None or self._held or not self.queue:
+                    return
+                first = self._leader = self.queue[0]
+                is_here, share = first.loop is loop, 0
+                is_quick = is_here and not self._closed and self._is_quick(len(self.queue))
+                if is_here and not self._closed:
+                    share = self._share(self.queue)
+                count = share or (BATCH_MAX if is_quick else 1)
+                if count >= len(self.queue):
+                    batch = list(self.queue)
+                    self.queue.clear()
+                else:
+                    batch = list(itertools.islice(self.queue, count))
+                    for _ in batch:
+                        del self.queue[0]
+            if share:
+                self._lead_apart(batch, loop)
+            elif is_quick:
+                self._lead_on_loop(batch)
             else:
-                batch = [self.queue.popleft() for _ in range(count)]
-        first.leads = True
-        if share:
-            self._lead_apart(batch, loop)
-        elif is_quick:
-            self._lead_on_loop(batch)
-        else:
-            self._hand_lead(first)
+                self._hand_lead(first)
+        except BaseException:
+            if first is not None:
+                self._end_interrupted(first, batch, loop)
+            raise
+
+    def _end_interrupted(self, first: Pending, batch: list[Pending], loop: asyncio.AbstractEventLoop) -> None:
+        """Tell those of a batch who have no answer, and pass on the lead, unless a thread does it."""
+        with self._mutex:
+            if first.is_begun:
+                return
+            left = [pending for pending in batch if pending not in self.queue]
+            first.is_begun = first in left
+        if first.is_written:
+            self._commit_apart(left)
+        _tell_interrupted(left)
+        _answer(left, loop)
+        self._pass_on(first, loop)
 
     def _lead_apart(self, batch: list[Pending], loop: asyncio.AbstractEventLoop) -> None:
         """Write a batch on the event loop, and let a thread flush it."""
-        first, flushes, is_left = batch[0], False, False
+        first = batch[0]
         try:
-            flushes = self._write_apart(batch)
-            if flushes:
-                with contextlib.suppress(RuntimeError):  # the interpreter is shutting down and takes no new threads
-                    self._pool().submit(self._end_apart, batch, loop)
-                    is_left = True
+            first.is_written = self._write_apart(batch)
         except WouldWait:
-            with self._mutex:
-                self.queue.extendleft(reversed(batch[1:]))
-            is_left = True
-            self._hand_lead(first)
-        except BaseException:  # an interrupt
-            if not flushes:
-                _tell_interrupted(batch)
-            raise
-        finally:
-            if flushes and not is_left:
-                self._end_apart(batch, loop)
-            elif not is_left:
-                try:
-                    _answer(batch, loop=loop)
-                finally:
-                    self._pass_on(first)
+            self._leave_to_thread(batch)
+            return
+        if not first.is_written:
+            _answer(batch, loop)
+            self._pass_on(first)
+            return
+        try:
+            self._pool().submit(self._end_apart, batch, loop)
+        except RuntimeError:  # the interpreter is shutting down and takes no new threads
+            self._end_apart(batch, loop)
 
     def _end_apart(self, batch: list[Pending], loop: asyncio.AbstractEventLoop) -> None:
         """Flush what the event loop has written, and leave the lead to it, or to who is first in the queue."""
         first = batch[0]
-        with self._mutex:
-            if not first.leads:
-                return  # the loop was interrupted when it had left this to a thread
-            first.leads = False
+        if not self._begins(first):
+            return
         try:
             self._commit_apart(batch)
         finally:
@@ -367,31 +412,34 @@ class GroupCommit:
             finally:
                 self._pass_on(first, loop)
 
+    def _begins(self, first: Pending) -> bool:
+        """Return whether this caller leads with the operation, and nobody did before."""
+        with self._mutex:
+            was_begun, first.is_begun = first.is_begun, True
+        return not was_begun
+
     def _lead_on_loop(self, batch: list[Pending]) -> None:
         """Write a batch on the event loop; if that would wait for another process, leave it to a thread."""
         first = batch[0]
-        leads = True
         try:
             if len(batch) == 1 and not self.queue:
                 first.answer = self._alone(first.op)
             if first.answer is None:
                 self._flush(batch, False)
         except WouldWait:
-            with self._mutex:
-                self.queue.extendleft(reversed(batch[1:]))
-            leads = False
-            self._hand_lead(first)
+            self._leave_to_thread(batch)
+            return
         except Exception as error:
             first.error = first.error or error
-        except BaseException:  # an interrupt: whoever has no answer asks again
-            _tell_interrupted(batch)
-            raise
-        finally:
-            if leads:
-                try:
-                    _answer(batch, loop=first.loop)
-                finally:
-                    self._pass_on(first)
+        _answer(batch, first.loop)
+        self._pass_on(first)
+
+    def _leave_to_thread(self, batch: list[Pending]) -> None:
+        """Queue a batch of which nothing is done again, but for the first: a thread leads with it."""
+        with self._mutex:
+            self.queue.extendleft(reversed(batch[1:]))
+            del batch[1:]
+        self._hand_lead(batch[0])
 
     def _waits_for_lead(self, pending: Pending) -> bool:
         """Wait for the answer, and return False; or for the lead, and return True."""
@@ -494,36 +542,49 @@ class GroupCommit:
                     del self.queue[0]
                 if self._leader is None:
                     self._still.notify_all()
-            if successor is not None and self._leader is successor and not successor.leads:
-                self._hand_lead(successor)
+            if successor is not None and self._leader is successor:
+                self._hand_lead(successor)  # once more, if it was done
             raise
 
     def _hand_lead(self, successor: Pending) -> None:
+        """Leave the lead to the thread that waits with this operation, or to one of the pool. May come twice."""
         successor.leads = True
         if successor.loop is None:
-            assert successor.gate is not None, "a queued caller has a gate"
-            successor.gate.release()
+            _open_gate(successor)
             return
         try:
-            self._pool().submit(self._lead, successor)
+            self._pool().submit(self._lead_in_thread, successor)
         except RuntimeError:  # the interpreter is shutting down and takes no new threads
-            self._lead(successor)
+            self._lead_in_thread(successor)
+
+    def _lead_in_thread(self, first: Pending) -> None:
+        if self._begins(first):
+            self._lead(first)
+
+
+def _open_gate(pending: Pending) -> None:
+    if pending.gate is not None:
+        with contextlib.suppress(RuntimeError):  # it was opened before an interrupt
+            pending.gate.release()
 
 
 def _tell_interrupted(batch: list[Pending]) -> None:
     for pending in batch:
-        if pending.answer is None and pending.error is None:
+        if pending.answer is None and pending.error is None and not pending.is_over:
             pending.error = LedgerUnavailable("the thread that was writing was interrupted")
 
 
 def _answer(batch: list[Pending], loop: asyncio.AbstractEventLoop | None = None) -> None:
-    """Wake the callers of these operations; ``loop``: the event loop on which this is called, if it is one."""
+    """Wake the callers of these operations, which are over; after an interrupt, it may come twice.
+
+    ``loop``: the event loop on which this is called, if it is one.
+    """
     loops: dict[asyncio.AbstractEventLoop, list[Pending]] = {}
     here: list[Pending] = []
     for pending in batch:
+        pending.is_over = True  # here: who is cancelled from now on does not wait
         if pending.loop is None:
-            if pending.gate is not None:
-                pending.gate.release()
+            _open_gate(pending)
         elif pending.loop is loop:
             here.append(pending)
         else:

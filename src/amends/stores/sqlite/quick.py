@@ -212,6 +212,15 @@ class Plain:
         self._kept[run.root] = kept
         return kept
 
+    def forget(self, root: str) -> None:
+        """Forget the end of the chain of a run that nobody owns any more.
+
+        A handle of the run may keep it beyond a commit that fails, and then knows that it must be read again.
+        """
+        kept = self._kept.pop(root, None)
+        if kept is not None:
+            kept.forget()
+
     def tool(self, cursor: sqlite3.Cursor, tool: PlainTool) -> int | None:
         """Return the number of a version of a tool; None: the ledger does not have it yet, and the flow adds it."""
         found = cursor.execute(FIND_TOOL, (tool.name, tool.version, tool.kind, tool.declared, tool.undoable)).fetchone()
@@ -386,7 +395,7 @@ class Plain:
         values = self._linked(kept, (close_event(op, op.plain, at),))
         run = self._moved(cursor, CLOSE, kept, values, op, (at,))
         if run is not None:
-            self._kept.pop(run.uid, None)
+            self.forget(run.uid)
         return run
 
     def commit(self, cursor: sqlite3.Cursor, op: DecideCommit) -> Decision | None:
@@ -399,7 +408,7 @@ class Plain:
         run = self._moved(cursor, COMMIT, kept, values, op, (op.output, at))
         if run is None:
             return None
-        self._kept.pop(run.uid, None)
+        self.forget(run.uid)
         return Decision("committed", run)
 
     def _linked(self, kept: Kept, events: Sequence[AddEvent]) -> list[tuple[Any, ...]]:
@@ -569,13 +578,13 @@ class Plain:
         """Close a run whose last compensation was settled in this transaction; return whether that was done."""
         n, at, owner, epoch, root = kept.n + 1, kept.at, run.owner, run.epoch, run.root
         whose, states = (root, run.run_id, run.tenant), ("run", "rolling_back", "rolled_back")
-        closed, head = _event(whose, kept.head, n, at, micros, *states, owner, epoch, "{}")
+        closed, _ = _event(whose, kept.head, n, at, micros, *states, owner, epoch, "{}")
         cursor.execute(CLOSE_LAST, (at, n, closed[-1], at, kept.no, owner, epoch, kept.touch, at))
         if cursor.rowcount != 1:
             return False
         cursor.execute(self._insert_event, closed)
-        self._kept.pop(root, None)
-        kept.n, kept.head, kept.touch, kept.left = n, head, kept.touch + 1, None
+        self.forget(root)
+        kept.left = None
         return True
 
 

@@ -98,8 +98,8 @@ INSIDE: Final[dict[type[Any], Callable[[Plain, sqlite3.Cursor, Any], Any]]] = {
 BEFORE_BODIES: Final = frozenset({AdmitPlain, BeginCompensation})
 """The plain operations after which a body runs: nobody may run it by a record that is in a deleted file."""
 FILE_CHECK_S: Final = 0.01
-"""A file that was removed or replaced is noticed so late at most. Batches and the operations of the general flows look
-each time; to look before each plain call takes a thirtieth of its time."""
+"""A file that was removed or replaced is noticed so late at most by lone plain calls and compensations: to look before each
+takes a thirtieth of its time. Batches, transactions of several statements and the general flows look each time."""
 INLINE_MAX: Final = 64
 """The most operations of one turn of an event loop that are written on the loop."""
 INLINE_FLUSH_S: Final = 0.0003
@@ -289,7 +289,7 @@ class SqliteStore:
         self, writer: Connection, op: StoreOp[Any], inside: Callable[[Plain, sqlite3.Cursor, Any], Any]
     ) -> Any:
         """Do what ``_alone`` does with an operation of several statements."""
-        if time.monotonic() > self._checked_until and not self._is_same_file(writer):
+        if not self._is_same_file(writer):
             return None
         cursor = writer.cursor
         answer = None
@@ -500,7 +500,7 @@ class SqliteStore:
             kept = self._kept.get(root)
             run = tx.runs.get(root)
             if run is not None and not run.owner:
-                self._kept.pop(root, None)
+                self._plain.forget(root)
             elif kept is not None and tail.is_longer:
                 kept.n, kept.head, kept.at, kept.touch = tail.n, tail.head, tail.at, tail.touch + 1
                 kept.owner, kept.epoch = (run.owner, run.epoch) if run is not None else (kept.owner, kept.epoch)
