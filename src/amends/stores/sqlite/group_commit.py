@@ -58,7 +58,7 @@ class Pending(Waiter):
     after: Pending | None = None
     """Of a caller that waits in its thread: whom it wakes when it was woken."""
     is_written = False
-    """The batch that it leads is in an open transaction, which a thread commits."""
+    """The batch that it leads may be in an open transaction, which a thread commits."""
     is_begun = False
     """Somebody leads with it: a thread, or the event loop that was interrupted as it left the lead to a thread. Whoever
     comes second does nothing. Changed with the mutex."""
@@ -385,9 +385,11 @@ class GroupCommit:
     def _lead_apart(self, batch: list[Pending], loop: asyncio.AbstractEventLoop) -> None:
         """Write a batch on the event loop, and let a thread flush it."""
         first = batch[0]
+        first.is_written = True  # first: an interrupt must not answer what is in a transaction that nobody ends
         try:
             first.is_written = self._write_apart(batch)
         except WouldWait:
+            first.is_written = False
             self._leave_to_thread(batch)
             return
         if not first.is_written:
