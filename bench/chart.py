@@ -14,8 +14,8 @@ from xml.sax.saxutils import escape
 
 from bench.bars import STORE_NAMES, Row
 
-WIDTH: Final = 1000
-LABEL: Final = 465
+WIDTH: Final = 1130
+LABEL: Final = 565
 """Where the scale begins; the names are to the left of it."""
 SCALE: Final = 330
 ROW: Final = 24
