@@ -267,6 +267,8 @@ def asked(argv: list[str] | None) -> argparse.Namespace:
     said_.stores = [store for store in STORES if store in names or store.partition("-")[0] in names]
     if unknown := [name for name in names if not any(store.startswith(name) for store in STORES)]:
         parser.error(f"no such store: {', '.join(unknown)}; there are {', '.join(STORES)}")
+    if said_.parts and not set(said_.stores) & set(parts.ROWS):
+        parser.error(f"there are no parts for {', '.join(said_.stores)}; there are for {', '.join(parts.ROWS)}")
     said_.no_peers = said_.no_peers or said_.quick
     if said_.large < 0:
         said_.large = 0 if said_.quick else GROWN_CALLS

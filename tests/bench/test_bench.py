@@ -18,6 +18,7 @@ import pytest
 
 from amends import Runtime
 from bench import against, environments, parts
+from bench.__main__ import main
 from bench.bars import (
     AGAINST_FLOOR,
     CONSOLE,
@@ -257,6 +258,12 @@ def test_the_parts_of_a_call_are_measured_next_to_its_floor() -> None:
         measured = [cell for cell in row[3:] if "(" in cell]
         assert len(measured) >= 2, row
         assert float(row[2]) > 0, row
+
+
+def test_parts_of_a_store_that_has_none_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--parts", "--stores", "mariadb"])
+    assert "sqlite-normal" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("work", ["fresh", "saga", "many_async"])

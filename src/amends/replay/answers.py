@@ -521,7 +521,11 @@ def refusal_of(replay: Replay, session: Session, ask: Ask, entry: Entry) -> Exce
 
 
 def blocked_by(replay: Replay, session: Session, move: EventRow) -> RunBlocked:
-    """Return the error of a blocked run, from the event that recorded it."""
+    """Return the error of a blocked run, from the event that recorded it.
+
+    If the event only counts some of its causes, they are found again in the states of that moment; where their number is
+    another one now, the error has those that the event names.
+    """
     causes = [str(cause) for cause in json.loads(move.facts).get("causes", ())]
     if causes and more_in(causes[-1]):
         left = _obstacles_at(replay, session, move)
