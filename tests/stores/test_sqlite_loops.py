@@ -586,3 +586,58 @@ def is_interrupted(pool: ThreadPoolExecutor, how: str, place: str, point: int) -
     wait_for(lambda: queue._leader is None)
     assert (list(queue.queue), queue._turns) == ([], {})
     return interrupt.left <= 0
+
+
+def test_a_thread_is_not_kept_waiting_by_a_body_that_blocks_the_loop(
+    shared: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operation is queued behind one of a loop, which is then blocked: a heartbeat would lose its leases."""
+    ledger = Ledger(shared)
+    runs = [ledger.run(f"run {number}") for number in range(APART_MIN + 2)]
+    ledger.start_plain(runs[0], args="[0]")
+    asked = [ledger.plain_op(run, args="[1]") for run in runs]
+    flushing, go_on = threading.Event(), threading.Event()
+    commit = shared._commits._commit_apart
+
+    def slowly(batch: list[Any]) -> None:
+        flushing.set()
+        go_on.wait(PATIENCE_S)
+        commit(batch)
+
+    monkeypatch.setattr(shared._commits, "_commit_apart", slowly)
+
+    async def play() -> None:
+        tasks = [asyncio.create_task(shared.perform_async(op)) for op in asked[:-2]]
+        while not flushing.is_set():
+            await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(shared.perform_async(asked[-2])))
+        while not shared._commits.queue:
+            await asyncio.sleep(0)
+        thread = threading.Thread(target=shared.perform, args=(asked[-1],))
+        thread.start()
+        in_line(shared, 2)()
+        go_on.set()
+        thread.join(PATIENCE_S)  # a body that blocks its loop
+        assert not thread.is_alive(), "it waited for the loop"
+        await asyncio.gather(*tasks)
+
+    asyncio.run(play())
+
+
+def test_a_loop_goes_on_while_another_thread_waits_to_open_the_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    store = SqliteStore(path, "FULL", lock_wait_s=PATIENCE_S)
+
+    async def play(other: sqlite3.Connection) -> list[Any]:
+        reads = [asyncio.create_task(store.perform_async(ops.ReadRun("", uid="run"))) for _ in range(2)]
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        other.execute("rollback")  # only a loop that went on comes here in time
+        return await asyncio.gather(*reads, return_exceptions=True)
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other, closing(store):
+        other.execute("begin immediate")
+        other.execute("create table kept (it)")
+        before = time.monotonic()
+        assert len(asyncio.run(play(other))) == 2
+        assert time.monotonic() - before < PATIENCE_S / 2

@@ -524,7 +524,7 @@ class GroupCommit:
                 if self._leader is not leader:
                     return
                 successor = None if self._held or not self.queue else self.queue[0]
-                if successor is not None and successor.loop is loop is not None and not self._closed:
+                if loop is not None and successor is not None and not self._closed and self._all_of(loop):
                     try:
                         loop.call_soon_threadsafe(self._lead_queued, loop)
                         self._leader = None  # whoever comes before the loop does may lead as well
@@ -547,6 +547,10 @@ class GroupCommit:
             if successor is not None and self._leader is successor:
                 self._hand_lead(successor)  # once more, if it was done
             raise
+
+    def _all_of(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether nobody else waits: a body may block the loop, and no thread or other loop may wait for that."""
+        return all(pending.loop is loop for pending in self.queue)
 
     def _hand_lead(self, successor: Pending) -> None:
         """Leave the lead to the thread that waits with this operation, or to one of the pool. May come twice."""

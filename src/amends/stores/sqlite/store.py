@@ -148,6 +148,7 @@ class SqliteStore:
         self._writer: Connection | None = None
         self._start_fresh()
         _STORES.add(self)
+        _FORKS.watch()
 
     def _start_fresh(self) -> None:
         self._opening = threading.RLock()
@@ -156,6 +157,8 @@ class SqliteStore:
         )
         self._readers = Readers(self._open_reader)
         self._pool: futures.ThreadPoolExecutor | None = None
+        self._pooling = threading.RLock()
+        """Not ``_opening``, which is held as long as the file is locked: an event loop takes this one."""
         self._flush_s = 1.0
         """How long a flush took lately."""
         self._checked_until = 0.0
@@ -250,7 +253,7 @@ class SqliteStore:
         """Finish what is queued; close connections and threads. May be called twice."""
         self._closed = True
         self._commits.close()
-        with self._opening:
+        with self._pooling:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True)
@@ -582,7 +585,7 @@ class SqliteStore:
             raise LedgerUnavailable(f"the ledger at {self.path} is closed", hint="make a new runtime")
 
     def _threads(self) -> futures.ThreadPoolExecutor:
-        with self._opening:
+        with self._pooling:
             if self._pool is None:
                 self._pool = futures.ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="amends-ledger")
             return self._pool
@@ -677,17 +680,42 @@ def _shown(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def _each(act: Callable[[SqliteStore], None]) -> Callable[[], None]:
-    def all_of_them() -> None:
+class _Forks:
+    """What happens around a fork, to all stores; one fork at a time: a second one would find them continuing after the first."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._watches = False
+
+    def watch(self) -> None:
+        """Be called around forks from now on.
+
+        Hooks run before a fork in reverse order of registration, and after it in order. Those of ``concurrent.futures``
+        hold the lock that ``submit`` needs: ours must come before and after them, or whoever leads waits for the fork,
+        which waits for it.
+        """
+        if not self._watches and hasattr(os, "register_at_fork"):
+            import concurrent.futures.thread  # noqa: F401 (registers its own)
+
+            self._watches = True
+            os.register_at_fork(before=self.before, after_in_parent=self.in_parent, after_in_child=self.in_child)
+
+    def before(self) -> None:
+        self._turn.acquire()
         for store in list(_STORES):
-            act(store)
+            store.before_fork()
 
-    return all_of_them
+    def in_parent(self) -> None:
+        try:
+            for store in list(_STORES):
+                store.after_fork_in_parent()
+        finally:
+            self._turn.release()
+
+    def in_child(self) -> None:
+        for store in list(_STORES):
+            store.after_fork_in_child()
+        self._turn = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_each(SqliteStore.before_fork),
-        after_in_parent=_each(SqliteStore.after_fork_in_parent),
-        after_in_child=_each(SqliteStore.after_fork_in_child),
-    )
+_FORKS: Final = _Forks()
