@@ -1,6 +1,7 @@
 """The remembered ends of chains on MariaDB: nobody continues a chain from an end that is not its own, or not the last."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +18,7 @@ from amends.stores.mysql import connection, quick
 from amends.stores.mysql.store import MysqlStore
 from amends.stores.sql import Kept
 from amends.testing.conformance.ledger import Ledger, audit
-from tests.servers.databases import execute
+from tests.servers.databases import connect, execute
 
 TOOL = PlainTool("charge", "1", "compensatable", 0, 1)
 
@@ -325,3 +326,82 @@ def test_a_batch_whose_outcome_cannot_be_looked_up_is_repeated_and_done_once(
         ends.store.perform(op)
         told = [event.to_state for event in ends.ledger.events() if event.call == op.started.op.call_id]
         assert told == ["started", "succeeded"]
+
+
+def test_after_a_restored_backup_no_chain_goes_on_from_an_end_that_the_ledger_no_longer_has(ends: Ends) -> None:
+    run = ends.ledger.run("another")
+    for of in (ends.run, run):
+        ends.store.perform(ends.admission(of))
+    kept = _tables(ends.url)
+    for table in kept:
+        execute(ends.url, [f"create table kept_{table} as select * from {table}"])
+    for of in (ends.run, run):
+        ends.store.perform(ends.admission(of))
+    _restore(ends.url, kept)
+    for of in (ends.run, run):
+        ends.store.perform(ends.admission(of))  # the first of them meets a connection that is lost
+    for of in (ends.run, run):
+        numbers = [event.n for event in ends.ledger.events(of)]
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+def _tables(url: str) -> list[str]:
+    return [row[0] for row in execute(url, ["show tables"]) if row[0].startswith("amends_")]
+
+
+def _restore(url: str, tables: list[str]) -> None:
+    """Put back what was kept, and end all connections, as a failover to an older copy does."""
+    generated = (
+        "select column_name from information_schema.columns where table_schema = database() and table_name = '{}'"
+    )
+    with closing(connect(url)) as raw:
+        cursor = raw.cursor()
+        cursor.execute("set foreign_key_checks = 0")
+        for table in tables:
+            cursor.execute(f"{generated.format(table)} and extra not like '%GENERATED%'")
+            columns = ", ".join(f"`{name}`" for (name,) in cursor.fetchall())
+            cursor.execute(f"delete from {table}")
+            cursor.execute(f"insert into {table} ({columns}) select {columns} from kept_{table}")
+        raw.commit()
+        cursor.execute("select id from information_schema.processlist where db = database() and id <> connection_id()")
+        for (number,) in cursor.fetchall():
+            cursor.execute(f"kill {number}")
+
+
+def test_a_loop_that_is_closed_while_a_step_is_on_its_way_keeps_no_connection(mysql_url: str) -> None:
+    with closing(MysqlStore(mysql_url, pool_max=2, lock_wait_s=2)) as store:
+        ends = Ends.__new__(Ends)
+        ends.url, ends.store, ends.ledger, ends.keys = mysql_url, store, Ledger(store), 0
+        ends.run = ends.ledger.run()
+        for _ in range(3):
+            store.perform(ends.admission())
+        for _ in range(2):
+            asyncio.run(_steps(store, ends, 2))
+            with closing(connect(mysql_url)) as raw:
+                cursor = raw.cursor()
+                cursor.execute("begin")
+                cursor.execute(f"select 1 from amends_run where uid = '{ends.run.uid}' for update")
+                _abandon(store, ends.admission())
+                raw.rollback()
+        assert isinstance(store.perform(ends.admission()), Started)
+        audit(ends.ledger)
+
+
+async def _steps(store: MysqlStore, ends: Ends, count: int) -> None:
+    for _ in range(count):
+        await store.perform_async(ends.admission())
+
+
+def _abandon(store: MysqlStore, op: AdmitPlain) -> None:
+    """Begin a step on an event loop that is closed before the server has answered."""
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        task = asyncio.create_task(store.perform_async(op))
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio would complain, rightly
+        await asyncio.sleep(0.3)
+
+    loop.run_until_complete(begin())
+    loop.close()
+    del loop
+    gc.collect()

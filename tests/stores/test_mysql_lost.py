@@ -1,7 +1,10 @@
 """The line breaks while a transaction commits: what nobody can know is said, and found out by asking again."""
 
+import asyncio
 import socket
 import threading
+import time
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -9,6 +12,7 @@ import pytest
 
 from amends.encoding.ids import new_number
 from amends.errors import LedgerUnavailable
+from amends.ledger import operations as ops
 from amends.ledger.plain import AdmitPlain, PlainRun, PlainTool, SettlePlain, Started
 from amends.stores.mysql.connection import EXECUTE
 from amends.stores.mysql.store import MysqlStore
@@ -142,3 +146,24 @@ def test_a_plain_call_whose_answer_is_lost_is_asked_for_again_and_started_once(
     audit(ledger)
     ledger.store.close()
     relay.close()
+
+
+def test_an_event_loop_goes_on_while_the_server_does_not_answer() -> None:
+    """Whoever opens the ledger waits in a thread, and the next operation of the loop waits in another."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    store = MysqlStore(f"mysql://root@127.0.0.1:{silent.getsockname()[1]}/ledger?lock_wait_s=1&connect_s=3")
+
+    async def play() -> float:
+        reads = [asyncio.create_task(store.perform_async(ops.ReadRun("", uid="run"))) for _ in range(2)]
+        longest, began = 0.0, time.monotonic()
+        while time.monotonic() - began < 1.0:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest = max(longest, time.monotonic() - before)
+        silent.close()  # now the connection is reset, and the next one refused
+        for found in await asyncio.gather(*reads, return_exceptions=True):
+            assert isinstance(found, LedgerUnavailable)
+        return longest
+
+    with closing(silent), closing(store):
+        assert asyncio.run(play()) < 0.8

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
+from amends import Runtime, tool
 from amends.ledger import operations as ops
-from amends.ledger.plain import SettledPlain, SettlePlain, Started
+from amends.ledger.plain import FailPlain, SettledPlain, SettlePlain, Started
 from amends.ledger.rows import RunRow
+from amends.ledger.store import OUTCOME
 from amends.stores.postgres.store import PostgresStore
 from amends.stores.sql import Kept
 from amends.testing.conformance.ledger import Clock, Ledger, audit
@@ -153,3 +156,43 @@ def test_after_a_lost_connection_no_end_is_known(ledger: Ledger, run: RunRow, po
     assert beside.touch < 0
     assert not isinstance(settled, SettledPlain)
     assert settled.call.state == "succeeded"
+
+
+def test_a_failure_that_waits_for_its_run_keeps_its_outcome_when_all_tasks_are_cancelled(
+    ledger: Ledger, run: RunRow, postgres_url: str
+) -> None:
+    started = ledger.start_plain(run, args="[1]")
+
+    async def play() -> asyncio.CancelledError:
+        with closing(connect(postgres_url)) as raw:
+            cursor = raw.cursor()
+            cursor.execute("begin")
+            cursor.execute(f"select 1 from amends_run where uid = '{run.uid}' for update")
+            failure = asyncio.create_task(ledger.store.perform_async(FailPlain(started, "it failed", "boot", 1.0)))
+            await asyncio.sleep(0.2)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as a loop that ends does
+                task.cancel()
+            await asyncio.sleep(0.2)
+            raw.rollback()
+        with pytest.raises(asyncio.CancelledError) as stopped:
+            await failure
+        return stopped.value
+
+    stop = asyncio.run(play())
+    assert getattr(stop, OUTCOME)() is not None
+    assert ledger.look(started.row).state == "failed"
+
+
+def test_a_tool_whose_name_postgresql_stores_otherwise_is_no_damage(postgres_url: str) -> None:
+    @tool(name="charge\0", key="order")
+    def charge(order: str) -> str:
+        return order
+
+    @charge.compensate
+    def refund(order: str) -> None: ...
+
+    with Runtime(postgres_url, tools=[charge]) as rt:
+        for order in ("a", "b"):
+            with rt.run(order):
+                assert charge(order=order) == order
+        assert rt.verify().ok

@@ -209,6 +209,8 @@ class Kept:
     """Held by the statement that goes on from here, where several can be on their way at once."""
     mine: Any = None
     """The values of the guard of a statement, as they are sent."""
+    session: int | None = None
+    """On MariaDB: how many connections the process had lost when it took this end; None: it was never taken."""
     admits: bool = True
     """Whether the run admits plain calls (``OPEN_ROOT``): that cannot change while its ``touch`` stays the same."""
 

@@ -65,6 +65,11 @@ class Conversation:
                 cancelled = error
         return cancelled
 
+    def leave(self) -> None:
+        """Read no more: nobody waits for the answer."""
+        if not self._is_over and not self._loop.is_closed():
+            self._end(None)
+
     def said(self) -> list[tuple[int, int]]:
         """Return what the server has answered. Raises the error that it has answered with, or that the line is lost."""
         self._connection.end_at_once(self._error)

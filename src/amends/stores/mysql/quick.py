@@ -208,6 +208,13 @@ class Ends:
 
     def __init__(self) -> None:
         self._kept: dict[str, Kept] = {}
+        self._sessions = 0
+        """How often a connection was lost; what was taken before that is not given back."""
+
+    def forget_all(self) -> None:
+        """Forget all ends: a connection was lost, and the server may have been restored from a backup meanwhile."""
+        self._sessions += 1
+        self._kept = {}
 
     def knows(self, run: PlainRun) -> bool:
         """Return whether the end of the chain of this run can be taken."""
@@ -215,15 +222,20 @@ class Ends:
 
     def take(self, root: str, owner: str, epoch: int) -> Kept | None:
         """Take away the end of the chain of this run: nobody else can continue it until it is given back."""
-        kept = self._kept.pop(root, None)
+        kept = self.pop(root)
         return kept if kept is not None and kept.owner == owner and kept.epoch == epoch else None
 
     def pop(self, root: str) -> Kept | None:
         """Do the same, whoever the owner is."""
-        return self._kept.pop(root, None)
+        kept = self._kept.pop(root, None)
+        if kept is not None:
+            kept.session = self._sessions
+        return kept
 
     def give(self, root: str, kept: Kept) -> None:
         """Remember the end of a chain, unless a newer one is known."""
+        if kept.session is not None and kept.session != self._sessions:
+            return
         known = self._kept.get(root)
         if known is None or known.touch <= kept.touch:
             if len(self._kept) >= KEPT_MAX:
@@ -472,6 +484,12 @@ class Plain:
         """Note that steps failed: what the server itself says was not done."""
         if _is_refused(error):
             self.untouched(steps)
+        self.lost(error)
+
+    def lost(self, error: BaseException) -> None:
+        """Forget the ends of all chains if this error ended a session."""
+        if errors.code_of(error) in errors.LOST:
+            self.ends.forget_all()
 
     def untouched(self, steps: Sequence[Move]) -> None:
         """Give the ends of their chains back: nothing of these steps was done."""

@@ -102,6 +102,8 @@ class MysqlStore:
             self._connect, size=address.pool_max, wait_s=address.lock_wait_s, shown=self.url
         )
         self._threads: ThreadPoolExecutor | None = None
+        self._threading = threading.RLock()
+        """Not ``_opening``, which is held as long as the server does not answer: an event loop takes this one."""
         self._batches, self._loops = Batches(self._together), Loops(self._together_async)
 
     # ---- The protocol of a store
@@ -157,7 +159,8 @@ class MysqlStore:
             answer = QUICK[type(op)](self._plain, op, connection)
             keep = True
             return answer
-        except self._driver.MySQLError:
+        except self._driver.MySQLError as error:
+            self._plain.lost(error)
             op.repeated = op.repeated or connection.committing  # as in ``_together``
             return None
         finally:
@@ -171,7 +174,8 @@ class MysqlStore:
             answers = self._plain.together(ops, connection)
             keep = True
             return answers
-        except self._driver.MySQLError:
+        except self._driver.MySQLError as error:
+            self._plain.lost(error)
             # Whatever went wrong, the flow meets it again and says it; what may have been done is found by repeating it.
             for op in ops:
                 op.repeated = op.repeated or connection.committing
@@ -213,7 +217,7 @@ class MysqlStore:
         conversation = self._begun(connection, lambda: self._packet(connection, steps[0]), 1, steps)
         if conversation is None:
             return await self._in_thread(self.perform, op)
-        cancelled = await conversation.over()
+        cancelled = await self._over(conversation, connection)
         keep, answer = True, None
         try:
             answer = self._plain.done(steps[0], conversation.said()[0])
@@ -238,7 +242,7 @@ class MysqlStore:
         conversation = self._begun(connection, lambda: packet_of(batch.text), len(batch.texts) + 2, steps)
         if conversation is None:
             return await self._in_thread(self._together, ops)
-        cancelled = await conversation.over()
+        cancelled = await self._over(conversation, connection)
         try:
             said = conversation.said()[1:-1]
         except self._driver.MySQLError as error:
@@ -258,6 +262,15 @@ class MysqlStore:
                 return _unless(cancelled, lambda: batch.answers)
         self._pool.give(connection, keep=True)
         return _unless(cancelled, lambda: batch.answers)
+
+    async def _over(self, conversation: Conversation, connection: Connection) -> asyncio.CancelledError | None:
+        """Wait until the server has answered; return the last cancellation meanwhile."""
+        try:
+            return await conversation.over()
+        except BaseException:  # an interrupt, or the loop was closed: nobody reads the answer any more
+            conversation.leave()
+            self._pool.give(connection, keep=False)
+            raise
 
     def _begun(
         self, connection: Connection, packet: Callable[[], bytes | None], count: int, steps: Sequence[Move]
@@ -300,7 +313,7 @@ class MysqlStore:
     def close(self) -> None:
         """Finish what is under way; close connections and threads. May be called twice."""
         self._closed = True
-        with self._opening:
+        with self._threading:
             threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=True)
@@ -357,7 +370,7 @@ class MysqlStore:
     # ---- Threads and forks
 
     def _executor(self) -> ThreadPoolExecutor:
-        with self._opening:
+        with self._threading:
             if self._closed:
                 raise closed(self.url)
             if self._threads is None:

@@ -116,6 +116,7 @@ class Attempts:
 
     def pause_s(self, error: Exception, fate: Fate, attempt: int) -> float | None:
         """Retry a few times on other connections, and until ``lock_wait_s`` is over after conflicts."""
+        self._plain.lost(error)
         if fate == "lost" or (fate == "unknown" and self._is_step):
             self._lost += 1
             may = self._lost < LOST_MAX

@@ -131,6 +131,8 @@ class PostgresStore:
             else CallersPool(self._lent, address, lambda: self._met(None))
         )
         self._threads: ThreadPoolExecutor | None = None
+        self._threading = threading.RLock()
+        """Not ``_opening``, which is held as long as the server does not answer: an event loop takes this one."""
         self._loops: dict[asyncio.AbstractEventLoop, LoopPool[AsyncConnection]] = {}
         self._batches, self._loops_batches = Batches(self._together), Loops(self._together_async)
         self._watching: Watch | None = None
@@ -258,7 +260,14 @@ class PostgresStore:
         if not self._opened:
             await asyncio.get_running_loop().run_in_executor(None, self._ready, op)
         self._ready(op)
-        return await uninterrupted(self._performed(op))
+        try:
+            return await uninterrupted(self._performed(op))
+        except asyncio.CancelledError as stop:
+            if getattr(stop, OUTCOME, None) is None:  # as in ``perform_async``
+                op.repeated = True
+                outcome, _ = await to_its_end(uninterrupted(self._performed(op)))
+                setattr(stop, OUTCOME, outcome)
+            raise
 
     async def _in_thread(self, op: StoreOp[T]) -> T:
         try:
@@ -268,7 +277,7 @@ class PostgresStore:
         return await uninterrupted(future)
 
     def _executor(self) -> ThreadPoolExecutor:
-        with self._opening:
+        with self._threading:
             self._check_open()
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="amends-ledger")
@@ -378,6 +387,7 @@ class PostgresStore:
         with self._opening:
             watching, self._watching = self._watching, None
             loops, self._loops = self._loops, {}
+        with self._threading:
             threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False)
