@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -264,6 +265,58 @@ def test_after_the_pivot_the_staged_calls_still_run(rt: Runtime, trip: Trip) -> 
     with pytest.raises(RunBlocked), rt.run("r", requires=["hotel"]) as run:
         asks(FLIGHT, ("mail", {"to": "ada"}), PAY)(run)
     assert trip.done == ["flight Rome", "pay 5", "mail ada"]
+
+
+# ---- child runs ---------------------------------------------------------------------------
+
+
+def test_a_child_is_not_judged_by_what_its_root_requires(rt: Runtime, trip: Trip) -> None:
+    with rt.run("r", requires=["hotel"]) as run:
+        with run.child("c"):
+            asks(FLIGHT)(run)
+        assert run.once("call", lambda: "done") == "done"
+        asks(("hotel", {"city": "Oslo"}))(run)
+    assert rt.report("r").state == "committed"
+    assert [child.state for child in rt.report("r").children] == ["committed", "committed"]
+
+
+def test_a_root_that_lacks_something_after_its_children_is_judged_at_its_own_end(rt: Runtime, trip: Trip) -> None:
+    with pytest.raises(RolledBack) as raised, rt.run("r", requires=["hotel"]) as run, run.child("c"):
+        asks(FLIGHT)(run)
+    assert [one.tool for one in raised.value.report.missing] == ["hotel"]
+    assert trip.done == ["flight Rome", "cancel flight Rome"]
+
+
+def test_an_agent_that_is_incomplete_after_its_pivot_blocks_its_parent_until_it_is_finished(tmp_path: Path) -> None:
+    @tool(kind="pivot")
+    def wire(to: str) -> str:
+        return to
+
+    @tool
+    def reserve(name: str) -> str:
+        raise ValueError("no")
+
+    @reserve.compensate
+    def release(result: str) -> None: ...
+
+    @tool(kind="agent")
+    def clerk(task: str) -> str:
+        with contextlib.suppress(ValueError):
+            reserve("a")
+        wire("ada")
+        return "done"
+
+    with Runtime(f"sqlite:///{tmp_path / 'agents.db'}", tools=[wire, reserve, clerk]) as rt:
+        with pytest.raises(RunBlocked, match="incomplete: reserve failed"), rt.run("r"):
+            with pytest.raises(RunBlocked, match="incomplete: reserve failed"):
+                clerk(task="pay")
+        report = rt.report("r")
+        assert (report.state, [child.state for child in report.children]) == ("blocked", ["blocked"])
+        assert report.run.causes == report.children[0].run.causes
+        assert sum(1 for _ in rt.events("r")) < 40
+        assert rt.finish(report.children[0].run_id, by="ann", why="nobody misses it").state == "committed"
+        assert [run.state for run in rt.recover()] == ["committed"]
+        assert rt.verify().ok
 
 
 # ---- open failures ------------------------------------------------------------------------

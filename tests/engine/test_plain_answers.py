@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amends import Answer, AsyncRuntime, Runtime, declare, tool
+from amends import Answer, AsyncRuntime, Runtime, UsageError, declare, tool
 from amends.host.requests import plain_model_request
 from amends.ledger.plain import AdmitPlain
 from amends.run import Run
@@ -145,3 +145,25 @@ def test_a_run_that_has_ended_says_so_to_the_model() -> None:
         assert isinstance(run, Run)
         answer = run.answer("pay", {"order": "a"})
         assert answer.is_error
+
+
+def test_an_id_of_a_model_that_is_no_text_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with Runtime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=[pay, look]) as rt:
+        with rt.run("run") as run:
+            answer = run.answer("pay", {"order": "a"}, tool_call_id=5)  # type: ignore[arg-type]
+        assert isinstance(answer.error, UsageError)
+        assert "tool_call_id= of a call of pay is a text, not int" in str(answer.error)
+        assert not list(rt.calls())
+        assert rt.verify().ok
+
+
+@pytest.mark.parametrize("ref", ["\ud83d\ude00", "\ud800", "a\0b", "\u00e9\U0001f600", "\u2028"])
+def test_an_id_of_a_model_may_have_any_character(ref: str, tmp_path: Path) -> None:
+    with Runtime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=[pay, look]) as rt:
+        with rt.run("run") as run:
+            assert run.answer("pay", {"order": "a"}, tool_call_id=ref).status == "done"
+            assert pay.with_options(again=f"asked {ref}")(order="a") == {"paid": 5}
+        assert len(list(rt.calls())) == 2
+        assert rt.verify().ok
+        with Runtime(f"sqlite:///{tmp_path / 'other.db'}", tools=[pay, look]) as other:
+            other.load(rt.export("run"))

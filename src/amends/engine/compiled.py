@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
 from amends.encoding.canonical import CHARS_MAX, PACKS, SAFE_INT, float_texts, head, plain_texts, quoted
+from amends.encoding.chain import storable
 from amends.ledger.plain import PlainTool
 from amends.tools.signature import REPEAT
 from amends.tools.spec import Spec
@@ -77,6 +78,7 @@ def _may_be_plain(spec: Spec) -> bool:
         and spec.timeout is None
         and not spec.remote
         and not callable(spec.key)
+        and storable(spec.name) == spec.name  # its facts are made again from a column, which may hold another text
     )
 
 

@@ -363,10 +363,12 @@ async def _commit(session: Session, output: str | None) -> RunRow:
     wait = Wait(session.wait_s, longest_s=session.poll_s)
     after = {name: spec.after for name, spec in session.specs.items() if spec.at == "commit" and spec.after}
     judged, missing = ("", "", ""), list[Missing]()
+    # A child is judged with its root, at the end of that; only an agent is judged by what it did itself.
+    is_judged = session.uid == (session.closing.run or session.root)
     for _ in range(ROUNDS_MAX):
         decision = await DecideCommit(
             session.uid, session.lease.owner, session.lease.epoch, output, session.replays, after,
-            await outbox_terms(session), session.plain, session.closing.text, *judged,
+            await outbox_terms(session), session.plain, session.closing.text if is_judged else "", *judged,
         )  # fmt: skip
         match decision.how:
             case "ended":
@@ -617,6 +619,15 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     if blocking:
         await _block(session, blocking, again_s=later)
         raise_blocked(session, await read_tree(session), None)
+    stuck = [run for run in tree.runs if run.uid != session.uid and run.state == "blocked"]
+    if stuck:  # a child that only its own program or a person can end, such as one that is incomplete after its pivot
+        causes = [cause for run in stuck for cause in json.loads(run.causes)]
+        lease = session.lease
+        await CloseRun(
+            session.uid, lease.owner, lease.epoch, "blocked", causes=recorded_causes(session.id, causes), wake_s=later
+        )
+        words = f"run {session.id} is blocked: {'; '.join(some(causes, where=listed_in(session.id)))}"
+        raise RunBlocked(words, run_id=session.id, causes=causes)
     return None
 
 

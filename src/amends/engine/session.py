@@ -53,7 +53,9 @@ from amends.errors import (
     ResultGone,
     ResultLost,
     ToolFailed,
+    UsageError,
     class_name,
+    clean,
     cut,
     is_a,
     type_name,
@@ -494,6 +496,10 @@ def ask_for(
     """
     body = fn or spec.fn
     assert body is not None, f"{spec.name} has a body or a handler"
+    if call_ref is not None and not isinstance(call_ref, str):
+        raise UsageError(f"tool_call_id= of a call of {spec.name} is a text, not {type(call_ref).__name__}")
+    # Two lone surrogates beside each other would be read back as one character.
+    call_ref, again = call_ref and clean(call_ref), again and clean(again)
     shown, known, copy = args, NO_SECRETS, None
     plain = plain_texts(args) if spec.redact is None else None
     if plain is not None and "[" not in plain[0] and plain[0].count("{") == 1:

@@ -100,7 +100,7 @@ def plain_model_request(
         given = json.loads(args or "{}") if isinstance(args, str) else args
     except (ValueError, RecursionError):  # the general path raises it
         return None
-    if type(given) is not dict or REPEAT in given:
+    if type(given) is not dict or REPEAT in given or not _is_ref(tool_call_id):
         return None
     return _plain_call(host, session, compiled, (), given, tool_call_id or "")
 
@@ -135,6 +135,11 @@ def _plain_call(
             sha256(compiled.digest_head + whole).digest(), text, call_ref,
         ),
     )  # fmt: skip
+
+
+def _is_ref(tool_call_id: object) -> bool:
+    """Return whether a framework's id of a call is written down as it is; the general path refuses or cleans any other."""
+    return tool_call_id is None or (type(tool_call_id) is str and tool_call_id.isascii() and "\0" not in tool_call_id)
 
 
 def model_ask(

@@ -556,7 +556,7 @@ async def finish_run(op: FinishRun) -> RunRow:
         raise TransitionRefused(f"run {run.id} still has unsettled calls: {_few(left)}", frm=run.state, to="committed")
     now = await Now(run.root)
     root = await find_run(run.root)
-    run = await move_run(run, "pivoted", at=now, by=op.by, epoch=root.epoch, came_from="", causes="[]")
+    run = await unblock(run, at=now, by=op.by, epoch=root.epoch)  # and its root: a worker sees whether more is missing
     return await move_run(run, "committed", at=now, by=op.by, epoch=root.epoch, facts={"why": op.why})
 
 
